@@ -1,0 +1,1 @@
+"""Words and pure rules: standard library and numpy only, no input or output."""

@@ -1,0 +1,83 @@
+"""Seams between the floors: what a training engine and a serving model can do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one training step did. `applied` is False where it was undone or only accumulated."""
+
+    loss: float
+    applied: bool
+
+
+@dataclass(frozen=True)
+class LearningRate:
+    """Linear warm-up from 0 to `initial` over `warmup` steps, then linear decay to 0 at `total`.
+
+    `total` 0 means constant after the warm-up.
+    """
+
+    initial: float
+    warmup: int = 0
+    total: int = 0
+
+
+class Engine(Protocol):
+    """Executes training steps on one bundle.
+
+    Inputs are `(n, d)` float32; labels are what the bundle's loss takes: `(n,)` int64 class
+    indices for cross-entropy, `(n, k)` float32 otherwise. They have passed `Schema.check`.
+    """
+
+    name: str
+
+    def begin(self, rate: LearningRate, *, at_step: int = 0) -> None:
+        """Start a learning-rate schedule, `at_step` steps into it when a run is resumed."""
+
+    def step(
+        self, x: NDArray[np.float32], y: NDArray[np.generic], *, apply: bool = True, careful: bool = False
+    ) -> Step:
+        """One forward and backward pass; with `apply` also the optimizer update and gradient reset.
+
+        A non-finite loss changes nothing (`applied` False). With `careful` the gradients are
+        looked at too, before they are applied; without it a bad gradient is noticed by `check`.
+        """
+
+    def evaluate(self, x: NDArray[np.float32], y: NDArray[np.generic]) -> float:
+        """Loss without any update."""
+
+    def check(self) -> None:
+        """Raise NonFiniteError when a parameter is NaN or infinite."""
+
+    def parameters(self) -> dict[str, NDArray[np.float32]]:
+        """Copies of all parameters by name, trainable and frozen."""
+
+    def set_parameters(self, values: Mapping[str, NDArray[np.float32]]) -> None:
+        """Overwrite the named parameters; shapes must match."""
+
+    def save(self, directory: Path) -> None:
+        """Write weights and optimizer state as files into `directory` (not yet published)."""
+
+    def restore(self, directory: Path) -> None:
+        """Read back what `save` wrote; the next step continues bit-exactly."""
+
+    def export(self, path: Path) -> None:
+        """Write the inference model with the present weights to `path`."""
+
+
+class Model(Protocol):
+    """A loaded inference model. Input `(n, d)` float32, output `(n, k)` float32, raw model output."""
+
+    def predict(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Run the model on a batch."""

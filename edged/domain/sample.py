@@ -1,0 +1,87 @@
+"""Samples and labels, one by one and as batches of columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+LabelValue = float | tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One decoded message, before it has a place in the sample log.
+
+    `values` are `d` numbers in model input order, not yet checked for being finite;
+    `ts` is Unix time in seconds, None when the message carries none.
+    """
+
+    key: str
+    values: list[float]
+    ts: float | None = None
+    label: LabelValue | None = None
+    id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LabelReading:
+    """A label that came by itself: joined by sample `id`, or by `key` and `ts`."""
+
+    label: LabelValue
+    id: str | None = None
+    key: str | None = None
+    ts: float | None = None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Samples in arrival order, as columns of equal length `n`.
+
+    `offsets` `(n,)` int64; `x` `(n, d)` float32; `ts` and `ingested` `(n,)` float64 Unix seconds;
+    `labels[i]` is None where no label has come; `ids[i]` is the sender's id or None;
+    `packets[i]` is `(packet id, checksum)` of the MQTT delivery, or None for other sources.
+    """
+
+    offsets: NDArray[np.int64]
+    keys: list[str]
+    ts: NDArray[np.float64]
+    ingested: NDArray[np.float64]
+    x: NDArray[np.float32]
+    labels: list[LabelValue | None]
+    ids: list[str | None] = field(default_factory=list)
+    packets: list[tuple[int, int] | None] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+
+@dataclass(frozen=True)
+class LabelUpdate:
+    """A label that has found its sample."""
+
+    offset: int
+    label: LabelValue
+    ts: float
+
+
+@dataclass(frozen=True)
+class Window:
+    """Labelled samples read for training or judging, oldest first.
+
+    `offsets` `(n,)` int64, `x` `(n, d)` float32 contiguous, `y` `(n, targets)` float32 contiguous
+    (class indices for classification), `seq` `(n,)` int64 the position in label order.
+    """
+
+    offsets: NDArray[np.int64]
+    seq: NDArray[np.int64]
+    x: NDArray[np.float32]
+    y: NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def take(self, index: NDArray[np.int64] | NDArray[np.bool_]) -> Window:
+        """The chosen rows as a new window."""
+        return Window(self.offsets[index], self.seq[index], self.x[index], self.y[index])

@@ -1,0 +1,119 @@
+"""What a stream carries: its features, its task and its labels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edged.errors import ConfigError, RejectedSampleError
+
+Task = Literal["classify", "regress", "reconstruct", "forecast"]
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The shape of one stream.
+
+    Parameters
+    ----------
+    names
+        Feature names (JSON paths) in model input order; empty for a positional array.
+    width
+        Number of features `d`.
+    task
+        What the model is for.
+    classes
+        Label names in output order for `classify`, else empty.
+    targets
+        Width of the target vector: 1 for `classify` (a class index), the number of regression
+        targets, `width` for `reconstruct`, the number of forecast values for `forecast`.
+    """
+
+    names: tuple[str, ...]
+    width: int
+    task: Task
+    classes: tuple[str, ...] = ()
+    targets: int = 1
+
+    def __post_init__(self) -> None:
+        if self.width < 1:
+            raise ConfigError("a stream needs at least one feature", where="stream.features")
+        if self.task == "classify" and len(self.classes) < 2:
+            raise ConfigError(
+                "classification needs at least two classes",
+                where="stream.classes",
+                remedy="give their number or a list of names",
+            )
+
+    @property
+    def outputs(self) -> int:
+        """Width of the model's output vector."""
+        return len(self.classes) if self.task == "classify" else self.targets
+
+    @property
+    def labels_itself(self) -> bool:
+        """Whether the target is the input (`reconstruct`), so that every sample is labelled."""
+        return self.task == "reconstruct"
+
+    def parse_label(self, value: Any) -> float | tuple[float, ...]:
+        """Turn a label as it came in a message into a class index or target value(s).
+
+        Raises
+        ------
+        RejectedSampleError
+            With reason `label` when the value is no class of this stream or no finite number.
+
+        Examples
+        --------
+        >>> Schema((), 2, "classify", ("ok", "worn")).parse_label("worn")
+        1.0
+        """
+        if self.task == "classify":
+            return float(self._class_index(value))
+        values = value if isinstance(value, list | tuple) else [value]
+        if len(values) != self.targets:
+            raise RejectedSampleError("label", f"label has {len(values)} values, expected {self.targets}")
+        numbers = tuple(self._number(v) for v in values)
+        return numbers[0] if self.targets == 1 else numbers
+
+    def _class_index(self, value: Any) -> int:
+        if isinstance(value, bool):
+            index = int(value)
+        elif isinstance(value, str):
+            if value not in self.classes:
+                raise RejectedSampleError("label", f"label {value[:40]!r} is none of {len(self.classes)} classes")
+            return self.classes.index(value)
+        elif isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
+            index = int(value)
+        else:
+            raise RejectedSampleError("label", f"label of type {type(value).__name__} is no class")
+        if not 0 <= index < len(self.classes):
+            raise RejectedSampleError("label", f"class {index} is outside 0..{len(self.classes) - 1}")
+        return index
+
+    @staticmethod
+    def _number(value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise RejectedSampleError("label", f"label of type {type(value).__name__} is no number")
+        try:
+            number = float(np.float32(value))
+        except OverflowError:
+            number = float("inf")
+        if not np.isfinite(number):
+            raise RejectedSampleError("label", "label is not a finite number")
+        return number
+
+    def check(self, x: NDArray[np.float32], y: NDArray[np.float32]) -> NDArray[np.bool_]:
+        """Rows that may be trained on: `(n,)` bool, from `(n, d)` inputs and `(n, targets)` labels.
+
+        A label outside the classes gives garbage losses without an error, and one NaN feature
+        destroys the weights, so every window passes here before any step.
+        """
+        good = np.isfinite(x).all(axis=1) & np.isfinite(y).all(axis=1)
+        if self.task == "classify":
+            label = y[:, 0]
+            good &= (label >= 0) & (label < len(self.classes)) & (label == np.floor(label))
+        return np.asarray(good)

@@ -1,0 +1,92 @@
+"""The one exception tree of edged.
+
+Every error says what happened, where, and what to do about it. `str(error)` is the single line a
+person reads; the parts stay available as attributes for logs and MQTT answers.
+"""
+
+from __future__ import annotations
+
+
+class EdgedError(Exception):
+    """Base of all errors raised on purpose.
+
+    Parameters
+    ----------
+    what
+        What happened, in one clause.
+    where
+        File, key, topic, node or step that it concerns.
+    remedy
+        What the reader can do about it.
+    """
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, where: str = "", remedy: str = "") -> None:
+        self.what = what
+        self.where = where
+        self.remedy = remedy
+        super().__init__(self.line())
+
+    def line(self) -> str:
+        """One line: where, what, remedy."""
+        head = f"{self.where}: {self.what}" if self.where else self.what
+        return f"{head} ({self.remedy})" if self.remedy else head
+
+
+class ConfigError(EdgedError):
+    """The configuration or the command line is wrong."""
+
+    exit_code = 2
+
+
+class RefusedError(EdgedError):
+    """A gate, a signature or a guard said no."""
+
+    exit_code = 3
+
+
+class UnavailableError(EdgedError):
+    """An engine, an operator or a package is missing on this machine."""
+
+    exit_code = 4
+
+
+class RejectedSampleError(EdgedError):
+    """A message cannot become a Sample. `reason` is a stable word for counters."""
+
+    def __init__(self, reason: str, what: str) -> None:
+        self.reason = reason
+        super().__init__(what)
+
+
+class StorageError(EdgedError):
+    """Something could not be written, read back or verified."""
+
+
+class CorruptError(StorageError):
+    """What was read back is not what had been written."""
+
+
+class BrokerError(EdgedError):
+    """The MQTT broker refused us or cannot be reached."""
+
+
+class BundleError(EdgedError):
+    """A bundle is incomplete, damaged, or does not fit the stream."""
+
+
+class ModelError(EdgedError):
+    """A model file cannot be loaded or does not do what it should."""
+
+
+class TrainingError(EdgedError):
+    """A training run cannot begin or go on."""
+
+
+class NoDataError(TrainingError):
+    """There is nothing new to learn from."""
+
+
+class NonFiniteError(TrainingError):
+    """Weights became NaN or infinite; the run goes back to its last checkpoint."""

@@ -1,35 +1,37 @@
-"""The configuration: YAML checked by pydantic, with defaults that work.
+"""The configuration's sections, checked by pydantic, with defaults that work.
 
-`load` reads a file, applies environment overrides (`EDGED_MQTT__HOST=...`), and raises ConfigError
-naming file, line, key and remedy. Relative paths are relative to the configuration file.
+`edged.configfile` reads them from YAML.
 """
 
 from __future__ import annotations
 
-import difflib
-import os
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
-    ValidationError,
     model_validator,
 )
 
 from edged.domain.schema import Schema
-from edged.errors import ConfigError
 
-ENV_PREFIX = "EDGED_"
-
-_SIZES = {"": 1, "b": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3, "kib": 1024, "mib": 1024**2, "gib": 1024**3}
+_SIZES = {
+    "": 1,
+    "b": 1,
+    "kb": 1000,
+    "mb": 1000**2,
+    "gb": 1000**3,
+    "kib": 1024,
+    "mib": 1024**2,
+    "gib": 1024**3,
+}
 _SPANS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+LARGEST_QUANTITY = 2**53
 _QUANTITY = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*$")
 
 
@@ -53,34 +55,66 @@ def parse_duration(value: Any) -> float:
 
 def _quantity(value: Any, units: dict[str, Any], example: str) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool):
-        number, unit = float(value), ""
+        number, unit = value, ""
     else:
         match = _QUANTITY.match(str(value))
         if match is None or match[2].lower() not in units:
-            raise ValueError(f"expected {example}, got {value!r}")
+            raise ValueError(f"expected {example}, got {str(value)[:40]!r}")
         number, unit = float(match[1]), match[2].lower()
-    if number < 0:
-        raise ValueError(f"expected {example}, got a negative one")
+    if not 0 <= number <= LARGEST_QUANTITY:
+        raise ValueError(f"expected {example}, got {str(value)[:40]!r}")
     return number * float(units[unit])
 
 
-def _crontab(value: str | None) -> str | None:
-    if value is not None and len(value.split()) != 5:
-        raise ValueError("expected five crontab fields such as '0 3 * * *'")
+def _crontab(value: str) -> str:
+    from apscheduler.triggers.cron import CronTrigger
+
+    try:
+        CronTrigger.from_crontab(value)
+    except ValueError as problem:
+        raise ValueError(f"expected five crontab fields such as '0 3 * * *': {problem}") from problem
     return value
+
+
+def _topic_filter(value: str) -> str:
+    levels = value.split("/")
+    if not value or "#" in levels[:-1] or any(len(level) > 1 and set(level) & set("#+") for level in levels):
+        raise ValueError(f"{value!r} is no topic filter: `#` may only be the last level, `+` a whole level")
+    return value
+
+
+def _unique(names: list[Any]) -> list[Any]:
+    if len(set(names)) != len(names):
+        raise ValueError("a name is there twice")
+    return names
+
+
+def _number_or_names(value: Any) -> Any:
+    names = isinstance(value, list) and value and all(isinstance(item, str | int) for item in value)
+    if names:
+        return _unique(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    raise ValueError("expected a number or a list of names")
 
 
 Size = Annotated[int, BeforeValidator(parse_size)]
 Duration = Annotated[float, BeforeValidator(parse_duration)]
 Cron = Annotated[str, AfterValidator(_crontab)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
+Filter = Annotated[str, AfterValidator(_topic_filter)]
+Names = Annotated[list[str], Field(min_length=1), AfterValidator(_unique)]
+Count = Annotated[int, Field(ge=1, le=100_000)]
+Cpu = Annotated[int, Field(ge=0, lt=4096)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
 class Section(BaseModel):
     """A part of the configuration: unknown keys are errors, values do not change after loading."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False, coerce_numbers_to_str=True
+    )
 
 
 class DeviceConfig(Section):
@@ -107,17 +141,19 @@ class TlsConfig(Section):
 class MqttConfig(Section):
     """The broker and how to speak with it."""
 
-    host: str = Field("localhost", min_length=1)
-    port: int = Field(1883, ge=1, le=65535)
+    host: str = Field("localhost", min_length=1, description="name or address of the broker")
+    port: int = Field(1883, ge=1, le=65535, description="port of the broker; 8883 is usual with TLS")
     protocol: Literal["5", "3.1.1"] = Field("5", description="MQTT version")
-    username: str | None = None
+    username: str | None = Field(None, description="user name at the broker")
     password_file: Path | None = Field(None, description="file whose first line is the password")
     tls: TlsConfig | None = None
     keepalive: Duration = Field(30.0, description="seconds between pings", gt=0, le=65535)
     root: str = Field("edged", description="first level of all topics of edged", pattern=r"^[^#+\s]+$")
     client_id: str | None = Field(None, description="edged-<device id> when absent")
     session_expiry: Duration = Field(7 * 86400.0, description="how long the broker keeps messages for us")
-    receive_maximum: int = Field(2000, ge=1, le=65535, description="unacknowledged messages in flight (MQTT 5)")
+    receive_maximum: int = Field(
+        2000, ge=1, le=65535, description="unacknowledged messages in flight (MQTT 5)"
+    )
     reconnect_max: Duration = Field(60.0, description="longest pause between two attempts to connect", ge=1)
 
     @model_validator(mode="before")
@@ -131,31 +167,41 @@ class MqttConfig(Section):
 class StreamConfig(Section):
     """Where samples come from and what they mean."""
 
-    topic: str | list[str] = Field("sensors/#", description="topic filter(s), wildcards allowed")
-    codec: Literal["json"] = "json"
-    features: Annotated[int, Field(ge=1, le=100_000)] | Annotated[list[str], Field(min_length=1)] = Field(
-        description="a number n: the field `x` holds an array of n numbers; or JSON paths in model input order"
+    topic: Filter | Annotated[list[Filter], Field(min_length=1)] = Field(
+        "sensors/#", description="topic filter(s), wildcards allowed"
+    )
+    codec: Literal["json"] = Field("json", description="how the payload is written")
+    features: Annotated[Count | Names, BeforeValidator(_number_or_names)] = Field(
+        description="a number n: the field `x` is an array of n numbers; or JSON paths in model input order"
     )
     task: Literal["classify", "regress", "reconstruct", "forecast"] | None = Field(
         None, description="classify when classes are given; else taken from target, else regress"
     )
-    classes: Annotated[int, Field(ge=2)] | Annotated[list[str], Field(min_length=2)] | None = Field(
-        None, description="their number or names, in model output order"
-    )
+    classes: (
+        Annotated[
+            Annotated[int, Field(ge=2)] | Annotated[Names, Field(min_length=2)],
+            BeforeValidator(_number_or_names),
+        ]
+        | None
+    ) = Field(None, description="their number or names, in model output order")
     targets: int = Field(1, ge=1, description="width of a regression target")
     label: str | None = Field(None, description="JSON path of the label in the sample's message")
-    label_topic: str | None = Field(None, description="topic filter on which labels come by themselves")
+    label_topic: Filter | None = Field(None, description="topic filter on which labels come by themselves")
     join: Literal["id", "key_time"] = Field("id", description="how a label on label_topic finds its sample")
     join_tolerance: Duration = Field(0.5, description="largest distance of times for join: key_time")
     target: Literal["reconstruct", "forecast"] | None = Field(
         None, description="labels made from the stream itself"
     )
-    forecast: list[str] | list[int] | None = Field(
+    forecast: Annotated[list[int | str], Field(min_length=1), AfterValidator(_unique)] | None = Field(
         None, description="features to forecast (names or positions); the first one when absent"
     )
     horizon: int = Field(1, ge=1, description="how many samples of the same key ahead a forecast looks")
-    key: str | None = Field(None, description="JSON path of the key, or topic:N for the N-th topic level; whole topic when absent")
-    ts: str | None = Field(None, description="JSON path of the event time (Unix seconds or milliseconds, or ISO 8601)")
+    key: str | None = Field(
+        None, description="JSON path of the key, or topic:N for the N-th topic level; whole topic when absent"
+    )
+    ts: str | None = Field(
+        None, description="JSON path of the event time (Unix seconds or milliseconds, or ISO 8601)"
+    )
     id: str | None = Field(None, description="JSON path of the sender's sample id")
     max_payload: Size = Field(64 * 1024, description="larger messages are quarantined unparsed", ge=16)
 
@@ -172,8 +218,6 @@ class StreamConfig(Section):
             raise ValueError(f"task {task} makes its own labels: remove label and label_topic")
         if self.forecast is not None and task != "forecast":
             raise ValueError("forecast is for task forecast only")
-        if isinstance(self.features, list) and len(set(self.features)) != len(self.features):
-            raise ValueError("features holds a name twice")
         self.forecast_columns  # noqa: B018  a wrong name or position must be refused here, with its key
         return self
 
@@ -218,7 +262,7 @@ class StreamConfig(Section):
                 raise ValueError(f"forecast: position {item} is outside 0..{self.width - 1}")
         return tuple(columns)
 
-    def schema(self) -> Schema:
+    def to_schema(self) -> Schema:
         """The stream's schema for the domain."""
         task = self.resolved_task
         classes: tuple[str, ...] = ()
@@ -235,27 +279,41 @@ class StreamConfig(Section):
 class ModelConfig(Section):
     """The bundle, or how to make one when none is given."""
 
-    bundle: Path | None = Field(None, description="directory made by `edged artifacts build`; built when absent")
-    hidden: list[int] = Field([64, 32], description="hidden layers of the network that is built without a bundle")
+    bundle: Path | None = Field(
+        None, description="directory made by `edged artifacts build`; built when absent"
+    )
+    hidden: list[Annotated[int, Field(ge=1, le=65536)]] = Field(
+        [64, 32], description="hidden layers of the network that is built without a bundle"
+    )
 
 
 class TrainingConfig(Section):
     """When and how to learn."""
 
-    engine: Literal["auto", "native", "portable"] = "auto"
-    enabled: bool = True
+    engine: Literal["auto", "native", "portable"] = Field(
+        "auto", description="what executes training steps; auto takes what is there"
+    )
+    enabled: bool = Field(True, description="false: serve and collect only, train on command")
     every: Duration | None = Field(6 * 3600.0, description="interval between scheduled runs; null for none")
     cron: Cron | None = Field(None, description="crontab fields for scheduled runs, instead of every")
-    min_new_samples: int = Field(100, ge=1, description="scheduled runs with fewer new labelled samples are skipped")
-    new_labels: int | None = Field(100, ge=1, description="train as soon as this many labels are new; null for never")
+    min_new_samples: int = Field(
+        100, ge=1, description="scheduled runs with fewer new labelled samples are skipped"
+    )
+    new_labels: int | None = Field(
+        None,
+        ge=0,
+        description="train as soon as this many labels are new; min_new_samples when absent, 0 for never",
+    )
     cooldown: Duration = Field(0.0, description="shortest pause between the end of a run and the next")
-    batch: int = Field(64, ge=1, le=65536)
+    batch: int = Field(64, ge=1, le=65536, description="samples in one training batch")
     steps: int = Field(50, ge=1, description="optimizer steps for each `steps_per` new samples")
-    steps_per: int = Field(100, ge=1)
+    steps_per: int = Field(100, ge=1, description="see steps")
     max_steps: int = Field(2000, ge=1, description="upper bound of steps in one run")
     accumulate: int = Field(1, ge=1, description="batches whose gradients are added up for one update")
-    learning_rate: float = Field(1e-3, gt=0, lt=10)
-    schedule: Literal["constant", "linear"] = "constant"
+    learning_rate: float = Field(1e-3, gt=0, lt=10, description="of the optimizer")
+    schedule: Literal["constant", "linear"] = Field(
+        "constant", description="learning rate within a run: constant, or falling to 0 at its end"
+    )
     warmup: int = Field(0, ge=0, description="steps of linear warm-up")
     window: int = Field(20_000, ge=1, description="new samples read for one run at most; the newest are kept")
     replay: int = Field(5000, ge=0, description="size of the replay memory in samples")
@@ -263,14 +321,18 @@ class TrainingConfig(Section):
     restandardise: bool = Field(True, description="let the input standardisation follow slow drift")
     half_life: int = Field(1000, ge=1, description="half-life of the running standardisation, in samples")
     checkpoint_every: int = Field(500, ge=1, description="steps between checkpoints within a run")
-    keep_checkpoints: int = Field(3, ge=1)
-    resident: Duration = Field(60.0, description="how long an idle trainer process stays; 0 ends it after each run")
+    keep_checkpoints: int = Field(3, ge=1, description="generations of checkpoints that are kept")
+    resident: Duration = Field(
+        60.0, description="how long an idle trainer process stays; 0 ends it after each run"
+    )
     timeout: Duration = Field(3600.0, description="a run without progress for this long is stopped", gt=0)
-    threads: int = Field(1, ge=1, le=256)
-    nice: int = Field(10, ge=0, le=19)
-    affinity: list[int] | None = Field(None, description="CPUs the trainer may use; all when absent")
+    threads: int = Field(1, ge=1, le=256, description="threads of one training step")
+    nice: int = Field(10, ge=0, le=19, description="lowers the trainer's priority")
+    affinity: Annotated[list[Cpu], Field(min_length=1)] | None = Field(
+        None, description="CPUs the trainer may use; all when absent"
+    )
     memory_limit: Size | None = Field(None, description="address space of the trainer", ge=64 * 1024**2)
-    seed: int = 0
+    seed: int = Field(0, ge=0, description="everything random in training follows from it")
 
     @model_validator(mode="after")
     def _combinations(self) -> TrainingConfig:
@@ -284,9 +346,13 @@ class TrainingConfig(Section):
 class GateConfig(Section):
     """When a candidate may become champion, and when it must go again."""
 
-    holdout: Annotated[float, Field(gt=0.0, le=0.5)] = Field(0.1, description="share of samples kept for judging, never trained on")
+    holdout: Annotated[float, Field(gt=0.0, le=0.5)] = Field(
+        0.1, description="share of samples kept for judging, never trained on"
+    )
     recent: int = Field(200, ge=1, description="newest labelled holdout samples that decide")
-    min_holdout: int = Field(20, ge=1, description="with fewer labelled holdout samples a candidate is refused")
+    min_holdout: int = Field(
+        20, ge=1, description="with fewer labelled holdout samples a candidate is refused"
+    )
     min_gain: float = Field(0.0, description="what the candidate must be better by on the newest holdout")
     max_regret: float = Field(0.02, ge=0.0, description="what it may lose on the older holdout")
     tolerance: float = Field(1e-4, gt=0, description="largest difference to the trainer's own outputs")
@@ -298,23 +364,23 @@ class GateConfig(Section):
 class ServingConfig(Section):
     """How predictions are made and published."""
 
-    publish: bool = True
-    qos: Literal[0, 1] = 0
+    publish: bool = Field(True, description="publish predictions over MQTT")
+    qos: Literal[0, 1] = Field(0, description="of published predictions")
     batch: int = Field(256, ge=1, description="samples in one micro-batch at most")
-    threads: int = Field(1, ge=1, le=256)
+    threads: int = Field(1, ge=1, le=256, description="threads of one prediction")
     remember: int = Field(100_000, ge=1, description="predictions kept in memory until their labels come")
 
 
 class StorageConfig(Section):
     """What survives on this disk."""
 
-    dir: Path = Path("./state")
+    dir: Path = Field(Path("./state"), description="state directory")
     max_bytes: Size = Field(512 * 1024**2, ge=1024**2, description="cap of the sample log")
     max_age: Duration | None = Field(None, description="samples older than this are evicted", gt=0)
     commit_rows: int = Field(1000, ge=1, description="messages in one group commit at most")
     commit_delay: Duration = Field(0.005, ge=0, le=1, description="how long a commit waits for company")
     quarantine_rows: int = Field(1000, ge=1, description="rejected messages that are kept")
-    keep_models: int = Field(10, ge=2)
+    keep_models: int = Field(10, ge=2, description="models kept in the registry")
 
 
 class ReportConfig(Section):
@@ -328,8 +394,12 @@ class ReportConfig(Section):
 class LogConfig(Section):
     """The log on stderr."""
 
-    level: Literal["debug", "info", "warning", "error"] = "info"
-    format: Literal["auto", "json", "console"] = Field("auto", description="auto: console on a terminal, else JSON")
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="least level that is logged"
+    )
+    format: Literal["auto", "json", "console"] = Field(
+        "auto", description="auto: console on a terminal, else JSON"
+    )
 
 
 class Config(Section):
@@ -350,185 +420,3 @@ class Config(Section):
     def topic_root(self) -> str:
         """`<root>/<device>`: what every topic of this device begins with."""
         return f"{self.mqtt.root}/{self.device.id}"
-
-
-_PATHS = (("model", "bundle"), ("storage", "dir"), ("mqtt", "password_file"),
-          ("mqtt", "tls", "ca_file"), ("mqtt", "tls", "cert_file"), ("mqtt", "tls", "key_file"))  # fmt: skip
-_MUST_EXIST = tuple(path for path in _PATHS if path[-1] != "dir")
-
-
-def load(path: Path, environ: dict[str, str] | None = None) -> Config:
-    """Read, override and validate the configuration in `path`.
-
-    Raises
-    ------
-    ConfigError
-        With file, line and key of the first problem and what would be right.
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as problem:
-        raise ConfigError(
-            f"cannot read the configuration: {problem.strerror}",
-            where=str(path),
-            remedy="name an existing YAML file",
-        ) from problem
-    except UnicodeDecodeError as problem:
-        raise ConfigError("the configuration is not UTF-8 text", where=str(path)) from problem
-    try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-        data = yaml.safe_load(text)
-    except yaml.YAMLError as problem:
-        mark = getattr(problem, "problem_mark", None)
-        line = f":{mark.line + 1}" if mark else ""
-        what = getattr(problem, "problem", None) or "cannot be parsed"
-        raise ConfigError(f"not valid YAML: {what}", where=f"{path}{line}") from problem
-    if not isinstance(data, dict):
-        raise ConfigError(
-            "the configuration must be a mapping",
-            where=str(path),
-            remedy="begin with `device: {id: ...}`",
-        )
-    _refuse_duplicates(root, path)
-    overridden = _apply_environment(data, dict(os.environ) if environ is None else environ)
-    _resolve_paths(data, path.resolve().parent)
-    try:
-        config = Config.model_validate(data)
-    except ValidationError as problem:
-        raise _first_problem(problem, path, root, overridden) from None
-    _check_files(config, path, root)
-    return config
-
-
-def from_json(text: str) -> Config:
-    """The configuration from its own JSON form, as handed to the trainer process."""
-    try:
-        return Config.model_validate_json(text)
-    except ValidationError as problem:
-        first = problem.errors()[0]
-        raise ConfigError(first["msg"], where=".".join(map(str, first["loc"]))) from None
-
-
-def _refuse_duplicates(node: Any, path: Path) -> None:
-    if not isinstance(node, yaml.MappingNode):
-        return
-    seen: set[str] = set()
-    for key, value in node.value:
-        if key.value in seen:
-            raise ConfigError("this key is given twice", where=f"{path}:{key.start_mark.line + 1}: {key.value}",
-                              remedy="remove one of them")  # fmt: skip
-        seen.add(key.value)
-        _refuse_duplicates(value, path)
-
-
-def _apply_environment(data: dict[str, Any], environ: dict[str, str]) -> dict[str, str]:
-    overridden: dict[str, str] = {}
-    for name in sorted(environ):
-        if not name.startswith(ENV_PREFIX) or "__" not in name:
-            continue
-        keys = name[len(ENV_PREFIX) :].lower().split("__")
-        section = data
-        for key in keys[:-1]:
-            inner = section.get(key)
-            if not isinstance(inner, dict):
-                inner = {}
-                section[key] = inner
-            section = inner
-        try:
-            section[keys[-1]] = yaml.safe_load(environ[name])
-        except yaml.YAMLError:
-            section[keys[-1]] = environ[name]
-        overridden[".".join(keys)] = name
-    return overridden
-
-
-def _resolve_paths(data: dict[str, Any], base: Path) -> None:
-    for keys in _PATHS:
-        section: Any = data
-        for key in keys[:-1]:
-            section = section.get(key) if isinstance(section, dict) else None
-        if isinstance(section, dict) and isinstance(section.get(keys[-1]), str):
-            section[keys[-1]] = str(base / Path(section[keys[-1]]).expanduser())
-    storage = data.setdefault("storage", {})
-    if isinstance(storage, dict):
-        storage.setdefault("dir", str(base / "state"))
-
-
-def _first_problem(
-    problem: ValidationError, path: Path, root: Any, overridden: dict[str, str]
-) -> ConfigError:
-    first = min(problem.errors(), key=lambda e: (e["type"] != "extra_forbidden", len(e["loc"])))
-    keys = [str(part) for part in first["loc"]]
-    keys = _without_union_tags(keys, root)
-    dotted = ".".join(keys)
-    where = f"environment variable {overridden[dotted]}" if dotted in overridden else _located(path, root, keys)
-    what = first["msg"].removeprefix("Value error, ")
-    if first["type"] == "missing":
-        return ConfigError("this key is required", where=f"{_located(path, root, keys[:-1])}: {dotted}".replace(
-            f"{'.'.join(keys[:-1])}: {dotted}", dotted), remedy=_example(dotted))  # fmt: skip
-    if first["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(keys[-1], _known_keys(keys[:-1]), n=1)
-        remedy = f"did you mean {near[0]}?" if near else "known here: " + ", ".join(_known_keys(keys[:-1]))
-        return ConfigError("unknown key", where=where, remedy=remedy)
-    return ConfigError(what, where=where, remedy="`edged config schema` lists every key")
-
-
-def _without_union_tags(keys: list[str], root: Any) -> list[str]:
-    """Drop the parts that pydantic adds for the members of a union: they are no keys of the file."""
-    kept: list[str] = []
-    model: Any = Config
-    for key in keys:
-        fields = getattr(model, "model_fields", None)
-        if fields is None:
-            break
-        kept.append(key)
-        if key not in fields:
-            break
-        annotation = fields[key].annotation
-        options = [annotation, *getattr(annotation, "__args__", ())]
-        model = next((o for o in options if isinstance(o, type) and issubclass(o, Section)), None)
-    return kept
-
-
-def _known_keys(keys: list[str]) -> list[str]:
-    model: Any = Config
-    for key in keys:
-        annotation = model.model_fields[key].annotation
-        options = [annotation, *getattr(annotation, "__args__", ())]
-        model = next((o for o in options if isinstance(o, type) and issubclass(o, Section)), None)
-        if model is None:
-            return []
-    return list(model.model_fields)
-
-
-def _located(path: Path, root: Any, keys: list[str]) -> str:
-    node, line = root, None
-    for key in keys:
-        found = None
-        if isinstance(node, yaml.MappingNode):
-            found = next(((k, v) for k, v in node.value if k.value == key), None)
-        if found is None:
-            break
-        line, node = found[0].start_mark.line + 1, found[1]
-    place = f"{path}:{line}" if line is not None else str(path)
-    return f"{place}: {'.'.join(keys)}" if keys else place
-
-
-def _example(dotted: str) -> str:
-    examples = {
-        "device": "add `device: {id: press-7}`",
-        "device.id": "add `id: press-7`",
-        "stream": "add `stream: {topic: sensors/#, features: [temp, vib]}`",
-        "stream.features": "add `features: [temp, vib]` or `features: 8`",
-    }
-    return examples.get(dotted, "`edged config schema` lists every key")
-
-
-def _check_files(config: Config, path: Path, root: Any) -> None:
-    for keys in _MUST_EXIST:
-        value: Any = config
-        for key in keys:
-            value = getattr(value, key, None)
-        if isinstance(value, Path) and not value.exists():
-            remedy = "build one with `edged artifacts build`" if keys[-1] == "bundle" else "create it or correct the path"
-            raise ConfigError(f"{value} does not exist", where=_located(path, root, list(keys)), remedy=remedy)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,3 +81,12 @@ class Model(Protocol):
 
     def predict(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         """Run the model on a batch."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """A model as the serving loop holds it. `scale` `(width,)` weights reconstruction errors."""
+
+    version: int
+    model: Model
+    scale: NDArray[np.float32] | None = None

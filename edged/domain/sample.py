@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 LabelValue = float | tuple[float, ...]
 
@@ -85,3 +87,19 @@ class Window:
     def take(self, index: NDArray[np.int64] | NDArray[np.bool_]) -> Window:
         """The chosen rows as a new window."""
         return Window(self.offsets[index], self.seq[index], self.x[index], self.y[index])
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A message that could not become a sample, for the quarantine.
+
+    `ts` Unix seconds of its arrival; `reason` a stable word for counters, `detail` one line for
+    people; `packet` as in `Batch.packets`. Of the payload the first 4 KiB are kept.
+    """
+
+    ts: float
+    topic: str
+    reason: str
+    payload: bytes
+    detail: str
+    packet: tuple[int, int] | None = None

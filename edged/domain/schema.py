@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edged.errors import ConfigError, RejectedSampleError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+LARGEST = float(np.finfo(np.float32).max)
 
 Task = Literal["classify", "regress", "reconstruct", "forecast"]
 
@@ -84,7 +88,9 @@ class Schema:
             index = int(value)
         elif isinstance(value, str):
             if value not in self.classes:
-                raise RejectedSampleError("label", f"label {value[:40]!r} is none of {len(self.classes)} classes")
+                raise RejectedSampleError(
+                    "label", f"label {value[:40]!r} is none of {len(self.classes)} classes"
+                )
             return self.classes.index(value)
         elif isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
             index = int(value)
@@ -98,13 +104,9 @@ class Schema:
     def _number(value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise RejectedSampleError("label", f"label of type {type(value).__name__} is no number")
-        try:
-            number = float(np.float32(value))
-        except OverflowError:
-            number = float("inf")
-        if not np.isfinite(number):
-            raise RejectedSampleError("label", "label is not a finite number")
-        return number
+        if not abs(value) <= LARGEST:
+            raise RejectedSampleError("label", "label is not a finite float32 number")
+        return float(value)
 
     def check(self, x: NDArray[np.float32], y: NDArray[np.float32]) -> NDArray[np.bool_]:
         """Rows that may be trained on: `(n,)` bool, from `(n, d)` inputs and `(n, targets)` labels.

@@ -1,0 +1,79 @@
+# Every target does its own set-up: `make demo` and `make test` work on a fresh clone.
+# Override what does not fit: make setup PYTHON=python3.12
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint check bench clean system-packages
+
+# The first interpreter that edged runs on; `python3` where it is one.
+PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13 python3.10; do \
+	$$p -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 14))' 2>/dev/null && echo $$p && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+# Debian keeps mosquitto where only root looks.
+export PATH := $(PATH):/usr/sbin:/sbin
+export DEBIAN_FRONTEND := noninteractive
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.development ## make .venv with edged and everything for development
+
+demo: $(VENV)/.demo ## watch edged adapt to a simulated plant, in about a minute
+	@$(BIN)/edged demo
+
+test: setup system-packages ## run all tests against real mosquitto, SQLite and onnxruntime
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: setup
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+check: lint system-packages ## lint, types, import contracts and the fast tests
+	@$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+
+bench: setup system-packages ## run every benchmark, one JSON object each
+	@for program in benchmarks/[a-z]*.py; do echo "== $$program"; $(BIN)/python "$$program" --json; done
+
+clean: ## remove .venv and everything that tools leave behind; never a state directory
+	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A stamp is older than pyproject.toml whenever the dependencies may have changed.
+$(VENV)/.demo: pyproject.toml | $(VENV)/.made
+	@$(PIP) install -q -e ".[demo]"
+	@touch $@
+
+# Dependency groups need pip 25.1; the pip that comes with a new environment may be older.
+$(VENV)/.development: pyproject.toml | $(VENV)/.made
+	@$(PIP) install -q --upgrade "pip>=25.1"
+	@$(PIP) install -q -e ".[demo]" --group dev
+	@touch $(VENV)/.demo $@
+
+$(VENV)/.made:
+	@[[ -n "$(PYTHON)" ]] || { echo "edged needs Python 3.10 to 3.13: install one, or name it with PYTHON=..." >&2; exit 1; }
+	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || $(call apt,python3-venv)
+	@"$(PYTHON)" -m venv $(VENV)
+	@touch $@
+
+# What the tests need beyond Python; installed only when missing.
+system-packages:
+	@missing=; \
+	command -v mosquitto >/dev/null || missing+=" mosquitto"; \
+	command -v mosquitto_pub >/dev/null || missing+=" mosquitto-clients"; \
+	command -v systemd-analyze >/dev/null || missing+=" systemd"; \
+	[[ -z "$$missing" ]] || $(call apt,$$missing)
+
+# $(call apt,PACKAGES): install them, as root or with sudo; say what to do where that cannot be.
+define apt
+{ packages="$(1)"; \
+	command -v apt-get >/dev/null || { echo "no apt-get here: install by hand what provides:$$packages" >&2; exit 1; }; \
+	as_root=; [[ "$$(id -u)" == 0 ]] || as_root="sudo -n"; \
+	[[ -z "$$as_root" ]] || sudo -n true 2>/dev/null || { echo "run as root first: apt-get install -y $$packages" >&2; exit 1; }; \
+	echo "installing:$$packages"; \
+	$$as_root apt-get update -qq </dev/null || echo "apt-get update failed; going on with what is known" >&2; \
+	$$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$packages </dev/null >/dev/null; }
+endef

@@ -1,0 +1,256 @@
+"""How fast messages become durable samples, beside a subscriber that does nothing with them.
+
+Every consumer drains the same messages from a queue that mosquitto holds for it (QoS 1, persistent
+session, the same Receive Maximum), one after the other, in several rounds:
+
+* `bare paho`: paho's callback counts; paho acknowledges by itself.
+* `to durable storage`: session, codec, group commit (`synchronous=FULL`), acknowledgement after it.
+* `with prediction and publishing`: the real daemon as a process; timed by a subscriber between the
+  first and the last prediction that it receives.
+
+`python benchmarks/ingest.py [--messages N] [--rounds R] [--json]`
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import paho.mqtt.client as mqtt
+import yaml
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+
+from edged.demo.broker import EmbeddedBroker
+
+FEATURES = 16
+RECEIVE_MAXIMUM = 2000
+TOPIC = "bench/#"
+BARE, INGEST, DAEMON = "bare paho", "to durable storage", "with prediction and publishing"
+
+
+def connect_properties() -> Properties:
+    properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+    properties.SessionExpiryInterval = 3600
+    properties.ReceiveMaximum = RECEIVE_MAXIMUM
+    return properties
+
+
+def client(client_id: str) -> mqtt.Client:
+    return mqtt.Client(CallbackAPIVersion.VERSION2, client_id=client_id, protocol=mqtt.MQTTv5)
+
+
+def reserve(port: int, client_id: str) -> None:
+    """Subscribe once and leave, so that the broker keeps messages for this client."""
+    subscribed = threading.Event()
+    one = client(client_id)
+    one.on_subscribe = lambda *_: subscribed.set()
+    one.connect("127.0.0.1", port, clean_start=False, properties=connect_properties())
+    one.subscribe(TOPIC, qos=1)
+    one.loop_start()
+    if not subscribed.wait(10):
+        raise SystemExit("the broker did not confirm the subscription")
+    one.disconnect()
+    one.loop_stop()
+
+
+def fill(port: int, count: int, start: int) -> None:
+    """Publish `count` different samples at QoS 1."""
+    rng = np.random.default_rng(start)
+    one = client("bench-publisher")
+    one.max_inflight_messages_set(1000)
+    one.max_queued_messages_set(0)
+    one.connect("127.0.0.1", port)
+    one.loop_start()
+    info = None
+    for i in range(count):
+        values = [round(v, 4) for v in rng.normal(size=FEATURES).tolist()]
+        info = one.publish("bench/a", json.dumps({"x": values, "y": i % 2}), qos=1)
+        if i % 1000 == 999:
+            info.wait_for_publish(60)
+    if info is not None:
+        info.wait_for_publish(60)
+    one.disconnect()
+    one.loop_stop()
+
+
+def drain_bare(port: int, count: int) -> None:
+    """A consumer process: prints seconds from the first to the last message."""
+    done = threading.Event()
+    seen: list[float] = [0, 0.0]
+
+    def on_message(_client: object, _data: object, _message: mqtt.MQTTMessage) -> None:
+        if seen[0] == 0:
+            seen[1] = time.perf_counter()
+        seen[0] += 1
+        if seen[0] == count:
+            done.set()
+
+    one = client("bench-bare")
+    one.on_message = on_message
+    one.connect("127.0.0.1", port, clean_start=False, properties=connect_properties())
+    one.loop_start()
+    if not done.wait(120):
+        raise SystemExit(f"only {seen[0]} of {count} came")
+    elapsed = time.perf_counter() - seen[1]
+    time.sleep(0.2)  # the last acknowledgements
+    one.disconnect()
+    one.loop_stop()
+    sys.stdout.write(f"{elapsed}\n")
+
+
+def drain_ingest(port: int, count: int) -> None:
+    """A consumer process: session, codec, sample log and acknowledgement, nothing after it."""
+    from edged.clock import SystemClock
+    from edged.config import MqttConfig, StorageConfig, StreamConfig
+    from edged.loop.ingest import Ingest
+    from edged.mqtt.codecs import JsonCodec
+    from edged.mqtt.session import Session
+    from edged.storage.samples import SampleLog
+
+    sys.setswitchinterval(0.0005)
+    stream = StreamConfig(topic=TOPIC, features=FEATURES, classes=2, label="y")
+    done = threading.Event()
+    began: list[float] = []
+    stored = [0]
+
+    def on_batch(batch: Any, received: Any) -> None:
+        if not began:
+            began.append(float(received[0]))
+        stored[0] += len(batch)
+
+    def on_committed(_: int) -> None:
+        if stored[0] >= count:
+            done.set()
+
+    with tempfile.TemporaryDirectory() as folder:
+        log = SampleLog.open(Path(folder) / "samples.db", stream.to_schema())
+        session = Session(
+            MqttConfig(host="127.0.0.1", port=port, receive_maximum=RECEIVE_MAXIMUM), client_id="bench-ingest"
+        )
+        ingest = Ingest(
+            config=StorageConfig(), schema=stream.to_schema(), store=log, clock=SystemClock(),
+            decode=JsonCodec(stream).decode, decode_label=None, is_label=lambda _: False,
+            acknowledge=session.ack, redeliver=session.drop, on_batch=on_batch, on_labels=lambda _: None,
+            on_committed=on_committed, on_rejected=lambda _: None, beat=lambda: None,
+        )  # fmt: skip
+        session.subscribe([TOPIC], 1, ingest.receive)
+        ingest.start()
+        session.start()
+        if not done.wait(120):
+            raise SystemExit(f"only {stored[0]} of {count} were stored")
+        elapsed = time.monotonic() - began[0]
+        time.sleep(0.2)  # the last acknowledgements
+        ingest.stop()
+        session.stop()
+        rows = log.counters().samples
+        log.close()
+    if rows != count:
+        raise SystemExit(f"{rows} of {count} are in the log")
+    sys.stdout.write(f"{elapsed}\n")
+
+
+class Daemon:
+    """The real daemon on a state directory that lasts over the rounds."""
+
+    def __init__(self, port: int, folder: Path) -> None:
+        self._port = port
+        self._path = folder / "edged.yaml"
+        values = {
+            "device": {"id": "bench"},
+            "mqtt": {"host": "127.0.0.1", "port": port, "client_id": "bench-daemon",
+                     "receive_maximum": RECEIVE_MAXIMUM},
+            "stream": {"topic": TOPIC, "features": FEATURES, "classes": 2, "label": "y"},
+            "training": {"enabled": False},
+            "log": {"level": "error"},
+        }  # fmt: skip
+        self._path.write_text(yaml.safe_dump(values), encoding="utf-8")
+
+    def drain(self, count: int) -> float:
+        """Start it on a full queue; seconds between the first and the last prediction."""
+        watcher = subprocess.Popen(
+            ["mosquitto_sub", "-p", str(self._port), "-t", "edged/bench/predictions", "-C", str(count),
+             "-F", "%U"],
+            stdout=subprocess.PIPE,
+        )  # fmt: skip
+        time.sleep(0.3)
+        process = subprocess.Popen([sys.executable, "-m", "edged", "run", str(self._path)])
+        try:
+            out, _ = watcher.communicate(timeout=120)
+        finally:
+            process.terminate()
+            process.wait(20)
+        stamps = out.decode().split()
+        if len(stamps) != count:
+            raise SystemExit(f"{len(stamps)} of {count} predictions came")
+        return float(stamps[-1]) - float(stamps[0])
+
+
+def consumer(name: str, port: int, count: int) -> float:
+    done = subprocess.run(
+        [sys.executable, __file__, "--consumer", name, "--port", str(port), "--messages", str(count)],
+        stdout=subprocess.PIPE, check=True, timeout=180,
+    )  # fmt: skip
+    return float(done.stdout.split()[-1])
+
+
+def measure(messages: int, rounds: int) -> list[dict[str, Any]]:
+    rates: dict[str, list[float]] = {BARE: [], INGEST: [], DAEMON: []}
+    with EmbeddedBroker("mosquitto") as broker, tempfile.TemporaryDirectory() as folder:
+        daemon = Daemon(broker.port, Path(folder))
+        for name in ("bench-bare", "bench-ingest", "bench-daemon"):
+            reserve(broker.port, name)
+        for number in range(rounds):
+            fill(broker.port, messages, number * messages)
+            rates[BARE].append(messages / consumer("bare", broker.port, messages))
+            rates[INGEST].append(messages / consumer("ingest", broker.port, messages))
+            rates[DAEMON].append(messages / daemon.drain(messages))
+            sys.stderr.write(
+                f"round {number + 1}: " + ", ".join(f"{n} {r[-1]:,.0f}/s" for n, r in rates.items()) + "\n"
+            )
+    return [
+        {
+            "what": name,
+            "msgs_per_s": round(statistics.median(found)),
+            "ratio_to_bare_paho": round(statistics.median(
+                r / b for r, b in zip(found, rates[BARE], strict=True)), 3),
+        }
+        for name, found in rates.items()
+    ]  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--messages", type=int, default=20_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--consumer", choices=("bare", "ingest"), help=argparse.SUPPRESS)
+    parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.consumer:
+        (drain_bare if args.consumer == "bare" else drain_ingest)(args.port, args.messages)
+        return
+    rows = measure(args.messages, args.rounds)
+    if args.json:
+        print(json.dumps({"benchmark": "ingest", "messages": args.messages, "rounds": args.rounds,
+                          "cpus": os.cpu_count(), "rows": rows}))  # fmt: skip
+        return
+    for row in rows:
+        print(f"{row['what']:<32} {row['msgs_per_s']:>8,}/s   {row['ratio_to_bare_paho']:.2f} of bare paho")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+# ruff: noqa: INP001  a program, not a package
+"""Writes docs/config.md from the configuration's own model; `--check` only says whether it is up to date.
+
+Run from anywhere: `python docs/make_config_reference.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel, BeforeValidator
+
+from edged.config import Config, parse_duration, parse_size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pydantic.fields import FieldInfo
+
+PAGE = Path(__file__).with_name("config.md")
+
+INTRODUCTION = """\
+# Configuration
+
+One YAML file; `configs/` holds commented examples, `edged config check FILE` validates it and
+`edged config show FILE` prints it with all defaults. Only `device.id` and `stream.features` are required.
+
+* Unknown keys are errors. Relative paths are relative to the file.
+* Sizes take `B`, `KB`, `MB`, `GB`, `KiB`, `MiB`, `GiB` (`512MiB`) or are bytes; durations take `ms`, `s`,
+  `m` or `min`, `h`, `d`, `w` (`6h`) or are seconds.
+* Every key can be overridden by an environment variable: `EDGED_MQTT__HOST=broker` is `mqtt.host`. The
+  value is read as YAML, so a number that is meant as text needs quotes of its own.
+
+This page is generated from the code by `docs/make_config_reference.py`.
+"""
+
+# Largest unit first: a default is shown in the first that divides it.
+SPANS = ((604800, "w"), (86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+SIZES = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
+
+
+def sections(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
+    """Each section below `model` with its dotted name, subsections after their section."""
+    for name, field in model.model_fields.items():
+        for part in parts(field.annotation):
+            if isinstance(part, type) and issubclass(part, BaseModel):
+                yield f"{prefix}{name}", part
+                yield from sections(part, f"{prefix}{name}.")
+
+
+def parts(annotation: Any) -> list[Any]:
+    """The members of a union, or the annotation itself; None left out."""
+    members = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    return [member for member in members if member is not type(None)]
+
+
+def quantity(field: FieldInfo) -> str:
+    """`size`, `duration`, or nothing: which units the values of `field` take."""
+    metadata = [*field.metadata]
+    for part in parts(field.annotation):
+        metadata += get_args(part)[1:] if get_origin(part) is Annotated else ()
+    readers = [item.func for item in metadata if isinstance(item, BeforeValidator)]
+    return "size" if parse_size in readers else "duration" if parse_duration in readers else ""
+
+
+def kind(annotation: Any) -> str:
+    """What a value may be, in plain words."""
+    words = [kind_of_one(part) for part in parts(annotation)]
+    return " or ".join(dict.fromkeys(words))
+
+
+def kind_of_one(annotation: Any) -> str:
+    """`kind` of one member of a union."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return kind(get_args(annotation)[0])
+    if origin is Literal:
+        return ", ".join(f"`{value}`" for value in get_args(annotation))
+    if origin is list:
+        return f"list of {kind(get_args(annotation)[0])}s"
+    words = {bool: "true or false", int: "whole number", float: "number", str: "text", Path: "path"}
+    return words[annotation]
+
+
+def default(field: FieldInfo) -> str:
+    """The default as one would write it in the file."""
+    if field.is_required():
+        return "**required**"
+    value = field.default
+    units = {"size": SIZES, "duration": SPANS}.get(quantity(field))
+    if value is None:
+        return "–"
+    if units is not None:
+        return f"`{with_unit(value, units)}`"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    return f"`{value}`"
+
+
+def with_unit(value: float, units: tuple[tuple[int, str], ...]) -> str:
+    """`value` in the largest unit that divides it; below one second in milliseconds."""
+    if 0 < value < 1:
+        return f"{value * 1000:g}ms"
+    factor, unit = next(((f, u) for f, u in units if value and value % f == 0), units[-1])
+    return f"{value / factor:g}{unit}"
+
+
+def row(section: str, name: str, field: FieldInfo) -> str:
+    """One line of a section's table."""
+    meaning = (field.description or "").replace("|", "\\|").replace("<", "&lt;")
+    return (
+        f"| `{section}.{name}` | {default(field)} | {quantity(field) or kind(field.annotation)} | {meaning} |"
+    )
+
+
+def table(section: str, model: type[BaseModel]) -> str:
+    """A section: its heading, what it is for, and its keys; subsections have tables of their own."""
+    inner = {name for name, _ in sections(model)}
+    rows = [row(section, name, field) for name, field in model.model_fields.items() if name not in inner]
+    purpose = (model.__doc__ or "").strip().splitlines()[0]
+    heads = ["| key | default | unit or values | meaning |", "|---|---|---|---|"]
+    return "\n".join([f"## {section}", "", purpose, "", *heads, *rows, ""])
+
+
+def page() -> str:
+    """The whole page."""
+    return "\n".join([INTRODUCTION, *(table(name, model) for name, model in sections(Config))])
+
+
+def main() -> int:
+    """Write the page, or say that it is out of date."""
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument(
+        "--check", action="store_true", help="write nothing; fail when the page is out of date"
+    )
+    if not arguments.parse_args().check:
+        PAGE.write_text(page(), encoding="utf-8")
+        return 0
+    if PAGE.exists() and PAGE.read_text(encoding="utf-8") == page():
+        return 0
+    sys.stderr.write(f"{PAGE} is out of date: run python docs/make_config_reference.py\n")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

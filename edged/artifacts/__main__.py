@@ -1,0 +1,113 @@
+"""`python -m edged.artifacts`: the standard bundle of a stream, ordered by one JSON object on stdin.
+
+Keys: `task` (classify, regress, reconstruct, forecast), `features`, `outputs`, `out`; optionally
+`hidden` (list), `loss`, `optimizer`, `seed` and `statistics` (`mean`, `scale`, `target_mean`,
+`target_scale`, each a list, or null). Without statistics the graph gets neutral ones, to be overwritten
+by the first training run. One JSON line on stdout tells what was built; an error is one line on stderr,
+and its exit code the program's.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from edged.errors import ConfigError, EdgedError
+
+KEYS = {"task", "features", "outputs", "hidden", "loss", "optimizer", "statistics", "seed", "out"}
+LOSSES = {"classify": "cross_entropy", "regress": "mse", "forecast": "mse", "reconstruct": "mse"}
+
+
+def parse_order(text: str) -> dict[str, Any]:
+    """The order with defaults filled in; ConfigError names what is wrong."""
+    try:
+        order = json.loads(text)
+    except (ValueError, RecursionError) as problem:
+        raise ConfigError("expected one JSON object", where="stdin") from problem
+    if not isinstance(order, dict) or order.keys() - KEYS or not {"task", "features", "out"} <= order.keys():
+        raise ConfigError(
+            "expected a JSON object", where="stdin", remedy=f"its keys: {', '.join(sorted(KEYS))}"
+        )
+    if order["task"] not in LOSSES:
+        raise ConfigError(
+            f"there is no task {order['task']!r}", where="task", remedy=f"one of {', '.join(LOSSES)}"
+        )
+    order["outputs"] = order.get("outputs", order["features"] if order["task"] == "reconstruct" else 1)
+    for key in ("features", "outputs"):
+        _check_count(key, order[key])
+    order["hidden"] = order.get("hidden", [64, 32])
+    if not isinstance(order["hidden"], list):
+        raise ConfigError("expected a list of layer sizes", where="hidden")
+    for size in order["hidden"]:
+        _check_count("hidden", size)
+    return order
+
+
+def _check_count(key: str, value: Any) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigError(f"expected a whole number above 0, got {value!r}", where=key)
+
+
+def build_standard(order: dict[str, Any]) -> dict[str, Any]:
+    """Build what a parsed order asks for; the result as it is printed."""
+    # Imported here, so that a wrong order is answered before the heavy packages are loaded.
+    from edged.artifacts.build import build
+
+    began = time.monotonic()
+    bundle = build(
+        _network(order),
+        Path(order["out"]),
+        loss=order.get("loss") or LOSSES[order["task"]],
+        optimizer=order.get("optimizer") or "adamw",
+        standardise=_statistics(order),
+        seed=int(order.get("seed") or 0),
+    )
+    seconds = round(time.monotonic() - began, 3)
+    return {
+        "bundle": str(bundle.path),
+        "fingerprint": bundle.fingerprint,
+        "loss": bundle.loss,
+        "seconds": seconds,
+    }
+
+
+def _network(order: dict[str, Any]) -> Any:
+    from edged.artifacts.templates import autoencoder, mlp
+
+    features, hidden, seed = order["features"], order["hidden"], int(order.get("seed") or 0)
+    if order["task"] != "reconstruct":
+        output = "logits" if order["task"] == "classify" else "y"
+        return mlp(features, order["outputs"], hidden, output=output, seed=seed)
+    # The last layer given is the code; it must be narrower than the input, or nothing has to be learned.
+    code = min(hidden[-1] if hidden else 8, max(1, features // 2))
+    return autoencoder(features, hidden[:-1], code, seed=seed)
+
+
+def _statistics(order: dict[str, Any]) -> Any:
+    from edged.artifacts.standardise import Statistics
+
+    given, reconstruct = order.get("statistics"), order["task"] == "reconstruct"
+    if isinstance(given, dict):
+        return Statistics.of(given, reconstruct=reconstruct)
+    if given is not None:
+        raise ConfigError("expected an object with mean and scale, or null", where="statistics")
+    targets = order["outputs"] if order["task"] in ("regress", "forecast") else None
+    return Statistics.identity(order["features"], targets, reconstruct=reconstruct)
+
+
+def main() -> int:
+    """Read the order, build, answer; the exit code."""
+    try:
+        answer = build_standard(parse_order(sys.stdin.read()))
+    except EdgedError as problem:
+        sys.stderr.write(problem.line() + "\n")
+        return problem.exit_code
+    sys.stdout.write(json.dumps(answer) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

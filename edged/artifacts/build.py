@@ -1,0 +1,236 @@
+"""Building a bundle: from an inference model to everything a device needs to train it."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import onnx
+from onnx import TensorProto, helper
+
+from edged import __version__
+from edged.artifacts import upstream
+from edged.artifacts.conform import conform, parameter_names, read_model
+from edged.artifacts.graphs import opset_of, refuse_taken, shape_of, value_info
+from edged.artifacts.losses import add_loss, check_loss, label_of
+from edged.artifacts.preflight import refuse_unsafe
+from edged.artifacts.standardise import INPUT, STANDARD_OUTPUT, Statistics, standard_target, standardise_model
+from edged.errors import BundleError, ConfigError, UnavailableError
+from edged.storage.bundles import Bundle, Standardisation, Tensor, publish, refuse_foreign, seal
+from edged.storage.files import STAGING, disk_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+INFERENCE = "inference_model.onnx"
+FILES = (upstream.TRAINING, upstream.EVALUATION, upstream.OPTIMIZER, upstream.CHECKPOINT, INFERENCE)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """An inference model that is ready, and what is to be put behind it."""
+
+    model: onnx.ModelProto
+    loss: str
+    input: Tensor
+    output: Tensor
+    label: Tensor
+    target: Standardisation | None
+    trainable: list[str]
+    frozen: list[str]
+
+
+def build(
+    model: onnx.ModelProto | Path,
+    out: Path,
+    *,
+    loss: str,
+    optimizer: str = "adamw",
+    train: Sequence[str] = (),
+    freeze: Sequence[str] = (),
+    standardise: Statistics | None = None,
+    engine: str = "native",
+    seed: int | None = None,
+) -> Bundle:
+    """Build a bundle from an inference model and publish it as directory `out`.
+
+    The same input gives the same bytes. An older bundle at `out` is replaced, anything else is not.
+
+    Parameters
+    ----------
+    model
+        One float32 input `(batch, ...)` and one float32 output; logits for the classifying losses.
+    out
+        The bundle directory; its parent must exist.
+    loss
+        `cross_entropy`, `mse`, `bce_with_logits` or `l1`; the mean over the batch.
+    optimizer
+        `adamw` or `sgd`, with upstream's defaults (AdamW: no weight decay, epsilon 1e-6).
+    train
+        Globs over parameter names: only what matches is trained. Everything, when empty.
+    freeze
+        Globs over parameter names: what matches is not trained.
+    standardise
+        Statistics that become part of the graphs; with None values go in as they are.
+    engine
+        Engine the bundle is for: `native`.
+    seed
+        Noted in the bundle: the seed the model was initialised from.
+
+    Raises
+    ------
+    ConfigError
+        When loss, optimizer or engine is unknown, or a glob matches nothing.
+    UnavailableError
+        Without the training build of onnxruntime, or for an engine this version does not have.
+    BundleError
+        When the model cannot be trained or does not fit, or `out` is something else.
+    StorageError
+        When it cannot be written.
+    """
+    check_loss(loss)
+    upstream.check_optimizer(optimizer)
+    _check_engine(engine)
+    refuse_foreign(out)
+    plan = _plan(conform(read_model(model)), loss, train, freeze, standardise)
+    with _staging(out) as staged:
+        upstream.generate(
+            _with_loss(plan), trainable=plan.trainable, frozen=plan.frozen, optimizer=optimizer, out=staged
+        )
+        onnx.save(plan.model, str(staged / INFERENCE))
+        seal(_describe(plan, staged, optimizer, standardise, seed), FILES)
+        publish(staged, out)
+    return Bundle.open(out, verify=False)
+
+
+def _check_engine(engine: str) -> None:
+    if engine in ("portable", "both"):
+        raise UnavailableError(
+            "this version has no portable engine", where="engine", remedy="use engine native"
+        )
+    if engine != "native":
+        raise ConfigError(f"there is no engine {engine!r}", where="engine", remedy="native")
+
+
+def _plan(
+    model: onnx.ModelProto,
+    loss: str,
+    train: Sequence[str],
+    freeze: Sequence[str],
+    statistics: Statistics | None,
+) -> _Plan:
+    trainable, frozen = _select(model.graph, train, freeze)
+    _unique(model.graph)
+    refuse_unsafe(model.graph, trainable)
+    if statistics is not None:
+        if statistics.target_names is not None and loss not in ("mse", "l1"):
+            raise ConfigError(f"a class cannot be standardised: loss {loss}", where="statistics.target_mean")
+        standardise_model(model, statistics)
+        frozen += [name for name in parameter_names(model.graph) if name not in (*trainable, *frozen)]
+    take, give = _tensor(model.graph.input[0]), _tensor(model.graph.output[0])
+    label, target = label_of(loss, give), statistics.target_names if statistics is not None else None
+    refuse_taken(model.graph, [label.name])
+    return _Plan(model, loss, take, give, label, target, trainable, frozen)
+
+
+def _select(
+    graph: onnx.GraphProto, train: Sequence[str], freeze: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Names of trainable and frozen parameters."""
+    names = parameter_names(graph)
+    if not names:
+        raise BundleError("the model has no float32 parameters", where=str(graph.name))
+    everything = parameter_names(graph, scalars=True)
+    wanted = _matching(everything, train, "train") if train else names
+    kept = _matching(everything, freeze, "freeze") if freeze else []
+    trainable = [name for name in wanted if name not in kept]
+    if not trainable:
+        raise ConfigError("nothing is left to train", where="freeze", remedy=f"parameters: {_listed(names)}")
+    return trainable, [name for name in names if name not in trainable]
+
+
+def _matching(names: list[str], globs: Sequence[str], what: str) -> list[str]:
+    for glob in globs:
+        if not any(fnmatchcase(name, glob) for name in names):
+            remedy = f"parameters: {_listed(names)}"
+            raise ConfigError(f"{glob!r} matches no parameter", where=what, remedy=remedy)
+    return [name for name in names if any(fnmatchcase(name, glob) for glob in globs)]
+
+
+def _listed(names: list[str], limit: int = 20) -> str:
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more
+
+
+def _unique(graph: onnx.GraphProto) -> None:
+    seen: set[str] = set()
+    for tensor in graph.initializer:
+        if tensor.name in seen:
+            raise BundleError("two parameters have the same name", where=tensor.name)
+        seen.add(tensor.name)
+
+
+def _tensor(value: onnx.ValueInfoProto) -> Tensor:
+    return Tensor(str(value.name), tuple(shape_of(value)))
+
+
+def _with_loss(plan: _Plan) -> onnx.ModelProto:
+    """The forward model with the label as second input and the loss as its only output."""
+    model = onnx.ModelProto()
+    model.CopyFrom(plan.model)
+    graph = model.graph
+    graph.input.append(value_info(plan.label))
+    output, target = plan.output.name, plan.label.name
+    if plan.target is not None:
+        output, target = STANDARD_OUTPUT, standard_target(graph, target, plan.target)
+    scalar = add_loss(graph, plan.loss, output, target)
+    # The inference output stays inside as it is: an export takes the graph from there.
+    graph.value_info.append(graph.output[0])
+    del graph.output[:]
+    graph.output.append(helper.make_tensor_value_info(scalar, TensorProto.FLOAT, []))
+    return model
+
+
+def _describe(
+    plan: _Plan, staged: Path, optimizer: str, statistics: Statistics | None, seed: int | None
+) -> Bundle:
+    return Bundle(
+        path=staged,
+        edged=__version__,
+        loss=plan.loss,
+        optimizer=optimizer,
+        input=plan.input,
+        output=plan.output,
+        label=plan.label,
+        trainable=tuple(plan.trainable),
+        frozen=tuple(plan.frozen),
+        standardise=INPUT if statistics is not None else None,
+        target_standardise=plan.target,
+        opset=opset_of(plan.model),
+        engines=("native",),
+        seed=seed,
+    )
+
+
+@contextmanager
+def _staging(out: Path) -> Iterator[Path]:
+    """A directory beside `out` in which the bundle is made; gone afterwards, whatever happens."""
+    try:
+        staged = Path(tempfile.mkdtemp(prefix=f"{STAGING}{out.name}-", dir=out.parent))
+    except OSError as problem:
+        raise BundleError(
+            f"cannot write here: {problem.strerror}",
+            where=str(out.parent),
+            remedy="create the parent directory",
+        ) from problem
+    staged.chmod(0o755)
+    try:
+        with disk_errors("building the bundle", out):
+            yield staged
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)

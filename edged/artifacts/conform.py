@@ -1,0 +1,204 @@
+"""Bringing a model from anywhere into the form the offline phase works on, or refusing it clearly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+from onnx import TensorProto, version_converter
+
+from edged.artifacts.graphs import DecodeError, consumed, opset_of, rename_reads, rename_writes, shape_of
+from edged.artifacts.templates import IR_VERSION, OPSET
+from edged.engines import ort
+from edged.errors import BundleError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+BATCH = "batch"
+_CONVERTER_ERRORS = (
+    RuntimeError,
+    ValueError,
+    version_converter.ConvertError,
+    onnx.checker.ValidationError,
+    onnx.shape_inference.InferenceError,
+)
+# Outputs that do not fit together make numpy raise ValueError.
+_TRIAL_ERRORS: tuple[type[Exception], ...] = (*ort.ERRORS, ValueError)
+
+
+def read_model(source: onnx.ModelProto | Path) -> onnx.ModelProto:
+    """A private copy of the model, or the model in file `source`.
+
+    Raises
+    ------
+    BundleError
+        When the file cannot be read as an ONNX model.
+    """
+    if not isinstance(source, (str, Path)):
+        model = onnx.ModelProto()
+        model.CopyFrom(source)
+        return model
+    try:
+        return onnx.load(str(source))
+    except OSError as problem:
+        raise BundleError(f"cannot be read: {problem.strerror}", where=str(source)) from problem
+    except (DecodeError, *_CONVERTER_ERRORS) as problem:
+        raise BundleError(
+            "is no ONNX model", where=str(source), remedy="export it again, or see if it was cut short"
+        ) from problem
+
+
+def conform(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with opset 17, IR version 8, a dynamic batch axis and one float32 input and output.
+
+    Input and output keep their names. Nodes without a name get one, so that errors can name them.
+
+    Raises
+    ------
+    BundleError
+        When it cannot be brought there, naming what stands in the way.
+    """
+    _weights_are_no_inputs(model.graph)
+    _check_values(model.graph.input, "input")
+    _check_values(model.graph.output, "output")
+    # First the IR version: before 4 the converter looks for weights among the inputs.
+    model.ir_version = IR_VERSION
+    model = _to_opset(model)
+    model.ir_version = IR_VERSION
+    _output_is_computed(model.graph)
+    _name_nodes(model.graph)
+    _complete_normalisations(model.graph)
+    _free_batch(model)
+    return _infer_shapes(model)
+
+
+def parameter_names(graph: onnx.GraphProto, *, scalars: bool = False) -> list[str]:
+    """Float32 initializers that nodes read, in the model's order.
+
+    Those of rank 0 are bounds, exponents and the like rather than weights: only with `scalars`.
+    """
+    read = consumed(graph)
+    return [
+        str(tensor.name)
+        for tensor in graph.initializer
+        if tensor.name in read and tensor.data_type == TensorProto.FLOAT and (scalars or len(tensor.dims) > 0)
+    ]
+
+
+def _weights_are_no_inputs(graph: onnx.GraphProto) -> None:
+    # Files of IR version 3 list every weight as an input too.
+    weights = {tensor.name for tensor in graph.initializer}
+    kept = [value for value in graph.input if value.name not in weights]
+    del graph.input[:]
+    graph.input.extend(kept)
+
+
+def _check_values(values: Iterable[onnx.ValueInfoProto], what: str) -> None:
+    found = list(values)
+    if len(found) != 1:
+        names = ", ".join(value.name for value in found) or "none"
+        raise BundleError(
+            f"the model must have exactly one {what}, it has: {names}", remedy=f"export one {what} only"
+        )
+    value = found[0]
+    if value.type.tensor_type.elem_type != TensorProto.FLOAT:
+        raise BundleError(f"the model's {what} must be float32", where=value.name)
+    if len(value.type.tensor_type.shape.dim) < 2:
+        raise BundleError(
+            f"the model's {what} has shape {shape_of(value)}, it must be (batch, sizes...)",
+            where=value.name,
+            remedy="export it with a batch axis first",
+        )
+
+
+def _to_opset(model: onnx.ModelProto) -> onnx.ModelProto:
+    version = opset_of(model)
+    if version == OPSET:
+        return model
+    try:
+        return version_converter.convert_version(model, OPSET)
+    except _CONVERTER_ERRORS as problem:
+        raise BundleError(
+            f"the model has opset {version} and cannot be converted to {OPSET}: {ort.one_line(problem)}",
+            where=str(model.graph.name),
+            remedy=f"export it with opset_version={OPSET}",
+        ) from problem
+
+
+def _output_is_computed(graph: onnx.GraphProto) -> None:
+    name = graph.output[0].name
+    if not any(name in node.output for node in graph.node):
+        raise BundleError("no node computes the model's output", where=name)
+    if name in consumed(graph):
+        # The output must end the graph: what is put behind it must not feed back into the network.
+        inner = f"{name}.inner"
+        rename_reads(graph, name, inner)
+        rename_writes(graph, name, inner)
+        graph.node.append(onnx.helper.make_node("Identity", [inner], [name], name=f"{name}.identity"))
+
+
+def _name_nodes(graph: onnx.GraphProto) -> None:
+    taken = {node.name for node in graph.node}
+    for i, node in enumerate(graph.node):
+        if not node.name:
+            name = f"{node.op_type}_{i}"
+            node.name = name if name not in taken else f"{name}.{len(taken)}"
+            taken.add(node.name)
+
+
+def _complete_normalisations(graph: onnx.GraphProto) -> None:
+    # The gradient is computed from outputs that inference does not need and exporters leave out.
+    for node in graph.node:
+        if node.op_type == "LayerNormalization" and len(node.output) == 1:
+            node.output.extend([f"{node.name}.mean", f"{node.name}.inverse_deviation"])
+
+
+def _free_batch(model: onnx.ModelProto) -> None:
+    graph = model.graph
+    was_fixed = isinstance(shape_of(graph.input[0])[0], int)
+    for value in (graph.input[0], graph.output[0]):
+        value.type.tensor_type.shape.dim[0].Clear()
+        value.type.tensor_type.shape.dim[0].dim_param = BATCH
+    free = [size for size in shape_of(graph.input[0])[1:] if not isinstance(size, int) or size < 1]
+    if free:
+        raise BundleError(
+            f"the model's input has sizes that vary: {shape_of(graph.input[0])}",
+            where=graph.input[0].name,
+            remedy="only the batch may be dynamic; fix the other axes in the export",
+        )
+    if was_fixed:
+        # Shapes in between were made for the fixed batch.
+        del graph.value_info[:]
+        _try_batches(model)
+
+
+def _try_batches(model: onnx.ModelProto) -> None:
+    """Rows must come out the same alone and together, or the old batch size is fixed somewhere inside."""
+    width = shape_of(model.graph.input[0])
+    rows = (
+        np.random.default_rng(0).standard_normal((3, *[int(size) for size in width[1:]])).astype(np.float32)
+    )
+    try:
+        session = ort.session(model.SerializeToString())
+        together = session.run(None, {model.graph.input[0].name: rows})[0]
+        alone = [session.run(None, {model.graph.input[0].name: rows[i : i + 1]})[0] for i in range(3)]
+        fits = np.allclose(together, np.concatenate(alone), rtol=1e-4, atol=1e-5)
+    except _TRIAL_ERRORS:
+        fits = False
+    if not fits:
+        raise BundleError(
+            "the batch size is fixed inside the graph",
+            where=model.graph.input[0].name,
+            remedy="export with a dynamic batch axis",
+        )
+
+
+def _infer_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
+    try:
+        return onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
+    except _CONVERTER_ERRORS as problem:
+        what = f"the model's shapes contradict each other: {ort.one_line(problem)}"
+        raise BundleError(what, where=str(model.graph.name)) from problem

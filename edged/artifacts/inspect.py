@@ -1,0 +1,169 @@
+"""What is in a bundle, and whether it is whole and runs here."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edged.artifacts import foreign
+from edged.artifacts.graphs import shape_of
+from edged.domain.protocols import LearningRate
+from edged.engines.inference import InferenceModel
+from edged.engines.native import NativeEngine
+from edged.errors import BundleError
+from edged.storage.bundles import Bundle
+
+if TYPE_CHECKING:
+    from edged.storage.bundles import Standardisation
+
+ROWS, STEPS = 8, 10
+TOLERANCE = 1e-5
+
+Floats = NDArray[np.float32]
+
+
+def inspect(path: Path) -> dict[str, Any]:
+    """Everything a bundle says about itself, ready for JSON; hashes are not checked.
+
+    `parameters` is a table of `name`, `shape`, `size` (numbers) and `trainable`; `files` of `name` and
+    `bytes`. A directory made by upstream is read too; its `edged` is empty.
+
+    Raises
+    ------
+    BundleError, CorruptError
+        When it cannot be read.
+    """
+    bundle = _open(path, verify=False)
+    parameters = _parameters(bundle)
+    described = (
+        "loss",
+        "optimizer",
+        "opset",
+        "engines",
+        "standardise",
+        "target_standardise",
+        "seed",
+        "edged",
+    )
+    return {
+        "path": str(path),
+        **{name: getattr(bundle, name) for name in described},
+        **{name: vars(getattr(bundle, name)) for name in ("input", "output", "label")},
+        "fingerprint": bundle.fingerprint,
+        "parameters": parameters,
+        "trainable_size": sum(row["size"] for row in parameters if row["trainable"]),
+        "frozen_size": sum(row["size"] for row in parameters if not row["trainable"]),
+        "files": [{"name": name, "bytes": entry.bytes} for name, entry in sorted(bundle.files.items())],
+        "bytes": sum(entry.bytes for entry in bundle.files.values()),
+    }
+
+
+def verify(path: Path, *, threads: int = 1) -> dict[str, Any]:
+    """Check hashes, load every graph, train a few steps, export; nothing in `path` is changed.
+
+    The result has `checks`, a list of `check` and `detail`, and `loss` before and after the steps.
+
+    Raises
+    ------
+    BundleError, CorruptError, ModelError, TrainingError, UnavailableError
+        At the first check that fails.
+    """
+    bundle = _open(path, verify=True)
+    fingerprint = bundle.fingerprint
+    checks = [_check("files", f"{len(bundle.files)} files are there, {fingerprint[:12]}")]
+    with tempfile.TemporaryDirectory() as folder:
+        if foreign.is_foreign(path):
+            bundle, notes = foreign.adopt(path, Path(folder))
+            checks += [_check("note", note) for note in notes]
+        engine = NativeEngine(bundle, threads=threads)
+        checks.append(_check("graphs", "training, eval and optimizer graph load"))
+        x, y = _rows(bundle, engine)
+        exported = Path(folder) / "exported.onnx"
+        engine.export(exported)
+        checks.append(_check("export", _compare(bundle, exported, x)))
+        before, after = _train(engine, x, y)
+        checks.append(_check("training", f"{STEPS} steps: loss {before:.4g} to {after:.4g}"))
+    return {
+        "ok": True,
+        "path": str(path),
+        "fingerprint": fingerprint,
+        "loss": [before, after],
+        "checks": checks,
+    }
+
+
+def _check(check: str, detail: str) -> dict[str, str]:
+    return {"check": check, "detail": detail}
+
+
+def _open(path: Path, *, verify: bool) -> Bundle:
+    return foreign.describe(path) if foreign.is_foreign(path) else Bundle.open(path, verify=verify)
+
+
+def _parameters(bundle: Bundle) -> list[dict[str, Any]]:
+    names = {*bundle.trainable, *bundle.frozen}
+    shapes = {
+        v.name: shape_of(v) for v in foreign.load_graph(bundle.eval_model).graph.input if v.name in names
+    }
+    return [
+        {"name": name, "shape": shape, "size": _size(shape), "trainable": name in bundle.trainable}
+        for name, shape in shapes.items()
+    ]
+
+
+def _size(shape: list[int | str]) -> int:
+    return math.prod(int(dim) for dim in shape)
+
+
+def _rows(bundle: Bundle, engine: NativeEngine) -> tuple[Floats, NDArray[Any]]:
+    """Random rows of plausible size in raw units, and labels for them."""
+    rng, parameters = np.random.default_rng(0), engine.parameters()
+    x = _raw(rng.standard_normal((ROWS, bundle.input.width)), bundle.standardise, parameters)
+    if bundle.loss == "cross_entropy":
+        return x, rng.integers(0, bundle.output.width, ROWS)
+    shape = (ROWS, *bundle.label.row)
+    if bundle.loss == "bce_with_logits":
+        return x, rng.integers(0, 2, shape).astype(np.float32)
+    if bundle.target_standardise is not None and bundle.target_standardise == bundle.standardise:
+        return x, x
+    return x, _raw(rng.standard_normal(shape), bundle.target_standardise, parameters)
+
+
+def _raw(z: NDArray[np.float64], names: Standardisation | None, parameters: dict[str, Floats]) -> Floats:
+    if names is not None:
+        z = z / parameters[names["scale"]] + parameters[names["mean"]]
+    return z.astype(np.float32)
+
+
+def _compare(bundle: Bundle, exported: Path, x: Floats) -> str:
+    """The initial export must do what the base model does: checkpoint and model belong together."""
+    got = InferenceModel(exported).predict(x)
+    if not bundle.inference_model.is_file():
+        return f"an inference model with {got.shape[1]} outputs can be exported"
+    base = InferenceModel(bundle.inference_model).predict(x)
+    difference = float(np.abs(got - base).max() / max(1.0, float(np.abs(base).max())))
+    if not difference <= TOLERANCE:
+        raise BundleError(
+            f"checkpoint and inference model differ by {difference:.2g}",
+            where=str(bundle.path),
+            remedy="build the bundle again",
+        )
+    return f"the export equals the base model (relative difference {difference:.1g})"
+
+
+def _train(engine: NativeEngine, x: Floats, y: NDArray[Any]) -> tuple[float, float]:
+    engine.begin(LearningRate(1e-3))
+    before = engine.evaluate(x, y)
+    for _ in range(STEPS):
+        step = engine.step(x, y, careful=True)
+        if not step.applied:
+            raise BundleError(
+                f"training gives a loss of {step.loss} or gradients that are not finite", where="step"
+            )
+    engine.check()
+    return before, engine.evaluate(x, y)

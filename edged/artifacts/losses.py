@@ -1,0 +1,98 @@
+"""Losses as graphs: what is put behind the network for training and judging."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from onnx import helper
+
+from edged.artifacts.graphs import node, refuse_taken
+from edged.errors import BundleError, ConfigError
+from edged.storage.bundles import Tensor
+
+if TYPE_CHECKING:
+    import onnx
+
+LossName = Literal["cross_entropy", "mse", "bce_with_logits", "l1"]
+LOSSES = ("cross_entropy", "mse", "bce_with_logits", "l1")
+OUTPUT = "loss"
+
+
+def check_loss(name: str) -> None:
+    """Raise ConfigError when there is no such loss."""
+    if name not in LOSSES:
+        raise ConfigError(f"there is no loss {name!r}", where="loss", remedy=f"one of {', '.join(LOSSES)}")
+
+
+def label_of(loss: str, output: Tensor) -> Tensor:
+    """The label that belongs to a model output: `labels` int64 classes or `target` float32 values."""
+    if loss == "cross_entropy":
+        if len(output.shape) < 2:
+            raise BundleError("cross_entropy needs one output per class", where=output.name)
+        return Tensor("labels", (output.shape[0],), "int64")
+    return Tensor("target", output.shape, "float32")
+
+
+def add_loss(graph: onnx.GraphProto, loss: str, output: str, target: str) -> str:
+    """Add the mean loss between `output` and `target`; the name of the scalar result.
+
+    Raises
+    ------
+    BundleError
+        When the model uses a name that is needed.
+    """
+    refuse_taken(graph, [OUTPUT])
+    nodes = {"cross_entropy": _cross_entropy, "mse": _mse, "l1": _l1, "bce_with_logits": _bce}[loss]
+    graph.node.extend(nodes(output, target))
+    return OUTPUT
+
+
+def _cross_entropy(output: str, target: str) -> list[onnx.NodeProto]:
+    # The second output is what the gradient is computed from.
+    names = [OUTPUT, "loss.log_prob"]
+    return [
+        helper.make_node("SoftmaxCrossEntropyLoss", [output, target], names, name=OUTPUT, reduction="mean")
+    ]
+
+
+def _mse(output: str, target: str) -> list[onnx.NodeProto]:
+    return [
+        node("Sub", [output, target], "loss.difference"),
+        node("Mul", ["loss.difference", "loss.difference"], "loss.each"),
+        _mean("loss.each"),
+    ]
+
+
+def _l1(output: str, target: str) -> list[onnx.NodeProto]:
+    return [
+        node("Sub", [output, target], "loss.difference"),
+        node("Abs", ["loss.difference"], "loss.each"),
+        _mean("loss.each"),
+    ]
+
+
+def _bce(output: str, target: str) -> list[onnx.NodeProto]:
+    """max(z, 0) - z*t + log(1 + exp(-|z|)): finite for any logit, unlike log(sigmoid(z)).
+
+    max and |z| come from the same mask, so that their one-sided slopes at 0 add up to the true gradient
+    there; a network whose last layer begins with zeros would not learn otherwise.
+    """
+    return [
+        node("Constant", [], "loss.zero", value_float=0.0),
+        node("Constant", [], "loss.one", value_float=1.0),
+        node("GreaterOrEqual", [output, "loss.zero"], "loss.positive"),
+        node("Neg", [output], "loss.negated"),
+        node("Where", ["loss.positive", output, "loss.zero"], "loss.max"),
+        node("Where", ["loss.positive", "loss.negated", output], "loss.minus_abs"),
+        node("Exp", ["loss.minus_abs"], "loss.exp"),
+        node("Add", ["loss.exp", "loss.one"], "loss.one_plus"),
+        node("Log", ["loss.one_plus"], "loss.log"),
+        node("Mul", [output, target], "loss.product"),
+        node("Sub", ["loss.max", "loss.product"], "loss.linear"),
+        node("Add", ["loss.linear", "loss.log"], "loss.each"),
+        _mean("loss.each"),
+    ]
+
+
+def _mean(name: str) -> onnx.NodeProto:
+    return node("ReduceMean", [name], OUTPUT, keepdims=0)

@@ -1,0 +1,312 @@
+"""The commands. Thin: each reads its arguments, calls one function and prints what came of it.
+
+`--json` puts one JSON object on stdout; everything else goes to stderr. Exit codes: 0 done,
+1 failed, 2 usage or configuration, 3 refused, 4 not available here, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from edged import __version__
+from edged.errors import EdgedError
+
+app = typer.Typer(
+    name="edged",
+    help="Keeps a small ONNX model right where it runs: learns from MQTT streams, swaps without a gap.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+config_app = typer.Typer(help="Check, show or describe a configfile.", no_args_is_help=True)
+artifacts_app = typer.Typer(
+    help="The offline phase: build, inspect and verify bundles.", no_args_is_help=True
+)
+model_app = typer.Typer(help="Small networks without a framework.", no_args_is_help=True)
+app.add_typer(config_app, name="config")
+app.add_typer(artifacts_app, name="artifacts")
+app.add_typer(model_app, name="model")
+
+ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="configuration file (YAML)")]
+AsJson = Annotated[bool, typer.Option("--json", help="one JSON object on stdout")]
+
+
+def main() -> int:
+    """Entry point: errors become one line and an exit code."""
+    import click
+
+    try:
+        code = app(standalone_mode=False)
+    except EdgedError as problem:
+        sys.stderr.write(f"edged: {problem.line()}\n")
+        return problem.exit_code
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
+    except click.ClickException as problem:
+        problem.show()
+        return 2
+    except (KeyboardInterrupt, click.Abort):
+        sys.stderr.write("edged: interrupted\n")
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+    return code if isinstance(code, int) else 0
+
+
+def _print_json(values: Any) -> None:
+    sys.stdout.write(json.dumps(values, separators=(",", ":"), default=str) + "\n")
+
+
+def _load(path: Path, *, quiet: bool = True) -> Any:
+    from edged import configfile, logs
+
+    loaded = configfile.load(path)
+    logs.configure("warning" if quiet else loaded.log.level, loaded.log.format)
+    return loaded
+
+
+def _version(value: bool) -> None:
+    if value:
+        sys.stdout.write(f"edged {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version and exit")
+    ] = False,
+) -> None:
+    """Options of every command."""
+
+
+# ---- the daemon ----------------------------------------------------------------------------
+
+
+@app.command()
+def run(config: ConfigPath) -> None:
+    """Run the daemon in the foreground, as systemd does."""
+    os.environ.setdefault(
+        "MALLOC_ARENA_MAX", "2"
+    )  # glibc gives every thread an arena: 10 MB on an idle device
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # A process of its own without the command line's libraries: they cost 20 MB for years.
+    os.execv(sys.executable, [sys.executable, "-m", "edged.daemon", str(config)])  # noqa: S606
+
+
+@app.command()
+def status(config: ConfigPath, as_json: AsJson = False) -> None:
+    """What the daemon on this machine is doing, running or stopped."""
+    from edged.local import status_of
+    from edged.screens import show_status
+
+    values = status_of(_load(config))
+    _print_json(values) if as_json else show_status(values)
+
+
+@app.command()
+def train(
+    config: ConfigPath,
+    resume: Annotated[bool, typer.Option("--resume", help="only take up an interrupted run")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """One training run in the foreground; the candidate goes through the gate."""
+    from edged.local import train_once
+    from edged.screens import TrainingProgress, show_training
+
+    with TrainingProgress() as progress:
+        result = train_once(_load(config), resume=resume, on_progress=progress.update)
+    _print_json(result) if as_json else show_training(result)
+
+
+@app.command()
+def evaluate(
+    config: ConfigPath,
+    data: Annotated[Path, typer.Option("--data", help="recorded stream, .npz or .csv[.gz]")],
+    out: Annotated[
+        Path | None, typer.Option("-o", help="keep state and report.json in this directory")
+    ] = None,
+    labels_delay: Annotated[
+        int, typer.Option("--labels-delay", min=0, help="samples until a label is known")
+    ] = 100,
+    label_rate: Annotated[
+        float, typer.Option("--label-rate", min=0, max=1, help="share of labels that arrive")
+    ] = 1.0,
+    pretrain: Annotated[
+        int | None, typer.Option("--pretrain", min=20, help="rows of pre-training; 10 %")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="everything random follows from it")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Replay a recorded stream through the whole loop on a virtual clock, prequentially."""
+    from edged import evaluate as evaluation
+    from edged.screens import ReplayProgress, show_evaluation
+
+    options = evaluation.Options(labels_delay, label_rate, seed, pretrain)
+    with ReplayProgress() as progress:
+        report = evaluation.run(_load(config), data, options, out, progress.update)
+    if out is not None:
+        (out / "report.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    _print_json(report) if as_json else show_evaluation(report)
+
+
+@app.command()
+def demo(
+    seconds: Annotated[int, typer.Option("--seconds", min=10, max=3600, help="how long it runs")] = 60,
+    data: Annotated[Path | None, typer.Option("--data", help="replay this recorded stream instead")] = None,
+    seed: Annotated[int, typer.Option("--seed", help="of the simulated plant")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """The main job with nothing set up: broker, plant, daemon and trainer, live in the terminal."""
+    from edged import logs
+    from edged.demo.run import run_demo
+
+    logs.configure("error", "auto")
+    summary = run_demo(seconds=seconds, data=data, seed=seed, quiet=as_json)
+    if as_json:
+        _print_json(summary)
+
+
+@app.command()
+def doctor(config: ConfigPath, as_json: AsJson = False) -> None:
+    """Preflight: packages, engine, bundle, disk, clock, broker, permissions."""
+    from edged.doctor import examine
+    from edged.screens import show_findings
+
+    findings = examine(config)
+    _print_json([f.as_dict() for f in findings]) if as_json else show_findings(findings)
+    if any(f.level == "error" for f in findings):
+        raise typer.Exit(1)
+
+
+# ---- models --------------------------------------------------------------------------------
+
+
+@app.command(
+    context_settings={"allow_extra_args": True},
+    help="The registry: CONFIG list | show V | rollback [V] | pin V | unpin | export V -o FILE.",
+)
+def models(
+    config: ConfigPath,
+    action: Annotated[str, typer.Argument(help="list, show, rollback, pin, unpin or export")] = "list",
+    version: Annotated[int | None, typer.Argument(help="model version")] = None,
+    out: Annotated[Path | None, typer.Option("-o", help="file to export to")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Look at and change the registry."""
+    from edged.local import on_models
+    from edged.screens import show_models
+
+    answer = on_models(_load(config), action, version, out)
+    _print_json(answer) if as_json else show_models(action, answer)
+
+
+# ---- configuration -------------------------------------------------------------------------
+
+
+@config_app.command("check")
+def config_check(config: ConfigPath) -> None:
+    """Validate; the first problem is named with file, line, key and remedy."""
+    _load(config)
+    sys.stdout.write(f"{config}: ok\n")
+
+
+@config_app.command("show")
+def config_show(config: ConfigPath, as_json: AsJson = False) -> None:
+    """Print the configuration with every default filled in."""
+    import yaml
+
+    values = _load(config).model_dump(mode="json")
+    _print_json(values) if as_json else sys.stdout.write(yaml.safe_dump(values, sort_keys=False))
+
+
+@config_app.command("schema")
+def config_schema(
+    _config: Annotated[Path | None, typer.Argument(metavar="[CONFIG]", hidden=True)] = None,
+) -> None:
+    """Print the JSON schema of the configfile."""
+    from edged.config import Config
+
+    sys.stdout.write(json.dumps(Config.model_json_schema(), indent=1) + "\n")
+
+
+# ---- offline phase -------------------------------------------------------------------------
+
+
+@model_app.command("new")
+def model_new(
+    kind: Annotated[str, typer.Argument(help="mlp or autoencoder")],
+    inputs: Annotated[int, typer.Option("--inputs", min=1, help="number of features")],
+    out: Annotated[Path, typer.Option("-o", help="file to write")],
+    outputs: Annotated[int | None, typer.Option("--outputs", min=1, help="classes or targets (mlp)")] = None,
+    hidden: Annotated[str, typer.Option("--hidden", help="hidden layers, such as 64,32")] = "64,32",
+    seed: Annotated[int, typer.Option("--seed", help="of the initial weights")] = 0,
+) -> None:
+    """Build a small network without PyTorch."""
+    from edged.artifacts.commands import new_model
+
+    model = new_model(kind, inputs=inputs, outputs=outputs, hidden=hidden, out=out, seed=seed)
+    sys.stderr.write(f"{out}: {model.graph.name}, {out.stat().st_size:,} bytes\n")
+
+
+@artifacts_app.command("build")
+def artifacts_build(
+    model: Annotated[Path, typer.Argument(metavar="MODEL.onnx")],
+    out: Annotated[Path, typer.Option("-o", help="bundle directory")],
+    loss: Annotated[str, typer.Option("--loss", help="cross_entropy, mse, bce_with_logits or l1")],
+    optimizer: Annotated[str, typer.Option("--optimizer", help="adamw or sgd")] = "adamw",
+    train: Annotated[list[str] | None, typer.Option("--train", help="parameters to train (glob)")] = None,
+    freeze: Annotated[list[str] | None, typer.Option("--freeze", help="parameters to freeze (glob)")] = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", help="recorded stream: fits the standardisation")
+    ] = None,
+    standardise: Annotated[bool, typer.Option(help="put input standardisation into the graph")] = True,
+    engine: Annotated[str, typer.Option("--engine", help="native, portable or both")] = "native",
+    as_json: AsJson = False,
+) -> None:
+    """Make training, eval and optimizer graphs, checkpoint and base model from MODEL.onnx."""
+    from edged.artifacts.commands import build_from_file
+    from edged.screens import show_bundle
+
+    values = build_from_file(
+        model,
+        out,
+        loss=loss,
+        optimizer=optimizer,
+        train=train or [],
+        freeze=freeze or [],
+        data=data,
+        standardise=standardise,
+        engine=engine,
+    )
+    _print_json(values) if as_json else show_bundle(values)
+
+
+@artifacts_app.command("inspect")
+def artifacts_inspect(bundle: Annotated[Path, typer.Argument()], as_json: AsJson = False) -> None:
+    """What is in a bundle: parameters, loss, optimizer, sizes."""
+    from edged.artifacts.inspect import inspect
+    from edged.screens import show_bundle
+
+    values = inspect(bundle)
+    _print_json(values) if as_json else show_bundle(values)
+
+
+@artifacts_app.command("verify")
+def artifacts_verify(bundle: Annotated[Path, typer.Argument()], as_json: AsJson = False) -> None:
+    """Whether a bundle is whole and trains here; upstream's own directories are accepted too."""
+    from edged.artifacts.inspect import verify
+
+    values = verify(bundle)
+    _print_json(values) if as_json else sys.stdout.write(f"{bundle}: whole, loads and trains here\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

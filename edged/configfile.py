@@ -1,0 +1,230 @@
+"""Reading the configuration: YAML, environment, and errors that say file, line, key and remedy.
+
+`load` applies environment overrides (`EDGED_MQTT__HOST=...`). Relative paths are relative to the
+configuration file.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from edged.config import Config, Section
+from edged.errors import ConfigError
+
+ENV_PREFIX = "EDGED_"
+
+_PATHS = (
+    ("model", "bundle"),
+    ("storage", "dir"),
+    ("mqtt", "password_file"),
+    ("mqtt", "tls", "ca_file"),
+    ("mqtt", "tls", "cert_file"),
+    ("mqtt", "tls", "key_file"),
+)
+_MUST_EXIST = tuple(path for path in _PATHS if path[-1] != "dir")
+
+
+def load(path: Path, environ: dict[str, str] | None = None) -> Config:
+    """Read, override and validate the configuration in `path`.
+
+    Raises
+    ------
+    ConfigError
+        With file, line and key of the first problem and what would be right.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as problem:
+        raise ConfigError(
+            f"cannot read the configuration: {problem.strerror}",
+            where=str(path),
+            remedy="name an existing YAML file",
+        ) from problem
+    except UnicodeDecodeError as problem:
+        raise ConfigError("the configuration is not UTF-8 text", where=str(path)) from problem
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        data = yaml.safe_load(text)
+    except RecursionError:
+        raise ConfigError("the configuration is nested too deep", where=str(path)) from None
+    except yaml.YAMLError as problem:
+        mark = getattr(problem, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark else ""
+        what = getattr(problem, "problem", None) or "cannot be parsed"
+        raise ConfigError(f"not valid YAML: {what}", where=f"{path}{line}") from problem
+    if not isinstance(data, dict):
+        raise ConfigError(
+            "the configuration must be a mapping",
+            where=str(path),
+            remedy="begin with `device: {id: ...}`",
+        )
+    _refuse_duplicates(root, path)
+    data = {key: value for key, value in data.items() if value is not None}
+    overridden = _apply_environment(data, dict(os.environ) if environ is None else environ)
+    _resolve_paths(data, path.resolve().parent)
+    try:
+        config = Config.model_validate(data)
+    except ValidationError as problem:
+        raise _first_problem(problem, path, root, overridden) from None
+    _check_files(config, path, root, overridden)
+    return config
+
+
+def from_json(text: str) -> Config:
+    """The configuration from its own JSON form, as handed to the trainer process."""
+    try:
+        return Config.model_validate_json(text)
+    except ValidationError as problem:
+        first = problem.errors()[0]
+        raise ConfigError(first["msg"], where=".".join(map(str, first["loc"]))) from None
+
+
+def _refuse_duplicates(node: Any, path: Path, above: str = "") -> None:
+    if not isinstance(node, yaml.MappingNode):
+        return
+    seen: set[str] = set()
+    for key, value in node.value:
+        name = f"{above}{key.value}"
+        if key.value in seen:
+            place = f"{path}:{key.start_mark.line + 1}: {name}"
+            raise ConfigError("this key is given twice", where=place, remedy="remove one of them")
+        seen.add(key.value)
+        _refuse_duplicates(value, path, f"{name}.")
+
+
+def _apply_environment(data: dict[str, Any], environ: dict[str, str]) -> dict[str, str]:
+    overridden: dict[str, str] = {}
+    for name in sorted(environ):
+        if not name.startswith(ENV_PREFIX) or "__" not in name:
+            continue
+        keys = name[len(ENV_PREFIX) :].lower().split("__")
+        section: Any = data
+        inner: Any = data
+        for key in keys[:-1]:
+            inner = section.setdefault(key, {})
+            if not isinstance(inner, dict):
+                break
+            section = inner
+        if not isinstance(inner, dict):
+            continue  # the file has no section there: validation says so
+        try:
+            section[keys[-1]] = yaml.safe_load(environ[name])
+        except yaml.YAMLError:
+            section[keys[-1]] = environ[name]
+        overridden[".".join(keys)] = name
+    return overridden
+
+
+def _resolve_paths(data: dict[str, Any], base: Path) -> None:
+    for keys in _PATHS:
+        section: Any = data
+        for key in keys[:-1]:
+            section = section.get(key) if isinstance(section, dict) else None
+        if isinstance(section, dict) and isinstance(section.get(keys[-1]), str):
+            section[keys[-1]] = str(base / Path(section[keys[-1]]).expanduser())
+    storage = data.setdefault("storage", {})
+    if isinstance(storage, dict):
+        storage.setdefault("dir", str(base / "state"))
+
+
+def _first_problem(
+    problem: ValidationError, path: Path, root: Any, overridden: dict[str, str]
+) -> ConfigError:
+    first = min(problem.errors(), key=lambda e: (e["type"] != "extra_forbidden", len(e["loc"])))
+    keys = _keys_of([str(part) for part in first["loc"]])
+    dotted = ".".join(keys)
+    if first["type"] == "missing":
+        place = _located(path, root, keys[:-1], named=dotted)
+        return ConfigError("this key is required", where=place, remedy=_example(dotted))
+    where = _place(path, root, keys, overridden)
+    what = _WORDS.get(first["type"], first["msg"].removeprefix("Value error, "))
+    if first["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(keys[-1], _known_keys(keys[:-1]), n=1)
+        remedy = f"did you mean {near[0]}?" if near else "known here: " + ", ".join(_known_keys(keys[:-1]))
+        return ConfigError("unknown key", where=where, remedy=remedy)
+    return ConfigError(what, where=where, remedy="`edged config schema` lists every key")
+
+
+_WORDS = {"model_type": "expected a section: keys with values", "model_attributes_type": "expected a section"}
+
+
+def _place(path: Path, root: Any, keys: list[str], overridden: dict[str, str]) -> str:
+    """The environment variable that gave the value, else the file's line."""
+    dotted = ".".join(keys)
+    names = [name for key, name in overridden.items() if key == dotted or key.startswith(f"{dotted}.")]
+    given = _located(path, root, keys)
+    if dotted in overridden or (names and given == _located(path, root, [], named=dotted)):
+        return f"environment variable {overridden.get(dotted, names[0])}"
+    return given
+
+
+def _section_of(model: Any, key: str) -> Any:
+    """The section that a key of a section holds, or None where it holds a value."""
+    annotation = model.model_fields[key].annotation
+    options = [annotation, *getattr(annotation, "__args__", ())]
+    return next((o for o in options if isinstance(o, type) and issubclass(o, Section)), None)
+
+
+def _keys_of(location: list[str]) -> list[str]:
+    """Keys of the file from pydantic's location, which also names members of unions."""
+    kept: list[str] = []
+    model: Any = Config
+    for key in location:
+        if model is None:
+            break
+        kept.append(key)
+        model = _section_of(model, key) if key in model.model_fields else None
+    return kept
+
+
+def _known_keys(keys: list[str]) -> list[str]:
+    model: Any = Config
+    for key in keys:
+        model = _section_of(model, key)
+    return list(model.model_fields)
+
+
+def _located(path: Path, root: Any, keys: list[str], *, named: str = "") -> str:
+    node, line = root, None
+    for key in keys:
+        found = None
+        if isinstance(node, yaml.MappingNode):
+            found = next(((k, v) for k, v in node.value if k.value == key), None)
+        if found is None:
+            break
+        line, node = found[0].start_mark.line + 1, found[1]
+    place = f"{path}:{line}" if line is not None else str(path)
+    name = named or ".".join(keys)
+    return f"{place}: {name}" if name else place
+
+
+def _example(dotted: str) -> str:
+    examples = {
+        "device": "add `device: {id: press-7}`",
+        "device.id": "add `id: press-7`",
+        "stream": "add `stream: {topic: sensors/#, features: [temp, vib]}`",
+        "stream.features": "add `features: [temp, vib]` or `features: 8`",
+    }
+    return examples.get(dotted, "`edged config schema` lists every key")
+
+
+def _check_files(config: Config, path: Path, root: Any, overridden: dict[str, str]) -> None:
+    for keys in _MUST_EXIST:
+        value: Any = config
+        for key in keys:
+            value = getattr(value, key, None)
+        if isinstance(value, Path) and not value.exists():
+            remedy = (
+                "build one with `edged artifacts build`"
+                if keys[-1] == "bundle"
+                else "create it or correct the path"
+            )
+            raise ConfigError(
+                f"{value} does not exist", where=_place(path, root, list(keys), overridden), remedy=remedy
+            )

@@ -1,0 +1,237 @@
+"""A simulated plant: a motor and a centrifugal pump on an endurance rig, with ageing sensors.
+
+The rig provokes faults in turns, so their labels are known. What the unit does, what its sensors
+make of it, and how both change over the stream is in `docs/plant.md`, with all constants.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+if TYPE_CHECKING:
+    Floats = NDArray[np.float64]
+
+
+class Feature(NamedTuple):
+    """Name and unit of one column of the readings."""
+
+    name: str
+    unit: str
+
+
+FEATURES = (
+    Feature("speed", "rpm"),
+    Feature("flow", "m³/h"),
+    Feature("pressure", "bar"),
+    Feature("current", "A"),
+    Feature("vibration_radial", "mm/s"),
+    Feature("vibration_axial", "mm/s"),
+    Feature("vibration_high", "g"),
+    Feature("bearing_temperature", "°C"),
+    Feature("ambient_temperature", "°C"),
+)
+"""What is measured, in the order of the columns of `x`."""
+
+CLASSES: tuple[str, ...] = ("normal", "imbalance", "cavitation", "bearing_wear")
+"""Names of the states of the unit; `y` holds their positions."""
+
+SECONDS = 300.0
+"""Plant time between two samples."""
+
+_PRIORS = np.cumsum([0.34, 0.22, 0.22, 0.22])
+_DAY = 86400.0 / SECONDS
+_GRAVITY = 9.81
+_NOMINAL_RPM = 1450.0
+_LOADS = np.array([0.86, 1.0, 1.1])  # speed setpoints, as shares of the nominal speed
+_NOISE = np.array([3.0, 0.6, 0.02, 0.12, 0.0, 0.0, 0.0, 0.8, 0.5])  # of each sensor, in its unit
+_SPREAD = 0.2  # relative scatter of a vibration reading from one short recording
+_THERMAL_LAG = 0.75  # share of the temperature difference left after one sample
+
+_PHASES = (
+    (0.0, "commissioning", "water at the rated load, all sensors new"),
+    (0.18, "product change", "a denser, thicker liquid: more current, calmer vibration"),
+    (0.38, "sensors moved", "accelerometers on magnets, turned by 30°: weaker signals, axes mixed"),
+    (0.58, "hot, full load", "ambient +12 °C over days, speed +12 %"),
+    (0.78, "loose footing", "vibration of the structure rises; back to water"),
+)
+
+
+def phases(total: int) -> list[tuple[int, str, str]]:
+    """Start index, name and what changes, of each phase of a stream of `total` samples."""
+    return [(round(share * total), name, what) for share, name, what in _PHASES]
+
+
+class Plant:
+    """A stream of sensor readings with the true state of the unit.
+
+    The same seed and total give the same stream, in whatever pieces it is drawn. After `total`
+    samples the plant stays in its last phase and its sensors age no further.
+
+    Parameters
+    ----------
+    seed
+        Of everything random in it.
+    total
+        Length of the stream over which all phases are spread, in samples.
+
+    Examples
+    --------
+    >>> x, y = Plant(seed=1, total=1000).sample(5)
+    >>> x.shape, x.dtype, y.dtype
+    ((5, 9), dtype('float32'), dtype('int64'))
+    """
+
+    def __init__(self, seed: int = 0, total: int = 20_000) -> None:
+        self.total = total
+        self.position = 0
+        streams = np.random.default_rng(seed).spawn(4)
+        self._state = _Held(streams[0], every=12, width=2)
+        self._setpoint = _Held(streams[1], every=20, width=2)
+        self._scatter, self._noise = streams[2], streams[3]
+        self._bearing_temperature: float | None = None
+
+    def sample(self, n: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """The next `n` readings `(n, 9)` float32 in physical units, and states `(n,)` int64."""
+        index = np.arange(self.position, self.position + n, dtype=np.float64)
+        self.position += n
+        drift = _Drift.at(index / self.total)
+        state = self._state.draw(n)
+        y = np.searchsorted(_PRIORS[:-1], state[:, 0], side="right")
+        truth = self._unit(index, drift, self._setpoint.draw(n), _Fault.of(y, state[:, 1]))
+        return self._read(truth, drift).astype(np.float32), y.astype(np.int64)
+
+    def _unit(self, index: Floats, drift: _Drift, setpoint: Floats, fault: _Fault) -> Floats:
+        """What the unit really does: all features without sensors, `(n, 9)`."""
+        speed = _LOADS[(setpoint[:, 0] * len(_LOADS)).astype(int)] * (1 + 0.12 * drift.load)
+        flow, head, power = _hydraulics(speed, 0.8 + 0.5 * setpoint[:, 1], drift, fault)
+        ambient = 21 + 12 * drift.season + 3 * np.sin(2 * np.pi * index / _DAY)
+        vibration = _vibration(speed, drift, fault) * np.exp(
+            _SPREAD * self._scatter.standard_normal((len(index), 3))
+        )
+        warm = self._warm(ambient + 11 * speed + 2.2e-3 * power + 13 * fault.wear)
+        return np.column_stack(
+            [
+                _NOMINAL_RPM * speed,
+                flow,
+                drift.density * _GRAVITY * head / 1e5,
+                np.hypot(4.0, power / 512 * (1 + 0.04 * fault.wear)),
+                vibration,
+                warm,
+                ambient,
+            ]
+        )
+
+    def _warm(self, steady: Floats) -> Floats:
+        """The bearing follows its steady temperature with a first-order lag."""
+        out = np.empty(len(steady))
+        now = self._bearing_temperature
+        for i, target in enumerate(steady.tolist()):
+            now = target if now is None else target + _THERMAL_LAG * (now - target)
+            out[i] = now
+        self._bearing_temperature = now
+        return out
+
+    def _read(self, truth: Floats, drift: _Drift) -> Floats:
+        """What the ageing sensors make of it."""
+        reading = truth.copy()
+        turn = drift.turn
+        reading[:, 4] = drift.mount * np.hypot(np.cos(turn) * truth[:, 4], np.sin(turn) * truth[:, 5])
+        reading[:, 5] = drift.mount * np.hypot(np.sin(turn) * truth[:, 4], np.cos(turn) * truth[:, 5])
+        reading[:, 6] *= drift.mount_high * (1 - 0.2 * drift.age)
+        reading[:, 2] += 0.15 * drift.age
+        reading[:, 3] *= 1 + 0.05 * drift.age
+        reading[:, 7] -= 4 * drift.age
+        return np.asarray(reading + _NOISE * self._noise.standard_normal(reading.shape))
+
+
+@dataclass(frozen=True)
+class _Drift:
+    """How far each slow change has gone, `(n,)` each, at shares of the stream."""
+
+    density: Floats
+    thickness: Floats
+    mount: Floats
+    mount_high: Floats
+    turn: Floats
+    load: Floats
+    season: Floats
+    loose: Floats
+    age: Floats
+
+    @classmethod
+    def at(cls, share: Floats) -> _Drift:
+        share = np.minimum(share, 1.0)
+        starts = [start for start, _, _ in _PHASES]
+        product = ((share >= starts[1]) & (share < starts[4])).astype(np.float64)
+        mounted = (share >= starts[2]).astype(np.float64)
+        return cls(
+            density=1000 + 180 * product,
+            thickness=product,
+            mount=1 - 0.3 * mounted,
+            mount_high=1 - 0.4 * mounted,
+            turn=np.deg2rad(30) * mounted,
+            load=(share >= starts[3]).astype(np.float64),
+            season=np.clip((share - starts[3]) / 0.05, 0.0, 1.0),
+            loose=(share >= starts[4]).astype(np.float64),
+            age=share,
+        )
+
+
+@dataclass(frozen=True)
+class _Fault:
+    """Severity of each fault, `(n,)`, 0 where it is absent, about 1 where it is full."""
+
+    imbalance: Floats
+    cavitation: Floats
+    wear: Floats
+
+    @classmethod
+    def of(cls, y: NDArray[np.int64], uniform: Floats) -> _Fault:
+        severity = 0.5 + 0.7 * uniform
+        return cls(*(np.where(y == label, severity, 0.0) for label in (1, 2, 3)))
+
+
+class _Held:
+    """Uniform random values `(width,)` that are held and drawn anew every so many samples."""
+
+    def __init__(self, rng: np.random.Generator, every: float, width: int) -> None:
+        self._rng, self._rate = rng, 1.0 / every
+        self._held = rng.random(width)
+
+    def draw(self, n: int) -> Floats:
+        """The values of the next `n` samples, `(n, width)`."""
+        fresh = self._rng.random((n, len(self._held) + 1))
+        values = np.vstack([self._held, fresh[:, 1:]])
+        changed = np.where(fresh[:, 0] < self._rate, np.arange(1, n + 1), 0)
+        values = values[np.maximum.accumulate(changed)] if n else values[:0]
+        if n:
+            self._held = values[-1]
+        return values
+
+
+def _hydraulics(speed: Floats, valve: Floats, drift: _Drift, fault: _Fault) -> tuple[Floats, Floats, Floats]:
+    """Flow in m³/h, head in m and shaft power in W, where pump curve and pipe curve meet."""
+    shut_off = 32.0 * speed**2 * (1 - 0.13 * fault.cavitation) * (1 - 0.06 * drift.thickness)
+    pump, pipe = 0.0045 * (1 + 0.2 * drift.thickness), 0.006 * valve
+    flow = np.sqrt((shut_off - 6.0) / (pump + pipe))
+    head = 6.0 + pipe * flow**2
+    off_best = flow / (50.0 * speed) - 1
+    efficiency = (0.68 - 0.09 * drift.thickness) * (1 - 0.8 * off_best**2) * (1 - 0.08 * fault.cavitation)
+    return flow, head, drift.density * _GRAVITY * head * flow / 3600 / efficiency
+
+
+def _vibration(speed: Floats, drift: _Drift, fault: _Fault) -> Floats:
+    """Radial and axial velocity in mm/s rms and high-frequency acceleration in g rms, `(n, 3)`."""
+    structure = 1 + 0.6 * drift.loose
+    calm = 1 - 0.25 * drift.thickness
+    radial = speed**2 * structure * (1.3 + 2.6 * fault.imbalance) + 0.9 * fault.cavitation + 0.5 * fault.wear
+    axial = speed**2 * structure * (0.8 + 0.5 * fault.imbalance) + 1.3 * fault.cavitation + 0.3 * fault.wear
+    high = speed * (0.6 + 1.1 * fault.cavitation * calm + 1.4 * fault.wear) * calm
+    return np.column_stack([radial * calm, axial * calm, high])

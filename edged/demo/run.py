@@ -1,0 +1,422 @@
+"""`edged demo`: the main job with nothing set up.
+
+A broker of its own, a simulated plant (or a recorded stream) published through it, the real daemon
+and the real trainer as child processes. First a commissioning phase, after which the model of that
+moment is kept aside as "frozen"; then the plant ages and both are compared on every sample.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import yaml
+
+from edged import configfile
+from edged.config import MqttConfig
+from edged.demo.broker import EmbeddedBroker
+from edged.demo.plant import CLASSES, FEATURES, Plant, phases
+from edged.demo.screen import DemoState, Screen
+from edged.domain.outputs import answers
+from edged.engines.inference import InferenceModel
+from edged.errors import ConfigError, EdgedError, TrainingError
+from edged.mqtt.session import Session
+from edged.mqtt.topics import Topics
+from edged.storage.recorded import read_stream
+from edged.storage.registry import Registry
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from edged.mqtt.delivery import Delivery
+
+RATE = 180.0  # samples a second: what one core publishes with ease while the other trains
+COMMISSION = 1500
+LABEL_DELAY = 40
+WINDOWS = 60
+START_SECONDS = 30.0
+COMMISSION_STEPS = 1500
+
+
+@dataclass
+class World:
+    """What is published: samples `x` `(n, d)`, truth `y` `(n,)`, names, and where it changes."""
+
+    x: NDArray[np.float32]
+    y: NDArray[np.int64]
+    names: tuple[str, ...]
+    classes: tuple[str, ...]
+    phases: list[tuple[int, str]]
+    commission: int
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+
+def simulated(seconds: int, seed: int) -> World:
+    """The plant, long enough for `seconds` at the demo's rate."""
+    total = COMMISSION + int(RATE * seconds)
+    x, y = Plant(seed, total=total).sample(total)
+    return World(
+        x,
+        y,
+        tuple(f.name for f in FEATURES),
+        CLASSES,
+        [(start, name) for start, name, _ in phases(total)],
+        COMMISSION,
+    )
+
+
+def replayed(path: Path, seconds: int) -> World:
+    """A recorded classification stream, as much of it as the time allows."""
+    recorded = read_stream(path)
+    if recorded.y is None or np.asarray(recorded.y).ndim != 1 or (np.asarray(recorded.y) % 1 != 0).any():
+        raise ConfigError("the demo replays streams with one class label a row", where=str(path))
+    y = np.asarray(recorded.y, np.int64)
+    total = min(len(y), COMMISSION + int(RATE * seconds * 4))
+    commission = min(COMMISSION, total // 4)
+    classes = recorded.classes or tuple(str(i) for i in range(int(y.max()) + 1))
+    return World(recorded.x[:total], y[:total], (), classes, [(0, path.stem)], commission)
+
+
+@dataclass
+class Score:
+    """Answers of one model, by sample."""
+
+    right: NDArray[np.float32]
+
+    def windows(self, start: int, end: int, size: int) -> list[float]:
+        """Accuracy of each full window of answered samples from `start` to `end`."""
+        parts = [self.right[i : i + size] for i in range(start, end - size + 1, size)]
+        return [float(np.nanmean(p)) if np.isfinite(p).any() else float("nan") for p in parts]
+
+    def mean(self, start: int, end: int) -> float:
+        """Accuracy over all answered samples."""
+        part = self.right[start:end]
+        return float(np.nanmean(part)) if np.isfinite(part).any() else float("nan")
+
+
+@dataclass
+class Witness:
+    """Listens to what the daemon publishes, as any MQTT client could."""
+
+    world: World
+    adapted: Score
+    versions: NDArray[np.int64]
+    answered: int = 0
+    twice: int = 0
+    swaps: list[tuple[int, int]] = field(default_factory=list)
+    rollbacks: int = 0
+    trainings: int = 0
+    events: collections.deque[str] = field(default_factory=lambda: collections.deque(maxlen=50))
+    engine: str = ""
+    training: str = "idle"
+    failure: str = ""
+    online: threading.Event = field(default_factory=threading.Event)
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def on_prediction(self, delivery: Delivery) -> None:
+        """One prediction: joined with the truth by the sample's id."""
+        message = json.loads(delivery.payload)
+        row = int(message["id"])
+        if np.isfinite(self.adapted.right[row]):
+            self.twice += 1
+            return
+        self.adapted.right[row] = message["label"] == self.world.classes[self.world.y[row]]
+        self.versions[row] = message["model"]
+        with self.changed:
+            self.answered += 1
+            self.changed.notify_all()
+
+    def on_event(self, delivery: Delivery) -> None:
+        """Trainings, swaps, rollbacks."""
+        message = json.loads(delivery.payload)
+        with self.changed:
+            self._note(message)
+            self.changed.notify_all()
+
+    def _note(self, message: dict[str, Any]) -> None:
+        kind = message["event"]
+        if kind == "training_started":
+            self.training = f"run {message['run']} ({message['trigger']})"
+        elif kind == "training_finished":
+            self.training = "idle"
+            if message["outcome"] == "done":
+                self.trainings += 1
+                self.engine = message["engine"]
+            elif message["outcome"] == "failed":
+                self.failure = message["error"]
+                self.events.append(f"training failed: {message['error']}")
+        elif kind == "model_promoted":
+            self.swaps.append((self.answered, message["version"]))
+            self.events.append(f"model {message['version']} promoted: {message['reasons'][0]}")
+        elif kind == "model_rolled_back":
+            self.rollbacks += 1
+            self.events.append(f"rolled back to model {message['to']}: {message['reason']}")
+        elif kind == "candidate_rejected":
+            self.events.append(f"candidate refused: {message['reasons'][0]}")
+
+    def on_status(self, delivery: Delivery) -> None:
+        """Birth and death of the daemon."""
+        if json.loads(delivery.payload)["state"] == "online":
+            self.online.set()
+
+    def wait(self, condition: Any, seconds: float, what: str) -> None:
+        """Until `condition()` holds."""
+        with self.changed:
+            if not self.changed.wait_for(lambda: condition() or bool(self.failure), seconds):
+                raise TrainingError(f"{what} did not happen within {seconds:.0f} s", where="demo")
+        if self.failure:
+            raise TrainingError(self.failure, where="demo")
+
+
+class Demo:
+    """Broker, daemon, publisher and witness together."""
+
+    def __init__(self, world: World, seconds: int, folder: Path, *, quiet: bool) -> None:
+        self.world, self.seconds, self.folder = world, seconds, folder
+        self._screen = Screen(to_stderr=quiet)
+        count = len(world)
+        self.witness = Witness(world, Score(np.full(count, np.nan, np.float32)), np.zeros(count, np.int64))
+        self.frozen = Score(np.full(count, np.nan, np.float32))
+        self.published = 0
+        self.window = max(20, (count - world.commission) // WINDOWS)
+
+    def run(self) -> dict[str, Any]:
+        """All of it; the summary of CONTRACT.md."""
+        started = time.monotonic()
+        with ExitStack() as stack:
+            broker = stack.enter_context(EmbeddedBroker())
+            self._broker = broker
+            path = self._configure(broker)
+            self.config = configfile.load(path)
+            session = self._listen(stack, broker)
+            self._screen.say(f"starting the daemon ({broker.name} as broker)")
+            daemon = stack.enter_context(_daemon(path, self.folder / "daemon.log"))
+            self._await_birth(daemon)
+            stack.enter_context(self._screen)
+            self._screen.say(
+                f"commissioning: {self.world.commission} labelled samples, one thorough training"
+            )
+            self._commission(session)
+            self._live(session, daemon, started)
+            self._await_answers(daemon)
+        summary = self._summary(time.monotonic() - started)
+        self._screen.finish(self._state(time.monotonic() - started))
+        return summary
+
+    def _configure(self, broker: EmbeddedBroker) -> Path:
+        stream: dict[str, Any] = {
+            "topic": "plant/samples/#",
+            "features": list(self.world.names) or self.world.x.shape[1],
+            "task": "classify",
+            "classes": list(self.world.classes),
+            "id": "id",
+            "label": "label",
+            "label_topic": "plant/labels",
+        }
+        values = {
+            "device": {"id": "demo"},
+            "mqtt": {"host": "127.0.0.1", "port": broker.port, "protocol": broker.protocol},
+            "stream": stream,
+            "training": {"every": None, "min_new_samples": 150},
+            "storage": {"dir": str(self.folder / "state")},
+            "report": {"every": "2s"},
+        }
+        path = self.folder / "edged.yaml"
+        path.write_text(yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
+        return path
+
+    def _listen(self, stack: ExitStack, broker: EmbeddedBroker) -> Session:
+        settings = MqttConfig(host="127.0.0.1", port=broker.port, protocol=broker.protocol)
+        session = Session(settings, client_id="demo-plant", will=None)
+        topics = Topics(self.config.topic_root)
+        for topic, handler in (
+            (topics.predictions, self.witness.on_prediction),
+            (topics.events, self.witness.on_event),
+            (topics.status, self.witness.on_status),
+        ):
+            session.subscribe([topic], 1, _acknowledging(session, handler))
+        session.start()
+        stack.callback(session.stop)
+        self._train_topic = topics.request("train")
+        return session
+
+    def _await_birth(self, daemon: subprocess.Popen[bytes]) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while not self.witness.online.wait(0.1):
+            if daemon.poll() is not None or time.monotonic() > deadline:
+                raise EdgedError("the daemon did not start", where="demo", remedy=self._last_log())
+
+    def _last_log(self) -> str:
+        lines = (self.folder / "daemon.log").read_text(errors="replace").strip().splitlines()
+        return lines[-1][:300] if lines else "its log is empty"
+
+    # ---- commissioning ---------------------------------------------------------------------
+
+    def _commission(self, session: Session) -> None:
+        """Publish the first part with its labels, train once thoroughly, keep that model aside."""
+        for row in range(self.world.commission):
+            self._publish(session, row)
+            self._publish_label(session, row)
+        self.witness.wait(lambda: self.witness.answered >= self.world.commission, 60, "commissioning")
+        trained = self.witness.trainings
+        session.publish(self._train_topic, json.dumps({"steps": COMMISSION_STEPS}).encode(), qos=1)
+        self.witness.wait(
+            lambda: (
+                self.witness.trainings > trained and self.witness.swaps and self.witness.training == "idle"
+            ),
+            60,
+            "the first training",
+        )
+        self._freeze()
+
+    def _freeze(self) -> None:
+        registry = Registry.open(self.config.storage.dir, readonly=True)
+        version = registry.champion()
+        if version is None:
+            raise TrainingError("there is no champion after commissioning", where="demo")
+        model = InferenceModel(registry.verify(version))
+        registry.close()
+        got = answers(self.config.stream.to_schema(), model.predict(self.world.x))[:, 0]
+        self.frozen.right[:] = got == self.world.y
+        self.witness.events.append(f"commissioned: model {version} is kept aside as the frozen one")
+        self._swaps_before = len(self.witness.swaps)
+
+    # ---- the live part ---------------------------------------------------------------------
+
+    def _live(self, session: Session, daemon: subprocess.Popen[bytes], started: float) -> None:
+        start, count = self.world.commission, len(self.world)
+        begin = time.monotonic()
+        rate = (count - start) / max(5.0, self.seconds - (begin - started))
+        for row in range(start, count):
+            due = begin + (row - start) / rate
+            while (pause := due - time.monotonic()) > 0:
+                time.sleep(min(pause, 0.05))
+            self._publish(session, row)
+            if row - LABEL_DELAY >= start:
+                self._publish_label(session, row - LABEL_DELAY)
+            if row % 40 == 0:
+                if daemon.poll() is not None:
+                    raise EdgedError("the daemon ended", where="demo", remedy=self._last_log())
+                self._screen.show(self._state(time.monotonic() - started))
+
+    def _publish(self, session: Session, row: int) -> None:
+        values = self.world.x[row].tolist()
+        message: dict[str, Any] = {"id": str(row)}
+        message |= dict(zip(self.world.names, values, strict=True)) if self.world.names else {"x": values}
+        session.publish("plant/samples/unit-1", json.dumps(message).encode(), qos=1)
+        self.published = row + 1
+
+    def _publish_label(self, session: Session, row: int) -> None:
+        label = {"id": str(row), "label": self.world.classes[self.world.y[row]]}
+        session.publish("plant/labels", json.dumps(label).encode(), qos=1)
+
+    def _await_answers(self, daemon: subprocess.Popen[bytes]) -> None:
+        with self.witness.changed:
+            self.witness.changed.wait_for(
+                lambda: self.witness.answered >= len(self.world) or daemon.poll() is not None, 20
+            )
+
+    # ---- what is shown ---------------------------------------------------------------------
+
+    def _state(self, elapsed: float) -> DemoState:
+        start, witness = self.world.commission, self.witness
+        end = max(start, min(self.published, witness.answered) // self.window * self.window)
+        phase = [name for at, name in self.world.phases if at <= max(self.published - 1, 0)]
+        changes = [((at - start) // self.window, name) for at, name in self.world.phases if at > start]
+        swaps = [max(0, (at - start) // self.window) for at, _ in witness.swaps[self._swaps_before :]]
+        return DemoState(
+            elapsed=elapsed,
+            seconds=self.seconds,
+            samples=self.published,
+            predictions=witness.answered,
+            dropped=max(0, self.published - witness.answered),
+            labels=max(0, self.published - LABEL_DELAY),
+            rate=self.published / max(elapsed, 1e-9),
+            phase=phase[-1] if phase else "",
+            frozen=self.frozen.windows(start, end, self.window),
+            adapted=witness.adapted.windows(start, end, self.window),
+            swaps=swaps,
+            version=witness.swaps[-1][1] if witness.swaps else 0,
+            training=witness.training,
+            trainings=witness.trainings,
+            rollbacks=witness.rollbacks,
+            events=list(witness.events)[-6:],
+            engine=witness.engine,
+            broker=self._broker.name,
+            changes=changes,
+            windows=(len(self.world) - start) // self.window,
+        )
+
+    _swaps_before = 0
+
+    def _summary(self, seconds: float) -> dict[str, Any]:
+        start, count, witness = self.world.commission, len(self.world), self.witness
+        return {
+            "samples": count,
+            "predictions": witness.answered,
+            "dropped": count - witness.answered,
+            "duplicated": witness.twice,
+            "trainings": witness.trainings,
+            "swaps": len(witness.swaps),
+            "rollbacks": witness.rollbacks,
+            "frozen": {"accuracy": self.frozen.mean(start, count)},
+            "adapted": {"accuracy": witness.adapted.mean(start, count)},
+            "engine": witness.engine,
+            "broker": self._broker.name,
+            "seconds": round(seconds, 1),
+        }
+
+
+def _acknowledging(session: Session, handler: Any) -> Any:
+    def handle(delivery: Delivery) -> None:
+        handler(delivery)
+        session.ack([delivery])
+
+    return handle
+
+
+class _daemon:  # noqa: N801  reads as a function where it is used
+    """The real daemon as a child process, its log in a file."""
+
+    def __init__(self, config: Path, log: Path) -> None:
+        self._config, self._log = config, log
+
+    def __enter__(self) -> subprocess.Popen[bytes]:
+        with self._log.open("wb") as sink:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "edged", "run", str(self._config)], stdout=sink, stderr=sink
+            )
+        return self._process
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(15)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def run_demo(*, seconds: int, data: Path | None, seed: int, quiet: bool = False) -> dict[str, Any]:
+    """Run the demo and return its summary.
+
+    Raises
+    ------
+    UnavailableError
+        When no broker or no training engine is available here.
+    """
+    world = replayed(data, seconds) if data is not None else simulated(seconds, seed)
+    with tempfile.TemporaryDirectory(prefix="edged-demo-") as folder:
+        return Demo(world, seconds, Path(folder), quiet=quiet).run()

@@ -1,0 +1,169 @@
+"""`edged doctor`: everything that must be right before a device is left alone."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import shutil
+import socket
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from edged import configfile
+from edged.engines import open_engine
+from edged.engines.inference import InferenceModel
+from edged.errors import EdgedError
+from edged.storage.bundles import Bundle
+from edged.storage.files import DirectoryLock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from edged.config import Config
+
+Level = Literal["ok", "warning", "error"]
+
+EARLIEST_YEAR = 2026
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the examination."""
+
+    what: str
+    level: Level
+    result: str
+    remedy: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """For `--json`."""
+        return asdict(self)
+
+
+def examine(path: Path) -> list[Finding]:
+    """Look at everything; nothing is changed but a file written to and removed from the state directory."""
+    try:
+        config = configfile.load(path)
+    except EdgedError as problem:
+        return [Finding("configuration", "error", problem.line())]
+    findings = [Finding("configuration", "ok", str(path))]
+    for look in (_runtime, _bundle, _state, _clock, _broker):
+        findings.extend(look(config))
+    return findings
+
+
+def _runtime(_: Config) -> Iterator[Finding]:
+    found = {
+        name: importlib.metadata.version(name)
+        for name in ("onnxruntime", "onnxruntime-training", "onnxruntime-training-cpu")
+        if _installed(name)
+    }
+    if len(found) > 1:
+        yield Finding(
+            "onnxruntime",
+            "error",
+            f"several builds share one package: {', '.join(found)}",
+            "keep one: pip uninstall the others, then reinstall the one to keep",
+        )
+    elif not found:
+        yield Finding("onnxruntime", "error", "not installed", "pip install onnxruntime")
+    else:
+        name, version = next(iter(found.items()))
+        yield Finding("onnxruntime", "ok", f"{name} {version}")
+
+
+def _installed(name: str) -> bool:
+    try:
+        importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _bundle(config: Config) -> Iterator[Finding]:
+    if config.model.bundle is None:
+        yield Finding("bundle", "ok", "none named: the standard network is built at the first start")
+        return
+    try:
+        bundle = Bundle.open(config.model.bundle)
+        bundle.check_schema(config.stream.to_schema())
+        model = InferenceModel(bundle.inference_model)
+        model.warm_up()
+    except EdgedError as problem:
+        yield Finding("bundle", "error", problem.line(), "build it again with `edged artifacts build`")
+        return
+    yield Finding("bundle", "ok", f"{config.model.bundle}: whole, fits the stream, serves")
+    try:
+        engine = open_engine(config.training.engine, bundle, threads=1)
+    except EdgedError as problem:
+        yield Finding("engine", "error", problem.line())
+        return
+    yield Finding("engine", "ok", f"{engine.name} (training.engine: {config.training.engine})")
+
+
+def _state(config: Config) -> Iterator[Finding]:
+    folder = config.storage.dir
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder) as probe:
+            started = time.perf_counter()
+            probe.write(b"edged")
+            probe.flush()
+            os.fsync(probe.fileno())
+            sync = time.perf_counter() - started
+    except OSError as problem:
+        yield Finding(
+            "state directory",
+            "error",
+            f"{folder}: {problem.strerror}",
+            "make it writable for this user, or set storage.dir",
+        )
+        return
+    level: Level = "ok" if sync < 0.25 else "warning"
+    yield Finding(
+        "state directory",
+        level,
+        f"{folder}: writable, one fsync takes {sync * 1e3:.1f} ms",
+        "" if level == "ok" else "a slow card delays acknowledgements; raise storage.commit_delay",
+    )
+    free = shutil.disk_usage(folder).free
+    if free < config.storage.max_bytes:
+        yield Finding(
+            "disk",
+            "warning",
+            f"{free / 1024**2:.0f} MiB free, less than storage.max_bytes",
+            "lower storage.max_bytes or free some space",
+        )
+    else:
+        yield Finding("disk", "ok", f"{free / 1024**2:.0f} MiB free")
+    pid = DirectoryLock.holder(folder)
+    if pid is not None:
+        yield Finding("daemon", "ok", f"running as process {pid}")
+
+
+def _clock(_: Config) -> Iterator[Finding]:
+    year = time.gmtime().tm_year
+    if year < EARLIEST_YEAR:
+        yield Finding(
+            "clock", "error", f"the year is {year}", "set the clock; enable systemd-timesyncd or chrony"
+        )
+    else:
+        yield Finding("clock", "ok", time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()))
+
+
+def _broker(config: Config) -> Iterator[Finding]:
+    mqtt = config.mqtt
+    where = f"{mqtt.host}:{mqtt.port}"
+    try:
+        with socket.create_connection((mqtt.host, mqtt.port), timeout=5):
+            yield Finding("broker", "ok", f"{where} answers")
+    except OSError as problem:
+        yield Finding(
+            "broker",
+            "error",
+            f"{where}: {problem.strerror or problem}",
+            "start the broker or correct mqtt.host and mqtt.port",
+        )

@@ -1,0 +1,94 @@
+"""What a learner knows between two steps: everything a checkpoint must hold beside the weights."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from edged.domain.replay import Reservoir
+from edged.domain.standardise import RunningMoments
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One run's fixed decisions, kept in its checkpoints so that it can be resumed exactly.
+
+    The run learns from labelled samples with `after < seq <= upto`.
+    """
+
+    run: int
+    trigger: str
+    after: int
+    upto: int
+    steps: int
+    learning_rate: float
+
+
+@dataclass
+class LearnerState:
+    """Position in the stream, replay memory, input statistics and random numbers."""
+
+    memory: Reservoir
+    moments: RunningMoments
+    rng: np.random.Generator
+    consumed: int = 0
+    total_steps: int = 0
+    plan: Plan | None = None
+    step: int = 0
+    excluded: list[int] = field(default_factory=list)
+
+    @classmethod
+    def fresh(cls, *, replay: int, half_life: float, seed: int) -> LearnerState:
+        """The state before anything was learned."""
+        return cls(Reservoir(replay), RunningMoments(half_life), np.random.default_rng(seed))
+
+    def dump(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """As JSON values and arrays."""
+        values = {
+            "consumed": self.consumed,
+            "total_steps": self.total_steps,
+            "plan": asdict(self.plan) if self.plan else None,
+            "step": self.step,
+            "excluded": self.excluded,
+            "memory": self.memory.state(),
+            "moments_weight": self.moments.weight,
+            "rng": self.rng.bit_generator.state,
+        }
+        arrays: dict[str, NDArray[Any]] = {"memory_ids": self.memory.ids}
+        if self.moments.mean is not None and self.moments.square is not None:
+            arrays |= {"moments_mean": self.moments.mean, "moments_square": self.moments.square}
+        return values, arrays
+
+    @classmethod
+    def load(
+        cls, values: dict[str, Any], arrays: dict[str, NDArray[Any]], *, replay: int, half_life: float
+    ) -> LearnerState:
+        """What `dump` gave; capacity and half-life come from the present configuration."""
+        rng = np.random.default_rng()
+        rng.bit_generator.state = values["rng"]
+        return cls(
+            Reservoir(replay, arrays["memory_ids"].copy(), values["memory"]["seen"]),
+            RunningMoments(
+                half_life, arrays.get("moments_mean"), arrays.get("moments_square"), values["moments_weight"]
+            ),
+            rng,
+            values["consumed"],
+            values["total_steps"],
+            Plan(**values["plan"]) if values["plan"] else None,
+            values["step"],
+            list(values["excluded"]),
+        )
+
+
+def planned_steps(new: int, *, steps: int, steps_per: int, max_steps: int) -> int:
+    """Optimizer steps for `new` samples: in proportion, at least `steps`, at most `max_steps`.
+
+    >>> planned_steps(400, steps=50, steps_per=100, max_steps=2000)
+    200
+    """
+    return min(max_steps, max(steps, round(steps * new / steps_per)))

@@ -1,0 +1,36 @@
+"""What a training engine needs to know of a bundle."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class TrainingFiles(Protocol):
+    """Paths of the training artifacts, row shape of the input, name of the output; a Bundle is one."""
+
+    @property
+    def training_model(self) -> Path:
+        """Forward, loss and gradient graph."""
+
+    @property
+    def eval_model(self) -> Path:
+        """Forward and loss graph; also holds the inference output."""
+
+    @property
+    def optimizer_model(self) -> Path:
+        """Parameter update graph."""
+
+    @property
+    def checkpoint(self) -> Path:
+        """Initial parameters."""
+
+    @property
+    def output_name(self) -> str:
+        """Name of the inference output inside the graphs."""
+
+    @property
+    def input_row(self) -> tuple[int, ...]:
+        """Sizes of one input row inside the graphs: `(d,)`, or more for images and windows."""

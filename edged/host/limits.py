@@ -1,0 +1,158 @@
+"""Limits that a child process puts on itself at its start, and its bond to the parent.
+
+The child does it, not the parent: code between fork and exec (`preexec_fn`) is not safe in a process
+with threads. A limit that the machine refuses (containers, seccomp filters) is a warning, never an
+error: training at the wrong priority is better than no training.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from edged.errors import EdgedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+# ioprio_set(2) has no wrapper in the C library; its number depends on kernel and word size.
+_IOPRIO_SET = {
+    ("x86_64", 8): 251,
+    ("x86_64", 4): 289,
+    ("aarch64", 8): 30,
+    ("aarch64", 4): 314,
+    ("armv7l", 4): 314,
+    ("armv6l", 4): 314,
+    ("riscv64", 8): 30,
+    ("i686", 4): 289,
+}
+_IOPRIO_WHO_PROCESS = 1
+_IOPRIO_IDLE = 3 << 13
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ChildLimits:
+    """What a child may take from the machine.
+
+    Attributes
+    ----------
+    nice
+        Added to the niceness, 0 to 19.
+    affinity
+        Numbers of the CPUs it may use; None for all.
+    memory_limit
+        Address space in bytes; None for no limit.
+    idle_io
+        Whether it gets the disk only when nobody else wants it.
+    """
+
+    nice: int = 0
+    affinity: Sequence[int] | None = None
+    memory_limit: int | None = None
+    idle_io: bool = True
+
+
+def apply(limits: ChildLimits) -> list[str]:
+    """Put `limits` on the calling process; call it before any other thread exists.
+
+    Priority, I/O class and affinity belong to threads on Linux: only those that are started
+    afterwards inherit them. Importing numpy starts threads, so this comes first.
+
+    Returns
+    -------
+    list of str
+        One line for each limit that could not be set; empty when all hold.
+    """
+    warnings: list[str] = []
+    if limits.nice:
+        _try(warnings, f"nice {limits.nice}", lambda: _set_nice(limits.nice))
+    if limits.idle_io:
+        _try(warnings, "idle I/O class", _set_idle_io)
+    if limits.affinity is not None:
+        cpus = frozenset(limits.affinity)
+        _try(warnings, f"CPU affinity {sorted(cpus)}", lambda: _set_affinity(cpus))
+    if limits.memory_limit is not None:
+        limit = limits.memory_limit
+        _try(warnings, f"memory limit of {limit} bytes", lambda: _set_memory(limit))
+    return warnings
+
+
+def die_with_parent(parent: int | None = None) -> list[str]:
+    """Have the kernel kill this process when its parent ends, however the parent ends.
+
+    The kernel means the parent's *thread*: it must be one that lives as long as the parent.
+    Source: prctl(2), PR_SET_PDEATHSIG.
+
+    Parameters
+    ----------
+    parent
+        Process id of the parent, handed down by it; without it a parent that ended before this
+        call goes unnoticed.
+
+    Returns
+    -------
+    list of str
+        A warning when the kernel refused; else empty.
+
+    Raises
+    ------
+    EdgedError
+        When `parent` is gone already.
+    """
+    warnings: list[str] = []
+    _try(warnings, "death with the parent process", _set_death_signal)
+    if parent is not None and os.getppid() != parent:
+        raise EdgedError(f"parent process {parent} is gone", remedy="the daemon starts a new run by itself")
+    return warnings
+
+
+def _try(warnings: list[str], what: str, action: Callable[[], None]) -> None:
+    try:
+        action()
+    except OSError as problem:
+        warnings.append(f"{what} not set: {problem.strerror or problem}")
+    except ValueError as problem:
+        warnings.append(f"{what} not set: {problem}")
+
+
+def _set_nice(increment: int) -> None:
+    os.nice(increment)
+
+
+def _set_idle_io() -> None:
+    machine = (os.uname().machine, struct.calcsize("P"))
+    if machine not in _IOPRIO_SET:
+        raise OSError(0, f"unknown on {machine[0]}")
+    _call("syscall", _IOPRIO_SET[machine], _IOPRIO_WHO_PROCESS, 0, _IOPRIO_IDLE)
+
+
+def _set_affinity(cpus: frozenset[int]) -> None:
+    os.sched_setaffinity(0, cpus)
+    # The kernel drops CPUs that do not exist without a word.
+    missing = cpus - os.sched_getaffinity(0)
+    if missing:
+        raise OSError(0, f"no CPU {', '.join(map(str, sorted(missing)))} here; the others are used")
+
+
+def _set_memory(limit: int) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    wanted = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (wanted, wanted))
+
+
+def _set_death_signal() -> None:
+    _call("prctl", _PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+
+
+def _call(function: str, *arguments: int) -> None:
+    # Variadic C functions read whole registers: plain ints would be passed as 32 bits.
+    libc = ctypes.CDLL(None, use_errno=True)
+    if getattr(libc, function)(*(ctypes.c_long(a) for a in arguments)) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))

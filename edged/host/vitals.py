@@ -1,0 +1,130 @@
+"""Vital signs of this process and this machine, from /proc and /sys, with the standard library only."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from edged.clock import Clock, SystemClock
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+# Zones that are switched off report values such as -274000 or 2147483647.
+_PLAUSIBLE_C = (-50.0, 200.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Vitals:
+    """One reading; None where this machine does not tell.
+
+    Attributes
+    ----------
+    cpu_percent
+        CPU time of this process since the reading before, in percent of one core.
+    rss_bytes
+        Resident memory of this process.
+    temperature_c
+        Hottest thermal zone, degrees Celsius.
+    load1
+        Load average over one minute.
+    disk_free_bytes
+        What this user may still write on the file system of the state directory.
+    uptime_s
+        Seconds since the machine was started.
+    """
+
+    cpu_percent: float | None
+    rss_bytes: int | None
+    temperature_c: float | None
+    load1: float | None
+    disk_free_bytes: int | None
+    uptime_s: float | None
+
+    def as_dict(self) -> dict[str, float | int | None]:
+        """The reading as it is reported, None included: a silent sensor is to be seen."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+class VitalsReader:
+    """Reads vital signs; never raises, whatever the machine lacks.
+
+    Parameters
+    ----------
+    path
+        A path on the file system whose free space matters.
+    proc, sys
+        Where procfs and sysfs are mounted.
+    clock
+        Monotonic time, for the share of CPU time.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        proc: Path = Path("/proc"),
+        sys: Path = Path("/sys"),
+        clock: Clock | None = None,
+    ) -> None:
+        self._path = path
+        self._proc = proc
+        self._sys = sys
+        self._clock = clock or SystemClock()
+        self._last = (self._clock.monotonic(), self._cpu_seconds())
+
+    def read(self) -> Vitals:
+        """The vital signs of now; `cpu_percent` counts from the reading before (first: from the start)."""
+        pages = _field(self._proc / "self" / "statm", 1)
+        return Vitals(
+            cpu_percent=self._cpu_percent(),
+            rss_bytes=None if pages is None else int(pages) * _PAGE_BYTES,
+            temperature_c=self._temperature(),
+            load1=_field(self._proc / "loadavg", 0),
+            disk_free_bytes=self._disk_free(),
+            uptime_s=_field(self._proc / "uptime", 0),
+        )
+
+    def _cpu_percent(self) -> float | None:
+        (then, before), now, used = self._last, self._clock.monotonic(), self._cpu_seconds()
+        self._last = (now, used)
+        if used is None or before is None or now <= then:
+            return None
+        return 100.0 * (used - before) / (now - then)
+
+    def _cpu_seconds(self) -> float | None:
+        # The name in parentheses may hold spaces, so fields are counted from behind it.
+        text = _text(self._proc / "self" / "stat").rpartition(")")[2]
+        user, system = _nth(text, 11), _nth(text, 12)
+        return None if user is None or system is None else (user + system) / _TICKS_PER_S
+
+    def _temperature(self) -> float | None:
+        zones = (self._sys / "class" / "thermal").glob("thermal_zone*/temp")
+        degrees = [value / 1000 for zone in zones if (value := _field(zone, 0)) is not None]
+        low, high = _PLAUSIBLE_C
+        return max((value for value in degrees if low <= value <= high), default=None)
+
+    def _disk_free(self) -> int | None:
+        try:
+            found = os.statvfs(self._path)
+        except OSError:
+            return None
+        return found.f_bavail * found.f_frsize
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return ""
+
+
+def _nth(text: str, index: int) -> float | None:
+    try:
+        return float(text.split()[index])
+    except (IndexError, ValueError):
+        return None
+
+
+def _field(path: Path, index: int) -> float | None:
+    return _nth(_text(path), index)

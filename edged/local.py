@@ -1,0 +1,213 @@
+"""Commands on this machine's state directory: status, one training run, the registry."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import ExitStack
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from edged.clock import SystemClock
+from edged.engines.inference import InferenceModel
+from edged.errors import ConfigError, RefusedError, StorageError
+from edged.loop.bootstrap import with_bundle
+from edged.loop.learn import Learner
+from edged.loop.promote import Promoter
+from edged.storage.bundles import Bundle
+from edged.storage.files import DirectoryLock
+from edged.storage.registry import Registry
+from edged.storage.samples import SampleLog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from edged.config import Config
+
+
+def open_samples(config: Config, *, readonly: bool) -> SampleLog:
+    """The sample log of a configuration."""
+    return SampleLog.open(
+        config.storage.dir / "samples.db",
+        config.stream.to_schema(),
+        holdout=config.gate.holdout,
+        max_bytes=config.storage.max_bytes,
+        max_age=config.storage.max_age,
+        quarantine_rows=config.storage.quarantine_rows,
+        readonly=readonly,
+    )
+
+
+def status_of(config: Config) -> dict[str, Any]:
+    """What `edged status` prints, from the state directory, whether the daemon runs or not.
+
+    Counters are read from the sample log itself, so they are of this moment; what only the
+    daemon knows (live quality, pending messages) is what it wrote last.
+    """
+    state = config.storage.dir
+    running = DirectoryLock.holder(state)
+    values: dict[str, Any] = {
+        "state": "online" if running is not None else "stopped",
+        "pid": running,
+        "samples": 0,
+        "labels": 0,
+        "quarantined": 0,
+        "evicted": 0,
+        "model": {"version": None, "since": None, "quality": None},
+        "training": {"runs": 0, "last": None},
+        "outbox": {"pending": 0},
+        "engine": config.training.engine,
+    }
+    if (state / "samples.db").exists():
+        samples = open_samples(config, readonly=True)
+        counters = samples.counters()
+        samples.close()
+        values |= {k: getattr(counters, k) for k in ("samples", "labels", "quarantined", "evicted")}
+    if (state / "state.db").exists():
+        _add_registry(values, state)
+    return values
+
+
+def _add_registry(values: dict[str, Any], state: Path) -> None:
+    registry = Registry.open(state, readonly=True)
+    last: dict[str, Any] = registry.get_value("status") or {}
+    champion = registry.champion()
+    record = registry.get(champion) if champion is not None else None
+    runs = registry.runs(1)
+    values["model"] = {
+        "version": champion,
+        "since": record.created if record else None,
+        "quality": last.get("model", {}).get("quality"),
+    }
+    values["training"] = {"runs": registry.run_count(), "last": asdict(runs[0]) if runs else None}
+    values["engine"] = last.get("engine") or values["engine"]
+    if values["state"] == "online":
+        values["outbox"] = last.get("outbox", values["outbox"])
+        if last.get("state") == "degraded":
+            values |= {"state": "degraded", "problem": last.get("problem")}
+    registry.close()
+
+
+def train_once(
+    config: Config, *, resume: bool = False, on_progress: Callable[[dict[str, Any]], None] = lambda _: None
+) -> dict[str, Any]:
+    """One training run now, judged by the gate; what came of it.
+
+    Raises
+    ------
+    RefusedError
+        When the daemon is running (it trains by itself), or the gate refuses the candidate.
+    """
+    clock = SystemClock()
+    with ExitStack() as stack:
+        stack.enter_context(DirectoryLock(config.storage.dir))
+        config = with_bundle(config)
+        registry = Registry.open(config.storage.dir)
+        stack.callback(registry.close)
+        samples = open_samples(config, readonly=False)
+        stack.callback(samples.close)
+        promoter = _promoter(config, registry, samples, clock)
+        champion = promoter.boot(
+            Bundle.open(config.model.bundle or config.storage.dir / "bundle").inference_model
+        )
+        learner = Learner(
+            config,
+            clock=clock,
+            labelled_since=samples.labelled_since,
+            begin=registry.begin_run,
+            end=registry.end_run,
+            notify=lambda *_: None,
+            consumed=int(registry.get_value("consumed") or 0),
+        )
+        stack.callback(learner.process.close)
+        if resume and (not (runs := registry.runs(1)) or runs[0].outcome != "interrupted"):
+            raise RefusedError(
+                "no run was interrupted",
+                where=str(config.storage.dir),
+                remedy="leave out --resume to begin a new one",
+            )
+        result = learner.train("command", {}, on_progress)
+        if result is None:
+            last = registry.runs(1)[0]
+            raise StorageError(
+                str((last.result or {}).get("error", "the run failed")), where=f"run {last.id}"
+            )
+        registry.set_value("consumed", learner.consumed)
+        verdict, served = promoter.consider(result, champion)
+        if served is not None:
+            promoter.crown(served, "; ".join(verdict.reasons))
+        answer = {k: v for k, v in result.items() if k not in ("type", "memory", "candidate")}
+        return answer | {
+            "verdict": verdict.as_dict(),
+            "version": served.version if served else None,
+            "champion": registry.champion(),
+        }
+
+
+def _promoter(config: Config, registry: Registry, samples: SampleLog, clock: SystemClock) -> Promoter:
+    return Promoter(
+        config=config.gate,
+        schema=config.stream.to_schema(),
+        registry=registry,
+        holdout=samples,
+        load_model=lambda path: InferenceModel(path, threads=config.serving.threads),
+        clock=clock,
+        keep_models=config.storage.keep_models,
+        staging=config.storage.dir / "candidates",
+    )
+
+
+def on_models(config: Config, action: str, version: int | None, out: Path | None) -> Any:
+    """`edged models`: list and show read; the others change the registry while no daemon runs."""
+    state = config.storage.dir
+    if not (state / "state.db").exists():
+        raise ConfigError(
+            "there is no registry yet", where=str(state), remedy="run `edged run` or `edged train` first"
+        )
+    if action in ("list", "show", "export"):
+        with Registry.open(state, readonly=True) as registry:
+            return _read_models(registry, action, version, out)
+    if action not in ("rollback", "pin", "unpin"):
+        raise ConfigError(
+            f"unknown action {action!r}", where="models", remedy="list, show, rollback, pin, unpin or export"
+        )
+    with DirectoryLock(state), Registry.open(state) as registry:
+        return _change_models(config, registry, action, version)
+
+
+def _read_models(registry: Registry, action: str, version: int | None, out: Path | None) -> Any:
+    champion = registry.champion()
+    if action == "list":
+        return [asdict(r) | {"champion": r.version == champion} for r in registry.records()]
+    record = registry.get(_required(version))
+    path = registry.verify(record.version)
+    if action == "show":
+        return asdict(record) | {"champion": record.version == champion, "path": str(path)}
+    if out is None:
+        raise ConfigError("export needs a file", where="-o", remedy="add -o model.onnx")
+    shutil.copyfile(path, out)
+    return {"version": record.version, "file": str(out)}
+
+
+def _change_models(config: Config, registry: Registry, action: str, version: int | None) -> Any:
+    if action == "unpin":
+        registry.unpin(_required(version))
+        return {"version": version, "pinned": False}
+    if action == "pin":
+        registry.pin(_required(version))
+        return {"version": version, "pinned": True}
+    samples = open_samples(config, readonly=False)
+    try:
+        failing = registry.champion()
+        if failing is None:
+            raise RefusedError("there is no champion to roll back from", where="models")
+        served = _promoter(config, registry, samples, SystemClock()).rollback(failing, "command", version)
+        return {"from": failing, "to": served.version}
+    finally:
+        samples.close()
+
+
+def _required(version: int | None) -> int:
+    if version is None:
+        raise ConfigError("which version?", where="models", remedy="add its number; `list` shows them")
+    return version

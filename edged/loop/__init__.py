@@ -1,0 +1,1 @@
+"""The loop: one file a stage, in the order in which data flows."""

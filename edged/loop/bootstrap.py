@@ -1,0 +1,80 @@
+"""A bundle for a stream that names none: the standard network, built by a child process.
+
+The builder needs `onnx` and the training package's gradient builder, which the daemon must not
+import; so it runs as `python -m edged.artifacts` and is gone afterwards.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+from edged.errors import BundleError, UnavailableError
+from edged.logs import get_logger
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from edged.config import Config
+
+log = get_logger("edged.bootstrap")
+
+BUILD_SECONDS = 120.0
+
+
+def with_bundle(config: Config, statistics: dict[str, list[float]] | None = None) -> Config:
+    """The configuration with a bundle in it; an existing standard bundle is used again.
+
+    `statistics` are `mean` and `scale` of the inputs (and `target_mean`, `target_scale`) to put
+    into the graph; without them the first training run fits them.
+
+    Raises
+    ------
+    UnavailableError
+        When this machine cannot build one.
+    BundleError
+        When building failed for another reason.
+    """
+    if config.model.bundle is not None:
+        return config
+    out = config.storage.dir / "bundle"
+    if not (out / "bundle.json").exists():
+        build(config, out, statistics)
+    return config.model_copy(update={"model": config.model.model_copy(update={"bundle": out})})
+
+
+def build(config: Config, out: Path, statistics: dict[str, list[float]] | None) -> None:
+    """Build the standard bundle of this stream into `out`."""
+    schema = config.stream.to_schema()
+    order: dict[str, Any] = {
+        "task": schema.task,
+        "features": schema.width,
+        "outputs": schema.outputs,
+        "hidden": config.model.hidden,
+        "statistics": statistics,
+        "seed": config.training.seed,
+        "out": str(out),
+    }
+    log.info("building_bundle", out=str(out), task=schema.task, features=schema.width)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "edged.artifacts"],
+            input=json.dumps(order).encode(),
+            capture_output=True,
+            timeout=BUILD_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as problem:
+        raise BundleError(
+            f"building a bundle took longer than {BUILD_SECONDS:.0f} s", where=str(out)
+        ) from problem
+    if done.returncode == 0:
+        return
+    lines = done.stderr.decode(errors="replace").strip().splitlines()
+    what = lines[-1] if lines else f"the builder ended with exit code {done.returncode}"
+    if done.returncode == UnavailableError.exit_code:
+        raise UnavailableError(what, where="model.bundle")
+    raise BundleError(what, where="model.bundle")

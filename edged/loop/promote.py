@@ -1,0 +1,272 @@
+"""Promotion: candidate → gate → registry → champion, and the way back."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from edged.domain.gate import Evidence, GateRules, Verdict, judge, refuse
+from edged.domain.outputs import answers, errors, unit_scale
+from edged.domain.protocols import Served
+from edged.errors import EdgedError, ModelError, RefusedError, StorageError
+from edged.logs import get_logger
+from edged.storage.files import verify_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from edged.clock import Clock
+    from edged.config import GateConfig
+    from edged.domain.protocols import Model
+    from edged.domain.sample import Window
+    from edged.domain.schema import Schema
+    from edged.storage.registry import ModelRecord, Registry
+
+log = get_logger("edged.promote")
+
+LATENCY_RUNS = 20
+
+
+class Holdout(Protocol):
+    """Labelled samples that were never trained on."""
+
+    def holdout_window(self, limit: int, *, before_seq: int | None = None) -> Window:
+        """The newest ones."""
+
+    def older_holdout(self, limit: int, before_seq: int, seed: int) -> Window:
+        """A sample of those before a position."""
+
+
+class Promoter:
+    """Judges candidates, keeps the registry, and knows which model may be served."""
+
+    def __init__(
+        self,
+        *,
+        config: GateConfig,
+        schema: Schema,
+        registry: Registry,
+        holdout: Holdout,
+        load_model: Callable[[Path], Model],
+        clock: Clock,
+        keep_models: int,
+        staging: Path,
+    ) -> None:
+        self._config = config
+        self._schema = schema
+        self._registry = registry
+        self._holdout = holdout
+        self._load_model = load_model
+        self._clock = clock
+        self._keep = keep_models
+        self._staging = staging
+        self.promotions = 0
+        self.rejections = 0
+        self.rollbacks = 0
+
+    # ---- at start --------------------------------------------------------------------------
+
+    def boot(self, base_model: Path) -> Served:
+        """The model to serve at start: champion, previous, an older good one, else the bundle's own.
+
+        Raises
+        ------
+        ModelError
+            When not even the bundle's base model can be loaded.
+        """
+        champion = self._registry.champion()
+        for version in self._registry.best_loadable():
+            try:
+                served = self._open(version)
+            except EdgedError as problem:
+                log.error("model_unusable", version=version, problem=problem.line())
+                continue
+            if version != champion:
+                self._registry.set_champion(version, "the champion could not be loaded", self._clock.now())
+            return served
+        return self._install_base(base_model)
+
+    def _install_base(self, base_model: Path) -> Served:
+        staging = self._staging / ".staging-bundle"
+        staging.mkdir(parents=True, exist_ok=True)
+        (staging / "model.onnx").write_bytes(base_model.read_bytes())
+        record = self._registry.add(staging, parent=None, created=self._clock.now(), source="bundle")
+        self._registry.set_champion(record.version, "first model", self._clock.now())
+        return self._open(record.version)
+
+    def _open(self, version: int) -> Served:
+        record = self._registry.get(version)
+        model = self._load_model(self._registry.verify(version))
+        model.predict(np.zeros((1, self._schema.width), np.float32))
+        scale = record.metrics.get("scale")
+        return Served(version, model, None if scale is None else np.asarray(scale, np.float32))
+
+    # ---- a candidate -----------------------------------------------------------------------
+
+    def consider(
+        self, result: dict[str, Any], champion: Served, *, first: bool = False
+    ) -> tuple[Verdict, Served | None]:
+        """Verify and judge the candidate of a training run; store it with its verdict.
+
+        Returns the verdict and, when accepted, the loaded and warmed-up model, which is durable in
+        the registry but not yet champion. `first` skips the comparison, not the verification.
+        """
+        folder = Path(result["candidate"])
+        try:
+            model, seconds = self._verify(folder)
+        except (EdgedError, OSError) as problem:
+            what = problem.line() if isinstance(problem, EdgedError) else str(problem)
+            verdict: Verdict = refuse(f"verification failed: {what}")
+            self._rejected(result, verdict, None)
+            return verdict, None
+        verdict, scale = self._judge(model, champion, first=first)
+        verdict = Verdict(verdict.accepted, verdict.reasons, verdict.numbers | {"latency_s": seconds})
+        record = self._store(folder, result, champion, verdict, scale)
+        if not verdict.accepted:
+            self._rejected(result, verdict, record)
+            return verdict, None
+        loaded = self._open(record.version)
+        return verdict, loaded
+
+    def _verify(self, folder: Path) -> tuple[Model, float]:
+        """Whole, loadable, with the trainer's own outputs, and fast enough."""
+        verify_directory(folder)
+        model = self._load_model(folder / "model.onnx")
+        with np.load(folder / "probe.npz", allow_pickle=False) as probe:
+            x, expected = probe["x"], probe["output"]
+        got = model.predict(x)
+        if got.shape != expected.shape or got.shape[1] != self._width():
+            raise ModelError(f"output shape {got.shape}, the trainer had {expected.shape}", where=str(folder))
+        if not np.isfinite(got).all():
+            raise ModelError("the model's outputs are not finite", where=str(folder))
+        worst = float(np.max(np.abs(got - expected) / np.maximum(1.0, np.abs(expected))))
+        if worst > self._config.tolerance:
+            raise ModelError(f"outputs differ from the trainer's by {worst:.2g}", where=str(folder))
+        seconds = self._latency(model, x[:1])
+        if seconds > self._config.latency:
+            raise ModelError(
+                f"one prediction takes {seconds * 1e3:.1f} ms, {self._config.latency * 1e3:.1f} ms allowed",
+                where=str(folder),
+                remedy="raise gate.latency or use a smaller model",
+            )
+        return model, seconds
+
+    def _width(self) -> int:
+        return self._schema.outputs
+
+    @staticmethod
+    def _latency(model: Model, x: NDArray[np.float32]) -> float:
+        times = []
+        for _ in range(LATENCY_RUNS):
+            started = time.perf_counter()
+            model.predict(x)
+            times.append(time.perf_counter() - started)
+        return float(np.median(times))
+
+    def _judge(
+        self, model: Model, champion: Served, *, first: bool
+    ) -> tuple[Verdict, NDArray[np.float32] | None]:
+        recent = self._holdout.holdout_window(self._config.recent)
+        scale = unit_scale(recent.y) if self._schema.task != "classify" and len(recent) > 1 else None
+        if first:
+            return Verdict(True, ("first model trained for this stream",)), scale
+        rules = GateRules(self._config.min_gain, self._config.max_regret, self._config.min_holdout)
+        if len(recent) == 0:
+            return refuse(f"no labelled holdout sample yet, {rules.min_holdout} needed"), scale
+        older = self._holdout.older_holdout(self._config.recent, int(recent.seq[0]), seed=0)
+        evidence = self._evidence(model, champion, recent, scale)
+        earlier = self._evidence(model, champion, older, scale) if len(older) else None
+        return judge(self._schema.task, evidence, earlier, rules), scale
+
+    def _evidence(
+        self, model: Model, champion: Served, window: Window, scale: NDArray[np.float32] | None
+    ) -> Evidence:
+        return Evidence(
+            *(
+                errors(self._schema, answers(self._schema, m.predict(window.x)), window.y, scale)
+                for m in (model, champion.model)
+            )
+        )
+
+    def _store(
+        self,
+        folder: Path,
+        result: dict[str, Any],
+        champion: Served,
+        verdict: Verdict,
+        scale: NDArray[np.float32] | None,
+    ) -> ModelRecord:
+        metrics: dict[str, Any] = {"loss_last": result["loss_last"], **verdict.numbers}
+        if scale is not None:
+            metrics["scale"] = [float(v) for v in scale]
+        record = self._registry.add(
+            folder,
+            parent=champion.version,
+            created=self._clock.now(),
+            source="training",
+            run=result["run"],
+            generation=result["generation"],
+            data={k: result[k] for k in ("first_offset", "last_offset", "samples")},
+            metrics=metrics,
+            verdict=verdict.as_dict(),
+            status="candidate" if verdict.accepted else "rejected",
+        )
+        self._registry.prune(self._keep, protect={champion.version, record.version})
+        return record
+
+    def _rejected(self, result: dict[str, Any], verdict: Verdict, record: ModelRecord | None) -> None:
+        self.rejections += 1
+        log.info(
+            "candidate_rejected",
+            run=result["run"],
+            version=record.version if record else None,
+            reasons=list(verdict.reasons),
+        )
+
+    # ---- the champion ----------------------------------------------------------------------
+
+    def crown(self, served: Served, reason: str) -> None:
+        """Make an accepted model the durable champion; call before it is swapped in.
+
+        Raises
+        ------
+        StorageError
+            When the pointer could not be published; the old champion stays.
+        """
+        self._registry.set_champion(served.version, reason, self._clock.now())
+        if self._registry.champion() != served.version:
+            raise StorageError("the champion pointer did not move", where="models/champion")
+        self.promotions += 1
+
+    def confirm(self, version: int) -> None:
+        """Probation passed."""
+        self._registry.set_status(version, "good")
+
+    def rollback(self, failing: int, reason: str, to: int | None = None) -> Served:
+        """Go back to `to`, or to the newest loadable model before the failing one.
+
+        Raises
+        ------
+        RefusedError
+            When there is no other model that can be loaded.
+        """
+        choices = [to] if to is not None else [v for v in self._registry.best_loadable() if v != failing]
+        for version in choices:
+            try:
+                served = self._open(version)
+            except EdgedError as problem:
+                log.error("model_unusable", version=version, problem=problem.line())
+                continue
+            self._registry.set_champion(version, reason, self._clock.now(), outgoing="rolled_back")
+            self.rollbacks += 1
+            return served
+        raise RefusedError(
+            "no other model can be loaded",
+            where=f"version {to}" if to is not None else "registry",
+            remedy="`edged models CONFIG list` shows what is there",
+        )

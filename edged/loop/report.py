@@ -1,0 +1,143 @@
+"""Reporting: status, state, metrics and events over MQTT, in the forms of CONTRACT.md."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+from typing import TYPE_CHECKING, Any, Protocol
+
+from edged import __version__
+from edged.logs import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from edged.clock import Clock
+
+log = get_logger("edged.report")
+
+
+class Topics(Protocol):
+    """Names of the topics of one device."""
+
+    @property
+    def status(self) -> str:
+        """Birth and last will."""
+
+    @property
+    def metrics(self) -> str:
+        """Periodic figures."""
+
+    @property
+    def events(self) -> str:
+        """What happened."""
+
+    def state(self, name: str) -> str:
+        """Retained state."""
+
+
+def will_payload(boot: int) -> bytes:
+    """The last will: what the broker says of us when we are gone without a word."""
+    return _json({"state": "offline", "version": __version__, "boot": boot})
+
+
+class Reporter:
+    """Publishes what happens and how things stand.
+
+    `publish(topic, payload, qos=, retain=)` may be called from any thread; so may every method here.
+    """
+
+    def __init__(self, *, topics: Topics, publish: Callable[..., bool], clock: Clock, boot: int) -> None:
+        self._topics = topics
+        self._publish = publish
+        self._clock = clock
+        self._boot = boot
+        self._seq = itertools.count(1)
+        self._states: dict[str, dict[str, Any]] = {}
+        self._lock = threading.Lock()
+
+    def birth(self) -> None:
+        """After every (re)connect: we are here, and this is how things stand."""
+        self._status("online")
+        with self._lock:
+            states = dict(self._states)
+        for name, values in states.items():
+            self._send_state(name, values)
+
+    def farewell(self) -> None:
+        """Before an orderly end."""
+        self._status("offline")
+
+    def _status(self, state: str) -> None:
+        self._publish(
+            self._topics.status,
+            _json(
+                {
+                    "state": state,
+                    "version": __version__,
+                    "boot": self._boot,
+                    "seq": next(self._seq),
+                    "ts": self._clock.now(),
+                }
+            ),
+            qos=1,
+            retain=True,
+        )
+
+    def state(self, name: str, values: dict[str, Any]) -> None:
+        """Publish a retained state when it has changed, and again after every reconnect."""
+        with self._lock:
+            if self._states.get(name) == values:
+                return
+            self._states[name] = values
+        self._send_state(name, values)
+
+    def _send_state(self, name: str, values: dict[str, Any]) -> None:
+        self._publish(self._topics.state(name), _json(values), qos=1, retain=True)
+
+    def event(self, name: str, fields: dict[str, Any] | None = None) -> None:
+        """Something happened; also in the log."""
+        values = fields or {}
+        log.info(name, **values)
+        self._publish(
+            self._topics.events,
+            _json({"event": name, "ts": self._clock.now(), "seq": next(self._seq), **values}),
+            qos=1,
+            retain=False,
+        )
+
+    def metrics(self, values: dict[str, Any]) -> None:
+        """Counters and gauges of now."""
+        self._publish(
+            self._topics.metrics,
+            _json({"ts": self._clock.now(), "seq": next(self._seq), "boot": self._boot, **values}),
+            qos=0,
+            retain=False,
+        )
+
+
+class Throttle:
+    """Lets through one event of a kind a second and counts the rest.
+
+    So a flood of bad messages does not become a flood of events.
+    """
+
+    def __init__(self, clock: Clock, every: float = 1.0) -> None:
+        self._clock = clock
+        self._every = every
+        self._last: dict[str, float] = {}
+        self._held: dict[str, int] = {}
+
+    def admit(self, kind: str) -> int | None:
+        """None to hold back; else how many were held back since the last one."""
+        now = self._clock.monotonic()
+        if now - self._last.get(kind, float("-inf")) < self._every:
+            self._held[kind] = self._held.get(kind, 0) + 1
+            return None
+        self._last[kind] = now
+        return self._held.pop(kind, 0)
+
+
+def _json(values: dict[str, Any]) -> bytes:
+    return json.dumps(values, separators=(",", ":"), default=float).encode()

@@ -1,0 +1,408 @@
+"""One training run, as it happens in the trainer process.
+
+Restores the newest valid checkpoint, learns from what is new mixed with what is remembered,
+checkpoints as it goes, and leaves a candidate. May be killed at any instant: the next run
+continues from the last published checkpoint.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from edged.domain.learner import LearnerState, Plan, planned_steps
+from edged.domain.protocols import LearningRate
+from edged.domain.replay import draw
+from edged.errors import NoDataError, NonFiniteError, TrainingError
+from edged.storage.files import publish_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from edged.config import TrainingConfig
+    from edged.domain.protocols import Engine, Model
+    from edged.domain.sample import Window
+    from edged.domain.schema import Schema
+    from edged.storage.bundles import Bundle
+    from edged.storage.checkpoints import Checkpoints, Generation
+
+CHECK_EVERY = 32
+PROGRESS_SECONDS = 0.5
+PROBE_ROWS = 16
+WEIGHTS_FILE = "weights.safetensors.zst"
+
+
+class Samples(Protocol):
+    """What a run reads from the sample log."""
+
+    def training_window(self, after_seq: int, limit: int, *, upto_seq: int | None = None) -> Window:
+        """Labelled samples of the training role, the newest `limit`, oldest first."""
+
+    def rows(self, offsets: NDArray[np.int64]) -> Window:
+        """The named samples; missing ones are left out."""
+
+    def last_seq(self) -> int:
+        """Newest position in label order."""
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """What the daemon asks for; None takes the configured value.
+
+    `restore` continues from that checkpoint generation instead of the newest one.
+    """
+
+    run: int
+    trigger: str
+    steps: int | None = None
+    learning_rate: float | None = None
+    restore: int | None = None
+
+
+class InterruptedRunError(TrainingError):
+    """The run was asked to stop; its state is in the last checkpoint."""
+
+    exit_code = 130
+
+
+class Trainee:
+    """A learner on one bundle: an engine with its state, able to do run after run."""
+
+    def __init__(
+        self,
+        *,
+        config: TrainingConfig,
+        schema: Schema,
+        bundle: Bundle,
+        engine: Engine,
+        samples: Samples,
+        checkpoints: Checkpoints,
+        candidates: Path,
+        load_model: Callable[[Path], Model],
+        pack_weights: Callable[[Mapping[str, NDArray[np.float32]]], bytes] | None,
+        report: Callable[[dict[str, Any]], None],
+        stopping: Callable[[], bool],
+    ) -> None:
+        self._config = config
+        self._schema = schema
+        self._bundle = bundle
+        self._engine = engine
+        self._samples = samples
+        self._checkpoints = checkpoints
+        self._candidates = candidates
+        self._load_model = load_model
+        self._pack_weights = pack_weights
+        self._report = report
+        self._stopping = stopping
+        self._generation: int | None = None
+        self._state = self._fresh_state()
+        self._initial = engine.parameters()
+        self._probe = np.zeros((1, schema.width), np.float32)
+        self._restore_newest()
+
+    # ---- state -----------------------------------------------------------------------------
+
+    def _fresh_state(self) -> LearnerState:
+        return LearnerState.fresh(
+            replay=self._config.replay, half_life=self._config.half_life, seed=self._config.seed
+        )
+
+    def _restore_newest(self) -> None:
+        generation = self._checkpoints.latest()
+        for damaged in self._checkpoints.damaged:
+            self._report({"type": "damaged_checkpoint", "generation": damaged})
+        if generation is None:
+            return
+        if generation.state.get("bundle") != self._bundle.fingerprint:
+            self._report(
+                {"type": "note", "what": "checkpoints belong to another bundle; starting from this one"}
+            )
+            return
+        self._restore(generation)
+
+    def _restore(self, generation: Generation) -> None:
+        self._engine.restore(generation.path)
+        self._state = LearnerState.load(
+            generation.state["learner"],
+            generation.arrays,
+            replay=self._config.replay,
+            half_life=self._config.half_life,
+        )
+        self._generation = generation.number
+
+    def _restore_number(self, number: int) -> None:
+        """Weights from an earlier generation, but the present position in the stream."""
+        consumed, memory = self._state.consumed, self._state.memory
+        self._restore(self._checkpoints.get(number))
+        self._state.consumed, self._state.memory, self._state.plan = consumed, memory, None
+
+    def _checkpoint(self) -> int:
+        staging = self._checkpoints.stage()
+        self._engine.save(staging)
+        values, arrays = self._state.dump()
+        state = {"bundle": self._bundle.fingerprint, "engine": self._engine.name, "learner": values}
+        self._generation = self._checkpoints.publish(staging, state, arrays)
+        self._report({"type": "checkpoint", "generation": self._generation, "step": self._state.step})
+        return self._generation
+
+    # ---- a run -----------------------------------------------------------------------------
+
+    def run(self, request: RunRequest) -> dict[str, Any]:
+        """Do one run and return its result, ready for JSON.
+
+        Raises
+        ------
+        NoDataError
+            When no labelled sample is new; a command is content with remembered ones.
+        InterruptedRunError
+            When asked to stop; a checkpoint has been published.
+        TrainingError
+            When the weights cannot be kept finite.
+        """
+        started = time.monotonic()
+        if request.restore is not None and request.restore != self._generation:
+            self._restore_number(request.restore)
+        self._state.plan, resumed = self._plan(request)
+        new = self._window(self._state.plan)
+        if not resumed:
+            self._follow_inputs(new)
+            self._state.step, self._state.excluded = 0, []
+            self._checkpoint()
+        try:
+            losses, skipped = self._learn(new, careful=False)
+        except NonFiniteError as problem:
+            self._report(
+                {"type": "note", "what": f"{problem.what}; going back to generation {self._generation}"}
+            )
+            if self._generation is None:
+                raise
+            self._restore(self._checkpoints.get(self._generation))
+            losses, skipped = self._learn(new, careful=True)
+        return self._finish(new, losses, skipped, started)
+
+    def _plan(self, request: RunRequest) -> tuple[Plan, bool]:
+        kept = self._state.plan
+        if kept is not None and self._state.step < kept.steps:
+            return replace(kept, run=request.run, trigger=request.trigger), True
+        upto = self._samples.last_seq()
+        after = self._state.consumed
+        count = len(self._samples.training_window(after, self._config.window, upto_seq=upto))
+        if count == 0 and not (request.trigger == "command" and len(self._state.memory.ids)):
+            raise NoDataError("no labelled sample is new since the last run", where="sample log")
+        steps = request.steps or planned_steps(
+            count,
+            steps=self._config.steps,
+            steps_per=self._config.steps_per,
+            max_steps=self._config.max_steps,
+        )
+        rate = request.learning_rate or self._config.learning_rate
+        return Plan(request.run, request.trigger, after, upto, steps, rate), False
+
+    def _window(self, plan: Plan) -> Window:
+        window = self._samples.training_window(plan.after, self._config.window, upto_seq=plan.upto)
+        return self._trainable(window)
+
+    def _trainable(self, window: Window) -> Window:
+        good = self._schema.check(window.x, window.y)
+        if good.all():
+            return window
+        self._report({"type": "bad_samples", "offsets": window.offsets[~good].tolist()})
+        return window.take(good)
+
+    def _follow_inputs(self, new: Window) -> None:
+        """Move the standardisation inside the graph after the inputs; fit it when it never was."""
+        overwrite: dict[str, NDArray[np.float32]] = {}
+        names = self._bundle.standardise
+        if names is not None:
+            moments = self._state.moments
+            mean, scale = self._initial[names["mean"]], self._initial[names["scale"]]
+            fitted = bool((mean != 0).any() or (scale != 1).any())
+            if moments.mean is None and fitted:
+                self._state.moments = moments = moments.of_scale(self._config.half_life, mean, scale)
+            if self._config.restandardise or not fitted:
+                moments.update(new.x)
+                overwrite[names["mean"]], overwrite[names["scale"]] = moments.scale()
+        overwrite |= self._fit_targets(new)
+        if overwrite:
+            self._engine.set_parameters(overwrite)
+
+    def _fit_targets(self, new: Window) -> dict[str, NDArray[np.float32]]:
+        """Target units are fitted once, at the first run: later the weights depend on them."""
+        names = self._bundle.target_standardise
+        if names is None or self._state.total_steps > 0 or self._schema.labels_itself:
+            return {}
+        mean, scale = self._initial[names["mean"]], self._initial[names["scale"]]
+        if (mean != 0).any() or (scale != 1).any():
+            return {}
+        deviation = new.y.std(axis=0)
+        fitted = np.where(deviation > 1e-12, 1.0 / np.maximum(deviation, 1e-12), 1.0)
+        return {
+            names["mean"]: new.y.mean(axis=0).astype(np.float32).reshape(mean.shape),
+            names["scale"]: fitted.astype(np.float32).reshape(scale.shape),
+        }
+
+    def _learn(self, new: Window, *, careful: bool) -> tuple[list[float], int]:
+        state, config = self._state, self._config
+        if state.plan is None:
+            raise TrainingError("no run is planned")
+        remembered = self._trainable(self._samples.rows(state.memory.ids))
+        pool = _Pool(new, remembered, self._labels_for, set(state.excluded))
+        self._probe = pool.x[-PROBE_ROWS:]
+        total = state.plan.steps if config.schedule == "linear" else 0
+        self._engine.begin(LearningRate(state.plan.learning_rate, config.warmup, total), at_step=state.step)
+        losses: list[float] = []
+        skipped, reported = 0, time.monotonic()
+        while state.step < state.plan.steps:
+            loss = 0.0
+            for part in range(config.accumulate):
+                index = pool.draw(config.batch, config.new_share, state.rng)
+                step = self._engine.step(
+                    pool.x[index], pool.y[index], apply=part == config.accumulate - 1, careful=careful
+                )
+                loss += step.loss / config.accumulate
+                if not np.isfinite(step.loss) or (
+                    careful and not step.applied and part == config.accumulate - 1
+                ):
+                    skipped += 1
+                    self._exclude(pool, index)
+                    break
+            losses.append(loss)
+            state.step += 1
+            state.total_steps += 1
+            if state.step % CHECK_EVERY == 0:
+                self._engine.check()
+            if self._stopping():
+                self._engine.check()
+                self._checkpoint()
+                raise InterruptedRunError(
+                    "the run was asked to stop", where=f"step {state.step} of {state.plan.steps}"
+                )
+            if state.step % config.checkpoint_every == 0 and state.step < state.plan.steps:
+                self._engine.check()
+                self._checkpoint()
+            if time.monotonic() - reported > PROGRESS_SECONDS:
+                reported = time.monotonic()
+                self._report_progress(loss)
+        self._engine.check()
+        self._report_progress(losses[-1] if losses else float("nan"))
+        return losses, skipped
+
+    def _labels_for(self, y: NDArray[np.float32]) -> NDArray[Any]:
+        return labels_for(self._bundle.loss, y, self._bundle.output.width)
+
+    def _report_progress(self, loss: float) -> None:
+        plan = self._state.plan
+        if plan is not None:
+            self._report(
+                {
+                    "type": "progress",
+                    "run": plan.run,
+                    "step": self._state.step,
+                    "steps": plan.steps,
+                    "loss": loss if np.isfinite(loss) else None,
+                }
+            )
+
+    def _exclude(self, pool: _Pool, index: NDArray[np.int64]) -> None:
+        """Find the rows of a batch whose own loss is not finite; they are not drawn again."""
+        bad = [
+            i
+            for i in np.unique(index).tolist()
+            if not np.isfinite(self._engine.evaluate(pool.x[i : i + 1], pool.y[i : i + 1]))
+        ]
+        offsets = pool.offsets[bad].tolist() if bad else pool.offsets[np.unique(index)].tolist()
+        self._state.excluded = sorted({*self._state.excluded, *offsets})
+        pool.exclude(set(self._state.excluded))
+        self._report({"type": "bad_samples", "offsets": offsets})
+
+    # ---- the end of a run ------------------------------------------------------------------
+
+    def _finish(self, new: Window, losses: list[float], skipped: int, started: float) -> dict[str, Any]:
+        state = self._state
+        plan = state.plan
+        if plan is None:
+            raise TrainingError("no run is planned")
+        kept = ~np.isin(new.offsets, state.excluded)
+        state.memory.add(new.offsets[kept], state.rng)
+        state.consumed = plan.upto
+        state.plan, state.step = None, 0
+        generation = self._checkpoint()
+        candidate = self._export(plan.run)
+        tenth = max(1, len(losses) // 10)
+        return {
+            "type": "result",
+            "run": plan.run,
+            "trigger": plan.trigger,
+            "generation": generation,
+            "candidate": str(candidate),
+            "samples": len(new),
+            "first_offset": int(new.offsets[0]) if len(new) else None,
+            "last_offset": int(new.offsets[-1]) if len(new) else None,
+            "consumed": state.consumed,
+            "remembered": len(state.memory.ids),
+            "memory": state.memory.ids.tolist(),
+            "steps": plan.steps,
+            "skipped": skipped,
+            "loss_first": float(np.mean(losses[:tenth])) if losses else None,
+            "loss_last": float(np.mean(losses[-tenth:])) if losses else None,
+            "engine": self._engine.name,
+            "seconds": time.monotonic() - started,
+        }
+
+    def _export(self, run: int) -> Path:
+        """Publish the candidate with a probe: inputs, and the outputs this process got for them."""
+        staging = self._candidates / f".staging-{run}"
+        staging.mkdir(parents=True, exist_ok=True)
+        path = staging / "model.onnx"
+        self._engine.export(path)
+        output = self._load_model(path).predict(self._probe)
+        np.savez(staging / "probe.npz", x=self._probe, output=output)
+        if self._pack_weights is not None:
+            (staging / WEIGHTS_FILE).write_bytes(self._pack_weights(self._engine.parameters()))
+        final = self._candidates / str(run)
+        publish_directory(staging, final, extra={"run": run})
+        return final
+
+
+class _Pool:
+    """New and remembered rows side by side, and which of them may be drawn."""
+
+    def __init__(
+        self, new: Window, remembered: Window, labels: Callable[[Any], Any], excluded: set[int]
+    ) -> None:
+        again = np.isin(remembered.offsets, new.offsets)
+        remembered = remembered.take(~again)
+        self.x = np.concatenate([new.x, remembered.x])
+        self.y = labels(np.concatenate([new.y, remembered.y]))
+        self.offsets = np.concatenate([new.offsets, remembered.offsets])
+        self._is_new = np.arange(len(self.offsets)) < len(new)
+        self.exclude(excluded)
+
+    def exclude(self, offsets: set[int]) -> None:
+        good = ~np.isin(self.offsets, list(offsets)) if offsets else np.ones(len(self.offsets), bool)
+        self._new = np.flatnonzero(good & self._is_new)
+        self._old = np.flatnonzero(good & ~self._is_new)
+        if len(self._new) + len(self._old) == 0:
+            raise NoDataError("every sample of this run makes the loss infinite or NaN", where="sample log")
+
+    def draw(self, batch: int, new_share: float, rng: np.random.Generator) -> NDArray[np.int64]:
+        fresh, old = draw(len(self._new), len(self._old), batch, new_share, rng)
+        return np.concatenate([self._new[fresh], self._old[old]])
+
+
+def labels_for(loss: str, y: NDArray[np.float32], outputs: int) -> NDArray[Any]:
+    """Labels `(n, targets)` as the loss takes them.
+
+    `(n,)` int64 for cross-entropy; for bce_with_logits with several outputs one-hot `(n, outputs)`.
+    """
+    if loss == "cross_entropy":
+        return y[:, 0].astype(np.int64)
+    if loss == "bce_with_logits" and y.shape[1] == 1 < outputs:
+        return np.eye(outputs, dtype=np.float32)[y[:, 0].astype(np.int64)]
+    return y

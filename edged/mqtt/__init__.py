@@ -1,0 +1,1 @@
+"""MQTT: the session with the broker, topics, and the codecs between payloads and readings."""

@@ -1,0 +1,252 @@
+"""Finding and checking the fields of a decoded message; accessors are made once per stream."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta, timezone
+from operator import itemgetter
+from typing import Any, NoReturn
+
+from edged.errors import ConfigError, RejectedSampleError
+
+MAX_KEY = 256
+MAX_ID = 128
+FLOAT32_MAX = 3.4028234663852886e38
+MILLISECONDS_FROM = 1e11
+MISSING: Any = object()
+
+Getter = Callable[[Any], Any]
+Features = Callable[[dict[str, Any]], list[float]]
+
+_FLOATS = {float}
+_NUMBERS = {int, float}
+_ISO = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d)(?::(\d\d)(?:[.,](\d{1,9}))?)?(Z|[+-]\d\d(?::?\d\d)?)?",
+    re.ASCII | re.IGNORECASE,
+)
+
+
+def field(path: str) -> Getter:
+    """A function from a message to the value at `path`, or MISSING.
+
+    A key that is the whole path counts first; then the path is walked: names through objects,
+    numbers through arrays.
+
+    >>> field("axes.1.rms")({"axes": [{"rms": 1}, {"rms": 2}]})
+    2
+    """
+    if "." not in path:
+        return lambda message: message.get(path, MISSING)
+    parts = path.split(".")
+
+    def walk(message: Any) -> Any:
+        value = message.get(path, MISSING)
+        if value is not MISSING:
+            return value
+        value = message
+        for part in parts:
+            value = _step(value, part)
+            if value is MISSING:
+                break
+        return value
+
+    return walk
+
+
+def _step(value: Any, part: str) -> Any:
+    if type(value) is dict:
+        return value.get(part, MISSING)
+    if type(value) is list and part.isdecimal() and len(part) < 10 and int(part) < len(value):
+        return value[int(part)]
+    return MISSING
+
+
+def features_of(names: str | Sequence[str], width: int) -> Features:
+    """A function from a message to its `width` feature values in model input order.
+
+    `names` is the name of one field that holds an array, or one path for each feature.
+    """
+    if isinstance(names, str):
+        return _array_at(names, width)
+    if all("." not in name for name in names) and width > 1:
+        return _flat(names)
+    getters = [(name, field(name)) for name in names]
+    return lambda message: numbers([_required(getter, name, message) for name, getter in getters], names)
+
+
+def _array_at(name: str, width: int) -> Features:
+    def features(message: dict[str, Any]) -> list[float]:
+        values = message.get(name, MISSING)
+        if type(values) is not list:
+            _refuse_array(name, values)
+        if len(values) != width:
+            raise RejectedSampleError("shape", f"field {name!r} has {len(values)} numbers, expected {width}")
+        return numbers(values, None)
+
+    return features
+
+
+def _refuse_array(name: str, values: Any) -> NoReturn:
+    if values is MISSING:
+        raise RejectedSampleError("missing_field", f"field {name!r} is missing")
+    raise RejectedSampleError(
+        "wrong_type", f"field {name!r} must be an array of numbers, not {_kind(values)}"
+    )
+
+
+def _flat(names: Sequence[str]) -> Features:
+    """All names are keys of the message itself: one call fetches them all."""
+    fetch = itemgetter(*names)
+
+    def features(message: dict[str, Any]) -> list[float]:
+        try:
+            values = fetch(message)
+        except KeyError as problem:
+            name = problem.args[0]
+            raise RejectedSampleError("missing_field", f"field {name!r} is missing") from None
+        return numbers(list(values), names)
+
+    return features
+
+
+def _required(getter: Getter, name: str, message: dict[str, Any]) -> Any:
+    value = getter(message)
+    if value is MISSING:
+        raise RejectedSampleError("missing_field", f"field {name!r} is missing")
+    return value
+
+
+def numbers(values: list[Any], names: Sequence[str] | None) -> list[float]:
+    """The values as finite floats that float32 can hold.
+
+    Raises
+    ------
+    RejectedSampleError
+        `wrong_type` for anything but numbers, `not_finite` for what overflows.
+    """
+    kinds = set(map(type, values))
+    if kinds != _FLOATS:
+        if not kinds <= _NUMBERS:
+            at = next(i for i, value in enumerate(values) if type(value) not in _NUMBERS)
+            raise RejectedSampleError(
+                "wrong_type", f"{_place(at, names)} is {_kind(values[at])}, not a number"
+            )
+        _check_range(values, names)
+        return list(map(float, values))
+    _check_range(values, names)
+    return values
+
+
+def _check_range(values: list[Any], names: Sequence[str] | None) -> None:
+    # Text cannot spell NaN here: the parser has refused it.
+    if max(values) > FLOAT32_MAX or min(values) < -FLOAT32_MAX:
+        at = next(i for i, value in enumerate(values) if not -FLOAT32_MAX <= value <= FLOAT32_MAX)
+        raise RejectedSampleError("not_finite", f"{_place(at, names)} is no finite float32 number")
+
+
+def _place(at: int, names: Sequence[str] | None) -> str:
+    return f"number {at}" if names is None else f"field {names[at]!r}"
+
+
+def _kind(value: Any) -> str:
+    names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
+    return names.get(type(value), "a number")
+
+
+def topic_level(spec: str) -> Callable[[str, Any], str]:
+    """A function from a topic to its level N, counted from 0, for `topic:N`.
+
+    >>> topic_level("topic:1")("sensors/press-7/vib", None)
+    'press-7'
+    """
+    number = spec.removeprefix("topic:")
+    if not (number.isascii() and number.isdecimal()):
+        raise ConfigError(f"{spec!r} names no topic level", where="stream.key", remedy="for example topic:1")
+    level = int(number)
+
+    def key(topic: str, _: Any) -> str:
+        levels = topic.split("/")
+        if level >= len(levels):
+            raise RejectedSampleError("key", f"topic {topic[:80]!r} has no level {level}")
+        return parse_key(levels[level])
+
+    return key
+
+
+def parse_key(value: Any) -> str:
+    """A sample's key: a string of 1 to 256 characters, or a number.
+
+    Raises
+    ------
+    RejectedSampleError
+        With reason `key`.
+    """
+    return _name(value, "key", MAX_KEY, (str, int, float))
+
+
+def parse_id(value: Any) -> str:
+    """A sender's id: a string of 1 to 128 characters, or an integer.
+
+    Raises
+    ------
+    RejectedSampleError
+        With reason `id`.
+    """
+    return _name(value, "id", MAX_ID, (str, int))
+
+
+def _name(value: Any, what: str, longest: int, kinds: tuple[type, ...]) -> str:
+    if value is MISSING:
+        raise RejectedSampleError(what, f"the {what} is missing")
+    if type(value) not in kinds or (type(value) is not str and not abs(value) <= FLOAT32_MAX):
+        raise RejectedSampleError(what, f"the {what} is {_kind(value)}, which cannot be used")
+    text = value if type(value) is str else str(value)
+    if not 0 < len(text) <= longest:
+        raise RejectedSampleError(what, f"the {what} has {len(text)} characters, 1 to {longest} are taken")
+    if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise RejectedSampleError(what, f"the {what} is not Unicode text")
+    return text
+
+
+def parse_time(value: Any) -> float:
+    """Unix seconds from seconds, milliseconds (above 1e11) or ISO 8601 (UTC where it names no zone).
+
+    >>> parse_time(1_700_000_000_000), parse_time("2023-11-14T22:13:20Z")
+    (1700000000.0, 1700000000.0)
+
+    Raises
+    ------
+    RejectedSampleError
+        With reason `timestamp`.
+    """
+    if type(value) is str:
+        return _parse_iso(value)
+    if type(value) not in _NUMBERS:
+        raise RejectedSampleError("timestamp", f"the time is {_kind(value)}, not a number or a string")
+    if not 0 <= value < MILLISECONDS_FROM * 1000:
+        raise RejectedSampleError("timestamp", "the time is neither in Unix seconds nor in milliseconds")
+    return value / 1000.0 if value > MILLISECONDS_FROM else float(value)
+
+
+def _parse_iso(text: str) -> float:
+    match = _ISO.fullmatch(text) if len(text) <= 40 else None
+    if match is None:
+        raise RejectedSampleError("timestamp", f"{text[:40]!r} is no ISO 8601 date and time")
+    parts = [int(part or 0) for part in match.groups()[:6]]
+    fraction = float(f"0.{match[7] or 0}")
+    try:
+        moment = datetime(*parts, tzinfo=_zone(match[8]))  # type: ignore[arg-type,misc]
+        seconds = moment.timestamp() + fraction
+    except (ValueError, OverflowError) as problem:
+        raise RejectedSampleError("timestamp", f"{text!r} is no date and time: {problem}") from None
+    if seconds < 0:
+        raise RejectedSampleError("timestamp", f"{text!r} is before 1970")
+    return seconds
+
+
+def _zone(text: str | None) -> timezone:
+    if text is None or text in "Zz":
+        return timezone.utc
+    sign = -1 if text[0] == "-" else 1
+    return timezone(sign * timedelta(hours=int(text[1:3]), minutes=int(text[3:].lstrip(":") or 0)))

@@ -1,0 +1,139 @@
+"""The topics of one device, and MQTT's own rules about topics and filters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from edged.errors import ConfigError
+
+MAX_BYTES = 65535
+_UNSAFE = str.maketrans(dict.fromkeys("+#/\0", "-"))
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """All topics under `root`, which is `<mqtt.root>/<device id>`.
+
+    >>> Topics("edged/press-7").state("model")
+    'edged/press-7/state/model'
+    """
+
+    root: str
+
+    @property
+    def status(self) -> str:
+        """Retained; also the last will."""
+        return f"{self.root}/status"
+
+    @property
+    def metrics(self) -> str:
+        """Periodic counters and gauges."""
+        return f"{self.root}/metrics"
+
+    @property
+    def predictions(self) -> str:
+        """One message for each prediction."""
+        return f"{self.root}/predictions"
+
+    @property
+    def events(self) -> str:
+        """What happened."""
+        return f"{self.root}/events"
+
+    @property
+    def requests(self) -> str:
+        """The filter on which commands come in."""
+        return f"{self.root}/request/+"
+
+    def state(self, name: str) -> str:
+        """Retained present state: model, training, drift, buffer or config."""
+        return f"{self.root}/state/{name}"
+
+    def request(self, command: str) -> str:
+        """Where a command is sent."""
+        return f"{self.root}/request/{command}"
+
+    def command(self, topic: str) -> str:
+        """The command in a request topic."""
+        return topic.removeprefix(f"{self.root}/request/")
+
+    def response(self, command: str) -> str:
+        """Where the answer to a command goes."""
+        return f"{self.root}/response/{command}"
+
+    def progress(self, transaction: str) -> str:
+        """Progress of a long command; characters that no topic level may hold become `-`."""
+        return f"{self.root}/progress/{transaction.translate(_UNSAFE) or '-'}"
+
+    def weights(self, version: str | int, part: str | int) -> str:
+        """One part of a weight update: `manifest` or a chunk number."""
+        return f"{self.root}/weights/{version}/{part}"
+
+
+def matches(pattern: str, topic: str) -> bool:
+    """Whether a topic is covered by a filter (MQTT 5.0 section 4.7).
+
+    >>> matches("sensors/+/vib/#", "sensors/press-7/vib"), matches("#", "$SYS/broker/load")
+    (True, False)
+    """
+    levels = _levels(pattern)
+    names = topic.split("/")
+    if topic.startswith("$") and levels[0] in ("+", "#"):
+        return False
+    for at, level in enumerate(levels):
+        if level == "#":
+            return True
+        if at >= len(names) or level not in ("+", names[at]):
+            return False
+    return len(levels) == len(names)
+
+
+def specificity(pattern: str) -> tuple[int, ...]:
+    """Sorts filters: the most specific first, level by level: name, then `+`, then `#`.
+
+    >>> sorted(["a/#", "a/+", "a/b"], key=specificity)
+    ['a/b', 'a/+', 'a/#']
+    """
+    rank = {"+": 1, "#": 2}
+    return tuple(rank.get(level, 0) for level in _levels(pattern))
+
+
+def check_filter(pattern: str) -> None:
+    """Refuse what is no topic filter.
+
+    Raises
+    ------
+    ConfigError
+        Naming the filter and what is wrong with it.
+    """
+    levels = _levels(pattern)
+    problem = ""
+    if not 0 < len(pattern.encode(errors="replace")) <= MAX_BYTES or "\0" in pattern:
+        problem = "a topic filter has 1 to 65535 bytes and no NUL"
+    elif "#" in levels[:-1]:
+        problem = "`#` may only be the last level of a topic filter"
+    elif any(level not in ("+", "#") and ("+" in level or "#" in level) for level in levels):
+        problem = "`+` and `#` must be levels of their own"
+    if problem:
+        raise ConfigError(problem, where=pattern[:80] or "topic", remedy="for example sensors/+/vibration")
+
+
+def is_topic(topic: str) -> bool:
+    """Whether a message can be published to this topic.
+
+    >>> is_topic("a/b"), is_topic("a/+"), is_topic("")
+    (True, False, False)
+    """
+    if not topic or "+" in topic or "#" in topic or "\0" in topic:
+        return False
+    try:
+        return len(topic.encode()) <= MAX_BYTES
+    except UnicodeEncodeError:
+        return False
+
+
+def _levels(pattern: str) -> list[str]:
+    levels = pattern.split("/")
+    if levels[0] == "$share" and len(levels) > 2:
+        return levels[2:]
+    return levels

@@ -1,0 +1,210 @@
+"""What the commands show a person: tables and progress bars on stderr or stdout."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import TracebackType
+
+    from edged.doctor import Finding
+
+out = Console()
+err = Console(stderr=True)
+
+
+def _table(title: str, columns: Sequence[str]) -> Table:
+    table = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column)
+    return table
+
+
+def _number(value: Any, digits: int = 4) -> str:
+    return "-" if value is None else (f"{value:.{digits}f}" if isinstance(value, float) else str(value))
+
+
+def _when(seconds: float | None) -> str:
+    return "-" if seconds is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+def show_pairs(title: str, values: Mapping[str, Any]) -> None:
+    """Names and values, one a line."""
+    table = _table(title, ("", ""))
+    table.show_header = False
+    for name, value in values.items():
+        table.add_row(name, _number(value) if isinstance(value, float) else str(value))
+    out.print(table)
+
+
+def show_status(values: Mapping[str, Any]) -> None:
+    """`edged status`."""
+    model, last = values["model"], values["training"]["last"]
+    quality = model["quality"] or {}
+    rows: dict[str, Any] = {
+        "state": values["state"] + (f" (pid {values['pid']})" if values.get("pid") else ""),
+        "samples": f"{values['samples']:,} accepted, {values['evicted']:,} evicted",
+        "labels": f"{values['labels']:,}",
+        "quarantined": f"{values['quarantined']:,}",
+        "model": f"version {model['version']} since {_when(model['since'])}",
+        "live quality": ", ".join(f"{k} {_number(v)}" for k, v in quality.items()) or "-",
+        "training runs": values["training"]["runs"],
+        "engine": values["engine"],
+    }
+    if last:
+        rows["last run"] = f"{last['id']} ({last['trigger']}): {last['outcome']} at {_when(last['ended'])}"
+    if values.get("problem"):
+        rows["problem"] = values["problem"]
+    show_pairs("edged", rows)
+
+
+def show_training(result: Mapping[str, Any]) -> None:
+    """`edged train`."""
+    verdict = result["verdict"]
+    show_pairs(
+        "training run",
+        {
+            "run": result["run"],
+            "samples": result["samples"],
+            "steps": result["steps"],
+            "loss": f"{_number(result['loss_first'])} → {_number(result['loss_last'])}",
+            "engine": result["engine"],
+            "seconds": result["seconds"],
+            "verdict": "accepted" if verdict["accepted"] else "refused",
+            "reasons": "; ".join(verdict["reasons"]),
+            "champion": result["champion"],
+        },
+    )
+
+
+def show_models(action: str, answer: Any) -> None:
+    """`edged models`."""
+    if action != "list":
+        show_pairs(f"models {action}", answer)
+        return
+    table = _table("models", ("version", "status", "parent", "source", "samples", "gain", "created"))
+    for record in answer:
+        mark = " ◀ champion" if record["champion"] else ""
+        mark += " (pinned)" if record["pinned"] else ""
+        table.add_row(
+            f"{record['version']}{mark}",
+            record["status"],
+            _number(record["parent"]),
+            record["source"],
+            _number(record["data"].get("samples") if record["data"] else None),
+            _number(record["metrics"].get("gain")),
+            _when(record["created"]),
+        )
+    out.print(table)
+
+
+def show_evaluation(report: Mapping[str, Any]) -> None:
+    """`edged evaluate`."""
+    names = list(report["metric"])
+    table = _table("prequential evaluation", ("", *names))
+    for row, title in (("metric", "adapted"), ("frozen", "frozen"), ("no_change", "last label")):
+        table.add_row(title, *(_number(report[row].get(name)) for name in names))
+    out.print(table)
+    show_pairs(
+        "",
+        {
+            k: report[k]
+            for k in (
+                "samples",
+                "scored",
+                "trainings",
+                "promotions",
+                "rejections",
+                "rollbacks",
+                "labels_used",
+                "forgetting",
+                "engine",
+                "seconds",
+                "train_seconds",
+                "peak_rss_mb",
+            )
+        },
+    )
+
+
+def show_bundle(values: Mapping[str, Any]) -> None:
+    """`edged artifacts build` and `inspect`."""
+    table = _table(
+        f"{values['path']}: {values['loss']}, {values['optimizer']}", ("parameter", "shape", "size", "")
+    )
+    for row in values["parameters"]:
+        table.add_row(
+            row["name"],
+            "×".join(map(str, row["shape"])) or "scalar",
+            f"{row['size']:,}",
+            "trained" if row["trainable"] else "frozen",
+        )
+    out.print(table)
+    show_pairs("", {file["name"]: f"{file['bytes']:,} bytes" for file in values["files"]})
+
+
+def show_findings(findings: Sequence[Finding]) -> None:
+    """`edged doctor`."""
+    marks = {"ok": "[green]ok[/]", "warning": "[yellow]warning[/]", "error": "[red]error[/]"}
+    for finding in findings:
+        remedy = f" → {finding.remedy}" if finding.remedy else ""
+        out.print(f"{marks[finding.level]:<8} {finding.what}: {finding.result}{remedy}", highlight=False)
+
+
+class _Bar:
+    """A progress bar on stderr that is there only on a terminal."""
+
+    def __init__(self, *columns: str) -> None:
+        texts = [TextColumn(column) for column in columns]
+        self._progress = Progress(
+            texts[0],
+            BarColumn(),
+            *texts[1:],
+            TimeRemainingColumn(),
+            console=err,
+            transient=True,
+            disable=not err.is_terminal,
+        )
+        self._task = self._progress.add_task("", total=None, what="", note="")
+
+    def __enter__(self) -> Any:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+
+class TrainingProgress(_Bar):
+    """Steps and loss of a run."""
+
+    def __init__(self) -> None:
+        super().__init__("training", "{task.completed}/{task.total} steps", "{task.fields[note]}")
+
+    def update(self, message: Mapping[str, Any]) -> None:
+        """A progress message of the trainer."""
+        self._progress.update(
+            self._task,
+            total=message["steps"],
+            completed=message["step"],
+            note=f"loss {_number(message['loss'])}",
+        )
+
+
+class ReplayProgress(_Bar):
+    """Position in a recorded stream."""
+
+    def __init__(self) -> None:
+        super().__init__("replaying", "{task.completed}/{task.total} samples", "{task.fields[note]}")
+
+    def update(self, position: int, total: int, version: int) -> None:
+        """After every block of samples."""
+        self._progress.update(self._task, total=total, completed=position, note=f"model {version}")

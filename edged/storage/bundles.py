@@ -1,0 +1,342 @@
+"""Reading, verifying and publishing bundles: what the offline phase hands to a device.
+
+A bundle is a directory with training artifacts, a base inference model and `bundle.json`, which names
+the tensors and parameters and holds the SHA-256 of every file. Only the standard library is needed here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+
+from edged.errors import BundleError, CorruptError
+from edged.storage.files import DISK, disk_errors, staging_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from edged.domain.schema import Schema
+
+FORMAT = 1
+DESCRIPTION = "bundle.json"
+CLASSIFYING = ("cross_entropy", "bce_with_logits")
+MEASURING = ("mse", "l1")
+
+_REBUILD = "build the bundle again with `edged artifacts build`"
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An input, output or label: a `str` in `shape` is a dimension that may vary."""
+
+    name: str
+    shape: tuple[int | str, ...]
+    dtype: str = "float32"
+
+    @property
+    def row(self) -> tuple[int, ...]:
+        """Sizes of one row: all dimensions after the batch."""
+        return tuple(dim for dim in self.shape[1:] if isinstance(dim, int))
+
+    @property
+    def width(self) -> int:
+        """Number of values in one row."""
+        return math.prod(self.row)
+
+
+class Standardisation(TypedDict):
+    """Names of the frozen parameters that hold a mean and a factor (1/std), each `(d,)` float32."""
+
+    mean: str
+    scale: str
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """What a file must be: SHA-256 in hexadecimal and size in bytes."""
+
+    sha256: str
+    bytes: int
+
+    @classmethod
+    def of(cls, path: Path) -> FileEntry:
+        """Hash the file at `path`."""
+        digest = hashlib.sha256()
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+        return cls(digest.hexdigest(), path.stat().st_size)
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A bundle directory and everything its `bundle.json` says.
+
+    `standardise` names the input statistics inside the graphs, `target_standardise` those of the
+    target; both None where the graphs take values as they are. Labels are always in raw units.
+    """
+
+    path: Path
+    edged: str
+    loss: str
+    optimizer: str
+    input: Tensor
+    output: Tensor
+    label: Tensor
+    trainable: tuple[str, ...]
+    frozen: tuple[str, ...]
+    standardise: Standardisation | None = None
+    target_standardise: Standardisation | None = None
+    opset: int = 17
+    engines: tuple[str, ...] = ("native",)
+    seed: int | None = None
+    files: Mapping[str, FileEntry] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, path: Path, *, verify: bool = True) -> Bundle:
+        """Read the bundle in directory `path`; with `verify` every file is hashed.
+
+        Raises
+        ------
+        BundleError
+            When the directory is no bundle, or one of another format, or a file is missing.
+        CorruptError
+            When a file is not what `bundle.json` says.
+        """
+        bundle = _parse(_read(path), path)
+        if verify:
+            bundle.verify()
+        return bundle
+
+    def verify(self) -> None:
+        """Check presence, size and SHA-256 of every file; see `open` for what is raised."""
+        for name, entry in self.files.items():
+            file = self.path / name
+            if not file.is_file():
+                raise BundleError("this file of the bundle is missing", where=str(file), remedy=_REBUILD)
+            if file.stat().st_size != entry.bytes or FileEntry.of(file) != entry:
+                raise CorruptError("the file is not what bundle.json says", where=str(file), remedy=_REBUILD)
+
+    @property
+    def training_model(self) -> Path:
+        """Forward, loss and gradient graph."""
+        return self.path / "training_model.onnx"
+
+    @property
+    def eval_model(self) -> Path:
+        """Forward and loss graph; also holds the inference output."""
+        return self.path / "eval_model.onnx"
+
+    @property
+    def optimizer_model(self) -> Path:
+        """Parameter update graph."""
+        return self.path / "optimizer_model.onnx"
+
+    @property
+    def checkpoint(self) -> Path:
+        """Initial parameters."""
+        return self.path / "checkpoint"
+
+    @property
+    def inference_model(self) -> Path:
+        """Base inference model with the initial parameters."""
+        return self.path / "inference_model.onnx"
+
+    @property
+    def output_name(self) -> str:
+        """Name of the inference output inside the graphs."""
+        return self.output.name
+
+    @property
+    def input_row(self) -> tuple[int, ...]:
+        """Sizes of one input row inside the graphs."""
+        return self.input.row
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 over the names and hashes of all files: equal bundles have equal fingerprints."""
+        lines = [f"{name} {entry.sha256}\n" for name, entry in sorted(self.files.items())]
+        return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+    def check_schema(self, schema: Schema) -> None:
+        """Raise BundleError where input width, outputs or loss do not fit the stream."""
+        if self.input.width != schema.width:
+            raise self._misfit(f"takes {self.input.width} features, the stream has {schema.width}")
+        losses = CLASSIFYING if schema.task == "classify" else MEASURING
+        if self.loss not in losses:
+            raise self._misfit(
+                f"was built with loss {self.loss}, task {schema.task} needs {' or '.join(losses)}"
+            )
+        if self.output.width not in self._fitting_outputs(schema):
+            wanted = (
+                f"{len(schema.classes)} classes" if schema.task == "classify" else f"{schema.targets} targets"
+            )
+            raise self._misfit(f"has {self.output.width} outputs, the stream has {wanted}")
+
+    def _fitting_outputs(self, schema: Schema) -> tuple[int, ...]:
+        if self.loss == "bce_with_logits" and schema.outputs == 2:
+            return (1, 2)
+        return (schema.outputs,)
+
+    def _misfit(self, what: str) -> BundleError:
+        return BundleError(
+            f"the bundle {what}", where=str(self.path), remedy="build a bundle for this stream"
+        )
+
+    def to_json(self) -> str:
+        """The text of `bundle.json`: sorted keys, so that equal bundles have equal text."""
+        return json.dumps(self._fields(), indent=1, sort_keys=True) + "\n"
+
+    def _fields(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "edged": self.edged,
+            "loss": self.loss,
+            "optimizer": self.optimizer,
+            "input": vars(self.input),
+            "output": vars(self.output),
+            "label": vars(self.label),
+            "trainable": self.trainable,
+            "frozen": self.frozen,
+            "standardise": self.standardise,
+            "target_standardise": self.target_standardise,
+            "opset": self.opset,
+            "engines": self.engines,
+            "seed": self.seed,
+            "files": {name: vars(entry) for name, entry in self.files.items()},
+        }
+
+
+def seal(bundle: Bundle, names: Iterable[str]) -> Bundle:
+    """Hash the named files of a finished directory and write its `bundle.json`, all made durable.
+
+    Raises StorageError when that fails.
+    """
+    with disk_errors("sealing the bundle", bundle.path):
+        sealed = replace(bundle, files={name: FileEntry.of(bundle.path / name) for name in sorted(names)})
+        DISK.write(bundle.path / DESCRIPTION, sealed.to_json().encode())
+        for name in (*sealed.files, DESCRIPTION):
+            DISK.sync(bundle.path / name)
+        DISK.sync(bundle.path)
+    return sealed
+
+
+def refuse_foreign(out: Path) -> None:
+    """Raise BundleError when `out` holds something that is not a bundle and must not be replaced."""
+    if not out.exists() or (out / DESCRIPTION).is_file():
+        return
+    if not out.is_dir() or any(out.iterdir()):
+        raise BundleError(
+            "exists and is no bundle, so it will not be replaced", where=str(out), remedy="name another path"
+        )
+
+
+def publish(staged: Path, out: Path) -> None:
+    """Move the finished directory `staged` to `out` on the same file system; an old bundle there is replaced.
+
+    Raises
+    ------
+    BundleError
+        When `out` is something else.
+    StorageError
+        When the disk refuses.
+    """
+    refuse_foreign(out)
+    retired = staging_path(out.parent, out.name)
+    replacing = (out / DESCRIPTION).is_file()
+    with disk_errors("publishing the bundle", out):
+        if replacing:
+            DISK.rename(out, retired)
+        DISK.rename(staged, out)
+        DISK.sync(out.parent)
+        if replacing:
+            DISK.remove(retired)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    file = path / DESCRIPTION
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise BundleError("no bundle: bundle.json is missing", where=str(path), remedy=_REBUILD) from None
+    except OSError as problem:
+        raise BundleError(f"cannot be read: {problem.strerror}", where=str(file)) from problem
+    except (ValueError, RecursionError) as problem:
+        raise CorruptError("is not valid JSON", where=str(file), remedy=_REBUILD) from problem
+    if not isinstance(data, dict):
+        raise CorruptError("is not a JSON object", where=str(file), remedy=_REBUILD)
+    if data.get("format") != FORMAT:
+        what = f"has format {data.get('format')!r}, this version reads format {FORMAT}"
+        raise BundleError(what, where=str(file), remedy=_REBUILD)
+    return data
+
+
+def _parse(data: dict[str, Any], path: Path) -> Bundle:
+    reader = _Fields(data, path / DESCRIPTION)
+    return Bundle(
+        path=path,
+        edged=reader.get("edged", str),
+        loss=reader.get("loss", str),
+        optimizer=reader.get("optimizer", str),
+        input=reader.tensor("input"),
+        output=reader.tensor("output"),
+        label=reader.tensor("label"),
+        trainable=reader.names("trainable"),
+        frozen=reader.names("frozen"),
+        standardise=reader.standardisation("standardise"),
+        target_standardise=reader.standardisation("target_standardise"),
+        opset=reader.get("opset", int),
+        engines=reader.names("engines"),
+        seed=reader.get("seed", int) if data.get("seed") is not None else None,
+        files=reader.files(),
+    )
+
+
+class _Fields:
+    """Typed access to the fields of a `bundle.json`; whatever does not fit raises CorruptError."""
+
+    def __init__(self, data: dict[str, Any], where: Path) -> None:
+        self._data = data
+        self._where = where
+
+    def get(self, key: str, kind: type[_T]) -> _T:
+        value = self._data.get(key)
+        if not isinstance(value, kind):
+            raise CorruptError(f"{key} is missing or wrong", where=str(self._where), remedy=_REBUILD)
+        return value
+
+    def names(self, key: str) -> tuple[str, ...]:
+        return tuple(str(item) for item in self.get(key, list))
+
+    def tensor(self, key: str) -> Tensor:
+        inner = self._inner(key)
+        shape = tuple(dim if isinstance(dim, int) else str(dim) for dim in inner.get("shape", list))
+        return Tensor(inner.get("name", str), shape, inner.get("dtype", str))
+
+    def standardisation(self, key: str) -> Standardisation | None:
+        if self._data.get(key) is None:
+            return None
+        inner = self._inner(key)
+        return {"mean": inner.get("mean", str), "scale": inner.get("scale", str)}
+
+    def files(self) -> dict[str, FileEntry]:
+        entries = self._inner("files")
+        return {self._plain(name): entries.file(name) for name in self.get("files", dict)}
+
+    def file(self, name: str) -> FileEntry:
+        inner = self._inner(name)
+        return FileEntry(inner.get("sha256", str), inner.get("bytes", int))
+
+    def _plain(self, name: str) -> str:
+        # A bundle may come from elsewhere: its file list must not lead out of its directory.
+        if name != Path(name).name or name in ("", ".", ".."):
+            raise CorruptError(f"files: {name!r} is not a plain file name", where=str(self._where))
+        return name
+
+    def _inner(self, key: str) -> _Fields:
+        return _Fields(self.get(key, dict), self._where)

@@ -1,0 +1,67 @@
+"""Which sample a late label belongs to: by the sender's id, or by key and time.
+
+Ids are often random, and an index over random values dirties one page for every row: five times
+the time and twenty times the bytes written, which wears out flash. So rows are cut into stretches
+of 8192 offsets and the index holds `stretch << 32 | crc32(id)`: inserts stay within a few
+pages, and a look-up goes through the stretches from the newest on. The id itself is compared in
+the row, so that equal checksums do no harm.
+
+Times need an index over (key, ts), which costs each insert about 1 µs. It is made when the first
+label is joined by time, and then kept: other deployments do not pay for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+from edged.storage.database import json_list
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterator
+
+_STRETCH_BITS = 13
+_ID_STATEMENT = """SELECT max(offset) FROM samples
+    WHERE id_key IN (SELECT value FROM json_each(?)) AND id = ?"""
+_BEFORE = "SELECT offset, ts FROM samples WHERE key = ? AND ts <= ? ORDER BY ts DESC, offset DESC LIMIT 1"
+_AFTER = "SELECT offset, ts FROM samples WHERE key = ? AND ts > ? ORDER BY ts, offset DESC LIMIT 1"
+
+
+def id_key(offset: int, sample_id: str) -> int:
+    """What the index holds for a sample id at an offset."""
+    return (offset >> _STRETCH_BITS) << 32 | crc32(sample_id.encode())
+
+
+def by_id(db: sqlite3.Connection, sample_id: str, first: int, last: int) -> int | None:
+    """Offset of the newest sample with this id, between the offsets `first` and `last`."""
+    checksum = crc32(sample_id.encode())
+    for stretches in _groups(first >> _STRETCH_BITS, last >> _STRETCH_BITS):
+        keys = json_list([stretch << 32 | checksum for stretch in stretches])
+        found: int | None = db.execute(_ID_STATEMENT, (keys, sample_id)).fetchone()[0]
+        if found is not None:
+            return found
+    return None
+
+
+def _groups(oldest: int, newest: int) -> Iterator[range]:
+    """Stretch numbers in growing groups, newest first: most labels come soon."""
+    size = 2
+    while newest >= oldest:
+        low = max(oldest, newest - size + 1)
+        yield range(low, newest + 1)
+        newest, size = low - 1, size * 8
+
+
+def by_time(db: sqlite3.Connection, key: str, ts: float, tolerance: float) -> int | None:
+    """Offset of the sample of `key` nearest to `ts`, at most `tolerance` seconds away; the earlier of two."""
+    near = [row for sql in (_BEFORE, _AFTER) for row in db.execute(sql, (key, ts))]
+    distance, _, offset = min(
+        ((abs(row[1] - ts), i, row[0]) for i, row in enumerate(near)), default=(0.0, 0, None)
+    )
+    return offset if offset is not None and distance <= tolerance else None
+
+
+def index_times(db: sqlite3.Connection) -> None:
+    """Make the index that `by_time` needs, unless it is there: about a second for a million rows."""
+    db.execute("CREATE INDEX IF NOT EXISTS sample_times ON samples(key, ts)")

@@ -1,0 +1,391 @@
+"""The sample log: every accepted message, durable before it is acknowledged.
+
+One writer (the thread that ingests) and any number of readers, in other threads or processes,
+each with a connection of its own.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from edged.domain.holdout import is_holdout
+from edged.errors import EdgedError, StorageError
+from edged.storage import eviction, joins, quarantine
+from edged.storage.database import (
+    WAL_BYTES,
+    WriteAheadLog,
+    compact,
+    connect,
+    json_list,
+    migrate,
+    require_version,
+    transaction,
+    translated,
+)
+from edged.storage.eviction import Eviction
+from edged.storage.sample_rows import encoded, insert, labelled_rows, packed, positions
+from edged.storage.sample_tables import MIGRATIONS, Tally, check_stream, write_stream
+from edged.storage.windows import Counters, WindowReader
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+    from numpy.typing import NDArray
+    from typing_extensions import Self
+
+    from edged.domain.sample import Batch, LabelReading, LabelUpdate, Rejected
+    from edged.domain.schema import Schema
+    from edged.storage.database import Synchronous
+
+__all__ = ["Counters", "SampleLog"]
+
+PACKET_IDS = 65_535  # as many as MQTT has: more cannot be in flight
+_EVICT_ROWS = 2000
+_LABEL = "UPDATE samples SET y = ?, label_ts = ?, label_seq = ? WHERE offset = ?"
+_RELABEL = "UPDATE samples SET y = ?, label_ts = ? WHERE offset = ?"
+
+
+class SampleLog(WindowReader):
+    """A bounded, durable log of samples and their labels in one SQLite file.
+
+    Made by `SampleLog.open`. Offsets are given by the writer (`next_offset`) and never used twice.
+    """
+
+    def __init__(
+        self,
+        db: sqlite3.Connection,
+        path: Path,
+        schema: Schema,
+        *,
+        holdout: float = 0.0,
+        evicting: Eviction | None = None,
+        quarantine_rows: int = 0,
+        packets_kept: int = 0,
+        wal_bytes: int = WAL_BYTES,
+    ) -> None:
+        super().__init__(db, path, schema)
+        self._holdout = holdout
+        self._evicting = evicting
+        self._quarantine_rows = quarantine_rows
+        self._packets_kept = packets_kept
+        self._wal = WriteAheadLog(path, wal_bytes)
+        self._times_indexed = False
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        schema: Schema,
+        *,
+        holdout: float = 0.1,
+        max_bytes: int = 512 * 1024**2,
+        max_age: float | None = None,
+        quarantine_rows: int = 1000,
+        readonly: bool = False,
+        synchronous: Synchronous = "FULL",
+    ) -> SampleLog:
+        """Open the log, creating it unless `readonly`.
+
+        Parameters
+        ----------
+        path
+            The SQLite file.
+        schema
+            What the stream carries; must be what the log was written for.
+        holdout
+            Share of samples kept for judging, decided once for each at its arrival.
+        max_bytes
+            Cap of the file and its write-ahead log together; 1 MiB at least.
+        max_age
+            Seconds after their arrival at which samples are evicted; None for never.
+        quarantine_rows
+            Rejected messages that are kept.
+        readonly
+            For the trainer and `edged status`; only `path` and `schema` matter then.
+        synchronous
+            FULL, except for logs that need not survive anything.
+
+        Raises
+        ------
+        StorageError
+            When it is missing (`readonly`), belongs to another stream, or cannot be opened.
+        CorruptError
+            When the file is no database any more.
+        """
+        wal_bytes = eviction.wal_budget(max_bytes)
+        db = connect(path, readonly=readonly, synchronous=synchronous, wal_bytes=wal_bytes)
+        try:
+            if readonly:
+                require_version(db, path, len(MIGRATIONS))
+                with translated(path):
+                    check_stream(db, path, schema)
+                return cls(db, path, schema)
+            migrate(db, path, MIGRATIONS)
+            with translated(path):
+                known = check_stream(db, path, schema)
+            if not known:
+                with transaction(db, path):
+                    write_stream(db, schema)
+        except EdgedError:
+            db.close()
+            raise
+        return cls(
+            db,
+            path,
+            schema,
+            holdout=holdout,
+            evicting=Eviction(max_bytes, max_age),
+            quarantine_rows=quarantine.rows_allowed(quarantine_rows, max_bytes),
+            packets_kept=max(2048, min(PACKET_IDS, max_bytes // 128)),
+            wal_bytes=wal_bytes,
+        )
+
+    def close(self) -> None:
+        """Close the connection; nothing is lost without it."""
+        self._db.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ---- writing ---------------------------------------------------------------------------
+
+    def commit(
+        self,
+        samples: Batch | None = None,
+        labels: Sequence[LabelUpdate] = (),
+        quarantined: Sequence[Rejected] = (),
+        packets: Iterable[tuple[int, int]] = (),
+    ) -> None:
+        """Store everything in one transaction; on the disk when this returns.
+
+        Samples that are too old go in the same transaction, and the oldest make room where the cap
+        would be passed.
+
+        Parameters
+        ----------
+        samples
+            New samples, with offsets from `next_offset` on, rising. Their checksums in `packets`
+            must be below `2**47`.
+        labels
+            Labels for stored samples or for those of this call. A second label of a sample
+            replaces the first and leaves its position in label order.
+        quarantined
+            Messages that were refused.
+        packets
+            Packet ids and checksums of the other messages of this call (labels), so that
+            `recent_packets` knows them, too.
+
+        Raises
+        ------
+        StorageError
+            When nothing at all was stored: the messages must not be acknowledged.
+        """
+        with self._lock:
+            self._wal.keep_short(self._db)
+            self._commit(samples, labels, quarantined, list(packets))
+
+    def _commit(
+        self,
+        samples: Batch | None,
+        labels: Sequence[LabelUpdate],
+        quarantined: Sequence[Rejected],
+        packets: list[tuple[int, int]],
+    ) -> None:
+        with self._writing() as (tally, evicting):
+            self._make_room(tally, evicting, samples, quarantined)
+            if samples is not None and len(samples):
+                self._insert(samples, tally)
+            if labels:
+                self._label(labels, tally)
+            if quarantined:
+                quarantine.add(self._db, quarantined, self._quarantine_rows)
+                tally.quarantined += len(quarantined)
+            self._remember([*(r.packet for r in quarantined if r.packet), *packets], tally.next_offset)
+
+    def evict(self, now: float, *, limit: int = _EVICT_ROWS) -> int:
+        """Evict what is too old or too much, at most about `limit` samples; how many went.
+
+        Commits evict by themselves: this is for times without samples, and for a cap that was
+        lowered, after which it also shrinks the file. To be called now and then, and again while it
+        returns anything; without anything to do it takes some microseconds.
+        """
+        with self._lock:
+            evicting = self._evicting
+            if evicting is None or not self._due(evicting, now):
+                return 0
+            with self._writing() as (tally, evicting):
+                gone = evicting.expire(self._db, tally, now, limit)
+                if gone < limit:
+                    gone += evicting.make_room(self._db, tally, 0, max(1, (limit - gone) // 4))
+            compact(self._db, self._path, evicting.limit_pages)
+        return gone
+
+    def _due(self, evicting: Eviction, now: float) -> bool:
+        """Whether there is anything to evict: asked after each commit, so it must not cost another one."""
+        with self._reading():
+            return evicting.due(self._db, now)
+
+    def protect(self, offsets: NDArray[np.int64] | Iterable[int]) -> None:
+        """Replace the replay memory: its samples are evicted only when nothing else is left."""
+        with self._writing() as (_, evicting):
+            eviction.protect(self._db, (int(offset) for offset in offsets))
+            evicting.forget_position()
+
+    @contextmanager
+    def _writing(self) -> Iterator[tuple[Tally, Eviction]]:
+        """One transaction with the exact counts in it."""
+        evicting = self._evicting
+        if evicting is None:
+            raise StorageError("the sample log was opened for reading only", where=str(self._path))
+        done = False
+        try:
+            with self._lock, transaction(self._db, self._path):
+                tally = Tally.read(self._db)
+                yield tally, evicting
+                tally.write(self._db)
+            done = True
+        finally:
+            if not done:
+                evicting.forget_position()
+
+    def _make_room(
+        self, tally: Tally, evicting: Eviction, samples: Batch | None, quarantined: Sequence[Rejected]
+    ) -> None:
+        rows, need = 0, 0
+        if samples is not None and len(samples):
+            rows = len(samples)
+            need = rows * eviction.row_bytes(self._schema.width, self._schema.targets)
+            need += sum(map(len, samples.keys))
+            # Twice as many may go as come, so that age holds at any rate and no commit takes long.
+            evicting.expire(self._db, tally, float(samples.ingested[-1]), max(2 * rows, 500))
+        kept = quarantined[-self._quarantine_rows :]
+        need += sum(min(len(r.payload), quarantine.PAYLOAD_BYTES) + 256 for r in kept)
+        evicting.make_room(self._db, tally, need, max(2 * rows, 500))
+
+    def _insert(self, batch: Batch, tally: Tally) -> None:
+        n = len(batch)
+        self._check(batch, tally)
+        holdout = is_holdout(batch.offsets, self._holdout)
+        labelled = labelled_rows(batch, self._schema)
+        insert(
+            self._db, batch, holdout=holdout, labels=encoded(batch.labels, self._schema),
+            positions=positions(labelled, tally.next_seq),
+        )  # fmt: skip
+        count = int(labelled.sum())
+        tally.next_offset = int(batch.offsets[-1]) + 1
+        tally.next_seq += count
+        tally.samples += n
+        tally.rows += n
+        tally.labels += count
+        tally.holdout_labels += int((labelled & holdout).sum())
+
+    def _check(self, batch: Batch, tally: Tally) -> None:
+        rising = np.diff(batch.offsets, prepend=tally.next_offset - 1) > 0
+        if not rising.all():
+            raise StorageError(
+                f"offset {batch.offsets[~rising][0]} was given before or is out of order: "
+                f"the next one is {tally.next_offset}",
+                where=str(self._path),
+            )
+        if batch.x.shape != (len(batch), self._schema.width):
+            raise StorageError(f"inputs of shape {batch.x.shape} do not fit {len(batch)} samples "
+                               f"of {self._schema.width} features", where=str(self._path))  # fmt: skip
+
+    def _label(self, updates: Sequence[LabelUpdate], tally: Tally) -> None:
+        known = self._states([update.offset for update in updates])
+        values = encoded([update.label for update in updates], self._schema)
+        fresh, again = [], []
+        for update, value in zip(updates, values, strict=False):
+            state = known.get(update.offset)
+            if state is None:
+                tally.orphaned += 1
+            elif state[0] is None:
+                fresh.append((value, update.ts, tally.next_seq, update.offset))
+                known[update.offset] = (tally.next_seq, state[1])
+                tally.next_seq += 1
+                tally.holdout_labels += state[1]
+            else:
+                again.append((value, update.ts, update.offset))
+        self._db.executemany(_LABEL, fresh)
+        self._db.executemany(_RELABEL, again)
+        tally.labels += len(fresh)
+        tally.relabelled += len(again)
+
+    def _states(self, offsets: list[int]) -> dict[int, tuple[int | None, int]]:
+        """Position in label order and holdout flag of the samples that are there."""
+        found = self._db.execute(
+            "SELECT offset, label_seq, holdout FROM samples WHERE offset IN (SELECT value FROM json_each(?))",
+            (json_list(offsets),),
+        )
+        return {offset: (seq, holdout) for offset, seq, holdout in found}
+
+    def _remember(self, packets: list[tuple[int, int]], next_offset: int) -> None:
+        if packets:
+            rows = [(next_offset, packet) for packet in packed(packets)]
+            self._db.executemany("INSERT INTO packets (next_offset, packet) VALUES (?, ?)", rows)
+            self._db.execute(
+                "DELETE FROM packets WHERE number <= (SELECT max(number) FROM packets) - ?",
+                (self._packets_kept,),
+            )
+
+    # ---- joining ---------------------------------------------------------------------------
+
+    def find(
+        self,
+        *,
+        id: str | None = None,  # noqa: A002  the field's name in messages and in LabelReading
+        key: str | None = None,
+        ts: float | None = None,
+        tolerance: float = 0.5,
+    ) -> int | None:
+        """Offset of the stored sample with this sender's id, or of `key` nearest to `ts`; None without one.
+
+        By id the newest one is meant; by time the distance may be `tolerance` seconds at most.
+        """
+        return self._find([(id, key, ts)], tolerance)[0]
+
+    def find_many(self, readings: Sequence[LabelReading], tolerance: float = 0.5) -> list[int | None]:
+        """`find` for many labels at once."""
+        return self._find([(r.id, r.key, r.ts) for r in readings], tolerance)
+
+    def _find(
+        self, wanted: list[tuple[str | None, str | None, float | None]], tolerance: float
+    ) -> list[int | None]:
+        if not self._times_indexed and any(key is not None and ts is not None for _, key, ts in wanted):
+            self._index_times()
+        with self._reading():
+            first = self._db.execute("SELECT min(offset) FROM samples").fetchone()[0] or 0
+            last = Tally.read(self._db).next_offset - 1
+            return [self._find_one(*one, tolerance, first, last) for one in wanted]
+
+    def _index_times(self) -> None:
+        if self._evicting is not None:
+            with self._lock, transaction(self._db, self._path):
+                joins.index_times(self._db)
+        self._times_indexed = True
+
+    def _find_one(
+        self,
+        sample_id: str | None,
+        key: str | None,
+        ts: float | None,
+        tolerance: float,
+        first: int,
+        last: int,
+    ) -> int | None:
+        if sample_id is not None:
+            return joins.by_id(self._db, sample_id, first, last)
+        if key is not None and ts is not None:
+            return joins.by_time(self._db, key, ts, tolerance)
+        return None

@@ -1,0 +1,250 @@
+"""Reading samples for training and judging, straight into contiguous arrays."""
+
+# ruff: noqa: S608  every statement is put together from constants of this module alone
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass
+from heapq import merge
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from edged.domain.sample import Rejected, Window
+from edged.errors import CorruptError
+from edged.storage import quarantine
+from edged.storage.database import file_bytes, json_list, snapshot
+from edged.storage.sample_tables import Tally
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from edged.domain.schema import Schema
+
+_CHUNK = 1024
+_NO_LIMIT = 2**62
+_COLUMNS = "offset, label_seq, x, y"
+# Both forms are answered from the partial indexes alone.
+_TRAINING = "label_seq IS NOT NULL AND holdout = 0"
+_HOLDOUT = "label_seq IS NOT NULL AND holdout = 1"
+
+
+@dataclass(frozen=True)
+class Counters:
+    """What the sample log holds and has seen.
+
+    `samples`, `labels`, `relabelled` (labels that replaced an earlier one), `orphaned` (labels
+    whose sample was gone), `quarantined` and `evicted` count from the beginning, exactly;
+    `rows` and `holdout_labels` count what is there now; `bytes` is the size on the disk;
+    `last_seq` the newest position in label order, 0 before the first label.
+    """
+
+    samples: int
+    labels: int
+    relabelled: int
+    orphaned: int
+    quarantined: int
+    evicted: int
+    rows: int
+    bytes: int
+    holdout_labels: int
+    last_seq: int
+
+
+class WindowReader:
+    """The reading side of a sample log; each call sees one consistent state.
+
+    Calls from several threads wait for each other. A log of one's own, opened for reading, does
+    not wait for commits.
+    """
+
+    def __init__(self, db: sqlite3.Connection, path: Path, schema: Schema) -> None:
+        self._db = db
+        self._path = path
+        self._schema = schema
+        self._lock = threading.RLock()
+
+    # ---- windows ---------------------------------------------------------------------------
+
+    def training_window(self, after_seq: int, limit: int, *, upto_seq: int | None = None) -> Window:
+        """Labelled samples that may be trained on, with `after_seq < seq <= upto_seq`.
+
+        The newest `limit` of them, oldest label first. Holdout samples are never among them.
+        """
+        return self._labelled(_TRAINING, after_seq + 1, _upto(upto_seq), limit)
+
+    def holdout_window(self, limit: int, *, before_seq: int | None = None) -> Window:
+        """The newest `limit` labelled holdout samples (with `seq < before_seq`), oldest label first."""
+        return self._labelled(_HOLDOUT, 0, _upto(before_seq, 1), limit)
+
+    def older_holdout(self, limit: int, before_seq: int, seed: int) -> Window:
+        """At most `limit` holdout samples with `seq < before_seq`, spread evenly over all of them.
+
+        One is drawn from each of `limit` equal stretches of label order; the same arguments on the
+        same log give the same samples.
+        """
+        with self._reading():
+            found = self._db.execute(
+                f"SELECT label_seq FROM samples WHERE {_HOLDOUT} AND label_seq < ? ORDER BY label_seq",
+                (before_seq,),
+            )
+            seqs = np.fromiter((row[0] for row in found), np.int64)
+            chosen = seqs[_spread(len(seqs), limit, seed)]
+            return self._read(
+                f"SELECT {_COLUMNS} FROM samples WHERE {_HOLDOUT} AND label_seq IN"
+                " (SELECT value FROM json_each(?)) ORDER BY label_seq",
+                (json_list(chosen.tolist()),),
+                len(chosen),
+            )
+
+    def rows(self, offsets: NDArray[np.int64] | Iterable[int]) -> Window:
+        """The labelled ones of these samples, in this order; those that are gone are left out."""
+        wanted = np.asarray(offsets if isinstance(offsets, np.ndarray) else list(offsets), np.int64).reshape(
+            -1
+        )
+        unique = np.unique(wanted)
+        with self._reading():
+            found = self._read(
+                f"SELECT {_COLUMNS} FROM samples WHERE label_seq IS NOT NULL AND offset IN"
+                " (SELECT value FROM json_each(?)) ORDER BY offset",
+                (json_list(unique.tolist()),),
+                len(unique),
+            )
+        place = np.searchsorted(found.offsets, wanted)
+        present = place < len(found)
+        present[present] = found.offsets[place[present]] == wanted[present]
+        return found.take(place[present])
+
+    def recent_inputs(self, limit: int) -> NDArray[np.float32]:
+        """The newest inputs, labelled or not, `(n, d)` float32, oldest first."""
+        with self._reading():
+            rows = self._db.execute("SELECT x FROM samples ORDER BY offset DESC LIMIT ?", (limit,)).fetchall()
+        return self._floats([row[0] for row in reversed(rows)], self._schema.width)
+
+    # ---- figures ---------------------------------------------------------------------------
+
+    def next_offset(self) -> int:
+        """The offset for the next sample: one more than the largest ever given; 1 at first."""
+        return self._tally().next_offset
+
+    def last_seq(self) -> int:
+        """Newest position in label order, 0 before the first label."""
+        return self._tally().next_seq - 1
+
+    def labelled_since(self, seq: int) -> int:
+        """Labelled samples after `seq` that may be trained on."""
+        with self._reading():
+            found = self._db.execute(
+                f"SELECT count(*) FROM samples WHERE {_TRAINING} AND label_seq > ?", (seq,)
+            ).fetchone()
+        return int(found[0])
+
+    def counters(self) -> Counters:
+        """All figures, of one moment."""
+        tally = self._tally()
+        names = (
+            "samples",
+            "labels",
+            "relabelled",
+            "orphaned",
+            "quarantined",
+            "evicted",
+            "rows",
+            "holdout_labels",
+        )
+        same = {name: getattr(tally, name) for name in names}
+        return Counters(**same, bytes=file_bytes(self._path), last_seq=tally.next_seq - 1)
+
+    def quarantine(self, limit: int) -> list[Rejected]:
+        """The newest messages that were refused, newest first."""
+        with self._reading():
+            return quarantine.newest(self._db, limit)
+
+    def quarantine_counts(self) -> dict[str, int]:
+        """Messages ever refused, by reason."""
+        with self._reading():
+            return quarantine.counts(self._db)
+
+    def recent_packets(self, limit: int) -> list[tuple[int, int]]:
+        """`(packet id, checksum)` of the newest messages in order of arrival: `limit` of them or more.
+
+        After a restart they tell which deliveries had been stored but not yet acknowledged.
+        """
+        with self._reading():
+            rows = self._db.execute(
+                "SELECT offset, packet FROM samples ORDER BY offset DESC LIMIT ?", (limit,)
+            ).fetchall()
+            other = self._db.execute(
+                "SELECT next_offset - 0.5, packet FROM packets ORDER BY number DESC LIMIT ?", (limit,)
+            ).fetchall()
+        in_order = merge(reversed(rows), reversed(other), key=lambda row: float(row[0]))
+        return [(packet & 0xFFFF, packet >> 16) for _, packet in in_order if packet is not None]
+
+    # ---- reading ---------------------------------------------------------------------------
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        with self._lock, snapshot(self._db, self._path):
+            yield
+
+    def _tally(self) -> Tally:
+        with self._reading():
+            return Tally.read(self._db)
+
+    def _labelled(self, role: str, first: int, last: int, limit: int) -> Window:
+        newest = f"""SELECT label_seq FROM samples WHERE {role} AND label_seq BETWEEN ? AND ?
+            ORDER BY label_seq DESC LIMIT ?"""
+        with self._reading():
+            count, start = self._db.execute(
+                f"SELECT count(*), min(label_seq) FROM ({newest})", (first, last, limit)
+            ).fetchone()
+            oldest_first = f"SELECT {_COLUMNS} FROM samples WHERE {role} AND label_seq BETWEEN ? AND ?"
+            return self._read(
+                f"{oldest_first} ORDER BY label_seq", (first if start is None else start, last), count
+            )
+
+    def _read(self, sql: str, parameters: tuple[Any, ...], at_most: int) -> Window:
+        """Fill preallocated arrays chunk by chunk, so that no second copy of a window is ever held."""
+        width, targets = self._schema.width, self._schema.targets
+        offsets, seq = np.empty(at_most, np.int64), np.empty(at_most, np.int64)
+        x = np.empty((at_most, width), np.float32)
+        y = x if self._schema.labels_itself else np.empty((at_most, targets), np.float32)
+        cursor, done = self._db.execute(sql, parameters), 0
+        while chunk := cursor.fetchmany(_CHUNK):
+            part = slice(done, done + len(chunk))
+            part_offsets, part_seq, part_x, part_y = zip(*chunk, strict=True)
+            offsets[part], seq[part] = part_offsets, part_seq
+            x[part] = self._floats(part_x, width)
+            if y is not x:
+                y[part] = self._targets(part_y)
+            done += len(chunk)
+        return Window(offsets[:done], seq[:done], x[:done], y[:done])
+
+    def _floats(self, blobs: Iterable[bytes], width: int) -> NDArray[np.float32]:
+        values = np.frombuffer(b"".join(blobs), "<f4")
+        if len(values) % width:
+            raise CorruptError(f"a stored vector does not have {width} values", where=str(self._path))
+        return values.astype(np.float32).reshape(-1, width)
+
+    def _targets(self, values: tuple[Any, ...]) -> NDArray[np.float32]:
+        if self._schema.targets == 1:
+            return np.asarray(values, np.float32).reshape(-1, 1)
+        return self._floats(values, self._schema.targets)
+
+
+def _upto(seq: int | None, back: int = 0) -> int:
+    return _NO_LIMIT if seq is None else seq - back
+
+
+def _spread(n: int, limit: int, seed: int) -> NDArray[np.int64]:
+    """Positions in `range(n)`, one drawn from each of `limit` equal stretches; all when `n <= limit`."""
+    if n <= limit:
+        return np.arange(n)
+    edges = np.arange(limit + 1) * n // limit
+    return np.random.default_rng(seed).integers(edges[:-1], edges[1:])

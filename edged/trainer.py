@@ -1,0 +1,167 @@
+"""The trainer process: `python -m edged.trainer`.
+
+Reads JSON lines on stdin: first `{"config": {...}}`, then one `{"run": n, "trigger": ...}` a run.
+Writes JSON lines on stdout: `ready`, `progress`, `checkpoint`, `bad_samples`, `damaged_checkpoint`,
+`note`, and for each run one `result` or `error`. Ends when stdin closes, when idle for
+`training.resident` seconds, or on SIGTERM (after a checkpoint).
+
+Exit codes: 0 done or idle; 1 a run failed; 2 configuration or bundle unusable; 4 engine not
+available here; 130 stopped in the middle of a run, after a checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import sys
+from typing import TYPE_CHECKING, Any
+
+from edged import configfile
+from edged.engines import open_engine
+from edged.engines.inference import InferenceModel
+from edged.errors import BundleError, ConfigError, CorruptError, EdgedError, NoDataError
+from edged.host.limits import ChildLimits, apply, die_with_parent
+from edged.loop.train import RunRequest, Trainee
+from edged.storage.bundles import Bundle
+from edged.storage.checkpoints import Checkpoints
+from edged.storage.samples import SampleLog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from edged.config import Config
+
+
+def say(message: dict[str, Any]) -> None:
+    """One JSON line on stdout."""
+    sys.stdout.write(json.dumps(message, separators=(",", ":")) + "\n")
+    sys.stdout.flush()
+
+
+class Orders:
+    """JSON lines from stdin, with a limit on idling and a flag for SIGTERM."""
+
+    def __init__(self) -> None:
+        self._buffer = b""
+        self.stop = False
+        # A signal does not end a select() by itself; a byte in this pipe does.
+        self._woken, waker = os.pipe()
+        os.set_blocking(waker, False)
+        signal.set_wakeup_fd(waker)
+        signal.signal(signal.SIGTERM, self._on_signal)
+        signal.signal(signal.SIGINT, self._on_signal)
+
+    def _on_signal(self, *_: object) -> None:
+        self.stop = True
+
+    def next(self, idle: float | None) -> dict[str, Any] | None:
+        """The next order; None at the end of input, after `idle` seconds, or when stopped."""
+        while b"\n" not in self._buffer:
+            ready = select.select([0, self._woken], [], [], idle)[0]
+            if self.stop or 0 not in ready:
+                return None
+            chunk = os.read(0, 1 << 16)
+            if not chunk:
+                return None
+            self._buffer += chunk
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        order: dict[str, Any] = json.loads(line)
+        return order
+
+
+def open_trainee(config: Config, orders: Orders) -> Trainee:
+    """Everything a run needs, from the resolved configfile."""
+    if config.model.bundle is None:
+        raise ConfigError("the trainer needs a bundle", where="model.bundle")
+    bundle = Bundle.open(config.model.bundle)
+    schema = config.stream.to_schema()
+    bundle.check_schema(schema)
+    state = config.storage.dir
+    return Trainee(
+        config=config.training,
+        schema=schema,
+        bundle=bundle,
+        engine=open_engine(config.training.engine, bundle, threads=config.training.threads),
+        samples=SampleLog.open(state / "samples.db", schema, readonly=True),
+        checkpoints=Checkpoints(state / "checkpoints", config.training.keep_checkpoints),
+        candidates=state / "candidates",
+        load_model=lambda path: InferenceModel(path, threads=1),
+        pack_weights=_packer(config),
+        report=say,
+        stopping=lambda: orders.stop,
+    )
+
+
+def _packer(config: Config) -> Callable[[Mapping[str, NDArray[np.float32]]], bytes] | None:
+    if not config.report.weights:
+        return None
+    from edged.mqtt.weights import pack
+
+    return lambda parameters: pack(parameters, {"device": config.device.id})
+
+
+def serve(orders: Orders) -> int:
+    """Take orders until there are no more; the exit code."""
+    first = orders.next(None)
+    if first is None:
+        return 0
+    config = configfile.from_json(json.dumps(first["config"]))
+    training = config.training
+    limits = ChildLimits(
+        nice=training.nice, affinity=training.affinity, memory_limit=training.memory_limit, idle_io=True
+    )
+    for warning in apply(limits):
+        say({"type": "note", "what": warning})
+    trainee = open_trainee(config, orders)
+    say({"type": "ready", "pid": os.getpid()})
+    code = 0
+    while (order := orders.next(training.resident or 0.01)) is not None:
+        try:
+            say(trainee.run(RunRequest(**order)))
+            code = 0
+        except NoDataError as problem:
+            say({"type": "error", "run": order["run"], "what": problem.line(), "reason": "no_data"})
+        except EdgedError as problem:
+            say(
+                {
+                    "type": "error",
+                    "run": order["run"],
+                    "what": problem.line(),
+                    "reason": type(problem).__name__,
+                }
+            )
+            return problem.exit_code
+    return code
+
+
+def main() -> int:
+    """Entry point of the process."""
+    die_with_parent()
+    try:
+        return serve(Orders())
+    except (BundleError, CorruptError) as problem:
+        say({"type": "error", "what": problem.line(), "reason": type(problem).__name__})
+        return 2
+    except EdgedError as problem:
+        say({"type": "error", "what": problem.line(), "reason": type(problem).__name__})
+        return problem.exit_code
+    except MemoryError:
+        say(
+            {
+                "type": "error",
+                "what": "out of memory (raise training.memory_limit or lower training.batch)",
+                "reason": "MemoryError",
+            }
+        )
+        return 1
+    except BrokenPipeError:
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Tests of edged: they mirror the package."""

@@ -1,0 +1,11 @@
+"""Where the training build of onnxruntime does not exist, what needs it is not collected."""
+
+from __future__ import annotations
+
+from edged.engines import training_api
+
+collect_ignore = (
+    []
+    if training_api.available()
+    else ["test_build.py", "test_inspect.py", "test_losses.py", "test_exported.py"]
+)

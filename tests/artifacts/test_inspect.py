@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import onnx
+import pytest
+
+from edged.artifacts.build import build
+from edged.artifacts.inspect import inspect, verify
+from edged.artifacts.standardise import Statistics
+from edged.artifacts.templates import autoencoder, mlp
+from edged.engines import training_api
+from edged.errors import BundleError, CorruptError, EdgedError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def upstream_directory(path: Path, loss: str, *, outputs: int = 3, optimizer: str = "AdamW") -> Path:
+    """What upstream's generator writes, frozen last bias included; nothing corrected afterwards."""
+    artifacts = training_api.load("artifacts")
+    model = mlp(6, outputs, (8,))
+    names = [tensor.name for tensor in model.graph.initializer]
+    path.mkdir()
+    artifacts.generate_artifacts(
+        model,
+        requires_grad=names[:-1],
+        frozen_params=names[-1:],
+        loss=artifacts.LossType[loss],
+        optimizer=artifacts.OptimType[optimizer],
+        artifact_directory=str(path),
+    )
+    return path
+
+
+def test_inspect_tells_what_is_inside(tmp_path: Path) -> None:
+    model = mlp(6, 3, (8,))
+    build(
+        model, tmp_path / "b", loss="cross_entropy", freeze=["layer1.*"], standardise=Statistics.identity(6)
+    )
+    told = inspect(tmp_path / "b")
+    rows = {row["name"]: (row["shape"], row["size"], row["trainable"]) for row in told["parameters"]}
+    assert rows["layer2.weight"] == ([3, 8], 24, True)
+    assert rows["layer1.weight"] == ([8, 6], 48, False)
+    assert rows["input.mean"] == ([6], 6, False)
+    assert (told["trainable_size"], told["frozen_size"]) == (27, 68)
+    assert told["bytes"] == sum(file["bytes"] for file in told["files"])
+    assert (told["loss"], told["optimizer"]) == ("cross_entropy", "adamw")
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "mse", "bce_with_logits", "l1"])
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_our_bundles_verify(tmp_path: Path, loss: str, optimizer: str) -> None:
+    build(mlp(6, 2), tmp_path / "b", loss=loss, optimizer=optimizer)
+    report = verify(tmp_path / "b")
+    assert report["ok"]
+    assert report["loss"][1] < report["loss"][0]
+    assert [check["check"] for check in report["checks"]] == ["files", "graphs", "export", "training"]
+
+
+def test_a_bundle_in_large_units_verifies(tmp_path: Path) -> None:
+    statistics = Statistics.of({"mean": [1e5] * 4, "scale": [1e-3] * 4}, reconstruct=True)
+    build(autoencoder(4, (8,), 2), tmp_path / "b", loss="mse", standardise=statistics)
+    assert verify(tmp_path / "b")["loss"][0] < 100
+
+
+@pytest.mark.parametrize(
+    ("upstream", "ours"),
+    [
+        ("CrossEntropyLoss", "cross_entropy"),
+        ("MSELoss", "mse"),
+        ("BCEWithLogitsLoss", "bce_with_logits"),
+        ("L1Loss", "l1"),
+    ],
+)
+def test_a_directory_made_by_upstream_verifies(tmp_path: Path, upstream: str, ours: str) -> None:
+    path = upstream_directory(tmp_path / "u", upstream)
+    before = {file.name: file.read_bytes() for file in path.iterdir()}
+    assert verify(path)["ok"]
+    told = inspect(path)
+    assert (told["loss"], told["optimizer"]) == (ours, "adamw")
+    assert told["output"] == {"name": "logits", "shape": ("batch", 3), "dtype": "float32"}
+    assert [row["name"] for row in told["parameters"] if not row["trainable"]] == ["layer2.bias"]
+    assert {file.name: file.read_bytes() for file in path.iterdir()} == before
+
+
+def test_upstreams_sgd_is_recognised(tmp_path: Path) -> None:
+    assert inspect(upstream_directory(tmp_path / "u", "MSELoss", optimizer="SGD"))["optimizer"] == "sgd"
+
+
+def test_a_damaged_bundle_does_not_verify(tmp_path: Path) -> None:
+    build(mlp(6, 2), tmp_path / "b", loss="mse")
+    file = tmp_path / "b" / "checkpoint"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 4
+    file.write_bytes(content)
+    with pytest.raises(CorruptError, match="checkpoint"):
+        verify(tmp_path / "b")
+
+
+@pytest.mark.parametrize(
+    "name", ["training_model.onnx", "eval_model.onnx", "optimizer_model.onnx", "checkpoint"]
+)
+def test_a_truncated_file_of_upstream_gives_one_clear_line(tmp_path: Path, name: str) -> None:
+    path = upstream_directory(tmp_path / "u", "MSELoss")
+    (path / name).write_bytes((path / name).read_bytes()[:100])
+    with pytest.raises(EdgedError) as caught:
+        verify(path)
+    assert "\n" not in caught.value.line()
+
+
+def test_a_missing_file_of_upstream_is_named(tmp_path: Path) -> None:
+    path = upstream_directory(tmp_path / "u", "MSELoss")
+    (path / "optimizer_model.onnx").unlink()
+    with pytest.raises(BundleError, match=r"optimizer_model\.onnx is missing"):
+        verify(path)
+
+
+def test_a_base_model_that_does_not_belong_to_the_checkpoint_is_noticed(tmp_path: Path) -> None:
+    bundle = build(mlp(6, 2, seed=1), tmp_path / "b", loss="mse")
+    onnx.save(mlp(6, 2, seed=2), str(bundle.inference_model))
+    from edged.storage.bundles import seal
+
+    seal(bundle, bundle.files)
+    with pytest.raises(BundleError, match="checkpoint and inference model differ"):
+        verify(tmp_path / "b")
+
+
+def test_an_unrelated_directory_is_no_bundle(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="no bundle"):
+        verify(tmp_path)

@@ -1,0 +1,153 @@
+"""One edged daemon in a test: its configuration, its process, and a client that listens to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import paho.mqtt.client as mqtt
+import yaml
+from paho.mqtt.enums import CallbackAPIVersion
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+START_SECONDS = 40.0
+
+
+class Listener:
+    """A plain paho client that keeps every message under the device's root."""
+
+    def __init__(self, port: int, root: str) -> None:
+        self.root = root
+        self.messages: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        self.raw: dict[str, list[bytes]] = defaultdict(list)
+        self._changed = threading.Condition()
+        self._subscribed = threading.Event()
+        self._client = mqtt.Client(CallbackAPIVersion.VERSION2, protocol=mqtt.MQTTv5)
+        self._client.on_message = self._on_message
+        self._client.on_subscribe = self._on_subscribe
+        self._client.connect("127.0.0.1", port)
+        self._client.subscribe(f"{root}/#", qos=1)
+        self._client.loop_start()
+        assert self._subscribed.wait(10)
+
+    def _on_subscribe(self, *_: object) -> None:
+        self._subscribed.set()
+
+    def _on_message(self, _client: object, _data: object, message: mqtt.MQTTMessage) -> None:
+        topic = message.topic.removeprefix(f"{self.root}/")
+        with self._changed:
+            if topic.startswith("weights/"):
+                self.raw[topic].append(bytes(message.payload))
+            else:
+                self.messages[topic].append(json.loads(message.payload))
+            self._changed.notify_all()
+
+    def wait(self, condition: Callable[[], Any], seconds: float = 30.0) -> None:
+        """Until `condition()` holds; it is looked at after every message."""
+        with self._changed:
+            assert self._changed.wait_for(condition, seconds), self.summary()
+
+    def summary(self) -> str:
+        """What has come, for a failing test."""
+        events = [e["event"] for e in self.messages["events"]]
+        return f"{ ({t: len(m) for t, m in self.messages.items()}) } events {events[-20:]}"
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """All events of one kind."""
+        return [e for e in self.messages["events"] if e["event"] == name]
+
+    def publish(self, topic: str, payload: str | bytes, *, retain: bool = False) -> None:
+        """Publish at QoS 1 and wait for the broker."""
+        self._client.publish(topic, payload, qos=1, retain=retain).wait_for_publish(10)
+
+    def send(self, topic: str, values: dict[str, Any]) -> None:
+        """Publish JSON at QoS 1 without waiting."""
+        self._client.publish(topic, json.dumps(values), qos=1)
+
+    def request(self, command: str, **fields: Any) -> dict[str, Any]:
+        """Send a command and wait for its answer."""
+        before = len(self.messages[f"response/{command}"])
+        self.publish(f"{self.root}/request/{command}", json.dumps(fields))
+        self.wait(lambda: len(self.messages[f"response/{command}"]) > before)
+        return self.messages[f"response/{command}"][before]
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._client.disconnect()
+        self._client.loop_stop()
+
+
+class Device:
+    """A configuration file and the daemon that runs on it."""
+
+    def __init__(self, folder: Path, port: int, stream: dict[str, Any], **sections: Any) -> None:
+        self.folder = folder
+        self.state = folder / "state"
+        self.path = folder / "edged.yaml"
+        self.log = folder / "edged.log"
+        values: dict[str, Any] = {
+            "device": {"id": "rig"},
+            "mqtt": {"host": "127.0.0.1", "port": port, "reconnect_max": "1s"},
+            "stream": {"topic": "sensors/#", "key": "topic:1"} | stream,
+            "report": {"every": "1s"},
+        } | sections
+        self.path.write_text(yaml.safe_dump(values), encoding="utf-8")
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, **environment: str) -> None:
+        """Start the daemon."""
+        with self.log.open("ab") as sink:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "edged", "run", str(self.path)],
+                stdout=sink, stderr=sink, env=os.environ | environment,
+            )  # fmt: skip
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """End the daemon; its exit code."""
+        assert self.process is not None
+        self.process.send_signal(number)
+        return self.process.wait(20)
+
+    def cli(self, *arguments: str) -> Any:
+        """Run a command with `--json`; its answer."""
+        done = subprocess.run(
+            [sys.executable, "-m", "edged", *arguments, "--json"],
+            capture_output=True,
+            check=False,
+            timeout=100,
+        )
+        assert done.returncode == 0, done.stderr.decode()
+        return json.loads(done.stdout)
+
+
+@contextmanager
+def running(device: Device, port: int) -> Iterator[Listener]:
+    """The daemon up and connected; stopped in any case."""
+    listener = Listener(port, "edged/rig")
+    device.start()
+    try:
+        listener.wait(lambda: any(s["state"] == "online" for s in listener.messages["status"]), START_SECONDS)
+        yield listener
+    finally:
+        if device.process is not None and device.process.poll() is None:
+            device.stop()
+        listener.close()
+
+
+def wait_until(condition: Callable[[], Any], seconds: float = 20.0) -> None:
+    """Poll something that tells nobody when it changes, such as a file."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen in time"
+        threading.Event().wait(0.02)

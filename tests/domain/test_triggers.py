@@ -1,0 +1,35 @@
+from edged.domain.triggers import TriggerRules, Triggers
+
+
+def test_enough_new_labels_start_a_run() -> None:
+    triggers = Triggers(TriggerRules(new_labels=100, min_new_samples=50))
+    assert triggers.decide(99, 0.0) is None
+    assert triggers.decide(100, 0.0) == "labels"
+
+
+def test_a_schedule_with_too_little_data_is_dropped() -> None:
+    triggers = Triggers(TriggerRules(new_labels=None, min_new_samples=50))
+    triggers.scheduled = True
+    assert triggers.decide(49, 0.0) is None
+    assert triggers.decide(60, 0.0) is None, "the missed schedule must not fire later"
+    triggers.scheduled = True
+    assert triggers.decide(60, 0.0) == "schedule"
+
+
+def test_cooldown_holds_back_all_but_a_command() -> None:
+    triggers = Triggers(TriggerRules(new_labels=1, cooldown=60.0))
+    triggers.last_end = 100.0
+    assert triggers.decide(500, 159.0) is None
+    triggers.commanded = True
+    assert triggers.decide(0, 159.0) == "command"
+    assert triggers.decide(500, 160.0) == "labels"
+
+
+def test_failures_hold_back_longer_and_longer() -> None:
+    triggers = Triggers(TriggerRules(new_labels=1))
+    triggers.hold(0.0, 1)
+    assert (triggers.decide(9, 0.9), triggers.decide(9, 1.0)) == (None, "labels")
+    triggers.hold(0.0, 4)
+    assert (triggers.decide(9, 7.9), triggers.decide(9, 8.0)) == (None, "labels")
+    triggers.hold(0.0, 50)
+    assert triggers.decide(9, 3600.0) == "labels"

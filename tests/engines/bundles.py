@@ -1,0 +1,32 @@
+"""Small bundles and data for engine tests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from edged.artifacts.build import build
+from edged.artifacts.standardise import Statistics
+from edged.artifacts.templates import mlp
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from edged.storage.bundles import Bundle
+
+
+def classifier(path: Path, *, optimizer: str = "adamw", standardise: bool = True) -> Bundle:
+    """5 features, 3 classes, neutral input statistics."""
+    statistics = Statistics.identity(5) if standardise else None
+    return build(mlp(5, 3, (16,)), path, loss="cross_entropy", optimizer=optimizer, standardise=statistics)
+
+
+def batches(n: int, rows: int = 32, seed: int = 0) -> list[tuple[np.ndarray, np.ndarray]]:
+    """`n` batches of a task that can be learned: the class is where a weighted sum lies."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for _ in range(n):
+        x = rng.standard_normal((rows, 5)).astype(np.float32)
+        made.append((x, np.digitize(x @ [1, -1, 0.5, 0, 0], [-0.5, 0.5]).astype(np.int64)))
+    return made

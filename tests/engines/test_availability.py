@@ -1,0 +1,84 @@
+"""What can be imported where, and what is said where something is missing; each in a fresh interpreter."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from edged.engines import open_engine, training_api
+from edged.errors import ConfigError, UnavailableError
+from edged.storage.bundles import Bundle, Tensor
+
+BUNDLE = Bundle(
+    path=Path("nowhere"),
+    edged="0",
+    loss="mse",
+    optimizer="adamw",
+    input=Tensor("x", ("batch", 2)),
+    output=Tensor("y", ("batch", 1)),
+    label=Tensor("target", ("batch", 1)),
+    trainable=(),
+    frozen=(),
+)
+
+
+def fresh(code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    return done.stdout.strip()
+
+
+def test_serving_imports_no_training_code_and_no_onnx() -> None:
+    code = (
+        "import sys, edged.engines, edged.engines.inference\n"
+        "bad = ('onnxruntime.training', 'onnxruntime.training.api', 'onnxruntime.training.artifacts',\n"
+        "       'onnx', 'google.protobuf', 'edged.engines.native')\n"
+        "print([m for m in bad if m in sys.modules])"
+    )
+    assert fresh(code) == "[]"
+
+
+# A stock build of onnxruntime has no folder `training`: the same is shown by looking for it elsewhere.
+WITHOUT = (
+    "from pathlib import Path\n"
+    "from edged.engines import open_engine, training_api\n"
+    "from edged.errors import UnavailableError\n"
+    "import onnxruntime; onnxruntime.__file__ = '/nowhere/onnxruntime/__init__.py'\n"
+    "print(training_api.available())\n"
+    "try:\n    open_engine('auto', None)\n"
+    "except UnavailableError as problem:\n    print(problem.exit_code, problem)"
+)
+
+
+def test_without_the_training_build_it_is_said_what_to_install() -> None:
+    available, line = fresh(WITHOUT).splitlines()
+    assert available == "False"
+    assert line.startswith(
+        "4 engine native: this onnxruntime cannot train (pip install onnxruntime-training-cpu"
+    )
+
+
+def test_the_portable_engine_is_said_to_be_missing() -> None:
+    with pytest.raises(UnavailableError, match="no portable engine"):
+        open_engine("portable", BUNDLE)
+
+
+def test_an_unknown_engine_is_a_mistake_in_the_configuration() -> None:
+    with pytest.raises(ConfigError, match="there is no engine 'torch'"):
+        open_engine("torch", BUNDLE)
+
+
+if training_api.available():
+
+    def test_the_training_api_comes_without_torch_and_leaves_the_runtime_usable() -> None:
+        code = (
+            "import sys; from edged.engines import training_api\n"
+            "api = training_api.load('api'); import onnxruntime\n"
+            "assert training_api.load('api') is api is onnxruntime.training.api\n"
+            "print('torch' in sys.modules, onnxruntime.InferenceSession is not None)"
+        )
+        assert fresh(code) == "False True"

@@ -1,0 +1,89 @@
+"""Configurations that look harmless and are not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from edged.configfile import load
+from edged.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BASE = "device: {id: press-7}\nstream: {topic: s/#, features: [a, b]}\n"
+
+REFUSE = {
+    "endless size": BASE + "storage: {max_bytes: .inf}\n",
+    "astronomic size": BASE + f"storage: {{max_bytes: '{'9' * 400}'}}\n",
+    "deep nesting": "a: " + "[" * 3000 + "\n",
+    "NaN gain": BASE + "gate: {min_gain: .nan}\n",  # every comparison with NaN is False
+    "endless regret": BASE + "gate: {max_regret: .inf}\n",
+    "endless tolerance": BASE + "gate: {tolerance: .inf}\n",
+    "empty topic": "device: {id: a}\nstream: {features: 2, topic: ''}\n",
+    "no topics": "device: {id: a}\nstream: {features: 2, topic: []}\n",
+    "bad wildcard": "device: {id: a}\nstream: {features: 2, topic: 'a/#/b'}\n",
+    "truth as width": "device: {id: a}\nstream: {features: true}\n",
+    "class twice": "device: {id: a}\nstream: {features: 2, classes: [x, x]}\n",
+    "forecast of no feature": "device: {id: a}\nstream: {features: 2, target: forecast, forecast: []}\n",
+    "empty layer": BASE + "model: {hidden: [0]}\n",
+    "no CPU": BASE + "training: {affinity: []}\n",
+    "negative CPU": BASE + "training: {affinity: [-1]}\n",
+    "cron of nonsense": BASE + "training: {cron: a b c d e}\n",
+}
+
+
+@pytest.mark.parametrize("text", REFUSE.values(), ids=list(REFUSE))
+def test_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError):
+        load(path, {})
+
+
+def refused(tmp_path: Path, text: str, environ: dict[str, str]) -> ConfigError:
+    path = tmp_path / "c.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as found:
+        load(path, environ)
+    return found.value
+
+
+def test_unknown_section_in_the_environment_names_the_variable(tmp_path: Path) -> None:
+    assert refused(tmp_path, BASE, {"EDGED_FOO__BAR": "x"}).where == "environment variable EDGED_FOO__BAR"
+
+
+def test_missing_file_from_the_environment_names_the_variable(tmp_path: Path) -> None:
+    found = refused(tmp_path, BASE, {"EDGED_MODEL__BUNDLE": "/nope"})
+    assert found.where == "environment variable EDGED_MODEL__BUNDLE"
+
+
+def test_a_section_that_is_no_mapping_is_not_hidden_by_the_environment(tmp_path: Path) -> None:
+    assert "mqtt" in refused(tmp_path, BASE + "mqtt: x\n", {"EDGED_MQTT__HOST": "h"}).where
+
+
+@pytest.mark.parametrize(("name", "value"), [("EDGED_MQTT__USERNAME", "1234"), ("EDGED_DEVICE__ID", "7")])
+def test_a_number_from_the_environment_is_text_where_text_is_meant(
+    tmp_path: Path, name: str, value: str
+) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(BASE)
+    load(path, {name: value})
+
+
+@pytest.mark.parametrize("section", ["mqtt", "storage", "training"])
+def test_an_empty_section_means_defaults(tmp_path: Path, section: str) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(BASE + f"{section}:\n  # all commented out\n")
+    load(path, {})
+
+
+def test_a_key_given_twice_is_named_in_full(tmp_path: Path) -> None:
+    found = refused(tmp_path, BASE + "mqtt:\n  tls: {ca_file: x, ca_file: y}\n", {})
+    assert found.where.endswith(":4: mqtt.tls.ca_file")
+
+
+@pytest.mark.parametrize("text", ["mqtt: x\n", "mqtt: [1]\n"])
+def test_no_class_names_of_ours_in_messages(tmp_path: Path, text: str) -> None:
+    assert "MqttConfig" not in str(refused(tmp_path, BASE + text, {}))

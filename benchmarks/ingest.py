@@ -140,7 +140,8 @@ def drain_ingest(port: int, count: int) -> None:
             MqttConfig(host="127.0.0.1", port=port, receive_maximum=RECEIVE_MAXIMUM), client_id="bench-ingest"
         )
         ingest = Ingest(
-            config=StorageConfig(), schema=stream.to_schema(), store=log, clock=SystemClock(),
+            config=StorageConfig(), schema=stream.to_schema(), unacknowledged=RECEIVE_MAXIMUM,
+            store=log, clock=SystemClock(),
             decode=JsonCodec(stream).decode, decode_label=None, is_label=lambda _: False,
             acknowledge=session.ack, redeliver=session.drop, on_batch=on_batch, on_labels=lambda _: None,
             on_committed=on_committed, on_rejected=lambda _: None, beat=lambda: None,

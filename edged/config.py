@@ -368,7 +368,7 @@ class ServingConfig(Section):
     qos: Literal[0, 1] = Field(0, description="of published predictions")
     batch: int = Field(256, ge=1, description="samples in one micro-batch at most")
     threads: int = Field(1, ge=1, le=256, description="threads of one prediction")
-    remember: int = Field(100_000, ge=1, description="predictions kept in memory until their labels come")
+    remember: int = Field(20_000, ge=1, description="predictions kept in memory until their labels come")
 
 
 class StorageConfig(Section):

@@ -170,6 +170,7 @@ class Daemon:
         return Ingest(
             config=self.config.storage,
             schema=self.schema,
+            unacknowledged=self.config.mqtt.receive_maximum,
             store=self.samples,
             clock=self.clock,
             decode=codec.decode,

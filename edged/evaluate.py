@@ -130,9 +130,7 @@ def _targets(
             if len(line) > horizon:
                 future[line[-1 - horizon]] = recorded.x[i, columns]
         return future, None
-    if recorded.y is None:
-        raise ConfigError("the data has no labels y", where="--data")
-    y = np.asarray(recorded.y, np.float32).reshape(len(recorded.x), -1)
+    y = np.asarray(_by_name(recorded, schema), np.float32).reshape(len(recorded.x), -1)
     if schema.task != "classify" and y.shape[1] != schema.targets:
         raise ConfigError(
             f"the data has {y.shape[1]} targets, the stream {schema.targets}",
@@ -140,6 +138,23 @@ def _targets(
             remedy=f"set targets: {y.shape[1]}",
         )
     return y, None
+
+
+def _by_name(recorded: Recorded, schema: Schema) -> NDArray[np.float64]:
+    """Labels; text labels of the recording as positions in the stream's classes."""
+    if recorded.y is None:
+        raise ConfigError("the data has no labels y", where="--data")
+    if not recorded.classes or schema.task != "classify":
+        return np.asarray(recorded.y)
+    unknown = [name for name in recorded.classes if name not in schema.classes]
+    if unknown:
+        raise ConfigError(
+            f"the data has the label {unknown[0]!r}",
+            where="stream.classes",
+            remedy=f"set classes: [{', '.join(recorded.classes)}]",
+        )
+    places = np.array([schema.classes.index(name) for name in recorded.classes], np.float64)
+    return np.asarray(places[np.asarray(recorded.y, np.int64)])
 
 
 class Replay:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 RATE = 180.0  # samples a second: what one core publishes with ease while the other trains
 COMMISSION = 1500
 LABEL_DELAY = 40
-WINDOWS = 60
+WINDOWS = 40
 START_SECONDS = 30.0
 COMMISSION_STEPS = 1500
 
@@ -66,6 +66,7 @@ class World:
 def simulated(seconds: int, seed: int) -> World:
     """The plant, long enough for `seconds` at the demo's rate."""
     total = COMMISSION + int(RATE * seconds)
+    commission = min(COMMISSION, int(0.9 * phases(total)[1][0]))
     x, y = Plant(seed, total=total).sample(total)
     return World(
         x,
@@ -73,7 +74,7 @@ def simulated(seconds: int, seed: int) -> World:
         tuple(f.name for f in FEATURES),
         CLASSES,
         [(start, name) for start, name, _ in phases(total)],
-        COMMISSION,
+        commission,
     )
 
 
@@ -334,7 +335,7 @@ class Demo:
         start, witness = self.world.commission, self.witness
         end = max(start, min(self.published, witness.answered) // self.window * self.window)
         phase = [name for at, name in self.world.phases if at <= max(self.published - 1, 0)]
-        changes = [((at - start) // self.window, name) for at, name in self.world.phases if at > start]
+        changes = [((at - start) // self.window, name) for at, name in self.world.phases if start < at < self.published]
         swaps = [max(0, (at - start) // self.window) for at, _ in witness.swaps[self._swaps_before :]]
         return DemoState(
             elapsed=elapsed,

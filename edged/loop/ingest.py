@@ -86,20 +86,33 @@ class _Group:
 class Redelivery:
     """Recognises messages that were stored but whose acknowledgement never reached the broker.
 
-    A redelivery carries the DUP flag, the same packet id and the same content. Only the newest
-    content of each packet id is held: 65,536 entries at most.
+    A redelivery carries the DUP flag, the same packet id and the same content as one of the newest
+    `window` stored messages: more cannot be unacknowledged at once. Fixed memory: one checksum and
+    one position for each of the 65,536 packet ids.
     """
 
-    def __init__(self, recent: Sequence[tuple[int, int]]) -> None:
-        self._stored: dict[int, int] = dict(recent)
+    def __init__(self, recent: Sequence[tuple[int, int]], window: int) -> None:
+        self._checksums = np.zeros(1 << 16, np.int64)
+        self._positions = np.full(1 << 16, -(1 << 62), np.int64)
+        self._count = 0
+        self._window = window
+        self.stored(recent)
 
     def seen(self, delivery: Delivery, checksum: int) -> bool:
         """Whether this delivery has been stored already."""
-        return delivery.dup and self._stored.get(delivery.mid) == checksum
+        if not delivery.dup or self._count - self._positions[delivery.mid] > self._window:
+            return False
+        return bool(self._checksums[delivery.mid] == checksum)
 
     def stored(self, packets: Sequence[tuple[int, int] | None]) -> None:
-        """These are durable now."""
-        self._stored.update(packet for packet in packets if packet is not None and packet[0])
+        """These are durable now, oldest first."""
+        known = [packet for packet in packets if packet is not None and packet[0]]
+        if not known:
+            return
+        mids, checksums = np.array(known, np.int64).T
+        self._checksums[mids] = checksums
+        self._positions[mids] = self._count + np.arange(len(known))
+        self._count += len(known)
 
 
 class Ingest:
@@ -110,6 +123,7 @@ class Ingest:
         *,
         config: StorageConfig,
         schema: Schema,
+        unacknowledged: int,
         store: SampleStore,
         clock: Clock,
         decode: Callable[[str, bytes], Reading],
@@ -139,7 +153,8 @@ class Ingest:
         self._on_rejected = on_rejected
         self._beat = beat
         self._forecast = Forecast(*forecast) if forecast is not None else None
-        self._redelivery = Redelivery(store.recent_packets(1 << 16))
+        window = 2 * unacknowledged + config.commit_rows
+        self._redelivery = Redelivery(store.recent_packets(window), window)
         self._next_offset = store.next_offset()
         self._inbox: collections.deque[Delivery] = collections.deque()
         self._wake = threading.Event()

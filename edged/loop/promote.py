@@ -82,7 +82,7 @@ class Promoter:
         champion = self._registry.champion()
         for version in self._registry.best_loadable():
             try:
-                served = self._open(version)
+                served = self.open(version)
             except EdgedError as problem:
                 log.error("model_unusable", version=version, problem=problem.line())
                 continue
@@ -97,9 +97,16 @@ class Promoter:
         (staging / "model.onnx").write_bytes(base_model.read_bytes())
         record = self._registry.add(staging, parent=None, created=self._clock.now(), source="bundle")
         self._registry.set_champion(record.version, "first model", self._clock.now())
-        return self._open(record.version)
+        return self.open(record.version)
 
-    def _open(self, version: int) -> Served:
+    def open(self, version: int) -> Served:
+        """Load a version from the registry, verified and warmed up.
+
+        Raises
+        ------
+        EdgedError
+            When its files are damaged or it does not answer.
+        """
         record = self._registry.get(version)
         model = self._load_model(self._registry.verify(version))
         model.predict(np.zeros((1, self._schema.width), np.float32))
@@ -130,7 +137,7 @@ class Promoter:
         if not verdict.accepted:
             self._rejected(result, verdict, record)
             return verdict, None
-        loaded = self._open(record.version)
+        loaded = self.open(record.version)
         return verdict, loaded
 
     def _verify(self, folder: Path) -> tuple[Model, float]:
@@ -258,7 +265,7 @@ class Promoter:
         choices = [to] if to is not None else [v for v in self._registry.best_loadable() if v != failing]
         for version in choices:
             try:
-                served = self._open(version)
+                served = self.open(version)
             except EdgedError as problem:
                 log.error("model_unusable", version=version, problem=problem.line())
                 continue

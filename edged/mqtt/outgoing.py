@@ -18,6 +18,7 @@ class Outgoing:
     A full QoS 0 queue loses its oldest message, which `dropped` counts; a full QoS 1 queue refuses
     the new one, so that its sender keeps it.
 
+    >>> from edged.mqtt.delivery import Message
     >>> queue = Outgoing(1)
     >>> queue.put(Message("a", b"1")), queue.put(Message("a", b"2")), queue.dropped
     (True, True, 1)
@@ -32,6 +33,11 @@ class Outgoing:
 
     def __len__(self) -> int:
         return len(self._fast) + len(self._sure)
+
+    @property
+    def fast(self) -> int:
+        """How many QoS 0 messages wait."""
+        return len(self._fast)
 
     @property
     def sure(self) -> int:

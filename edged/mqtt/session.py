@@ -264,8 +264,17 @@ class Session:
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if wire.unsent else 0)
         if selector.get_key(wire).events != events:
             selector.modify(wire, events)
-        selector.select(0.0 if wire.holds_decrypted else TICK)
+        # Bytes in TLS and messages that have just found room are nothing a selector could tell.
+        at_once = wire.holds_decrypted or (
+            wire.room and self._online.is_set() and self._publisher.outgoing.fast
+        )
+        selector.select(0.0 if at_once else TICK)
         self._waker.clear()
+
+    def _work_waits(self, wire: Wire) -> bool:
+        """What no selector tells: bytes inside TLS, messages that have just found room."""
+        sendable = self._online.is_set() and wire.room and self._publisher.outgoing.fast > 0
+        return sendable or wire.holds_decrypted
 
     def _receive(self, wire: Wire) -> None:
         received = time.monotonic()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Literal
 
 from edged.errors import CorruptError, StorageError
@@ -70,11 +70,10 @@ def connect(
             f"{path.absolute().as_uri()}?mode={'ro' if readonly else 'rwc'}", uri=True, timeout=_BUSY_SECONDS,
             isolation_level=None, check_same_thread=False,
         )  # fmt: skip
-        try:
+        with ExitStack() as unless_opened:
+            unless_opened.callback(db.close)
             _configure(db, readonly, synchronous, wal_bytes)
-        except sqlite3.Error:
-            db.close()
-            raise
+            unless_opened.pop_all()
     if fresh:
         fsync_directory(path.parent)
     return db

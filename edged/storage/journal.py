@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import threading
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from edged.errors import EdgedError, StorageError
+from edged.errors import StorageError
 from edged.storage.database import connect, migrate, require_version, snapshot, transaction
 
 if TYPE_CHECKING:
@@ -75,14 +75,13 @@ class Journal:
     def _connect(state_dir: Path, *, readonly: bool) -> tuple[sqlite3.Connection, Path]:
         path = state_dir / DATABASE
         db = connect(path, readonly=readonly)
-        try:
+        with ExitStack() as unless_opened:
+            unless_opened.callback(db.close)
             if readonly:
                 require_version(db, path, len(MIGRATIONS))
             else:
                 migrate(db, path, MIGRATIONS)
-        except EdgedError:
-            db.close()
-            raise
+            unless_opened.pop_all()
         return db, path
 
     def close(self) -> None:

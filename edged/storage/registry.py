@@ -12,10 +12,11 @@ was champion last is believed and the pointer written again.
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, get_args
 
-from edged.errors import CorruptError, EdgedError, StorageError
+from edged.errors import CorruptError, StorageError
 from edged.storage.files import (
     DISK,
     Disk,
@@ -68,12 +69,11 @@ class Registry(Journal):
         """
         db, path = cls._connect(state_dir, readonly=readonly)
         registry = cls(db, path, disk=disk)
-        if not readonly:
-            try:
+        with ExitStack() as unless_opened:
+            unless_opened.callback(registry.close)
+            if not readonly:
                 registry._repair()
-            except EdgedError:
-                registry.close()
-                raise
+            unless_opened.pop_all()
         return registry
 
     # ---- models ----------------------------------------------------------------------------

@@ -6,13 +6,13 @@ each with a connection of its own.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from edged.domain.holdout import is_holdout
-from edged.errors import EdgedError, StorageError
+from edged.errors import StorageError
 from edged.storage import eviction, joins, quarantine
 from edged.storage.database import (
     WAL_BYTES,
@@ -120,21 +120,12 @@ class SampleLog(WindowReader):
         """
         wal_bytes = eviction.wal_budget(max_bytes)
         db = connect(path, readonly=readonly, synchronous=synchronous, wal_bytes=wal_bytes)
-        try:
-            if readonly:
-                require_version(db, path, len(MIGRATIONS))
-                with translated(path):
-                    check_stream(db, path, schema)
-                return cls(db, path, schema)
-            migrate(db, path, MIGRATIONS)
-            with translated(path):
-                known = check_stream(db, path, schema)
-            if not known:
-                with transaction(db, path):
-                    write_stream(db, schema)
-        except EdgedError:
-            db.close()
-            raise
+        with ExitStack() as unless_opened:
+            unless_opened.callback(db.close)
+            cls._prepare(db, path, schema, readonly=readonly)
+            unless_opened.pop_all()
+        if readonly:
+            return cls(db, path, schema)
         return cls(
             db,
             path,
@@ -145,6 +136,19 @@ class SampleLog(WindowReader):
             packets_kept=max(2048, min(PACKET_IDS, max_bytes // 128)),
             wal_bytes=wal_bytes,
         )
+
+    @staticmethod
+    def _prepare(db: sqlite3.Connection, path: Path, schema: Schema, *, readonly: bool) -> None:
+        """Bring the schema up to date, and see that the log belongs to this stream."""
+        if readonly:
+            require_version(db, path, len(MIGRATIONS))
+        else:
+            migrate(db, path, MIGRATIONS)
+        with translated(path):
+            known = check_stream(db, path, schema)
+        if not known and not readonly:
+            with transaction(db, path):
+                write_stream(db, schema)
 
     def close(self) -> None:
         """Close the connection; nothing is lost without it."""

@@ -148,6 +148,16 @@ def test_a_message_of_megabytes_goes_both_ways(connect: Connect) -> None:
     assert sorted(map(len, inbox.payloads(2))) == [len(payload) - 1, len(payload)]
 
 
+def test_a_burst_larger_than_all_buffers_is_sent_without_a_pause(connect: Connect) -> None:
+    inbox = Inbox()
+    connect("receiver", subscribe=("t", inbox))
+    sender = connect("sender")
+    for _ in range(10_000):
+        assert sender.publish("t", bytes(4000))
+    assert len(inbox.wait(10_000)) == 10_000
+    assert sender.dropped == 0
+
+
 def test_pending_counts_down_as_the_broker_acknowledges(connect: Connect) -> None:
     done = Gate()
     session = connect("me")

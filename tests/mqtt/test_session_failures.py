@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ from edged.demo.broker import HOST, Amqtt, Mosquitto, free_port
 from edged.errors import ConfigError
 from edged.mqtt.session import Session
 from tests.mqtt.inbox import PATIENCE, Gate, Inbox
+from tests.mqtt.oldbroker import OldBroker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -313,49 +313,6 @@ def test_a_broker_that_never_answers_mqtt_5_is_spoken_to_in_3_1_1(
     assert len(log.named("mqtt_fallback")) == 1
     session.stop()
     broker.stop()
-
-
-class OldBroker:
-    """Refuses MQTT 5 with the code that version 3.1.1 has for it, and passes 3.1.1 on to mosquitto."""
-
-    def __init__(self, target: int) -> None:
-        self._target = target
-        self._server = socket.create_server((HOST, 0))
-        self.port = int(self._server.getsockname()[1])
-        self._sockets: list[socket.socket] = []
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                client, _ = self._server.accept()
-            except OSError:
-                return
-            connect = client.recv(4096)
-            if connect[connect.index(b"MQTT") + 4] == 5:
-                client.sendall(b"\x20\x02\x00\x01")
-                client.close()
-                continue
-            upstream = socket.create_connection((HOST, self._target))
-            upstream.sendall(connect)
-            self._sockets += [client, upstream]
-            for source, sink in ((client, upstream), (upstream, client)):
-                threading.Thread(target=_pass_on, args=(source, sink), daemon=True).start()
-
-    def close(self) -> None:
-        self._server.shutdown(socket.SHUT_RDWR)
-        self._server.close()
-        for each in self._sockets:
-            each.close()
-
-
-def _pass_on(source: socket.socket, sink: socket.socket) -> None:
-    try:
-        while data := source.recv(4096):
-            sink.sendall(data)
-        sink.shutdown(socket.SHUT_WR)
-    except OSError:
-        return
 
 
 def test_a_broker_that_refuses_mqtt_5_is_spoken_to_in_3_1_1_from_then_on(

@@ -1,0 +1,257 @@
+"""How long a prediction takes: idle, while the trainer trains, and while models are swapped.
+
+The daemon's own serving loop gets single samples at a fixed rate; the latency of each is the time
+from handing it over to having its encoded prediction. Blocks of the three states follow each other
+in one run, round after round. The trainer is the real process on a real sample log; a swap verifies,
+loads and warms up a model from the registry on another thread, as the daemon does.
+
+`added_us` of the swaps: the worst prediction within 20 ms of any swap, less the worst of as many
+windows of the same length in the idle blocks.
+
+`python benchmarks/serving.py [--rate N] [--seconds S] [--rounds R] [--json]`
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from edged import logs
+from edged.clock import SystemClock
+from edged.config import Config
+from edged.domain.sample import Batch
+from edged.engines.inference import InferenceModel
+from edged.loop.bootstrap import with_bundle
+from edged.loop.learn import TrainerProcess
+from edged.loop.promote import Promoter
+from edged.loop.serve import Server, ServingLoop
+from edged.storage.bundles import Bundle
+from edged.storage.registry import Registry
+from edged.storage.samples import SampleLog
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+FEATURES = 64
+AROUND = 0.02
+SWAP_EVERY = 0.1
+STATES = ("idle", "training", "swapping")
+
+
+class Bench:
+    """A serving loop with everything behind it, and a load that it gets."""
+
+    def __init__(self, folder: Path) -> None:
+        sys.setswitchinterval(0.0005)
+        self.config = with_bundle(
+            Config.model_validate({
+                "device": {"id": "bench"},
+                "stream": {"features": FEATURES, "classes": 6},
+                "model": {"hidden": [128, 64]},
+                "training": {"max_steps": 1_000_000},
+                "storage": {"dir": str(folder)},
+            })
+        )  # fmt: skip
+        self.schema = self.config.stream.to_schema()
+        self.log = SampleLog.open(folder / "samples.db", self.schema)
+        self._fill()
+        self.registry = Registry.open(folder)
+        self.promoter = Promoter(
+            config=self.config.gate, schema=self.schema, registry=self.registry, holdout=self.log,
+            load_model=self._load, clock=SystemClock(), keep_models=10, staging=folder / "candidates",
+        )  # fmt: skip
+        bundle = Bundle.open(self.config.model.bundle or folder / "bundle")
+        self.server = Server(
+            self.config.serving, self.config.gate, self.schema, self.promoter.boot(bundle.inference_model)
+        )
+        self.done: list[float] = []
+        self.loop = ServingLoop(
+            self.server, schema=self.schema, batch=256, publish=self._published, sample_id=str,
+            on_outcome=lambda _: None, on_failed=lambda *_: None, beat=lambda: None,
+        )  # fmt: skip
+        self.loop.start()
+        self._offset = 0
+        gc.collect()
+        gc.freeze()
+
+    def _load(self, path: Path) -> InferenceModel:
+        model = InferenceModel(path)
+        model.warm_up()
+        return model
+
+    def _fill(self) -> None:
+        rng = np.random.default_rng(0)
+        x = rng.normal(size=(5000, FEATURES)).astype(np.float32)
+        y = x[:, :6].argmax(axis=1).astype(float).tolist()
+        now = np.full(5000, 1.0)
+        self.log.commit(
+            Batch(np.arange(1, 5001), ["a"] * 5000, now, now, x, list(y), [None] * 5000, [None] * 5000)
+        )
+        self.x = x
+
+    def _published(self, payloads: list[bytes]) -> None:
+        self.done.extend([time.monotonic()] * len(payloads))
+
+    def load(self, seconds: float, rate: float) -> NDArray[np.float64]:
+        """Send samples at `rate`; `(n, 2)`: when each was handed over, and its latency."""
+        count = int(seconds * rate)
+        self.done = []
+        sent = np.zeros(count)
+        begin = time.monotonic() + 0.01
+        for i in range(count):
+            while (pause := begin + i / rate - time.monotonic()) > 0:
+                time.sleep(pause)
+            self._offset += 1
+            now = time.monotonic()
+            batch = Batch(
+                np.array([self._offset]), ["a"], np.array([now]), np.array([now]), self.x[i % 5000, None],
+                [None], [None], [None],
+            )  # fmt: skip
+            sent[i] = time.monotonic()
+            self.loop.submit(batch, np.array([now]))
+        deadline = time.monotonic() + 5
+        while len(self.done) < count and time.monotonic() < deadline:
+            time.sleep(0.01)
+        if len(self.done) != count:
+            raise SystemExit(f"{count - len(self.done)} predictions are missing")
+        return np.stack([sent, np.array(self.done) - sent], axis=1)
+
+    def while_training(self, seconds: float, rate: float) -> NDArray[np.float64]:
+        """The same while the trainer takes steps all the time."""
+        process, started, steps = TrainerProcess(self.config), threading.Event(), [0]
+
+        def on_message(message: dict[str, Any]) -> None:
+            if message["type"] == "progress":
+                steps[0] = message["step"]
+                started.set()
+
+        def train() -> None:
+            try:
+                process.run({"run": 1, "trigger": "command", "steps": 1_000_000}, on_message)
+            except Exception as problem:  # noqa: BLE001  it is cancelled at the end of the block
+                sys.stderr.write(f"{type(problem).__name__} ")
+
+        thread = threading.Thread(target=train)
+        thread.start()
+        if not started.wait(30):
+            raise SystemExit("the trainer did not start")
+        before = steps[0]
+        found = self.load(seconds, rate)
+        if steps[0] <= before:
+            raise SystemExit("the trainer did not train during the block")
+        process.cancel()
+        thread.join()
+        process.close()
+        return found
+
+    def while_swapping(self, seconds: float, rate: float) -> tuple[NDArray[np.float64], list[float]]:
+        """The same while the model is loaded again and swapped ten times a second."""
+        swaps: list[float] = []
+        stop = threading.Event()
+
+        def swap() -> None:
+            while not stop.wait(SWAP_EVERY):
+                began = time.monotonic()
+                self.server.swap(self.promoter.open(1), watch=False)
+                swaps.append((began + time.monotonic()) / 2)
+
+        thread = threading.Thread(target=swap)
+        thread.start()
+        found = self.load(seconds, rate)
+        stop.set()
+        thread.join()
+        return found, swaps
+
+    def close(self) -> None:
+        """End everything."""
+        self.loop.stop()
+        self.registry.close()
+        self.log.close()
+
+
+def worst_near(found: NDArray[np.float64], moments: list[float]) -> list[float]:
+    """The largest latency within `AROUND` of each moment."""
+    worst = []
+    for moment in moments:
+        near = found[np.abs(found[:, 0] - moment) <= AROUND, 1]
+        if len(near):
+            worst.append(float(near.max()))
+    return worst
+
+
+def measure(seconds: float, rate: float, rounds: int) -> list[dict[str, Any]]:
+    found: dict[str, list[NDArray[np.float64]]] = {state: [] for state in STATES}
+    at_swaps: list[float] = []
+    at_idle: list[float] = []
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(Path(folder))
+        bench.load(1.0, rate)
+        for number in range(rounds):
+            idle = bench.load(seconds, rate)
+            found["idle"].append(idle[:, 1])
+            found["training"].append(bench.while_training(seconds, rate)[:, 1])
+            swapping, swaps = bench.while_swapping(seconds, rate)
+            found["swapping"].append(swapping[:, 1])
+            at_swaps += worst_near(swapping, swaps)
+            begin, end = idle[0, 0] + AROUND, idle[-1, 0] - AROUND
+            at_idle += worst_near(idle, np.linspace(begin, end, len(swaps)).tolist())
+            p99 = {state: np.percentile(parts[-1], 99) * 1e6 for state, parts in found.items()}
+            sys.stderr.write(f"round {number + 1}: p99 µs { ({k: round(v) for k, v in p99.items()}) }\n")
+        bench.close()
+    rows: list[dict[str, Any]] = []
+    for state, parts in found.items():
+        ratios = [
+            np.percentile(p, 99) / np.percentile(i, 99) for p, i in zip(parts, found["idle"], strict=True)
+        ]
+        every = np.concatenate(parts)
+        rows.append({
+            "what": state,
+            "p50_us": round(float(np.percentile(every, 50)) * 1e6, 1),
+            "p99_us": round(float(np.percentile(every, 99)) * 1e6, 1),
+            "worst_us": round(float(every.max()) * 1e6, 1),
+            "ratio": round(float(statistics.median(ratios)), 3),
+        })  # fmt: skip
+    rows.append({
+        "what": "swap",
+        "swaps": len(at_swaps),
+        "p50_us": round(float(np.percentile(at_swaps, 50)) * 1e6, 1),
+        "p99_us": round(float(np.percentile(at_swaps, 99)) * 1e6, 1),
+        "worst_us": round(max(at_swaps) * 1e6, 1),
+        "idle_worst_us": round(max(at_idle) * 1e6, 1),
+        "added_us": round((max(at_swaps) - max(at_idle)) * 1e6, 1),
+        "ratio": round(float(np.percentile(at_swaps, 99) / np.percentile(at_idle, 99)), 3),
+    })  # fmt: skip
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rate", type=float, default=500.0)
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    logs.configure("error", "auto")
+    rows = measure(args.seconds, args.rate, args.rounds)
+    if args.json:
+        print(json.dumps({"benchmark": "serving", "rate": args.rate, "cpus": os.cpu_count(), "rows": rows}))
+        return
+    for row in rows:
+        print("  ".join(f"{name} {value}" for name, value in row.items()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""What each process loads: the daemon stays small, and nobody loads what it must not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+FORBIDDEN_IN_DAEMON = ("onnxruntime.training", "torch", "onnx", "edged.artifacts", "edged.trainer", "typer", "rich")
+
+
+def modules_after(statement: str) -> set[str]:
+    script = f"import sys; {statement}; print('\\n'.join(m for m, v in sys.modules.items() if v is not None))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def test_the_daemon_never_imports_the_training_stack() -> None:
+    loaded = modules_after("import edged.daemon")
+    bad = {m for m in loaded if m in FORBIDDEN_IN_DAEMON or m.startswith(tuple(f"{f}." for f in FORBIDDEN_IN_DAEMON))}
+    assert not bad
+    assert "edged.engines.inference" in loaded, "the check looks at the right process"
+
+
+def test_the_check_can_fail() -> None:
+    assert "edged.engines.native" in modules_after("import edged.engines.native")
+    assert "onnx" in modules_after("import edged.artifacts.build")
+
+
+def test_the_command_line_starts_without_onnxruntime() -> None:
+    loaded = modules_after("import edged.cli")
+    assert not {m for m in loaded if m.split(".")[0] in ("onnxruntime", "onnx", "paho", "apscheduler")}

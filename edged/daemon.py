@@ -233,6 +233,7 @@ class Daemon:
                 if result is not None:
                     self._settle()
                     self._promote(result)
+                    self.samples.protect(result["memory"])
                     self.registry.set_value("consumed", self.learner.consumed)
                     self._publish_states()
             except Exception:
@@ -380,15 +381,15 @@ class Daemon:
 
     def _publish_states(self) -> None:
         champion = self.server.champion
-        record = self.registry.get(champion.version)
+        record, reign = self.registry.get(champion.version), self.registry.reign()
         self.reporter.state(
             "model",
             {
                 "version": champion.version,
-                "since": record.created if record else None,
-                "parent": record.parent if record else None,
-                "source": record.source if record else None,
-                "metrics": {k: v for k, v in record.metrics.items() if k != "scale"} if record else {},
+                "since": reign.ts if reign else None,
+                "parent": record.parent,
+                "source": record.source,
+                "metrics": {k: v for k, v in record.metrics.items() if k != "scale"},
             },
         )
         self.reporter.state(

@@ -72,11 +72,11 @@ def _add_registry(values: dict[str, Any], state: Path) -> None:
     registry = Registry.open(state, readonly=True)
     last: dict[str, Any] = registry.get_value("status") or {}
     champion = registry.champion()
-    record = registry.get(champion) if champion is not None else None
+    reign = registry.reign()
     runs = registry.runs(1)
     values["model"] = {
         "version": champion,
-        "since": record.created if record else None,
+        "since": reign.ts if reign else None,
         "quality": last.get("model", {}).get("quality"),
     }
     values["training"] = {"runs": registry.run_count(), "last": asdict(runs[0]) if runs else None}
@@ -191,11 +191,12 @@ def _read_models(registry: Registry, action: str, version: int | None, out: Path
 
 def _change_models(config: Config, registry: Registry, action: str, version: int | None) -> Any:
     if action == "unpin":
-        registry.unpin(_required(version))
-        return {"version": version, "pinned": False}
+        for record in registry.records():
+            if record.pinned:
+                registry.unpin(record.version)
+        return {"pinned": None}
     if action == "pin":
-        registry.pin(_required(version))
-        return {"version": version, "pinned": True}
+        return _pin(registry, _required(version))
     samples = open_samples(config, readonly=False)
     try:
         failing = registry.champion()
@@ -205,6 +206,18 @@ def _change_models(config: Config, registry: Registry, action: str, version: int
         return {"from": failing, "to": served.version}
     finally:
         samples.close()
+
+
+def _pin(registry: Registry, version: int) -> dict[str, Any]:
+    """Serve this version and no other until `unpin`: candidates are judged but not promoted."""
+    registry.verify(version)
+    for record in registry.records():
+        if record.pinned and record.version != version:
+            registry.unpin(record.version)
+    registry.pin(version)
+    if registry.champion() != version:
+        registry.set_champion(version, "pinned", SystemClock().now())
+    return {"pinned": version}
 
 
 def _required(version: int | None) -> int:

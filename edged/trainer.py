@@ -3,7 +3,7 @@
 Reads JSON lines on stdin: first `{"config": {...}}`, then one `{"run": n, "trigger": ...}` a run.
 Writes JSON lines on stdout: `ready`, `progress`, `checkpoint`, `bad_samples`, `damaged_checkpoint`,
 `note`, and for each run one `result` or `error`. Ends when stdin closes, when idle for
-`training.resident` seconds, or on SIGTERM (after a checkpoint).
+`training.resident` seconds (unless that is 0), or on SIGTERM (after a checkpoint).
 
 Exit codes: 0 done or idle; 1 a run failed; 2 configuration or bundle unusable; 4 engine not
 available here; 130 stopped in the middle of a run, after a checkpoint.
@@ -120,7 +120,7 @@ def serve(orders: Orders) -> int:
     trainee = open_trainee(config, orders)
     say({"type": "ready", "pid": os.getpid()})
     code = 0
-    while (order := orders.next(training.resident or 0.01)) is not None:
+    while (order := orders.next(training.resident or None)) is not None:
         try:
             say(trainee.run(RunRequest(**order)))
             code = 0

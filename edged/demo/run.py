@@ -335,7 +335,11 @@ class Demo:
         start, witness = self.world.commission, self.witness
         end = max(start, min(self.published, witness.answered) // self.window * self.window)
         phase = [name for at, name in self.world.phases if at <= max(self.published - 1, 0)]
-        changes = [((at - start) // self.window, name) for at, name in self.world.phases if start < at < self.published]
+        changes = [
+            ((at - start) // self.window, name)
+            for at, name in self.world.phases
+            if start < at < self.published
+        ]
         swaps = [max(0, (at - start) // self.window) for at, _ in witness.swaps[self._swaps_before :]]
         return DemoState(
             elapsed=elapsed,

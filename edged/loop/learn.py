@@ -59,15 +59,18 @@ class TrainerProcess:
         TrainingError
             When the run failed, was cancelled, or made no progress for `training.timeout`.
         """
-        self._ensure()
-        if not self._send(request):
-            self._end()
-            self._ensure()
-            self._send(request)
+        self._order(request)
+        answered = False
         while True:
             message = self._receive(self._config.training.timeout)
             if message is None:
-                raise self._ended()
+                code = self._exit_code()
+                if code == 0 and not answered:
+                    # It had idled too long and was leaving when the order came.
+                    self._order(request)
+                    continue
+                raise _ended(code)
+            answered = answered or message["type"] != "ready"
             kind = message["type"]
             if kind == "result":
                 return message
@@ -86,7 +89,24 @@ class TrainerProcess:
         self._end()
         self._selector.close()
 
+    def _order(self, request: Message) -> None:
+        """Hand a request to the process, starting one where there is none."""
+        for _ in range(2):
+            self._ensure()
+            if self._send(request):
+                break
+            self._end()
+        if (
+            self._config.training.resident == 0
+            and self._process is not None
+            and self._process.stdin is not None
+        ):
+            self._process.stdin.close()
+
     def _ensure(self) -> None:
+        process = self._process
+        if process is not None and (process.stdin is None or process.stdin.closed):
+            self._end(kindly=False)
         with self._lock:
             if self._process is not None and self._process.poll() is None:
                 return
@@ -140,27 +160,25 @@ class TrainerProcess:
             raise ConfigError(what)
         raise TrainingError(what)
 
-    def _ended(self) -> TrainingError:
-        code = self._process.wait(KILL_AFTER) if self._process is not None else None
+    def _exit_code(self) -> int | None:
+        """How the process ended, after its output has."""
+        process = self._process
+        if process is None:
+            return None
+        try:
+            code: int | None = process.wait(KILL_AFTER)
+        except subprocess.TimeoutExpired:
+            code = None
         self._end()
-        if code is not None and code < 0:
-            name = signal.Signals(-code).name
-            return TrainingError(
-                f"the trainer was killed by {name}",
-                where="trainer",
-                remedy="the run is taken up again from its last checkpoint",
-            )
-        return TrainingError(
-            f"the trainer ended with exit code {code}",
-            where="trainer",
-            remedy="its log says why; the run is taken up again",
-        )
+        return code
 
-    def _end(self) -> None:
+    def _end(self, *, kindly: bool = True) -> None:
+        """End the process; not `kindly` when it is leaving by itself already."""
         with self._lock:
             process = self._process
             if process is not None:
-                process.terminate()
+                if kindly:
+                    process.terminate()
                 try:
                     process.wait(KILL_AFTER)
                 except subprocess.TimeoutExpired:
@@ -181,6 +199,20 @@ class TrainerProcess:
                 process.stdin.close()
             except BrokenPipeError:
                 log.debug("trainer_input_closed")
+
+
+def _ended(code: int | None) -> TrainingError:
+    if code is not None and code < 0:
+        what = f"the trainer was killed by {signal.Signals(-code).name}"
+        return TrainingError(
+            what, where="trainer", remedy="its run is taken up again from the last checkpoint"
+        )
+    what = (
+        "the trainer made no progress and was ended"
+        if code is None
+        else f"the trainer ended with exit code {code}"
+    )
+    return TrainingError(what, where="trainer", remedy="its log says why; the run is taken up again")
 
 
 def trigger_rules(config: TrainingConfig) -> TriggerRules:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 log = get_logger("edged.promote")
 
 LATENCY_RUNS = 20
+PROBE_FILES = ("probe_input.npy", "probe_output.npy")
 
 
 class Holdout(Protocol):
@@ -144,8 +145,7 @@ class Promoter:
         """Whole, loadable, with the trainer's own outputs, and fast enough."""
         verify_directory(folder)
         model = self._load_model(folder / "model.onnx")
-        with np.load(folder / "probe.npz", allow_pickle=False) as probe:
-            x, expected = probe["x"], probe["output"]
+        x, expected = (np.load(folder / name, allow_pickle=False) for name in PROBE_FILES)
         got = model.predict(x)
         if got.shape != expected.shape or got.shape[1] != self._width():
             raise ModelError(f"output shape {got.shape}, the trainer had {expected.shape}", where=str(folder))
@@ -182,6 +182,9 @@ class Promoter:
         scale = unit_scale(recent.y) if self._schema.task != "classify" and len(recent) > 1 else None
         if first:
             return Verdict(True, ("first model trained for this stream",)), scale
+        pinned = [record.version for record in self._registry.records() if record.pinned]
+        if pinned:
+            return refuse(f"version {pinned[0]} is pinned"), scale
         rules = GateRules(self._config.min_gain, self._config.max_regret, self._config.min_holdout)
         if len(recent) == 0:
             return refuse(f"no labelled holdout sample yet, {rules.min_holdout} needed"), scale

@@ -36,6 +36,7 @@ CHECK_EVERY = 32
 PROGRESS_SECONDS = 0.5
 PROBE_ROWS = 16
 WEIGHTS_FILE = "weights.safetensors.zst"
+PROBE_INPUT, PROBE_OUTPUT = "probe_input.npy", "probe_output.npy"
 
 
 class Samples(Protocol):
@@ -53,16 +54,12 @@ class Samples(Protocol):
 
 @dataclass(frozen=True)
 class RunRequest:
-    """What the daemon asks for; None takes the configured value.
-
-    `restore` continues from that checkpoint generation instead of the newest one.
-    """
+    """What the daemon asks for; None takes the configured value."""
 
     run: int
     trigger: str
     steps: int | None = None
     learning_rate: float | None = None
-    restore: int | None = None
 
 
 class InterruptedRunError(TrainingError):
@@ -136,12 +133,6 @@ class Trainee:
         )
         self._generation = generation.number
 
-    def _restore_number(self, number: int) -> None:
-        """Weights from an earlier generation, but the present position in the stream."""
-        consumed, memory = self._state.consumed, self._state.memory
-        self._restore(self._checkpoints.get(number))
-        self._state.consumed, self._state.memory, self._state.plan = consumed, memory, None
-
     def _checkpoint(self) -> int:
         staging = self._checkpoints.stage()
         self._engine.save(staging)
@@ -166,8 +157,6 @@ class Trainee:
             When the weights cannot be kept finite.
         """
         started = time.monotonic()
-        if request.restore is not None and request.restore != self._generation:
-            self._restore_number(request.restore)
         self._state.plan, resumed = self._plan(request)
         new = self._window(self._state.plan)
         if not resumed:
@@ -362,7 +351,8 @@ class Trainee:
         path = staging / "model.onnx"
         self._engine.export(path)
         output = self._load_model(path).predict(self._probe)
-        np.savez(staging / "probe.npz", x=self._probe, output=output)
+        np.save(staging / PROBE_INPUT, self._probe)
+        np.save(staging / PROBE_OUTPUT, output)
         if self._pack_weights is not None:
             (staging / WEIGHTS_FILE).write_bytes(self._pack_weights(self._engine.parameters()))
         final = self._candidates / str(run)

@@ -9,17 +9,17 @@ from __future__ import annotations
 import gc
 import json
 import os
+import queue
 import signal
 import sys
 import threading
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edged import __version__, configfile, logs
 from edged.clock import SystemClock
 from edged.engines.inference import InferenceModel
-from edged.errors import ConfigError, EdgedError, RefusedError, StorageError
+from edged.errors import ConfigError, EdgedError
 from edged.host.notify import Notifier, Watchdog
 from edged.host.vitals import VitalsReader
 from edged.loop.bootstrap import with_bundle
@@ -29,9 +29,11 @@ from edged.loop.learn import Learner
 from edged.loop.promote import Promoter
 from edged.loop.report import Reporter, Throttle, will_payload
 from edged.loop.serve import Server, ServingLoop
+from edged.loop.succession import Succession
 from edged.mqtt.codecs import JsonCodec, LabelCodec
 from edged.mqtt.session import Session
 from edged.mqtt.topics import Topics, matches
+from edged.selfreport import SelfReport
 from edged.storage.bundles import Bundle
 from edged.storage.files import DirectoryLock
 from edged.storage.registry import Registry
@@ -72,15 +74,11 @@ class Daemon:
         self.boot = self.registry.next_boot()
         self.samples = self._open_samples(readonly=False)
         self._reader = self._open_samples(readonly=True)
-        self._started = self.clock.monotonic()
         self._stop = threading.Event()
         self._learn_wake = threading.Event()
-        self._promotion = threading.RLock()
         self._throttle = Throttle(self.clock)
         self._options: dict[str, Any] = {}
         self._outcomes: list[Callable[[], None]] = []
-        self._vitals = VitalsReader(state)
-        self._rate = _Rate(self.clock.monotonic())
         self.watchdog = Watchdog(notifier, ("ingest", "serve"))
         self._wire(bundle)
 
@@ -123,6 +121,7 @@ class Daemon:
         self.server = Server(
             config.serving, config.gate, self.schema, self.promoter.boot(bundle.inference_model)
         )
+        self.succession = Succession(self.promoter, self.server, self.reporter.event)
         self.serving = self._serving_loop()
         self.learner = Learner(
             config,
@@ -143,6 +142,19 @@ class Daemon:
             answer=self._answer,
             acknowledge=self.session.ack,
         )
+        self.selfreport = SelfReport(
+            clock=self.clock,
+            boot=self.boot,
+            samples=self.samples,
+            registry=self.registry,
+            server=self.server,
+            serving=self.serving,
+            learner=self.learner,
+            promoter=self.promoter,
+            ingest=self.ingest,
+            session=self.session,
+            vitals=VitalsReader(config.storage.dir),
+        )
         self._learning = threading.Thread(target=self._learn_loop, name="learn", daemon=True)
 
     def _load_model(self, path: Path) -> InferenceModel:
@@ -157,8 +169,8 @@ class Daemon:
             batch=self.config.serving.batch,
             publish=self._publish_predictions,
             sample_id=self._sample_id,
-            on_outcome=lambda passed: self._later(lambda: self._probation_ended(passed)),
-            on_failed=lambda served, why: self._later(lambda: self._champion_failed(served, why)),
+            on_outcome=self._on_outcome,
+            on_failed=self._on_failed,
             beat=lambda: self.watchdog.beat("serve"),
         )
 
@@ -218,6 +230,13 @@ class Daemon:
 
     # ---- learning and promotion ------------------------------------------------------------
 
+    def _on_outcome(self, passed: bool) -> None:
+        version = self.server.champion.version
+        self._later(lambda: self.succession.probation_ended(version, passed))
+
+    def _on_failed(self, served: Served, reason: str) -> None:
+        self._later(lambda: self.succession.champion_failed(served.version, reason))
+
     def _later(self, action: Callable[[], None]) -> None:
         """Leave an action to the learning thread: the serving thread must not wait for it."""
         self._outcomes.append(action)
@@ -231,14 +250,19 @@ class Daemon:
                 self._settle()
                 result = self.learner.step(self._take_options())
                 if result is not None:
-                    self._settle()
-                    self._promote(result)
-                    self.samples.protect(result["memory"])
-                    self.registry.set_value("consumed", self.learner.consumed)
-                    self._publish_states()
+                    self._learned(result)
             except Exception:
                 log.exception("learning_failed")
                 self._stop.wait(LEARN_IDLE)
+
+    def _learned(self, result: dict[str, Any]) -> None:
+        """A run has ended well: judge its candidate and remember how far it came."""
+        served = self.succession.consider(result)
+        self.samples.protect(result["memory"])
+        self.registry.set_value("consumed", self.learner.consumed)
+        self._publish_states()
+        if served is not None and self.config.report.weights:
+            self._publish_weights(served.version)
 
     def _settle(self) -> None:
         while self._outcomes:
@@ -247,31 +271,6 @@ class Daemon:
     def _take_options(self) -> dict[str, Any]:
         options, self._options = self._options, {}
         return options
-
-    def _promote(self, result: dict[str, Any]) -> None:
-        with self._promotion:
-            champion = self.server.champion
-            verdict, served = self.promoter.consider(result, champion)
-            if served is None:
-                self.reporter.event("candidate_rejected", {"run": result["run"], **verdict.as_dict()})
-                return
-            try:
-                self.promoter.crown(served, "; ".join(verdict.reasons))
-            except StorageError as problem:
-                self.reporter.event("candidate_rejected", {"run": result["run"], "reasons": [problem.line()]})
-                return
-            self.server.swap(served)
-        self.reporter.event(
-            "model_promoted",
-            {
-                "version": served.version,
-                "parent": champion.version,
-                "run": result["run"],
-                **verdict.as_dict(),
-            },
-        )
-        if self.config.report.weights:
-            self._publish_weights(served.version)
 
     def _publish_weights(self, version: int) -> None:
         from edged.mqtt import weights
@@ -282,35 +281,6 @@ class Daemon:
         for number, chunk in enumerate(chunks):
             self.session.publish(self.topics.weights(version, number), chunk, qos=1)
         self.session.publish(self.topics.weights(version, "manifest"), manifest, qos=1)
-
-    def _probation_ended(self, passed: bool) -> None:
-        version = self.server.champion.version
-        if passed:
-            self.promoter.confirm(version)
-            return
-        self._roll_back("probation failed: live quality fell below its predecessor's")
-
-    def _champion_failed(self, served: Served, why: str) -> None:
-        """The serving loop has gone back by itself; make it durable."""
-        with self._promotion:
-            back = self.promoter.rollback(served.version, why, to=self.server.champion.version)
-        self.reporter.event("model_rolled_back", {"from": served.version, "to": back.version, "reason": why})
-        self._publish_states()
-
-    def _roll_back(self, reason: str, to: int | None = None) -> dict[str, Any]:
-        with self._promotion:
-            failing = self.server.champion.version
-            previous = self.server.previous
-            if to is None and previous is not None and previous.version < failing:
-                to = previous.version
-            if to == failing:
-                raise RefusedError("that version is being served already", where=f"version {to}")
-            served = self.promoter.rollback(failing, reason, to=to)
-            self.server.swap(served, watch=False)
-        change = {"from": failing, "to": served.version, "reason": reason}
-        self.reporter.event("model_rolled_back", change)
-        self._publish_states()
-        return change
 
     # ---- commands --------------------------------------------------------------------------
 
@@ -328,20 +298,18 @@ class Daemon:
         self._options = options
         self.learner.triggers.commanded = True
         self._learn_wake.set()
-        return {"state": "accepted", "new_samples": self._new_labelled()}
-
-    def _new_labelled(self) -> int:
-        counters = self.samples.counters()
-        return max(0, counters.last_seq - self.learner.consumed)
+        return {"state": "accepted", "new_samples": self.selfreport.new_labelled()}
 
     def _command_rollback(self, request: dict[str, Any]) -> dict[str, Any]:
         to = request.get("version")
         if to is not None and (isinstance(to, bool) or not isinstance(to, int)):
             raise ConfigError(f"{to!r} is no version number", where="version")
-        return self._roll_back("command", to)
+        change = self.succession.roll_back("command", to)
+        self._publish_states()
+        return change
 
     def _command_status(self, _: dict[str, Any]) -> dict[str, Any]:
-        return self.status()
+        return self.selfreport.status()
 
     def _answer(self, command: str, payload: bytes, delivery: Any) -> None:
         if delivery.response_topic:
@@ -351,102 +319,19 @@ class Daemon:
 
     # ---- reporting -------------------------------------------------------------------------
 
-    def status(self) -> dict[str, Any]:
-        """The summary of `edged status` and `request/status`."""
-        counters = self.samples.counters()
-        champion = self.server.champion
-        runs = self.registry.runs(1)
-        return {
-            "state": "degraded" if self.ingest.problem else "online",
-            "problem": self.ingest.problem,
-            "version": __version__,
-            "boot": self.boot,
-            "samples": counters.samples,
-            "labels": counters.labels,
-            "quarantined": counters.quarantined,
-            "evicted": counters.evicted,
-            "model": {"version": champion.version, "quality": self.server.live_quality()},
-            "training": {
-                "runs": self.learner.trainings,
-                "last": asdict(runs[0]) if runs else None,
-                "progress": self.learner.progress,
-            },
-            "outbox": {"pending": self.session.pending},
-            "engine": self.learner.engine,
-        }
-
     def _online(self) -> None:
         self.reporter.birth()
         self._publish_states()
 
-    def _publish_states(self) -> None:
-        champion = self.server.champion
-        record, reign = self.registry.get(champion.version), self.registry.reign()
-        self.reporter.state(
-            "model",
-            {
-                "version": champion.version,
-                "since": reign.ts if reign else None,
-                "parent": record.parent,
-                "source": record.source,
-                "metrics": {k: v for k, v in record.metrics.items() if k != "scale"},
-            },
-        )
-        self.reporter.state(
-            "training",
-            {
-                "engine": self.learner.engine,
-                "runs": self.learner.trainings,
-                "failures": self.learner.failures,
-                "promotions": self.promoter.promotions,
-                "rejections": self.promoter.rejections,
-                "rollbacks": self.promoter.rollbacks,
-            },
-        )
-        counters = self.samples.counters()
-        self.reporter.state(
-            "buffer",
-            {
-                "rows": counters.rows,
-                "bytes": counters.bytes,
-                "evicted": counters.evicted,
-                "problem": self.ingest.problem,
-            },
-        )
-
     def _report(self) -> None:
         """The periodic job: metrics, states, and what `edged status` reads when nobody answers."""
-        counters = self.samples.counters()
-        vitals = self._vitals.read()
-        self.reporter.metrics(
-            {
-                "uptime_s": round(self.clock.monotonic() - self._started, 1),
-                "ingest": {
-                    "samples": counters.samples,
-                    "per_s": self._rate.of(counters.samples, self.clock.monotonic()),
-                    "waiting": self.ingest.waiting,
-                    "redelivered": self.ingest.redelivered,
-                    "failed_commits": self.ingest.failed_commits,
-                },
-                "buffer": {"rows": counters.rows, "bytes": counters.bytes, "evicted": counters.evicted},
-                "quarantine": counters.quarantined,
-                "training": {
-                    "runs": self.learner.trainings,
-                    "failures": self.learner.failures,
-                    "running": self.learner.progress,
-                    "new": self._new_labelled(),
-                },
-                "model": self.server.champion.version,
-                "live": self.server.live_quality(),
-                "predictions": self.server.predictions,
-                "latency": self.serving.latencies.percentiles(),
-                "outbox": {"pending": self.session.pending},
-                "host": vitals.as_dict(),
-            }
-        )
+        self.reporter.metrics(self.selfreport.metrics())
         self._publish_states()
-        self.registry.set_value("status", self.status())
-        self.notifier.status(f"serving model {self.server.champion.version}, {counters.samples} samples")
+        self.registry.set_value("status", self.selfreport.status())
+        self.notifier.status(f"serving model {self.server.champion.version}")
+
+    def _publish_states(self) -> None:
+        self.selfreport.states(self.reporter)
 
     # ---- life ------------------------------------------------------------------------------
 
@@ -470,6 +355,26 @@ class Daemon:
         self.learner.triggers.scheduled = True
         self._learn_wake.set()
 
+    def reload(self, path: Path) -> None:
+        """Read the configuration again: the log level is applied, other changes are named.
+
+        A configuration that cannot be used changes nothing.
+        """
+        self.notifier.reloading()
+        try:
+            config = configfile.load(path)
+        except ConfigError as problem:
+            log.error("reload_refused", problem=problem.line())
+        else:
+            logs.configure(config.log.level, config.log.format)
+            changed = [
+                name
+                for name in type(config).model_fields
+                if name not in ("log", "model") and getattr(config, name) != getattr(self.config, name)
+            ]
+            log.info("reloaded", level=config.log.level, needs_restart=changed)
+        self.notifier.ready()
+
     def stop(self) -> None:
         """Orderly: no new messages, what is here committed and answered, trainer ended, goodbye said."""
         self.notifier.stopping()
@@ -483,24 +388,12 @@ class Daemon:
         self._learning.join(8.0)
         self.learner.process.close()
         self.reporter.farewell()
-        self.registry.set_value("status", {**self.status(), "state": "stopped"})
+        self.registry.set_value("status", {**self.selfreport.status(), "state": "stopped"})
         self.session.stop()
         self.samples.close()
         self._reader.close()
         self.registry.close()
         self._lock.release()
-
-
-class _Rate:
-    """Events a second between two readings of a counter."""
-
-    def __init__(self, monotonic: float) -> None:
-        self._at, self._count = monotonic, 0
-
-    def of(self, count: int, monotonic: float) -> float:
-        elapsed, more = monotonic - self._at, count - self._count
-        self._at, self._count = monotonic, count
-        return round(more / elapsed, 2) if elapsed > 0 else 0.0
 
 
 def _bundle_path(config: Config) -> Path:
@@ -534,9 +427,10 @@ def run(path: Path) -> int:
     logs.configure(config.log.level, config.log.format)
     notifier = Notifier()
     daemon = Daemon(config, notifier)
-    ended = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
+    # A queue, because SIGHUP and SIGTERM may come while the other is being handled.
+    signals: queue.SimpleQueue[int] = queue.SimpleQueue()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda got, _: signals.put(got))
     daemon.start()
     log.info(
         "running",
@@ -545,7 +439,8 @@ def run(path: Path) -> int:
         pid=os.getpid(),
         model=daemon.server.champion.version,
     )
-    ended.wait()
+    while signals.get() == signal.SIGHUP:
+        daemon.reload(path)
     log.info("stopping")
     daemon.stop()
     return 0

@@ -125,7 +125,15 @@ def serve(orders: Orders) -> int:
             say(trainee.run(RunRequest(**order)))
             code = 0
         except NoDataError as problem:
-            say({"type": "error", "run": order["run"], "what": problem.line(), "reason": "no_data"})
+            say(
+                {
+                    "type": "error",
+                    "run": order["run"],
+                    "what": problem.line(),
+                    "reason": "no_data",
+                    "consumed": trainee.consumed,
+                }
+            )
         except EdgedError as problem:
             say(
                 {

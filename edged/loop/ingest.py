@@ -165,6 +165,7 @@ class Ingest:
         self.redelivered = 0
         self.failed_commits = 0
         self.problem: str | None = None
+        self.lag: float | None = None
         self.paused = False
 
     # ---- the network thread's side ---------------------------------------------------------
@@ -249,6 +250,8 @@ class Ingest:
         self._redelivery.stored([r.packet for r in group.rejected])
         self._acknowledge(deliveries)
         self.problem = None
+        if batch is not None:
+            self.lag = round(float(batch.ingested[-1] - batch.ts[-1]), 3)
         self._after_commit(batch, updates, group.rejected)
 
     def _after_commit(

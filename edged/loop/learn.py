@@ -25,6 +25,16 @@ if TYPE_CHECKING:
 log = get_logger("edged.learn")
 
 Message = dict[str, Any]
+
+
+class NothingNewError(NoDataError):
+    """The trainer has learned everything up to label position `consumed`."""
+
+    def __init__(self, what: str, consumed: int) -> None:
+        self.consumed = consumed
+        super().__init__(what)
+
+
 KILL_AFTER = 5.0
 
 
@@ -52,7 +62,7 @@ class TrainerProcess:
 
         Raises
         ------
-        NoDataError
+        NothingNewError
             When nothing is new.
         UnavailableError
             When the engine is missing on this machine.
@@ -152,7 +162,7 @@ class TrainerProcess:
     def _raise(self, message: Message) -> None:
         what, reason = message["what"], message.get("reason")
         if reason == "no_data":
-            raise NoDataError(what)
+            raise NothingNewError(what, message["consumed"])
         self._end()
         if reason == "UnavailableError":
             raise UnavailableError(what)
@@ -282,7 +292,8 @@ class Learner:
         result: Message | None = None
         try:
             result = self.process.run({"run": run, "trigger": trigger, **options}, self._on_message)
-        except NoDataError as problem:
+        except NothingNewError as problem:
+            self.consumed = problem.consumed
             self._close(run, "no_data", {"error": problem.line()})
         except (TrainingError, UnavailableError, ConfigError) as problem:
             self.failures += 1

@@ -13,7 +13,7 @@ from edged.domain.outputs import answers, errors, unit_scale
 from edged.domain.protocols import Served
 from edged.errors import EdgedError, ModelError, RefusedError, StorageError
 from edged.logs import get_logger
-from edged.storage.files import verify_directory
+from edged.storage.files import remove, verify_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,6 +80,7 @@ class Promoter:
         ModelError
             When not even the bundle's base model can be loaded.
         """
+        self._clear_candidates()
         champion = self._registry.champion()
         for version in self._registry.best_loadable():
             try:
@@ -91,6 +92,12 @@ class Promoter:
                 self._registry.set_champion(version, "the champion could not be loaded", self._clock.now())
             return served
         return self._install_base(base_model)
+
+    def _clear_candidates(self) -> None:
+        """What an earlier process left before the gate: the next run makes a newer one."""
+        if self._staging.is_dir():
+            for left in self._staging.iterdir():
+                remove(left)
 
     def _install_base(self, base_model: Path) -> Served:
         staging = self._staging / ".staging-bundle"
@@ -131,6 +138,7 @@ class Promoter:
             what = problem.line() if isinstance(problem, EdgedError) else str(problem)
             verdict: Verdict = refuse(f"verification failed: {what}")
             self._rejected(result, verdict, None)
+            remove(folder)
             return verdict, None
         verdict, scale = self._judge(model, champion, first=first)
         verdict = Verdict(verdict.accepted, verdict.reasons, verdict.numbers | {"latency_s": seconds})

@@ -142,6 +142,11 @@ class Trainee:
         self._report({"type": "checkpoint", "generation": self._generation, "step": self._state.step})
         return self._generation
 
+    @property
+    def consumed(self) -> int:
+        """Position in label order up to which everything has been learned."""
+        return self._state.consumed
+
     # ---- a run -----------------------------------------------------------------------------
 
     def run(self, request: RunRequest) -> dict[str, Any]:
@@ -165,6 +170,11 @@ class Trainee:
             self._checkpoint()
         try:
             losses, skipped = self._learn(new, careful=False)
+        except NoDataError:
+            # Not one of these samples can be learned from; they must not be tried again for ever.
+            self._state.consumed, self._state.plan = self._state.plan.upto, None
+            self._checkpoint()
+            raise
         except NonFiniteError as problem:
             self._report(
                 {"type": "note", "what": f"{problem.what}; going back to generation {self._generation}"}

@@ -1,0 +1,162 @@
+"""What the daemon says of itself: the status summary, the retained states and the periodic metrics."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from edged import __version__
+
+if TYPE_CHECKING:
+    from edged.clock import Clock
+    from edged.host.vitals import VitalsReader
+    from edged.loop.ingest import Ingest
+    from edged.loop.learn import Learner
+    from edged.loop.promote import Promoter
+    from edged.loop.report import Reporter
+    from edged.loop.serve import Server, ServingLoop
+    from edged.mqtt.session import Session
+    from edged.storage.registry import Registry
+    from edged.storage.samples import SampleLog
+
+
+class SelfReport:
+    """Reads the parts of a running daemon; changes none of them."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        boot: int,
+        samples: SampleLog,
+        registry: Registry,
+        server: Server,
+        serving: ServingLoop,
+        learner: Learner,
+        promoter: Promoter,
+        ingest: Ingest,
+        session: Session,
+        vitals: VitalsReader,
+    ) -> None:
+        self._clock = clock
+        self._boot = boot
+        self._samples = samples
+        self._registry = registry
+        self._server = server
+        self._serving = serving
+        self._learner = learner
+        self._promoter = promoter
+        self._ingest = ingest
+        self._session = session
+        self._vitals = vitals
+        self._started = clock.monotonic()
+        self._rate = _Rate(self._started)
+
+    def status(self) -> dict[str, Any]:
+        """The summary of `edged status` and `request/status`."""
+        counters = self._samples.counters()
+        champion, reign = self._server.champion, self._registry.reign()
+        runs = self._registry.runs(1)
+        return {
+            "state": "degraded" if self._ingest.problem else "online",
+            "problem": self._ingest.problem,
+            "version": __version__,
+            "boot": self._boot,
+            "samples": counters.samples,
+            "labels": counters.labels,
+            "quarantined": counters.quarantined,
+            "evicted": counters.evicted,
+            "model": {
+                "version": champion.version,
+                "since": reign.ts if reign else None,
+                "quality": self._server.live_quality(),
+            },
+            "training": {
+                "runs": self._learner.trainings,
+                "last": asdict(runs[0]) if runs else None,
+                "progress": self._learner.progress,
+            },
+            "outbox": {"pending": self._session.pending},
+            "engine": self._learner.engine,
+        }
+
+    def new_labelled(self) -> int:
+        """Labelled samples that came after the last run, holdout included."""
+        return max(0, self._samples.counters().last_seq - self._learner.consumed)
+
+    def states(self, reporter: Reporter) -> None:
+        """Publish the retained states that have changed."""
+        champion = self._server.champion
+        record, reign = self._registry.get(champion.version), self._registry.reign()
+        reporter.state(
+            "model",
+            {
+                "version": champion.version,
+                "since": reign.ts if reign else None,
+                "parent": record.parent,
+                "source": record.source,
+                "metrics": {name: value for name, value in record.metrics.items() if name != "scale"},
+            },
+        )
+        reporter.state(
+            "training",
+            {
+                "engine": self._learner.engine,
+                "runs": self._learner.trainings,
+                "failures": self._learner.failures,
+                "promotions": self._promoter.promotions,
+                "rejections": self._promoter.rejections,
+                "rollbacks": self._promoter.rollbacks,
+            },
+        )
+        counters = self._samples.counters()
+        reporter.state(
+            "buffer",
+            {
+                "rows": counters.rows,
+                "bytes": counters.bytes,
+                "evicted": counters.evicted,
+                "problem": self._ingest.problem,
+            },
+        )
+
+    def metrics(self) -> dict[str, Any]:
+        """Counters and gauges of this moment."""
+        counters, now = self._samples.counters(), self._clock.monotonic()
+        return {
+            "uptime_s": round(now - self._started, 1),
+            "ingest": {
+                "samples": counters.samples,
+                "per_s": self._rate.of(counters.samples, now),
+                "lag_s": self._ingest.lag,
+                "waiting": self._ingest.waiting,
+                "redelivered": self._ingest.redelivered,
+                "failed_commits": self._ingest.failed_commits,
+            },
+            "buffer": {"rows": counters.rows, "bytes": counters.bytes, "evicted": counters.evicted},
+            "quarantine": counters.quarantined,
+            "training": {
+                "runs": self._learner.trainings,
+                "failures": self._learner.failures,
+                "running": self._learner.progress,
+                "new": self.new_labelled(),
+            },
+            "model": self._server.champion.version,
+            "live": self._server.live_quality(),
+            "predictions": self._server.predictions,
+            "latency": self._serving.latencies.percentiles(),
+            "outbox": {"pending": self._session.pending, "dropped": self._session.dropped},
+            "host": self._vitals.read().as_dict(),
+        }
+
+
+class _Rate:
+    """Events a second between two readings of a counter."""
+
+    def __init__(self, monotonic: float) -> None:
+        self._at, self._count = monotonic, 0
+
+    def of(self, count: int, monotonic: float) -> float:
+        elapsed, more = monotonic - self._at, count - self._count
+        self._at, self._count = monotonic, count
+        return round(more / elapsed, 2) if elapsed > 0 else 0.0

@@ -35,8 +35,9 @@ lint: setup
 check: lint system-packages ## lint, types, import contracts and the fast tests
 	@$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
 
-bench: setup system-packages ## run every benchmark, one JSON object each
-	@for program in benchmarks/[a-z]*.py; do echo "== $$program"; $(BIN)/python "$$program" --json; done
+bench: setup system-packages ## run every benchmark; results go to benchmarks/results
+	@for program in benchmarks/[a-z]*.py; do echo "== $$program"; \
+	$(BIN)/python "$$program" --json --out "benchmarks/results/$$(basename $$program .py).json"; done
 
 clean: ## remove .venv and everything that tools leave behind; never a state directory
 	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -3,7 +3,7 @@
 The real daemon as a process, serving the standard network for 16 features, fed by a publisher process.
 Memory is the resident set of the daemon process (VmRSS); trainers are processes of their own and end.
 
-`python benchmarks/footprint.py [--messages N] [--swaps N] [--json]`
+`python benchmarks/footprint.py [--messages N] [--swaps N] [--json] [--out FILE]`
 """
 
 from __future__ import annotations
@@ -181,10 +181,19 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=100_000)
     parser.add_argument("--swaps", type=int, default=20)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--out", type=Path, help="write the result to this file, too")
     args = parser.parse_args()
     rows = measure(args.messages, args.swaps)
+    result = {
+        "benchmark": "footprint",
+        "command": " ".join(["python", "benchmarks/footprint.py", *sys.argv[1:]]),
+        "cpus": os.cpu_count(),
+        "rows": rows,
+    }
+    if args.out is not None:
+        args.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     if args.json:
-        print(json.dumps({"benchmark": "footprint", "cpus": os.cpu_count(), "rows": rows}))
+        print(json.dumps(result))
         return
     for row in rows:
         print("  ".join(f"{name} {value}" for name, value in row.items()))

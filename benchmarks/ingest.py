@@ -3,12 +3,13 @@
 Every consumer drains the same messages from a queue that mosquitto holds for it (QoS 1, persistent
 session, the same Receive Maximum), one after the other, in several rounds:
 
-* `bare paho`: paho's callback counts; paho acknowledges by itself.
+* `bare paho 5`, `bare paho 3.1.1`: paho's callback counts; paho acknowledges by itself. Ratios are
+  to the faster of the two in the same round.
 * `to durable storage`: session, codec, group commit (`synchronous=FULL`), acknowledgement after it.
 * `with prediction and publishing`: the real daemon as a process; timed by a subscriber between the
   first and the last prediction that it receives.
 
-`python benchmarks/ingest.py [--messages N] [--rounds R] [--json]`
+`python benchmarks/ingest.py [--messages N] [--rounds R] [--json] [--out FILE]`
 """
 
 from __future__ import annotations
@@ -37,7 +38,12 @@ from edged.demo.broker import EmbeddedBroker
 FEATURES = 16
 RECEIVE_MAXIMUM = 2000
 TOPIC = "bench/#"
-BARE, INGEST, DAEMON = "bare paho", "to durable storage", "with prediction and publishing"
+BARE5, BARE3, INGEST, DAEMON = (
+    "bare paho 5",
+    "bare paho 3.1.1",
+    "to durable storage",
+    "with prediction and publishing",
+)
 
 
 def connect_properties() -> Properties:
@@ -49,6 +55,12 @@ def connect_properties() -> Properties:
 
 def client(client_id: str) -> mqtt.Client:
     return mqtt.Client(CallbackAPIVersion.VERSION2, client_id=client_id, protocol=mqtt.MQTTv5)
+
+
+def client_3(client_id: str) -> mqtt.Client:
+    return mqtt.Client(
+        CallbackAPIVersion.VERSION2, client_id=client_id, protocol=mqtt.MQTTv311, clean_session=False
+    )
 
 
 def reserve(port: int, client_id: str) -> None:
@@ -85,7 +97,7 @@ def fill(port: int, count: int, start: int) -> None:
     one.loop_stop()
 
 
-def drain_bare(port: int, count: int) -> None:
+def drain_bare(port: int, count: int, protocol: str) -> None:
     """A consumer process: prints seconds from the first to the last message."""
     done = threading.Event()
     seen: list[float] = [0, 0.0]
@@ -97,9 +109,12 @@ def drain_bare(port: int, count: int) -> None:
         if seen[0] == count:
             done.set()
 
-    one = client("bench-bare")
+    one = client("bench-bare-5") if protocol == "5" else client_3("bench-bare-3")
     one.on_message = on_message
-    one.connect("127.0.0.1", port, clean_start=False, properties=connect_properties())
+    if protocol == "5":
+        one.connect("127.0.0.1", port, clean_start=False, properties=connect_properties())
+    else:
+        one.connect("127.0.0.1", port)
     one.loop_start()
     if not done.wait(120):
         raise SystemExit(f"only {seen[0]} of {count} came")
@@ -207,28 +222,31 @@ def consumer(name: str, port: int, count: int) -> float:
 
 
 def measure(messages: int, rounds: int) -> list[dict[str, Any]]:
-    rates: dict[str, list[float]] = {BARE: [], INGEST: [], DAEMON: []}
+    rates: dict[str, list[float]] = {BARE5: [], BARE3: [], INGEST: [], DAEMON: []}
     with EmbeddedBroker("mosquitto") as broker, tempfile.TemporaryDirectory() as folder:
         daemon = Daemon(broker.port, Path(folder))
-        for name in ("bench-bare", "bench-ingest", "bench-daemon"):
+        for name in ("bench-bare-5", "bench-bare-3", "bench-ingest", "bench-daemon"):
             reserve(broker.port, name)
         for number in range(rounds):
             fill(broker.port, messages, number * messages)
-            rates[BARE].append(messages / consumer("bare", broker.port, messages))
+            rates[BARE5].append(messages / consumer("bare5", broker.port, messages))
+            rates[BARE3].append(messages / consumer("bare3", broker.port, messages))
             rates[INGEST].append(messages / consumer("ingest", broker.port, messages))
             rates[DAEMON].append(messages / daemon.drain(messages))
             sys.stderr.write(
                 f"round {number + 1}: " + ", ".join(f"{n} {r[-1]:,.0f}/s" for n, r in rates.items()) + "\n"
             )
+    fastest = [max(pair) for pair in zip(rates[BARE5], rates[BARE3], strict=True)]
     return [
         {
             "what": name,
             "msgs_per_s": round(statistics.median(found)),
-            "ratio_to_bare_paho": round(statistics.median(
-                r / b for r, b in zip(found, rates[BARE], strict=True)), 3),
+            "ratio_to_bare_paho": round(
+                statistics.median(rate / bare for rate, bare in zip(found, fastest, strict=True)), 3
+            ),
         }
         for name, found in rates.items()
-    ]  # fmt: skip
+    ]
 
 
 def main() -> None:
@@ -238,16 +256,27 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--consumer", choices=("bare", "ingest"), help=argparse.SUPPRESS)
+    parser.add_argument("--out", type=Path, help="write the result to this file, too")
+    parser.add_argument("--consumer", choices=("bare5", "bare3", "ingest"), help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.consumer:
-        (drain_bare if args.consumer == "bare" else drain_ingest)(args.port, args.messages)
+        if args.consumer == "ingest":
+            drain_ingest(args.port, args.messages)
+        else:
+            drain_bare(args.port, args.messages, args.consumer.removeprefix("bare"))
         return
     rows = measure(args.messages, args.rounds)
+    result = {
+        "benchmark": "ingest",
+        "command": " ".join(["python", "benchmarks/ingest.py", *sys.argv[1:]]),
+        "cpus": os.cpu_count(),
+        "rows": rows,
+    }
+    if args.out is not None:
+        args.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     if args.json:
-        print(json.dumps({"benchmark": "ingest", "messages": args.messages, "rounds": args.rounds,
-                          "cpus": os.cpu_count(), "rows": rows}))  # fmt: skip
+        print(json.dumps(result))
         return
     for row in rows:
         print(f"{row['what']:<32} {row['msgs_per_s']:>8,}/s   {row['ratio_to_bare_paho']:.2f} of bare paho")

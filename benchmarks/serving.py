@@ -8,7 +8,7 @@ loads and warms up a model from the registry on another thread, as the daemon do
 `added_us` of the swaps: the worst prediction within 20 ms of any swap, less the worst of as many
 windows of the same length in the idle blocks.
 
-`python benchmarks/serving.py [--rate N] [--seconds S] [--rounds R] [--json]`
+`python benchmarks/serving.py [--rate N] [--seconds S] [--rounds R] [--json] [--out FILE]`
 """
 
 from __future__ import annotations
@@ -243,11 +243,20 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--out", type=Path, help="write the result to this file, too")
     args = parser.parse_args()
     logs.configure("error", "auto")
     rows = measure(args.seconds, args.rate, args.rounds)
+    result = {
+        "benchmark": "serving",
+        "command": " ".join(["python", "benchmarks/serving.py", *sys.argv[1:]]),
+        "cpus": os.cpu_count(),
+        "rows": rows,
+    }
+    if args.out is not None:
+        args.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     if args.json:
-        print(json.dumps({"benchmark": "serving", "rate": args.rate, "cpus": os.cpu_count(), "rows": rows}))
+        print(json.dumps(result))
         return
     for row in rows:
         print("  ".join(f"{name} {value}" for name, value in row.items()))

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from pathlib import Path
@@ -36,22 +37,23 @@ app.add_typer(model_app, name="model")
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="configuration file (YAML)")]
 AsJson = Annotated[bool, typer.Option("--json", help="one JSON object on stdout")]
 
+# Typer has click inside or beside it, depending on its version: the base of all its usage errors.
+_UsageProblem: Any = typer.BadParameter.__mro__[2]
+
 
 def main() -> int:
     """Entry point: errors become one line and an exit code."""
-    import click
-
     try:
         code = app(standalone_mode=False)
     except EdgedError as problem:
         sys.stderr.write(f"edged: {problem.line()}\n")
         return problem.exit_code
-    except click.exceptions.Exit as ended:
+    except typer.Exit as ended:
         return ended.exit_code
-    except click.ClickException as problem:
-        problem.show()
+    except _UsageProblem as problem:
+        _show_usage(problem)
         return 2
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         sys.stderr.write("edged: interrupted\n")
         return 130
     except BrokenPipeError:
@@ -60,8 +62,28 @@ def main() -> int:
     return code if isinstance(code, int) else 0
 
 
+def _show_usage(problem: Any) -> None:
+    """One line on what is wrong; a command without anything shows its help instead."""
+    message = problem.format_message()
+    if "\n" in message:
+        problem.show()
+        return
+    context = getattr(problem, "ctx", None)
+    where = context.command_path if context is not None else "edged"
+    sys.stderr.write(f"{where}: {message.rstrip('.')} (see `{where} --help`)\n")
+
+
 def _print_json(values: Any) -> None:
-    sys.stdout.write(json.dumps(values, separators=(",", ":"), default=str) + "\n")
+    sys.stdout.write(json.dumps(_plain(values), separators=(",", ":"), default=str) + "\n")
+
+
+def _plain(values: Any) -> Any:
+    """With null for what JSON has no number for."""
+    if isinstance(values, float) and not math.isfinite(values):
+        return None
+    if isinstance(values, dict):
+        return {key: _plain(value) for key, value in values.items()}
+    return [_plain(value) for value in values] if isinstance(values, list | tuple) else values
 
 
 def _load(path: Path, *, quiet: bool = True) -> Any:
@@ -125,6 +147,8 @@ def train(
     with TrainingProgress() as progress:
         result = train_once(_load(config), resume=resume, on_progress=progress.update)
     _print_json(result) if as_json else show_training(result)
+    if not result["verdict"]["accepted"]:
+        raise typer.Exit(3)
 
 
 @app.command()
@@ -143,7 +167,7 @@ def evaluate(
     pretrain: Annotated[
         int | None, typer.Option("--pretrain", min=20, help="rows of pre-training; 10 %")
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="everything random follows from it")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="everything random follows from it")] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Replay a recorded stream through the whole loop on a virtual clock, prequentially."""
@@ -154,7 +178,7 @@ def evaluate(
     with ReplayProgress() as progress:
         report = evaluation.run(_load(config), data, options, out, progress.update)
     if out is not None:
-        (out / "report.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        (out / "report.json").write_text(json.dumps(_plain(report), indent=1) + "\n", encoding="utf-8")
     _print_json(report) if as_json else show_evaluation(report)
 
 
@@ -162,7 +186,7 @@ def evaluate(
 def demo(
     seconds: Annotated[int, typer.Option("--seconds", min=10, max=3600, help="how long it runs")] = 60,
     data: Annotated[Path | None, typer.Option("--data", help="replay this recorded stream instead")] = None,
-    seed: Annotated[int, typer.Option("--seed", help="of the simulated plant")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="of the simulated plant")] = 0,
     as_json: AsJson = False,
 ) -> None:
     """The main job with nothing set up: broker, plant, daemon and trainer, live in the terminal."""
@@ -248,7 +272,7 @@ def model_new(
     out: Annotated[Path, typer.Option("-o", help="file to write")],
     outputs: Annotated[int | None, typer.Option("--outputs", min=1, help="classes or targets (mlp)")] = None,
     hidden: Annotated[str, typer.Option("--hidden", help="hidden layers, such as 64,32")] = "64,32",
-    seed: Annotated[int, typer.Option("--seed", help="of the initial weights")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="of the initial weights")] = 0,
 ) -> None:
     """Build a small network without PyTorch."""
     from edged.artifacts.commands import new_model

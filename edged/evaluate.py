@@ -12,7 +12,8 @@ import resource
 import tempfile
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +86,7 @@ def shape_stream(recorded: Recorded, config: Config, options: Options) -> Stream
         When widths, labels or lengths do not fit.
     """
     schema = config.stream.to_schema()
+    recorded = _named_columns(recorded, schema)
     n, width = recorded.x.shape
     if width != schema.width:
         raise ConfigError(
@@ -109,10 +111,34 @@ def shape_stream(recorded: Recorded, config: Config, options: Options) -> Stream
     return Stream(recorded.x, y, t, recorded.key or ["stream"] * n, arrives, truth)
 
 
+def _named_columns(recorded: Recorded, schema: Schema) -> Recorded:
+    """The stream's features by name, where the recording has names; else by position."""
+    found = [name for name in schema.names if name in recorded.names]
+    if not found:
+        return recorded
+    if len(found) < len(schema.names):
+        missing = next(name for name in schema.names if name not in found)
+        raise ConfigError(
+            f"the data has no column {missing!r}",
+            where="stream.features",
+            remedy=f"it has {', '.join(recorded.names)}",
+        )
+    columns = [recorded.names.index(name) for name in found]
+    return replace(recorded, x=np.ascontiguousarray(recorded.x[:, columns]), names=schema.names)
+
+
 def _targets(
     recorded: Recorded, schema: Schema, config: Config
 ) -> tuple[NDArray[np.float32], NDArray[np.float64] | None]:
     """Targets `(n, targets)`, and the recorded truth where it serves for scoring only."""
+    if recorded.classes and schema.task in ("regress", "reconstruct"):
+        raise ConfigError(
+            f"the data has labels such as {recorded.classes[0]!r}, task {schema.task} needs numbers",
+            where="stream.task",
+            remedy=f"set classes: [{', '.join(recorded.classes)}]"
+            if schema.task == "regress"
+            else "write 0 for normal and 1 for anomalous",
+        )
     if schema.labels_itself:
         truth = (
             None
@@ -131,11 +157,12 @@ def _targets(
                 future[line[-1 - horizon]] = recorded.x[i, columns]
         return future, None
     y = np.asarray(_by_name(recorded, schema), np.float32).reshape(len(recorded.x), -1)
-    if schema.task != "classify" and y.shape[1] != schema.targets:
+    if y.shape[1] != schema.targets:
+        classify = schema.task == "classify"
         raise ConfigError(
             f"the data has {y.shape[1]} targets, the stream {schema.targets}",
-            where="stream.targets",
-            remedy=f"set targets: {y.shape[1]}",
+            where="--data" if classify else "stream.targets",
+            remedy="give one class a row" if classify else f"set targets: {y.shape[1]}",
         )
     return y, None
 
@@ -177,7 +204,7 @@ class Replay:
         self._on_progress = on_progress
         self.schema = config.stream.to_schema()
         config = _in_folder(config, folder, options.seed)
-        self.config = config = with_bundle(config, _statistics(self.schema, stream, pretrain))
+        self.config = config = with_bundle(config, _statistics(config, stream, pretrain))
         self._clock = VirtualClock(float(stream.t[0]))
         self.events: list[dict[str, Any]] = []
         with ExitStack() as stack:
@@ -192,7 +219,8 @@ class Replay:
         self.answers = np.zeros((len(stream), width), np.float32)
         self.versions = np.zeros(len(stream), np.int64)
         self.labels_used = 0
-        self._next_schedule = float(stream.t[pretrain]) + (config.training.every or float("inf"))
+        self._started = float(stream.t[pretrain])
+        self._next_schedule = self._after(self._started)
 
     def _open(self, stack: ExitStack, config: Config) -> None:
         folder = config.storage.dir
@@ -240,6 +268,19 @@ class Replay:
 
     _position = 0
 
+    def _after(self, moment: float) -> float:
+        """When the schedule fires next; runs missed in between are made up for once, as in the daemon."""
+        every, cron = self.config.training.every, self.config.training.cron
+        if cron is not None:
+            from apscheduler.triggers.cron import CronTrigger
+
+            after = datetime.fromtimestamp(moment + 1.0, timezone.utc)
+            due = CronTrigger.from_crontab(cron, timezone.utc).get_next_fire_time(None, after)
+            return float("inf") if due is None else float(due.timestamp())
+        if not every:
+            return float("inf")
+        return self._started + every * (max(0.0, (moment - self._started) // every) + 1.0)
+
     # ---- running ---------------------------------------------------------------------------
 
     def run(self) -> None:
@@ -252,6 +293,9 @@ class Replay:
         """
         with self._close:
             self.frozen = self._pre_train()
+            if self.schema.labels_itself:
+                # What is normal is known from here alone: the alarm's threshold follows from it.
+                self.answers[: self._pretrain] = self._answers_of(self.frozen)[: self._pretrain]
             position = self._pretrain
             while position < len(self._stream):
                 end = min(position + self._block(position), len(self._stream))
@@ -289,7 +333,7 @@ class Replay:
         if rules.new_labels is not None:
             need = max(1, rules.new_labels - self.learner.new())
         due = int(np.searchsorted(self._stream.t, self._next_schedule, side="left"))
-        return max(1, min(BLOCK, need, due - position if due > position else BLOCK))
+        return max(1, min(BLOCK, need, due - position + 1))
 
     def _replay(self, start: int, end: int) -> None:
         index = np.arange(start, end)
@@ -355,7 +399,7 @@ class Replay:
     def _learn(self) -> None:
         if self._clock.now() >= self._next_schedule:
             self.learner.triggers.scheduled = True
-            self._next_schedule += self.config.training.every or float("inf")
+            self._next_schedule = self._after(self._clock.now())
         result = self.learner.step()
         if result is None:
             return
@@ -410,24 +454,21 @@ class Replay:
         stream = self._stream
         if self.schema.labels_itself:
             return np.zeros_like(self.answers)
+        if self.schema.task == "forecast":
+            # The label that arrives with a sample is the sample's own value.
+            return stream.x[:, list(self.config.stream.forecast_columns)]
         known = stream.labelled.copy()
         known[: self._pretrain] = True
         newest = np.maximum.accumulate(np.where(known, np.arange(len(stream)), 0))
-        delay = self.config.stream.horizon - 1 if self.schema.task == "forecast" else self._options.delay
-        last = np.maximum(np.arange(len(stream)) - 1 - delay, 0)
-        last = np.minimum(newest[last], len(stream) - 1)
-        last[: self._pretrain + 1 + delay] = np.maximum(last[: self._pretrain + 1 + delay], 0)
-        return np.asarray(np.nan_to_num(stream.y[last]), np.float32)
+        # All labels of the pre-training part are known from its end on.
+        last = np.maximum(np.arange(len(stream)) - 1 - self._options.delay, self._pretrain - 1)
+        return stream.y[newest[last]]
 
     def _score(self, rows: NDArray[np.int64], answer: NDArray[np.float32]) -> dict[str, float]:
         if self.schema.labels_itself:
             if self._stream.truth is None:
                 return {"mean_score": float(answer[rows].mean())}
-            threshold = (
-                np.quantile(answer[: self._pretrain][answer[: self._pretrain, 0] > 0, 0], ALARM_QUANTILE)
-                if (answer[: self._pretrain] > 0).any()
-                else np.quantile(answer[rows, 0], ALARM_QUANTILE)
-            )
+            threshold = np.quantile(answer[: self._pretrain, 0], ALARM_QUANTILE)
             score = answer[rows, 0].astype(np.float64)
             return metrics.detection(self._stream.truth[rows], score, score > threshold)
         y = self._stream.y[rows].astype(np.float64)
@@ -474,15 +515,18 @@ def _in_folder(config: Config, folder: Path, seed: int) -> Config:
     return config.model_copy(update={"storage": storage, "training": training})
 
 
-def _statistics(schema: Schema, stream: Stream, rows: int) -> dict[str, list[float]]:
+def _statistics(config: Config, stream: Stream, rows: int) -> dict[str, list[float]]:
     """Input (and target) statistics of the pre-training part, for the standard bundle."""
     moments = RunningMoments(rows)
     moments.update(stream.x[:rows])
     mean, scale = moments.scale()
     statistics = {"mean": mean.tolist(), "scale": scale.tolist()}
-    if schema.task in ("regress", "forecast"):
+    task = config.stream.resolved_task
+    if task in ("regress", "forecast"):
         target = RunningMoments(rows)
-        target.update(stream.y[:rows])
+        # The last targets of a forecast lie beyond these rows; the column itself has the same statistics.
+        columns = list(config.stream.forecast_columns)
+        target.update(stream.y[:rows] if task == "regress" else stream.x[:rows, columns])
         mean, scale = target.scale()
         statistics |= {"target_mean": mean.tolist(), "target_scale": scale.tolist()}
     return statistics
@@ -503,6 +547,8 @@ def run(
         One clear line on anything that stops it.
     """
     started = time.monotonic()
+    if out is not None and (out / "samples.db").exists():
+        raise ConfigError("holds an evaluation already", where=str(out), remedy="name a new directory")
     stream = shape_stream(read_stream(data), config, options)
     with tempfile.TemporaryDirectory(prefix="edged-evaluate-") as temporary:
         replay = Replay(config, stream, options, out or Path(temporary), on_progress)

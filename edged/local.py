@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from contextlib import ExitStack
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ from edged.loop.bootstrap import with_bundle
 from edged.loop.learn import Learner
 from edged.loop.promote import Promoter
 from edged.storage.bundles import Bundle
-from edged.storage.files import DirectoryLock
+from edged.storage.files import DirectoryLock, publish_file
 from edged.storage.registry import Registry
 from edged.storage.samples import SampleLog
 
@@ -96,11 +95,11 @@ def train_once(
     Raises
     ------
     RefusedError
-        When the daemon is running (it trains by itself), or the gate refuses the candidate.
+        When the daemon is running (it trains by itself).
     """
     clock = SystemClock()
     with ExitStack() as stack:
-        stack.enter_context(DirectoryLock(config.storage.dir))
+        stack.enter_context(_lock(config.storage.dir, "train"))
         config = with_bundle(config)
         registry = Registry.open(config.storage.dir)
         stack.callback(registry.close)
@@ -144,6 +143,17 @@ def train_once(
         }
 
 
+def _lock(state: Path, command: str) -> DirectoryLock:
+    pid = DirectoryLock.holder(state)
+    if pid is not None:
+        raise RefusedError(
+            f"another edged is using this state directory (pid {pid})",
+            where=str(state),
+            remedy=f"stop it first, or ask it over MQTT: request/{command}",
+        )
+    return DirectoryLock(state)
+
+
 def _promoter(config: Config, registry: Registry, samples: SampleLog, clock: SystemClock) -> Promoter:
     return Promoter(
         config=config.gate,
@@ -171,7 +181,7 @@ def on_models(config: Config, action: str, version: int | None, out: Path | None
         raise ConfigError(
             f"unknown action {action!r}", where="models", remedy="list, show, rollback, pin, unpin or export"
         )
-    with DirectoryLock(state), Registry.open(state) as registry:
+    with _lock(state, action), Registry.open(state) as registry:
         return _change_models(config, registry, action, version)
 
 
@@ -185,7 +195,7 @@ def _read_models(registry: Registry, action: str, version: int | None, out: Path
         return asdict(record) | {"champion": record.version == champion, "path": str(path)}
     if out is None:
         raise ConfigError("export needs a file", where="-o", remedy="add -o model.onnx")
-    shutil.copyfile(path, out)
+    publish_file(out, path.read_bytes())
     return {"version": record.version, "file": str(out)}
 
 
@@ -210,7 +220,7 @@ def _change_models(config: Config, registry: Registry, action: str, version: int
 
 def _pin(registry: Registry, version: int) -> dict[str, Any]:
     """Serve this version and no other until `unpin`: candidates are judged but not promoted."""
-    registry.verify(version)
+    registry.verify(registry.get(version).version)
     for record in registry.records():
         if record.pinned and record.version != version:
             registry.unpin(record.version)

@@ -271,8 +271,10 @@ class Promoter:
         Raises
         ------
         RefusedError
-            When there is no other model that can be loaded.
+            When `to` is what is served already, or no other model can be loaded.
         """
+        if to == failing:
+            raise RefusedError(f"version {to} is served already", where="registry", remedy="name another one")
         choices = [to] if to is not None else [v for v in self._registry.best_loadable() if v != failing]
         for version in choices:
             try:

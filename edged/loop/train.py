@@ -165,7 +165,8 @@ class Trainee:
         self._state.plan, resumed = self._plan(request)
         new = self._window(self._state.plan)
         if not resumed:
-            self._follow_inputs(new)
+            if len(new):
+                self._follow_inputs(new)
             self._state.step, self._state.excluded = 0, []
             self._checkpoint()
         try:
@@ -181,13 +182,16 @@ class Trainee:
             )
             if self._generation is None:
                 raise
+            plan = self._state.plan
             self._restore(self._checkpoints.get(self._generation))
+            self._state.plan = plan  # a resumed run has a new number, which that checkpoint does not know
             losses, skipped = self._learn(new, careful=True)
         return self._finish(new, losses, skipped, started)
 
     def _plan(self, request: RunRequest) -> tuple[Plan, bool]:
         kept = self._state.plan
-        if kept is not None and self._state.step < kept.steps:
+        if kept is not None:
+            # Perhaps all its steps are done, and only the end of the run is missing.
             return replace(kept, run=request.run, trigger=request.trigger), True
         upto = self._samples.last_seq()
         after = self._state.consumed
@@ -224,7 +228,7 @@ class Trainee:
             fitted = bool((mean != 0).any() or (scale != 1).any())
             if moments.mean is None and fitted:
                 self._state.moments = moments = moments.of_scale(self._config.half_life, mean, scale)
-            if self._config.restandardise or not fitted:
+            if self._config.restandardise or moments.mean is None:
                 moments.update(new.x)
                 overwrite[names["mean"]], overwrite[names["scale"]] = moments.scale()
         overwrite |= self._fit_targets(new)

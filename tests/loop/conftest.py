@@ -1,0 +1,28 @@
+"""Bundles for the whole session; without the training build what needs one is not collected."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from edged.engines import training_api
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from edged.storage.bundles import Bundle
+
+NEEDS_TRAINING = ["test_train.py", "test_train_resume.py", "test_learn.py", "test_bootstrap.py"]
+collect_ignore = [] if training_api.available() else NEEDS_TRAINING
+
+
+@pytest.fixture(scope="session")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """A classifier of 5 features and 3 classes with neutral input statistics."""
+    from edged.artifacts.build import build
+    from edged.artifacts.standardise import Statistics
+    from edged.artifacts.templates import mlp
+
+    path: Path = tmp_path_factory.mktemp("bundles") / "classifier"
+    return build(mlp(5, 3, (16,)), path, loss="cross_entropy", standardise=Statistics.identity(5))

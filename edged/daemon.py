@@ -53,6 +53,7 @@ log = logs.get_logger("edged.daemon")
 
 SWITCH_INTERVAL = 0.0005  # seconds a thread may hold the interpreter: bounds what others add to a prediction
 LEARN_IDLE = 1.0
+PATIENCE = 10.0  # seconds that predictions wait for a busy broker
 TRAIN_OPTIONS = {"steps": int, "learning_rate": float}
 
 
@@ -76,6 +77,8 @@ class Daemon:
         self._reader = self._open_samples(readonly=True)
         self._stop = threading.Event()
         self._learn_wake = threading.Event()
+        self._pause = threading.Event()  # never set: something to wait on without spinning
+        self.unpublished = 0
         self._throttle = Throttle(self.clock)
         self._options: dict[str, Any] = {}
         self._outcomes: list[Callable[[], None]] = []
@@ -154,6 +157,7 @@ class Daemon:
             ingest=self.ingest,
             session=self.session,
             vitals=VitalsReader(config.storage.dir),
+            unpublished=lambda: self.unpublished,
         )
         self._learning = threading.Thread(target=self._learn_loop, name="learn", daemon=True)
 
@@ -221,9 +225,14 @@ class Daemon:
     def _publish_predictions(self, payloads: list[bytes]) -> None:
         if not self.config.serving.publish:
             return
-        topic, qos, publish = self.topics.predictions, self.config.serving.qos, self.session.publish
+        topic, qos, session = self.topics.predictions, self.config.serving.qos, self.session
+        # While the broker takes them, predictions wait for room rather than being dropped.
+        deadline = self.clock.monotonic() + PATIENCE
+        while session.room(qos) < len(payloads) and session.connected and self.clock.monotonic() < deadline:
+            self._pause.wait(0.002)
         for payload in payloads:
-            publish(topic, payload, qos=qos)
+            if not session.publish(topic, payload, qos=qos):
+                self.unpublished += 1
 
     def _sample_id(self, offset: int) -> str:
         return f"{self.boot}-{offset}"

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from edged import __version__
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from edged.clock import Clock
     from edged.host.vitals import VitalsReader
     from edged.loop.ingest import Ingest
@@ -37,6 +39,7 @@ class SelfReport:
         ingest: Ingest,
         session: Session,
         vitals: VitalsReader,
+        unpublished: Callable[[], int],
     ) -> None:
         self._clock = clock
         self._boot = boot
@@ -49,6 +52,7 @@ class SelfReport:
         self._ingest = ingest
         self._session = session
         self._vitals = vitals
+        self._unpublished = unpublished
         self._started = clock.monotonic()
         self._rate = _Rate(self._started)
 
@@ -145,7 +149,10 @@ class SelfReport:
             "live": self._server.live_quality(),
             "predictions": self._server.predictions,
             "latency": self._serving.latencies.percentiles(),
-            "outbox": {"pending": self._session.pending, "dropped": self._session.dropped},
+            "outbox": {
+                "pending": self._session.pending,
+                "dropped": self._session.dropped + self._unpublished(),
+            },
             "host": self._vitals.read().as_dict(),
         }
 

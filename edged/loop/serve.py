@@ -30,6 +30,7 @@ log = get_logger("edged.serve")
 
 IDLE_SECONDS = 0.5
 LATENCIES = 4096
+MAX_WAITING = 64  # batches; beyond, ingest waits, acknowledges later, and the broker holds the rest
 
 
 class Server:
@@ -218,8 +219,8 @@ class ServingLoop:
         self._on_outcome = on_outcome
         self._on_failed = on_failed
         self._beat = beat
-        self._queue: queue.SimpleQueue[tuple[Batch, NDArray[np.float64]] | list[LabelUpdate] | None] = (
-            queue.SimpleQueue()
+        self._queue: queue.Queue[tuple[Batch, NDArray[np.float64]] | list[LabelUpdate] | None] = queue.Queue(
+            MAX_WAITING
         )
         self._thread = threading.Thread(target=self._loop, name="serve", daemon=True)
         self.latencies = Latencies()

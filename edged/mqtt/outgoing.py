@@ -44,6 +44,10 @@ class Outgoing:
         """How many QoS 1 messages wait."""
         return len(self._sure)
 
+    def room(self, qos: int) -> int:
+        """How many more messages of this QoS can be put before any is dropped or refused."""
+        return self._limit - (len(self._sure) if qos else len(self._fast))
+
     def put(self, message: Message) -> bool:
         """Queue a message; False when it was refused."""
         with self._lock:

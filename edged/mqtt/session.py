@@ -170,6 +170,10 @@ class Session:
         self._waker.wake()
         return taken
 
+    def room(self, qos: int) -> int:
+        """How many more messages of this QoS can wait before any is lost or refused."""
+        return self._publisher.outgoing.room(qos)
+
     @property
     def connected(self) -> bool:
         """Whether the broker has accepted us and the connection still stands."""

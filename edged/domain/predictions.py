@@ -72,14 +72,25 @@ class Memory:
         self._shadow_of[place] = offsets
 
     def join(
-        self, offsets: NDArray[np.int64], y: NDArray[np.float32], scale: NDArray[np.float32] | None = None
+        self,
+        offsets: NDArray[np.int64],
+        y: NDArray[np.float32],
+        scale: NDArray[np.float32] | None = None,
+        *,
+        watched: int | None = None,
     ) -> Joined:
-        """Errors of those samples whose answers are still here; each is joined once."""
+        """Errors of those samples whose answers are still here; each is joined once.
+
+        With `watched` only answers of that version are set beside their predecessor's: others
+        belong to an earlier pair of models.
+        """
         place = offsets % self._size
         known = self._offsets[place] == offsets
         place, y, offsets = place[known], y[known], offsets[known]
         wrong = errors(self._schema, self._answers[place], y, scale)
         both = self._shadow_of[place] == offsets
+        if watched is not None:
+            both &= self._versions[place] == watched
         shadow = errors(self._schema, self._shadows[place][both], y[both], scale)
         self._offsets[place] = -1
         return Joined(self._versions[place].astype(np.int64), wrong, wrong[both], shadow)

@@ -71,7 +71,8 @@ class Control:
         try:
             self._queue.put_nowait(delivery)
         except queue.Full:
-            self._reply(delivery, {}, RefusedError(f"{MAX_WAITING} commands are waiting already"))
+            problem = RefusedError(f"{MAX_WAITING} commands are waiting already")
+            self._reply(delivery, _fields(delivery.payload), problem)
 
     def _loop(self) -> None:
         while (delivery := self._queue.get()) is not None:
@@ -79,7 +80,8 @@ class Control:
                 self._handle(delivery)
             except Exception:
                 log.exception("command_failed", topic=delivery.topic)
-                self._reply(delivery, {}, EdgedError("internal error, see the device's log"))
+                problem = EdgedError("internal error, see the device's log")
+                self._reply(delivery, _fields(delivery.payload), problem)
 
     def _handle(self, delivery: Delivery) -> None:
         request: Request = {}
@@ -118,6 +120,14 @@ class Control:
 
 def _name(topic: str) -> str:
     return topic.rpartition("/request/")[2]
+
+
+def _fields(payload: bytes) -> Request:
+    """What the answer to a request that failed may echo."""
+    try:
+        return parse(payload)
+    except ConfigError:
+        return {}
 
 
 def parse(payload: bytes) -> Request:

@@ -244,10 +244,10 @@ class Ingest:
             self._on_batch(batch, received)
         updates = self._forecast.update(batch) if self._forecast is not None and batch is not None else []
         self._store.commit(batch, updates, group.rejected)
+        # Known from now on, even if the commit of labels fails and all of them come again.
+        self._redelivery.stored([*group.packets, *(r.packet for r in group.rejected)])
         updates += self._join_labels(group)
-        self._redelivery.stored(group.packets)
         self._redelivery.stored(group.label_packets)
-        self._redelivery.stored([r.packet for r in group.rejected])
         self._acknowledge(deliveries)
         self.problem = None
         if batch is not None:
@@ -282,33 +282,35 @@ class Ingest:
     # ---- from messages to a batch ----------------------------------------------------------
 
     def _decode_all(self, deliveries: Sequence[Delivery]) -> _Group:
-        group = _Group()
+        group, here = _Group(), set[tuple[int, int]]()
         for delivery in deliveries:
             checksum = zlib.crc32(delivery.payload, zlib.crc32(delivery.topic.encode()))
-            if delivery.dup and self._redelivery.seen(delivery, checksum):
+            packet = (delivery.mid, checksum)
+            if delivery.dup and (packet in here or self._redelivery.seen(delivery, checksum)):
                 self.redelivered += 1
                 continue
+            here.add(packet)
             try:
                 if self._decode_label is not None and self._is_label(delivery.topic):
                     group.labels.append(self._decode_label(delivery.topic, delivery.payload))
-                    group.label_packets.append((delivery.mid, checksum))
+                    group.label_packets.append(packet)
                     continue
                 group.readings.append(self._decode(delivery.topic, delivery.payload))
             except RejectedSampleError as problem:
-                group.rejected.append(self._reject(delivery, checksum, problem))
+                group.rejected.append(self._reject(delivery, packet, problem))
                 continue
             group.received.append(delivery.received)
-            group.packets.append((delivery.mid, checksum))
+            group.packets.append(packet)
         return group
 
-    def _reject(self, delivery: Delivery, checksum: int, problem: RejectedSampleError) -> Rejected:
+    def _reject(self, delivery: Delivery, packet: tuple[int, int], problem: RejectedSampleError) -> Rejected:
         return Rejected(
             self._clock.now(),
             delivery.topic,
             problem.reason,
             delivery.payload,
             problem.what,
-            (delivery.mid, checksum),
+            packet,
         )
 
     def _assemble(self, group: _Group) -> tuple[Batch | None, NDArray[np.float64]]:

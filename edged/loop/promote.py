@@ -138,7 +138,8 @@ class Promoter:
             what = problem.line() if isinstance(problem, EdgedError) else str(problem)
             verdict: Verdict = refuse(f"verification failed: {what}")
             self._rejected(result, verdict, None)
-            remove(folder)
+            if folder.exists():
+                remove(folder)
             return verdict, None
         verdict, scale = self._judge(model, champion, first=first)
         verdict = Verdict(verdict.accepted, verdict.reasons, verdict.numbers | {"latency_s": seconds})
@@ -154,13 +155,17 @@ class Promoter:
         verify_directory(folder)
         model = self._load_model(folder / "model.onnx")
         x, expected = (np.load(folder / name, allow_pickle=False) for name in PROBE_FILES)
+        if x.shape[1:] != (self._schema.width,) or len(x) == 0:
+            raise ModelError(
+                f"probe shape {x.shape}, the stream has {self._schema.width} features", where=str(folder)
+            )
         got = model.predict(x)
-        if got.shape != expected.shape or got.shape[1] != self._width():
+        if got.shape != expected.shape or got.shape[1] not in self._widths():
             raise ModelError(f"output shape {got.shape}, the trainer had {expected.shape}", where=str(folder))
         if not np.isfinite(got).all():
             raise ModelError("the model's outputs are not finite", where=str(folder))
         worst = float(np.max(np.abs(got - expected) / np.maximum(1.0, np.abs(expected))))
-        if worst > self._config.tolerance:
+        if not worst <= self._config.tolerance:  # NaN must not pass
             raise ModelError(f"outputs differ from the trainer's by {worst:.2g}", where=str(folder))
         seconds = self._latency(model, x[:1])
         if seconds > self._config.latency:
@@ -171,8 +176,9 @@ class Promoter:
             )
         return model, seconds
 
-    def _width(self) -> int:
-        return self._schema.outputs
+    def _widths(self) -> tuple[int, ...]:
+        """Output widths that fit the stream: two classes may share one logit."""
+        return (1, 2) if len(self._schema.classes) == 2 else (self._schema.outputs,)
 
     @staticmethod
     def _latency(model: Model, x: NDArray[np.float32]) -> float:

@@ -88,8 +88,10 @@ class Server:
         return raw
 
     def _fall_back(self, served: Served, problem: ModelError) -> Served:
-        previous = self.previous
         log.error("champion_failed", version=served.version, problem=problem.line())
+        if self.champion is not served:
+            return self.champion  # another has taken its place meanwhile
+        previous = self.previous
         if previous is None or previous.version == served.version:
             raise problem
         self.champion, self.previous, self._probation = previous, None, None
@@ -124,7 +126,8 @@ class Server:
 
     def label(self, offsets: NDArray[np.int64], y: NDArray[np.float32]) -> bool | None:
         """Join labels `(n, targets)` to answers. The probation's outcome once it is known."""
-        joined = self._memory.join(offsets, y, self.champion.scale)
+        champion = self.champion
+        joined = self._memory.join(offsets, y, champion.scale, watched=champion.version)
         self.quality.add(joined.errors)
         probation = self._probation
         if probation is None:

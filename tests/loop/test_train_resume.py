@@ -142,4 +142,6 @@ def test_a_new_trainee_goes_on_where_the_last_run_ended(tmp_path: Path, bundle: 
     trainee = shop.trainee(second)
     assert weights(second) == weights(first)
     assert trainee.consumed == end["consumed"]
-    assert not np.array_equal(second.parameters()["layer1.weight"], NativeEngine(bundle).parameters()["layer1.weight"])
+    assert not np.array_equal(
+        second.parameters()["layer1.weight"], NativeEngine(bundle).parameters()["layer1.weight"]
+    )

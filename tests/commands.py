@@ -1,0 +1,77 @@
+"""The command line as a child process, and what came of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+import yaml
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+COMMAND = [sys.executable, "-m", "edged"]
+SECONDS = 100
+
+
+@dataclass(frozen=True)
+class Answer:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """Stdout, which has to be one JSON value on one line and nothing else."""
+        assert self.out.count("\n") == 1, self.out + self.err
+        return strict_json(self.out)
+
+    @property
+    def problem(self) -> str:
+        """Stderr, which has to be one line, with nothing on stdout."""
+        assert self.out == ""
+        assert self.err.count("\n") == 1, self.err
+        return self.err.rstrip("\n")
+
+
+def strict_json(text: str) -> Any:
+    """Read JSON as other languages do: without NaN and Infinity."""
+    return json.loads(text, parse_constant=_no_number)
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no JSON")
+
+
+def edged(*arguments: object, **environment: str) -> Answer:
+    """Run `edged` with these arguments."""
+    done = subprocess.run(
+        [*COMMAND, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=SECONDS,
+        env=os.environ | environment,
+    )
+    return Answer(done.returncode, done.stdout, done.stderr)
+
+
+def write_config(folder: Path, stream: dict[str, Any], **sections: Any) -> Path:
+    """A configuration file in `folder`, its state beside it."""
+    path = folder / "edged.yaml"
+    values = {"device": {"id": "rig"}, "stream": stream} | sections
+    path.write_text(yaml.safe_dump(values), encoding="utf-8")
+    return path
+
+
+def two_classes(n: int, width: int = 4, seed: int = 0) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Features `(n, width)` float32 and labels `(n,)`: whether the first feature is above 0."""
+    x = np.random.default_rng(seed).normal(size=(n, width)).astype(np.float32)
+    return x, (x[:, 0] > 0).astype(np.int64)

@@ -1,0 +1,99 @@
+"""A bundle for a stream that names none."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from edged.config import Config
+from edged.engines.native import NativeEngine
+from edged.errors import BundleError
+from edged.loop.bootstrap import with_bundle
+from edged.storage.bundles import Bundle
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def config(folder: Path, **stream: Any) -> Config:
+    return Config.model_validate(
+        {
+            "device": {"id": "d"},
+            "stream": stream or {"features": 4, "classes": 3},
+            "model": {"hidden": [8]},
+            "storage": {"dir": folder / "state"},
+        }
+    )
+
+
+def opened(made: Config) -> Bundle:
+    assert made.model.bundle is not None
+    bundle = Bundle.open(made.model.bundle)
+    bundle.check_schema(made.stream.to_schema())
+    return bundle
+
+
+def test_it_is_built_once_and_then_used_again(tmp_path: Path) -> None:
+    first = with_bundle(config(tmp_path))
+    made = opened(first)
+    assert made.path == tmp_path / "state" / "bundle"
+    before = (made.path / "bundle.json").stat()
+    again = with_bundle(config(tmp_path))
+    after = (made.path / "bundle.json").stat()
+    assert again.model.bundle == made.path
+    assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
+    assert sorted(p.name for p in (tmp_path / "state").iterdir()) == ["bundle"]
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        {"features": ["a", "b"], "classes": ["x", "y"]},
+        {"features": 4, "task": "regress", "targets": 2},
+        {"features": 4, "target": "reconstruct"},
+        {"features": 4, "target": "forecast", "forecast": [1, 2]},
+    ],
+    ids=["classify", "regress", "reconstruct", "forecast"],
+)
+def test_it_fits_the_stream_and_can_be_trained(tmp_path: Path, stream: dict[str, Any]) -> None:
+    made = with_bundle(config(tmp_path, **stream))
+    bundle, schema = opened(made), made.stream.to_schema()
+    x = np.zeros((2, schema.width), np.float32)
+    y = np.zeros(2, np.int64) if schema.task == "classify" else np.zeros((2, schema.targets), np.float32)
+    assert np.isfinite(NativeEngine(bundle).evaluate(x, y))
+
+
+def test_statistics_of_the_stream_go_into_the_graph(tmp_path: Path) -> None:
+    bundle = opened(with_bundle(config(tmp_path), {"mean": [1, 2, 3, 4], "scale": [1, 1, 2, 2]}))
+    parameters = NativeEngine(bundle).parameters()
+    assert parameters["input.mean"].tolist() == [1, 2, 3, 4]
+    assert parameters["input.scale"].tolist() == [1, 1, 2, 2]
+
+
+def test_a_bundle_that_is_named_is_left_as_it_is(tmp_path: Path) -> None:
+    given = config(tmp_path).model_copy(
+        update={"model": config(tmp_path).model.model_copy(update={"bundle": tmp_path / "mine"})}
+    )
+    assert with_bundle(given) is given
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_foreign_directory_in_its_place_is_not_overwritten(tmp_path: Path) -> None:
+    place = tmp_path / "state" / "bundle"
+    place.mkdir(parents=True)
+    (place / "thesis.txt").write_text("precious")
+    with pytest.raises(BundleError, match="bundle") as caught:
+        with_bundle(config(tmp_path))
+    assert str(place) in caught.value.line()
+    assert "\n" not in caught.value.line()
+    assert "Traceback" not in caught.value.line()
+    assert [p.name for p in place.iterdir()] == ["thesis.txt"]
+
+
+def test_wrong_statistics_are_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match=r"statistics.*do not fit") as caught:
+        with_bundle(config(tmp_path), {"mean": [0, 0], "scale": [1, 1]})
+    assert caught.value.where == "model.bundle"
+    assert not (tmp_path / "state" / "bundle").exists()

@@ -1,0 +1,253 @@
+"""The trainer process as the daemon sees it, and the decision when to start it."""
+
+from __future__ import annotations
+
+import signal
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from edged.errors import ConfigError, TrainingError, UnavailableError
+from edged.loop.learn import NothingNewError, trigger_rules
+from tests.device import wait_until
+from tests.loop.learning import model_bytes
+from tests.loop.trainers import Desk, Ear, Plant, signalled
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from edged.storage.bundles import Bundle
+
+LONG: dict[str, Any] = {"steps": 6000, "max_steps": 6000, "checkpoint_every": 100, "batch": 16}
+
+
+def order(run: int, trigger: str = "labels", **options: Any) -> dict[str, Any]:
+    return {"run": run, "trigger": trigger, **options}
+
+
+# ---- the process -----------------------------------------------------------------------------
+
+
+def test_one_process_does_run_after_run(tmp_path: Path, bundle: Bundle) -> None:
+    plant, ear = Plant(tmp_path, bundle), Ear()
+    with closing(plant.process()) as process:
+        assert process.pid is None
+        first = process.run(order(1), ear)
+        pid = process.pid
+        plant.feed(200, 1)
+        second = process.run(order(2), ear)
+        assert process.pid == pid is not None
+        with pytest.raises(NothingNewError) as caught:
+            process.run(order(3), ear)
+        assert process.pid == pid, "having nothing to learn is no failure"
+    assert process.pid is None
+    assert first["loss_last"] < first["loss_first"]
+    assert first["consumed"] == 300
+    assert second["consumed"] == caught.value.consumed == 500
+    assert {"ready", "checkpoint", "progress"} <= ear.kinds()
+    assert second["candidate"] == str(tmp_path / "candidates" / "2")
+
+
+def test_options_of_a_command_reach_the_run(tmp_path: Path, bundle: Bundle) -> None:
+    with closing(Plant(tmp_path, bundle).process()) as process:
+        assert process.run(order(1, "command", steps=7, learning_rate=0.5), Ear())["steps"] == 7
+
+
+def test_a_cancelled_run_is_taken_up_by_the_next(tmp_path: Path, bundle: Bundle) -> None:
+    plant = Plant(tmp_path, bundle, **LONG)
+    with closing(plant.process()) as process:
+        with pytest.raises(TrainingError, match="asked to stop"):
+            process.run(order(1), Ear("checkpoint", process.cancel))
+        assert process.pid is None
+        ear = Ear()
+        result = process.run(order(2), ear)
+    assert result["run"] == 2
+    steps = [m["step"] for m in ear.heard if m["type"] == "checkpoint"]
+    assert steps[0] > 100, "it did not begin anew"
+    assert model_bytes(result) == undisturbed(tmp_path, bundle)
+
+
+def test_a_killed_trainer_is_named_and_its_run_taken_up(tmp_path: Path, bundle: Bundle) -> None:
+    plant = Plant(tmp_path, bundle, **LONG)
+    with closing(plant.process()) as process:
+        with pytest.raises(TrainingError, match="killed by SIGKILL"):
+            process.run(order(1), Ear("checkpoint", signalled(process, signal.SIGKILL), 300))
+        ear = Ear()
+        result = process.run(order(2), ear)
+    steps = [m["step"] for m in ear.heard if m["type"] == "checkpoint"]
+    assert steps[0] > 300
+    assert model_bytes(result) == undisturbed(tmp_path, bundle)
+
+
+def undisturbed(tmp_path: Path, bundle: Bundle) -> bytes:
+    """What the same run gives when nothing happens to it."""
+    with closing(Plant(tmp_path / "undisturbed", bundle, **LONG).process()) as process:
+        return model_bytes(process.run(order(1), Ear()))
+
+
+def test_a_trainer_that_says_nothing_is_ended(tmp_path: Path, bundle: Bundle) -> None:
+    with closing(Plant(tmp_path, bundle, timeout="10ms").process()) as process:
+        with pytest.raises(TrainingError, match="no progress"):
+            process.run(order(1), Ear())
+        assert process.pid is None
+
+
+@pytest.mark.slow
+def test_a_trainer_that_hangs_in_mid_run_is_killed(tmp_path: Path, bundle: Bundle) -> None:
+    with closing(Plant(tmp_path, bundle, timeout="4s", **LONG).process()) as process:
+        with pytest.raises(TrainingError, match="no progress"):
+            process.run(order(1), Ear("checkpoint", signalled(process, signal.SIGSTOP), 300))
+        assert process.pid is None
+        assert process.run(order(2), Ear())["run"] == 2
+
+
+def test_a_trainer_that_left_for_idleness_is_started_again(tmp_path: Path, bundle: Bundle) -> None:
+    plant = Plant(tmp_path, bundle, resident="50ms")
+    with closing(plant.process()) as process:
+        process.run(order(1), Ear())
+        wait_until(lambda: process.pid is None)
+        plant.feed(200, 1)
+        ear = Ear()
+        assert process.run(order(2), ear)["consumed"] == 500
+        assert "ready" in ear.kinds()
+
+
+def test_a_trainer_that_died_between_runs_is_started_again(tmp_path: Path, bundle: Bundle) -> None:
+    plant = Plant(tmp_path, bundle)
+    with closing(plant.process()) as process:
+        process.run(order(1), Ear())
+        signalled(process, signal.SIGKILL)()
+        wait_until(lambda: process.pid is None)
+        plant.feed(200, 1)
+        assert process.run(order(2), Ear())["consumed"] == 500
+
+
+def test_with_resident_0_each_run_has_its_own_process(tmp_path: Path, bundle: Bundle) -> None:
+    plant = Plant(tmp_path, bundle, resident=0)
+    with closing(plant.process()) as process:
+        for run in (1, 2):
+            ear = Ear()
+            assert process.run(order(run), ear)["run"] == run
+            assert "ready" in ear.kinds()
+            wait_until(lambda: process.pid is None)
+            plant.feed(200, run)
+
+
+def test_a_missing_engine_is_said_to_be_missing(tmp_path: Path, bundle: Bundle) -> None:
+    with closing(Plant(tmp_path, bundle, engine="portable").process()) as process:
+        with pytest.raises(UnavailableError, match="no portable engine") as caught:
+            process.run(order(1), Ear())
+    assert caught.value.exit_code == 4
+
+
+def test_a_bundle_that_is_gone_is_a_configuration_error(tmp_path: Path, bundle: Bundle) -> None:
+    plant = Plant(tmp_path, bundle)
+    plant.config.model.__dict__["bundle"] = tmp_path / "nowhere"
+    with closing(plant.process()) as process, pytest.raises(ConfigError, match="nowhere"):
+        process.run(order(1), Ear())
+
+
+def test_too_little_memory_is_one_clear_line(tmp_path: Path, bundle: Bundle) -> None:
+    with closing(Plant(tmp_path, bundle, memory_limit="64MiB").process()) as process:
+        with pytest.raises(TrainingError, match=r"memory") as caught:
+            process.run(order(1), Ear())
+    assert "training.memory_limit" in caught.value.line()
+    assert "\n" not in caught.value.line()
+
+
+# ---- the learner -----------------------------------------------------------------------------
+
+
+def test_the_learner_trains_when_enough_is_new_and_keeps_its_position(tmp_path: Path, bundle: Bundle) -> None:
+    plant = Plant(tmp_path, bundle, samples=60, min_new_samples=100)
+    desk = Desk(plant)
+    learner = desk.learner
+    with closing(learner.process):
+        assert learner.step() is None
+        plant.feed(100, 1)
+        assert learner.new() >= 100
+        result = learner.step()
+        assert result is not None
+        assert (learner.consumed, learner.new(), learner.trainings, learner.failures) == (160, 0, 1, 0)
+        assert (learner.engine, learner.progress) == ("native", None)
+        assert learner.step() is None
+    assert desk.outcomes() == ["done"]
+    assert [name for name, _ in desk.told] == ["training_started", "training_finished"]
+    assert desk.told[1][1]["outcome"] == "done"
+    assert desk.told[1][1]["samples"] == result["samples"]
+
+
+def test_a_position_that_was_lost_is_found_again(tmp_path: Path, bundle: Bundle) -> None:
+    plant = Plant(tmp_path, bundle)
+    with closing(Desk(plant).learner.process) as process:
+        process.run(order(1), Ear())
+    desk = Desk(plant)  # as after a crash before the position was written
+    with closing(desk.learner.process):
+        assert desk.learner.step() is None
+        assert desk.learner.consumed == 300
+        assert desk.learner.due() is None, "it does not try again for ever"
+    assert desk.outcomes() == ["no_data"]
+    assert desk.learner.failures == 0
+
+
+def test_progress_can_be_followed(tmp_path: Path, bundle: Bundle) -> None:
+    desk = Desk(Plant(tmp_path, bundle))
+    seen: list[dict[str, Any]] = []
+    with closing(desk.learner.process):
+        desk.learner.train("command", {"steps": 40}, lambda m: seen.append(dict(m)))
+    assert (seen[-1]["step"], seen[-1]["steps"]) == (40, 40)
+
+
+def test_failures_hold_back_the_next_run_longer_each_time(tmp_path: Path, bundle: Bundle) -> None:
+    plant = Plant(tmp_path, bundle, timeout="10ms")
+    desk = Desk(plant)
+    learner = desk.learner
+    with closing(learner.process):
+        for failures, pause in ((1, 1.0), (2, 2.0), (3, 4.0)):
+            assert learner.step() is None
+            assert learner.failures == failures
+            desk.wait(pause - 0.1)
+            assert learner.due() is None
+            desk.wait(0.2)
+            assert learner.due() == "labels"
+        learner.triggers.commanded = True
+        assert learner.due() == "command"
+    assert desk.outcomes() == ["failed"] * 3
+    assert "no progress" in desk.told[-1][1]["error"]
+    assert learner.consumed == 0
+
+
+def test_a_killed_run_counts_as_one_failure_and_success_forgets_it(tmp_path: Path, bundle: Bundle) -> None:
+    plant = Plant(tmp_path, bundle, **LONG)
+    desk = Desk(plant)
+    learner = desk.learner
+    with closing(learner.process):
+        kill = signalled(learner.process, signal.SIGKILL)
+        assert learner.train("labels", {}, lambda _: kill()) is None
+        assert (learner.failures, learner.trainings) == (1, 0)
+        assert "SIGKILL" in desk.told[-1][1]["error"]
+        desk.wait(1.1)
+        assert learner.step() is not None
+        assert (learner.failures, learner.trainings) == (0, 1)
+    assert desk.outcomes() == ["failed", "done"]
+
+
+def test_a_paused_learner_obeys_commands_only(tmp_path: Path, bundle: Bundle) -> None:
+    desk = Desk(Plant(tmp_path, bundle, enabled=False))
+    with closing(desk.learner.process):
+        assert desk.learner.due() is None
+        desk.learner.triggers.commanded = True
+        result = desk.learner.step({"steps": 5})
+    assert result is not None
+    assert (result["trigger"], result["steps"]) == ("command", 5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "labels"),
+    [({}, 100), ({"min_new_samples": 30}, 30), ({"new_labels": 7}, 7), ({"new_labels": 0}, None)],
+)
+def test_how_many_labels_start_a_run(
+    tmp_path: Path, bundle: Bundle, settings: Any, labels: int | None
+) -> None:
+    assert trigger_rules(Plant(tmp_path, bundle, 0, **settings).config.training).new_labels == labels

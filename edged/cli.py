@@ -44,7 +44,7 @@ _UsageProblem: Any = typer.BadParameter.__mro__[2]
 def main() -> int:
     """Entry point: errors become one line and an exit code."""
     try:
-        code = app(standalone_mode=False)
+        code = app(prog_name="edged", standalone_mode=False)
     except EdgedError as problem:
         sys.stderr.write(f"edged: {problem.line()}\n")
         return problem.exit_code

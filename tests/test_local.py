@@ -15,6 +15,7 @@ from edged.domain.sample import Batch
 from edged.engines.inference import InferenceModel
 from edged.errors import ConfigError, EdgedError, RefusedError, StorageError
 from edged.local import on_models, open_samples, status_of, train_once
+from edged.storage.checkpoints import Checkpoints
 from edged.storage.files import DirectoryLock
 from tests.commands import COMMAND, edged, two_classes, write_config
 from tests.device import wait_until
@@ -39,7 +40,7 @@ def add(config: Config, rows: int, seed: int = 0) -> None:
     """Store labelled samples, as the daemon would."""
     x, y = two_classes(rows, seed=seed)
     log = open_samples(config, readonly=False)
-    offsets = np.arange(log.next_offset, log.next_offset + rows)
+    offsets = log.next_offset() + np.arange(rows)
     nothing: list[Any] = [None] * rows
     t = np.zeros(rows)
     log.commit(Batch(offsets, ["k"] * rows, t, t, x, y.astype(float).tolist(), nothing, nothing))
@@ -222,7 +223,7 @@ def test_resume_without_an_interrupted_run_is_refused(config: Config) -> None:
 
 @pytest.mark.slow
 def test_an_interrupted_run_is_taken_up_where_it_was(tmp_path: Path) -> None:
-    training = {"max_steps": 40_000, "steps": 40_000, "checkpoint_every": 200}
+    training = {"max_steps": 15_000, "steps": 15_000, "checkpoint_every": 500}
     path = prepare(tmp_path, training=training)
     state = configfile.load(path, {}).storage.dir
     with subprocess.Popen([*COMMAND, "train", str(path)], stderr=subprocess.PIPE, text=True) as process:
@@ -233,7 +234,10 @@ def test_an_interrupted_run_is_taken_up_where_it_was(tmp_path: Path) -> None:
     assert "Traceback" not in told
     answer = edged("train", path, "--resume", "--json")
     assert answer.code == 0, answer.err
-    assert (answer.json["run"], answer.json["steps"]) == (2, 40_000)
+    assert (answer.json["run"], answer.json["steps"]) == (2, 15_000)
+    newest = Checkpoints(state / "checkpoints", keep=3).latest()
+    assert newest is not None
+    assert newest.state["learner"]["total_steps"] == 15_000, "and no step was done twice"
     status = edged("status", path, "--json").json
     assert status["training"]["runs"] == 2
     assert status["model"]["version"] == answer.json["version"]

@@ -5,7 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 
-FORBIDDEN_IN_DAEMON = ("onnxruntime.training", "torch", "onnx", "edged.artifacts", "edged.trainer", "typer", "rich")
+FORBIDDEN_IN_DAEMON = (
+    "onnxruntime.training",
+    "torch",
+    "onnx",
+    "edged.artifacts",
+    "edged.trainer",
+    "typer",
+    "rich",
+)
 
 
 def modules_after(statement: str) -> set[str]:
@@ -16,7 +24,11 @@ def modules_after(statement: str) -> set[str]:
 
 def test_the_daemon_never_imports_the_training_stack() -> None:
     loaded = modules_after("import edged.daemon")
-    bad = {m for m in loaded if m in FORBIDDEN_IN_DAEMON or m.startswith(tuple(f"{f}." for f in FORBIDDEN_IN_DAEMON))}
+    bad = {
+        m
+        for m in loaded
+        if m in FORBIDDEN_IN_DAEMON or m.startswith(tuple(f"{f}." for f in FORBIDDEN_IN_DAEMON))
+    }
     assert not bad
     assert "edged.engines.inference" in loaded, "the check looks at the right process"
 

@@ -24,7 +24,7 @@ import yaml
 
 from edged import configfile
 from edged.config import MqttConfig
-from edged.demo.broker import EmbeddedBroker
+from edged.demo.broker import EmbeddedBroker, Kind
 from edged.demo.plant import CLASSES, FEATURES, Plant, phases
 from edged.demo.screen import DemoState, Screen
 from edged.domain.outputs import answers
@@ -184,8 +184,10 @@ class Witness:
 class Demo:
     """Broker, daemon, publisher and witness together."""
 
-    def __init__(self, world: World, seconds: int, folder: Path, *, quiet: bool) -> None:
-        self.world, self.seconds, self.folder = world, seconds, folder
+    def __init__(
+        self, world: World, seconds: int, folder: Path, *, quiet: bool, broker: Kind | None = None
+    ) -> None:
+        self.world, self.seconds, self.folder, self._kind = world, seconds, folder, broker
         self._screen = Screen(to_stderr=quiet)
         count = len(world)
         self.witness = Witness(world, Score(np.full(count, np.nan, np.float32)), np.zeros(count, np.int64))
@@ -197,7 +199,7 @@ class Demo:
         """All of it; the summary of CONTRACT.md."""
         started = time.monotonic()
         with ExitStack() as stack:
-            broker = stack.enter_context(EmbeddedBroker())
+            broker = stack.enter_context(EmbeddedBroker(self._kind))
             self._broker = broker
             path = self._configure(broker)
             self.config = configfile.load(path)
@@ -414,8 +416,10 @@ class _daemon:  # noqa: N801  reads as a function where it is used
             self._process.wait()
 
 
-def run_demo(*, seconds: int, data: Path | None, seed: int, quiet: bool = False) -> dict[str, Any]:
-    """Run the demo and return its summary.
+def run_demo(
+    *, seconds: int, data: Path | None, seed: int, quiet: bool = False, broker: Kind | None = None
+) -> dict[str, Any]:
+    """Run the demo and return its summary; `broker` is the first one installed when absent.
 
     Raises
     ------
@@ -424,4 +428,4 @@ def run_demo(*, seconds: int, data: Path | None, seed: int, quiet: bool = False)
     """
     world = replayed(data, seconds) if data is not None else simulated(seconds, seed)
     with tempfile.TemporaryDirectory(prefix="edged-demo-") as folder:
-        return Demo(world, seconds, Path(folder), quiet=quiet).run()
+        return Demo(world, seconds, Path(folder), quiet=quiet, broker=broker).run()

@@ -78,7 +78,12 @@ class Server:
         probation, previous = self._probation, self.previous
         if probation is None or previous is None:
             return
-        raw = previous.model.predict(x)
+        try:
+            raw = previous.model.predict(x)
+        except ModelError as problem:
+            log.error("previous_failed", version=previous.version, problem=problem.line())
+            self._probation = None  # without a predecessor there is nothing to compare with
+            return
         self._memory.remember_shadow(offsets, answers(self._schema, raw))
 
     def _run(self, served: Served, x: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -11,6 +11,7 @@ from onnx import numpy_helper
 
 from edged.artifacts.templates import mlp
 from edged.domain.protocols import Served
+from edged.domain.sample import Batch
 from edged.domain.schema import Schema
 from edged.engines.inference import InferenceModel
 from edged.storage.files import publish_directory
@@ -48,6 +49,21 @@ def inputs(n: int, seed: int = 0) -> Floats:
 def classes(x: Floats) -> list[float | tuple[float, ...] | None]:
     """Their true classes."""
     return [float(value > 0) for value in x[:, 0]]
+
+
+def numbered(first: int, n: int) -> NDArray[np.int64]:
+    """Offsets `(n,)` from `first` on."""
+    return np.arange(first, first + n, dtype=np.int64)
+
+
+def samples(
+    first: int, x: Floats, given_labels: list[Any] | None = None, ids: list[Any] | None = None
+) -> Batch:
+    """A batch of `x` at the offsets from `first` on, one a second, all of key `k`."""
+    n = len(x)
+    offsets = numbered(first, n)
+    times = np.asarray(offsets, np.float64)
+    return Batch(offsets, ["k"] * n, times, times, x, given_labels or [None] * n, ids or [None] * n)
 
 
 def served(folder: Path, version: int, slope: float) -> Served:

@@ -20,6 +20,7 @@ from edged.mqtt.session import Session
 from edged.mqtt.topics import matches
 from edged.storage.samples import SampleLog
 from tests.device import wait_until
+from tests.loop.linear import samples
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -72,8 +73,9 @@ class Dock:
 
     def open(self, session: Session | None = None) -> None:
         """Begin, or begin anew as after a restart."""
-        self.log = FailingLog.open(self.path, self.schema, holdout=0.1)
-        assert isinstance(self.log, FailingLog)
+        log = FailingLog.open(self.path, self.schema, holdout=0.1)
+        assert isinstance(log, FailingLog)
+        self.log: FailingLog = log
         codec, filters = JsonCodec(self.stream), self.stream.label_topic
         forecast = (
             (self.stream.forecast_columns, self.stream.horizon) if self.schema.task == "forecast" else None
@@ -350,8 +352,6 @@ def test_a_forecast_is_labelled_by_the_future_of_its_key(tmp_path: Path) -> None
 def test_a_forecast_of_several_values() -> None:
     forecast = Forecast((1, 0), 1)
     x = np.array([[1, 2], [3, 4]], np.float32)
-    from tests.loop.test_serve import samples
-
     (update,) = forecast.update(samples(1, x))
     assert (update.offset, update.label) == (1, (4.0, 3.0))
 

@@ -26,13 +26,19 @@ def order(run: int, trigger: str = "labels", **options: Any) -> dict[str, Any]:
     return {"run": run, "trigger": trigger, **options}
 
 
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, bundle: Bundle) -> bytes:
+    """The model of a long run to which nothing happens."""
+    with closing(Plant(tmp_path_factory.mktemp("undisturbed"), bundle, **LONG).process()) as process:
+        return model_bytes(process.run(order(1), Ear()))
+
+
 # ---- the process -----------------------------------------------------------------------------
 
 
 def test_one_process_does_run_after_run(tmp_path: Path, bundle: Bundle) -> None:
     plant, ear = Plant(tmp_path, bundle), Ear()
     with closing(plant.process()) as process:
-        assert process.pid is None
         first = process.run(order(1), ear)
         pid = process.pid
         plant.feed(200, 1)
@@ -41,7 +47,7 @@ def test_one_process_does_run_after_run(tmp_path: Path, bundle: Bundle) -> None:
         with pytest.raises(NothingNewError) as caught:
             process.run(order(3), ear)
         assert process.pid == pid, "having nothing to learn is no failure"
-    assert process.pid is None
+    assert not process.pid
     assert first["loss_last"] < first["loss_first"]
     assert first["consumed"] == 300
     assert second["consumed"] == caught.value.consumed == 500
@@ -54,7 +60,7 @@ def test_options_of_a_command_reach_the_run(tmp_path: Path, bundle: Bundle) -> N
         assert process.run(order(1, "command", steps=7, learning_rate=0.5), Ear())["steps"] == 7
 
 
-def test_a_cancelled_run_is_taken_up_by_the_next(tmp_path: Path, bundle: Bundle) -> None:
+def test_a_cancelled_run_is_taken_up_by_the_next(tmp_path: Path, bundle: Bundle, undisturbed: bytes) -> None:
     plant = Plant(tmp_path, bundle, **LONG)
     with closing(plant.process()) as process:
         with pytest.raises(TrainingError, match="asked to stop"):
@@ -65,10 +71,12 @@ def test_a_cancelled_run_is_taken_up_by_the_next(tmp_path: Path, bundle: Bundle)
     assert result["run"] == 2
     steps = [m["step"] for m in ear.heard if m["type"] == "checkpoint"]
     assert steps[0] > 100, "it did not begin anew"
-    assert model_bytes(result) == undisturbed(tmp_path, bundle)
+    assert model_bytes(result) == undisturbed
 
 
-def test_a_killed_trainer_is_named_and_its_run_taken_up(tmp_path: Path, bundle: Bundle) -> None:
+def test_a_killed_trainer_is_named_and_its_run_taken_up(
+    tmp_path: Path, bundle: Bundle, undisturbed: bytes
+) -> None:
     plant = Plant(tmp_path, bundle, **LONG)
     with closing(plant.process()) as process:
         with pytest.raises(TrainingError, match="killed by SIGKILL"):
@@ -77,13 +85,7 @@ def test_a_killed_trainer_is_named_and_its_run_taken_up(tmp_path: Path, bundle: 
         result = process.run(order(2), ear)
     steps = [m["step"] for m in ear.heard if m["type"] == "checkpoint"]
     assert steps[0] > 300
-    assert model_bytes(result) == undisturbed(tmp_path, bundle)
-
-
-def undisturbed(tmp_path: Path, bundle: Bundle) -> bytes:
-    """What the same run gives when nothing happens to it."""
-    with closing(Plant(tmp_path / "undisturbed", bundle, **LONG).process()) as process:
-        return model_bytes(process.run(order(1), Ear()))
+    assert model_bytes(result) == undisturbed
 
 
 def test_a_trainer_that_says_nothing_is_ended(tmp_path: Path, bundle: Bundle) -> None:
@@ -135,9 +137,11 @@ def test_with_resident_0_each_run_has_its_own_process(tmp_path: Path, bundle: Bu
 
 
 def test_a_missing_engine_is_said_to_be_missing(tmp_path: Path, bundle: Bundle) -> None:
-    with closing(Plant(tmp_path, bundle, engine="portable").process()) as process:
-        with pytest.raises(UnavailableError, match="no portable engine") as caught:
-            process.run(order(1), Ear())
+    with (
+        closing(Plant(tmp_path, bundle, engine="portable").process()) as process,
+        pytest.raises(UnavailableError, match="no portable engine") as caught,
+    ):
+        process.run(order(1), Ear())
     assert caught.value.exit_code == 4
 
 
@@ -149,9 +153,11 @@ def test_a_bundle_that_is_gone_is_a_configuration_error(tmp_path: Path, bundle: 
 
 
 def test_too_little_memory_is_one_clear_line(tmp_path: Path, bundle: Bundle) -> None:
-    with closing(Plant(tmp_path, bundle, memory_limit="64MiB").process()) as process:
-        with pytest.raises(TrainingError, match=r"memory") as caught:
-            process.run(order(1), Ear())
+    with (
+        closing(Plant(tmp_path, bundle, memory_limit="64MiB").process()) as process,
+        pytest.raises(TrainingError, match="memory") as caught,
+    ):
+        process.run(order(1), Ear())
     assert "training.memory_limit" in caught.value.line()
     assert "\n" not in caught.value.line()
 

@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,17 +17,18 @@ from hypothesis import strategies as st
 from edged.config import GateConfig, ServingConfig
 from edged.domain.predictions import Predictions
 from edged.domain.protocols import Served
-from edged.domain.sample import Batch, LabelUpdate
+from edged.domain.sample import LabelUpdate
 from edged.domain.schema import Schema
 from edged.errors import ModelError
 from edged.loop.serve import Latencies, Server, ServingLoop, encode
 from tests.device import wait_until
-from tests.loop.linear import BAD, BROKEN, GOOD, SCHEMA, WIDTH, classes, inputs, served
+from tests.loop.linear import BAD, BROKEN, GOOD, SCHEMA, WIDTH, classes, inputs, numbered, samples, served
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from edged.domain.sample import Batch
     from tests.loop.linear import Floats
 
 
@@ -34,21 +36,8 @@ def make_server(champion: Served, *, schema: Schema = SCHEMA, **gate: Any) -> Se
     return Server(ServingConfig(remember=5000), GateConfig(**gate), schema, champion)
 
 
-def numbered(first: int, n: int) -> Any:
-    return np.arange(first, first + n, dtype=np.int64)
-
-
 def labels(x: Floats) -> Floats:
     return np.asarray(classes(x), np.float32).reshape(-1, 1)
-
-
-def samples(
-    first: int, x: Floats, given_labels: list[Any] | None = None, ids: list[Any] | None = None
-) -> Batch:
-    n = len(x)
-    offsets = numbered(first, n)
-    times = np.asarray(offsets, np.float64)
-    return Batch(offsets, ["k"] * n, times, times, x, given_labels or [None] * n, ids or [None] * n)
 
 
 class Outlet:
@@ -176,16 +165,23 @@ def test_exchanging_models_under_load_loses_nothing_and_keeps_the_order(tmp_path
     with serving(server) as outlet:
         done = threading.Event()
 
+        def exchanged(turn: int) -> bool:
+            return server.champion.version >= turn
+
         def load() -> None:
             for number in range(400):
                 outlet.submit(samples(1 + 50 * number, x))
-                wait_until(lambda: len(outlet.published) > 50 * (number - 4))
+                if number % 50 == 49:  # so fast that all might be over before the first exchange
+                    wait_until(partial(exchanged, number // 50))
             done.set()
+
+        def answered(count: int) -> bool:
+            return len(outlet.published) > count
 
         sender = threading.Thread(target=load)
         sender.start()
         for turn in range(1, len(models)):
-            wait_until(lambda: len(outlet.published) > 2500 * turn)  # noqa: B023
+            wait_until(partial(answered, 2500 * turn - 1000))
             server.swap(models[turn])
         sender.join(30)
         assert done.is_set()
@@ -233,7 +229,7 @@ class Replaced:
 
     def predict(self, x: Floats) -> Floats:
         self._server.swap(self._successor)
-        raise ModelError("failed")
+        raise ModelError(f"failed on {len(x)} rows")
 
 
 def test_a_model_that_fails_while_it_is_being_replaced_leaves_the_answer_to_its_successor(
@@ -312,6 +308,24 @@ def test_a_probation_counts_only_answers_of_its_own_pair(tmp_path: Path) -> None
     server.predict(numbered(201, 200), x)
     server.shadow(numbered(201, 200), x)
     assert server.label(numbered(201, 200), labels(x)) is True
+
+
+class Failing:
+    """A model that no longer answers."""
+
+    def predict(self, x: Floats) -> Floats:
+        raise ModelError(f"failed on {len(x)} rows")
+
+
+def test_a_predecessor_that_fails_beside_the_champion_costs_no_prediction(tmp_path: Path) -> None:
+    server = make_server(Served(1, Failing()), probation=100)
+    server.swap(served(tmp_path, 2, GOOD))
+    x = inputs(100)
+    with serving(server) as outlet:
+        outlet.submit(samples(1, x, classes(x)))
+    assert [p["id"] for p in outlet.published] == [f"s{offset}" for offset in range(1, 101)]
+    assert (outlet.loop.errors, outlet.outcomes) == (0, [])
+    assert server.live_quality() == {"accuracy": 1.0, "labelled": 100}
 
 
 # ---- the thread ------------------------------------------------------------------------------

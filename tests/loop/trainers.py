@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from typing import TYPE_CHECKING, Any
 
 from edged.clock import VirtualClock
@@ -14,6 +13,7 @@ from edged.storage.samples import SampleLog
 from tests.loop.learning import CLASSIFY, batch, task
 
 if TYPE_CHECKING:
+    import signal
     from collections.abc import Callable
     from pathlib import Path
 

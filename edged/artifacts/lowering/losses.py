@@ -1,0 +1,48 @@
+"""Gradients of losses, with every row counting as much as its weight says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from edged.artifacts.lowering.writer import Writer, attributes_of, refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import onnx
+
+# Classes up to which a matrix is kept for picking rows from.
+SMALL = 64
+
+
+def softmax_cross_entropy_grad(node: onnx.NodeProto, to: Writer) -> None:
+    """wᵢ·(exp(log pᵢ) − onehot(labelᵢ)), the weights of a batch adding up to 1.
+
+    With equal weights that is the gradient of the mean over the batch. ONNX operator specification,
+    SoftmaxCrossEntropyLoss; the loss's own gradient is 1.
+    """
+    gradient, log_probability, label = node.input[:3]
+    attributes = attributes_of(node)
+    shape = to.shape(log_probability, node)
+    if len(node.input) > 3 or "ignore_index" in attributes or len(shape) != 2:
+        raise refusal(node, "only logits (batch, classes) without class weights and ignore_index are covered")
+    if gradient != to.loss_gradient or attributes.get("reduction", "mean") != "mean":
+        raise refusal(node, "it must be the loss itself, reduced by its mean")
+    true = _one_hot(label, shape[1] or 0, to)
+    excess = to.add("Sub", [to.add("Exp", [log_probability]), true])
+    to.add("Mul", [excess, to.row_weights], node.output[0])
+
+
+def _one_hot(label: str, classes: int, to: Writer) -> str:
+    """Rows of the identity matrix, which is faster than OneHot as long as the matrix is small."""
+    if classes <= SMALL:
+        return to.add("Gather", [to.constant(np.eye(classes, dtype=np.float32)), label], axis=0)
+    on_off = to.constant(np.array([0, 1], np.float32))
+    return to.add("OneHot", [label, to.constant(np.int64(classes)), on_off], axis=-1)
+
+
+RULES: Mapping[str, Callable[[onnx.NodeProto, Writer], None]] = {
+    "SoftmaxCrossEntropyLossGrad": softmax_cross_entropy_grad,
+}

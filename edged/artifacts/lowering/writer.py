@@ -1,0 +1,106 @@
+"""Writing the nodes that take the place of an operator."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from onnx import helper, numpy_helper
+
+from edged.errors import BundleError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    import onnx
+
+Shape = tuple[int | None, ...]
+
+
+class Writer:
+    """Collects standard nodes and the constants they read.
+
+    Parameters
+    ----------
+    shapes
+        Shapes of the tensors that are known; None is a size that varies, as the batch does.
+    taken
+        Names that must not be used again.
+    row_weights
+        Tensor `(batch, 1)` that says how much each row counts; the weights of a batch add up to 1.
+    loss_gradient
+        Tensor that holds the gradient of the loss with respect to itself, which is 1.
+    """
+
+    def __init__(
+        self,
+        shapes: Mapping[str, Shape],
+        taken: Iterable[str] = (),
+        *,
+        row_weights: str = "",
+        loss_gradient: str = "",
+    ) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self.constants: list[onnx.TensorProto] = []
+        self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+        self.row_weights = row_weights
+        self.loss_gradient = loss_gradient
+        self._shapes = shapes
+        self._taken = set(taken)
+
+    def keep(self, node: onnx.NodeProto) -> None:
+        """Take a node over as it is."""
+        self.nodes.append(node)
+
+    def add(self, operator: str, inputs: list[str], output: str = "", **attributes: Any) -> str:
+        """Write one standard node; the name of its first output, which is a new one unless given."""
+        name = output or self.name(operator.lower())
+        self.nodes.append(helper.make_node(operator, inputs, [name], name=name, **attributes))
+        return name
+
+    def name(self, hint: str) -> str:
+        """A name that nothing in the graph has."""
+        number = len(self._taken)
+        while f"step.{hint}.{number}" in self._taken:
+            number += 1
+        self._taken.add(f"step.{hint}.{number}")
+        return f"step.{hint}.{number}"
+
+    def number(self, value: float) -> str:
+        """A float32 scalar."""
+        return self.constant(np.float32(value))
+
+    def sizes(self, *values: int) -> str:
+        """An int64 vector: axes, shapes and the like."""
+        return self.constant(np.array(values, np.int64))
+
+    def constant(self, value: Any) -> str:
+        """A constant tensor; equal ones are written once."""
+        array = np.asarray(value)
+        key = (str(array.dtype), array.shape, array.tobytes())
+        if key not in self._constants:
+            self._constants[key] = self.name("constant")
+            self.constants.append(numpy_helper.from_array(array, self._constants[key]))
+        return self._constants[key]
+
+    def shape(self, name: str, node: onnx.NodeProto) -> Shape:
+        """The shape of a tensor; refuses `node` where it is not known."""
+        shape = self._shapes.get(name)
+        if shape is None:
+            raise refusal(node, f"the shape of {name!r} is not known")
+        return shape
+
+
+def refusal(node: onnx.NodeProto, reason: str) -> BundleError:
+    """The error for a node that cannot be expressed in standard operators."""
+    return BundleError(
+        f"operator {node.op_type} cannot be trained by the portable engine: {reason}",
+        where=f"node {node.name or node.output[0]}",
+        remedy="build with --engine native, or freeze what is before it",
+    )
+
+
+def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
+    """Attributes of a node by name; text as str."""
+    values = {item.name: helper.get_attribute_value(item) for item in node.attribute}
+    return {name: value.decode() if isinstance(value, bytes) else value for name, value in values.items()}

@@ -1,0 +1,107 @@
+"""Who serves: promotion and serving together, durable first."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from edged.config import GateConfig, ServingConfig
+from edged.errors import RefusedError
+from edged.loop.serve import Server
+from edged.loop.succession import Succession
+from tests.loop.gates import Gate
+from tests.loop.linear import BAD, BROKEN, GOOD, SCHEMA, candidate, inputs, numbered
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+class House:
+    """A gate, a server, and what was told of them."""
+
+    def __init__(self, gate: Gate) -> None:
+        self.gate = gate
+        self.told: list[tuple[str, dict[str, Any]]] = []
+        self.server = Server(ServingConfig(), GateConfig(), SCHEMA, gate.champion)
+        self.succession = Succession(gate.promoter, self.server, lambda *event: self.told.append(event))
+
+    def consider(self, slope: float, run: int = 1) -> int | None:
+        """The version that took over."""
+        served = self.succession.consider(candidate(self.gate.candidates, run, slope))
+        return None if served is None else served.version
+
+    def serving(self) -> tuple[int, int | None]:
+        """Versions that answer and that are durable."""
+        return self.server.champion.version, self.gate.registry.champion()
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    """The model that serves is always wrong."""
+    with closing(Gate(tmp_path, BAD)) as gate:
+        yield House(gate)
+
+
+def test_a_better_candidate_takes_over_and_it_is_told(house: House) -> None:
+    assert house.consider(GOOD) == 2
+    assert house.serving() == (2, 2)
+    assert house.server.previous is not None
+    assert house.server.previous.version == 1
+    ((event, told),) = house.told
+    assert (event, told["version"], told["parent"], told["run"], told["accepted"]) == (
+        "model_promoted",
+        2,
+        1,
+        1,
+        True,
+    )
+
+
+def test_a_refused_candidate_changes_nothing_and_the_reasons_are_told(house: House) -> None:
+    house.consider(GOOD)
+    assert house.consider(BAD, 2) is None
+    assert house.serving() == (2, 2)
+    event, told = house.told[-1]
+    assert (event, told["run"], told["accepted"]) == ("candidate_rejected", 2, False)
+    assert "gain -1.0000" in told["reasons"][0]
+
+
+@pytest.mark.parametrize("passed", [True, False])
+def test_probation_confirms_or_rolls_back(house: House, passed: bool) -> None:
+    house.consider(GOOD)
+    house.succession.probation_ended(2, passed)
+    assert house.serving() == ((2, 2) if passed else (1, 1))
+    assert house.gate.registry.get(2).proven == passed
+    assert (house.told[-1][0] == "model_rolled_back") != passed
+
+
+def test_the_outcome_of_a_model_that_serves_no_more_is_void(house: House) -> None:
+    house.consider(GOOD)
+    house.consider(GOOD, 2)
+    house.succession.probation_ended(2, passed=False)
+    assert house.serving() == (3, 3)
+
+
+def test_a_fall_back_of_the_serving_loop_becomes_durable(house: House) -> None:
+    house.server.swap(house.gate.crowned(GOOD, 1))
+    broken = house.gate.crowned(GOOD, 2)
+    house.server.swap(type(broken)(broken.version, house.gate.model(BROKEN)))
+    assert house.server.predict(numbered(1, 4), inputs(4)).version == 2
+    house.succession.champion_failed(3, "output is not finite")
+    assert house.serving() == (2, 2)
+    assert house.told == [("model_rolled_back", {"from": 3, "to": 2, "reason": "output is not finite"})]
+    assert house.gate.registry.get(3).status == "rolled_back"
+
+
+def test_a_rollback_goes_to_the_model_before_and_not_to_itself(house: House) -> None:
+    house.consider(GOOD)
+    with pytest.raises(RefusedError, match="served already"):
+        house.succession.roll_back("command", to=2)
+    assert house.succession.roll_back("command") == {"from": 2, "to": 1, "reason": "command"}
+    assert house.serving() == (1, 1)
+    with pytest.raises(RefusedError, match="no other model"):
+        house.succession.roll_back("command", to=77)
+    assert house.serving() == (1, 1)

@@ -1,0 +1,132 @@
+"""The preflight: each finding from its real cause."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from edged.artifacts.build import build
+from edged.artifacts.templates import mlp
+from edged.demo.broker import free_port
+from edged.doctor import Finding, examine
+from edged.storage.files import DirectoryLock
+from tests.commands import edged, write_config
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from edged.demo.broker import Mosquitto as Broker
+
+STREAM = {"features": 4, "classes": 2}
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle for the stream; copy it before damaging it."""
+    return build(mlp(4, 2, [8]), tmp_path_factory.mktemp("bundle") / "b", loss="cross_entropy").path
+
+
+def finding(path: Path, what: str) -> Finding:
+    found = [f for f in examine(path) if f.what == what]
+    assert len(found) == 1
+    return found[0]
+
+
+def configured(folder: Path, port: int = 1, **sections: Any) -> Path:
+    return write_config(folder, STREAM, mqtt={"host": "127.0.0.1", "port": port}, **sections)
+
+
+def test_a_device_in_good_order_has_nothing_but_ok(broker: Broker, bundle: Path, tmp_path: Path) -> None:
+    path = configured(tmp_path, broker.port, model={"bundle": str(bundle)}, storage={"max_bytes": "1MiB"})
+    findings = examine(path)
+    assert {f.level for f in findings} == {"ok"}
+    assert [f.what for f in findings] == [
+        "configuration", "onnxruntime", "bundle", "engine", "state directory", "disk", "clock", "broker",
+    ]  # fmt: skip
+    assert not [f for f in findings if f.remedy]
+    assert list((tmp_path / "state").iterdir()) == [], "nothing is left behind"
+
+
+def test_a_broker_that_does_not_answer(tmp_path: Path) -> None:
+    port = free_port()
+    found = finding(configured(tmp_path, port), "broker")
+    assert (found.level, f"127.0.0.1:{port}" in found.result) == ("error", True)
+    assert "mqtt.host" in found.remedy
+
+
+def test_a_broker_whose_name_is_unknown(tmp_path: Path) -> None:
+    path = write_config(tmp_path, STREAM, mqtt={"host": "no-such-host.invalid"})
+    assert finding(path, "broker").level == "error"
+
+
+def test_a_damaged_bundle_names_the_file(bundle: Path, tmp_path: Path) -> None:
+    damaged = shutil.copytree(bundle, tmp_path / "damaged")
+    content = bytearray((damaged / "inference_model.onnx").read_bytes())
+    content[len(content) // 2] ^= 1
+    (damaged / "inference_model.onnx").write_bytes(content)
+    found = finding(configured(tmp_path, model={"bundle": "damaged"}), "bundle")
+    assert (found.level, "inference_model.onnx" in found.result) == ("error", True)
+    assert "artifacts build" in found.remedy
+
+
+def test_a_bundle_of_another_stream(bundle: Path, tmp_path: Path) -> None:
+    path = write_config(tmp_path, {"features": 7, "classes": 2}, model={"bundle": str(bundle)})
+    found = finding(path, "bundle")
+    assert found.level == "error"
+    assert "4" in found.result
+    assert "7" in found.result
+
+
+def test_a_bundle_that_is_not_there_is_an_error_of_the_configuration(tmp_path: Path) -> None:
+    found = examine(configured(tmp_path, model={"bundle": "nowhere"}))
+    assert [(f.what, f.level) for f in found] == [("configuration", "error")]
+    assert "nowhere" in found[0].result
+
+
+def test_an_engine_that_this_machine_has_not(bundle: Path, tmp_path: Path) -> None:
+    path = configured(tmp_path, model={"bundle": str(bundle)}, training={"engine": "portable"})
+    found = finding(path, "engine")
+    assert (found.level, "portable" in found.result) == ("error", True)
+
+
+def test_a_state_directory_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    found = finding(configured(tmp_path, storage={"dir": "file/state"}), "state directory")
+    assert (found.level, "file/state" in found.result) == ("error", True)
+    assert "storage.dir" in found.remedy
+
+
+def test_a_disk_smaller_than_the_cap_of_the_sample_log(tmp_path: Path) -> None:
+    found = finding(configured(tmp_path, storage={"max_bytes": "5000000 GiB"}), "disk")
+    assert (found.level, "max_bytes" in found.remedy) == ("warning", True)
+
+
+def test_a_running_daemon_is_told_with_its_process(tmp_path: Path) -> None:
+    path = configured(tmp_path)
+    assert "daemon" not in [f.what for f in examine(path)]
+    with DirectoryLock(tmp_path / "state"):
+        assert finding(path, "daemon").level == "ok"
+
+
+def test_two_builds_of_onnxruntime_in_one_environment(tmp_path: Path) -> None:
+    other = tmp_path / "site" / "onnxruntime-1.23.2.dist-info"
+    other.mkdir(parents=True)
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: onnxruntime\nVersion: 1.23.2\n")
+    other = tmp_path / "site" / "onnxruntime_training-1.19.2.dist-info"
+    other.mkdir(parents=True)
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: onnxruntime-training\nVersion: 1.19.2\n")
+    answer = edged("doctor", configured(tmp_path), "--json", PYTHONPATH=str(tmp_path / "site"))
+    found = next(f for f in answer.json if f["what"] == "onnxruntime")
+    assert found["level"] == "error"
+    assert "keep one" in found["remedy"]
+
+
+def test_the_exit_code_tells_whether_there_was_an_error(broker: Broker, tmp_path: Path) -> None:
+    good = edged("doctor", configured(tmp_path, broker.port, storage={"max_bytes": "1MiB"}), "--json")
+    assert (good.code, {f["level"] for f in good.json}) == (0, {"ok"})
+    bad = edged("doctor", configured(tmp_path, free_port()))
+    assert bad.code == 1
+    assert "broker" in bad.out
+    assert "error" in bad.out

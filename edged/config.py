@@ -90,11 +90,17 @@ def _unique(names: list[Any]) -> list[Any]:
 
 
 def _number_or_names(value: Any) -> Any:
-    names = isinstance(value, list) and value and all(isinstance(item, str | int) for item in value)
+    names = (
+        isinstance(value, list)
+        and value
+        and all(isinstance(item, str | int) and not isinstance(item, bool) for item in value)
+    )
     if names:
         return _unique(value)
     if isinstance(value, int) and not isinstance(value, bool):
         return value
+    if isinstance(value, list) and any(isinstance(item, bool) for item in value):
+        raise ValueError("YAML reads yes, no, on and off as true and false: put the names in quotes")
     raise ValueError("expected a number or a list of names")
 
 
@@ -415,6 +421,16 @@ class Config(Section):
     storage: StorageConfig = StorageConfig()
     report: ReportConfig = ReportConfig()
     log: LogConfig = LogConfig()
+
+    @model_validator(mode="after")
+    def _not_its_own_messages(self) -> Config:
+        for name in self.stream.topics:
+            first = name.split("/")[0]
+            if first == "#" or name in (f"{self.mqtt.root}/#", f"{self.topic_root}/#"):
+                raise ValueError(
+                    f"stream.topic {name!r} covers what edged itself publishes: name the sensors' own level"
+                )
+        return self
 
     @property
     def topic_root(self) -> str:

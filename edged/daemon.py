@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from edged import __version__, configfile, logs
 from edged.clock import SystemClock
 from edged.engines.inference import InferenceModel
-from edged.errors import ConfigError, EdgedError
+from edged.errors import ConfigError, EdgedError, StorageError
 from edged.host.notify import Notifier, Watchdog
 from edged.host.vitals import VitalsReader
 from edged.loop.bootstrap import with_bundle
@@ -32,7 +32,7 @@ from edged.loop.serve import Server, ServingLoop
 from edged.loop.succession import Succession
 from edged.mqtt.codecs import JsonCodec, LabelCodec
 from edged.mqtt.session import Session
-from edged.mqtt.topics import Topics, matches
+from edged.mqtt.topics import Topics, matches, widest
 from edged.selfreport import SelfReport
 from edged.storage.bundles import Bundle
 from edged.storage.files import DirectoryLock
@@ -336,11 +336,20 @@ class Daemon:
         """The periodic job: metrics, states, and what `edged status` reads when nobody answers."""
         self.reporter.metrics(self.selfreport.metrics())
         self._publish_states()
-        self.registry.set_value("status", self.selfreport.status())
+        self._keep_status(self.selfreport.status())
         self.notifier.status(f"serving model {self.server.champion.version}")
+
+    def _keep_status(self, status: dict[str, Any]) -> None:
+        """For `edged status`; on a full disk it stays the older one."""
+        try:
+            self.registry.set_value("status", status)
+        except StorageError as problem:
+            log.warning("status_not_kept", problem=problem.line())
 
     def _publish_states(self) -> None:
         self.selfreport.states(self.reporter)
+        shown = {"stream", "training", "gate", "serving", "storage", "report"}
+        self.reporter.state("config", self.config.model_dump(mode="json", include=shown))
 
     # ---- life ------------------------------------------------------------------------------
 
@@ -352,7 +361,8 @@ class Daemon:
         self._learning.start()
         self.scheduler = _schedule(self.config, self._scheduled, self._report)
         stream = self.config.stream
-        filters = [*stream.topics, *([stream.label_topic] if stream.label_topic else [])]
+        # A message comes once for each filter that covers it: subscribe to none that another covers.
+        filters = widest([*stream.topics, *([stream.label_topic] if stream.label_topic else [])])
         self.session.subscribe(filters, 1, self.ingest.receive)
         self.session.subscribe([self.topics.requests], 1, self.control.receive)
         self.session.start()
@@ -397,10 +407,11 @@ class Daemon:
         self._learning.join(8.0)
         self.learner.process.close()
         self.reporter.farewell()
-        self.registry.set_value("status", {**self.selfreport.status(), "state": "stopped"})
+        self._keep_status({**self.selfreport.status(), "state": "stopped"})
         self.session.stop()
-        self.samples.close()
+        # The writer last: closing the last connection folds the write-ahead log into the file.
         self._reader.close()
+        self.samples.close()
         self.registry.close()
         self._lock.release()
 
@@ -432,14 +443,14 @@ def _schedule(config: Config, train: Callable[[], None], report: Callable[[], No
 def run(path: Path) -> int:
     """Run the daemon until SIGTERM or SIGINT; the exit code."""
     sys.setswitchinterval(SWITCH_INTERVAL)
+    # A queue: SIGHUP and SIGTERM may come while the other is being handled, or before all is ready.
+    signals: queue.SimpleQueue[int] = queue.SimpleQueue()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda got, _: signals.put(got))
     config = configfile.load(path)
     logs.configure(config.log.level, config.log.format)
     notifier = Notifier()
     daemon = Daemon(config, notifier)
-    # A queue, because SIGHUP and SIGTERM may come while the other is being handled.
-    signals: queue.SimpleQueue[int] = queue.SimpleQueue()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda got, _: signals.put(got))
     daemon.start()
     log.info(
         "running",

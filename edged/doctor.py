@@ -7,16 +7,19 @@ import os
 import shutil
 import socket
 import tempfile
+import threading
 import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from edged import configfile
-from edged.engines import open_engine
+from edged import configfile, logs
+from edged.engines import open_engine, reason_for
 from edged.engines.inference import InferenceModel
 from edged.errors import EdgedError
+from edged.mqtt.session import Session
 from edged.storage.bundles import Bundle
 from edged.storage.files import DirectoryLock
+from edged.storage.samples import SampleLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 Level = Literal["ok", "warning", "error"]
 
 EARLIEST_YEAR = 2026
+CONNECT_SECONDS = 8.0
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,8 @@ def _bundle(config: Config) -> Iterator[Finding]:
     except EdgedError as problem:
         yield Finding("engine", "error", problem.line())
         return
-    yield Finding("engine", "ok", f"{engine.name} (training.engine: {config.training.engine})")
+    reason = reason_for(config.training.engine, bundle)
+    yield Finding("engine", "ok", f"{engine.name} ({reason})")
 
 
 def _state(config: Config) -> Iterator[Finding]:
@@ -139,9 +144,22 @@ def _state(config: Config) -> Iterator[Finding]:
         )
     else:
         yield Finding("disk", "ok", f"{free / 1024**2:.0f} MiB free")
+    if (folder / "samples.db").exists():
+        yield _log(config)
     pid = DirectoryLock.holder(folder)
     if pid is not None:
         yield Finding("daemon", "ok", f"running as process {pid}")
+
+
+def _log(config: Config) -> Finding:
+    """Whether the sample log that is there was written for this stream."""
+    try:
+        log = SampleLog.open(config.storage.dir / "samples.db", config.stream.to_schema(), readonly=True)
+    except EdgedError as problem:
+        return Finding("sample log", "error", problem.line())
+    rows = log.counters().rows
+    log.close()
+    return Finding("sample log", "ok", f"{rows:,} samples, fits the stream")
 
 
 def _clock(_: Config) -> Iterator[Finding]:
@@ -158,8 +176,7 @@ def _broker(config: Config) -> Iterator[Finding]:
     mqtt = config.mqtt
     where = f"{mqtt.host}:{mqtt.port}"
     try:
-        with socket.create_connection((mqtt.host, mqtt.port), timeout=5):
-            yield Finding("broker", "ok", f"{where} answers")
+        socket.create_connection((mqtt.host, mqtt.port), timeout=5).close()
     except OSError as problem:
         yield Finding(
             "broker",
@@ -167,3 +184,28 @@ def _broker(config: Config) -> Iterator[Finding]:
             f"{where}: {problem.strerror or problem}",
             "start the broker or correct mqtt.host and mqtt.port",
         )
+        return
+    if _accepted(config):
+        yield Finding("broker", "ok", f"{where} takes our connection")
+    else:
+        yield Finding(
+            "broker",
+            "error",
+            f"{where} answers, but does not accept us",
+            "see the line above, and mqtt.username, password_file, tls and protocol",
+        )
+
+
+def _accepted(config: Config) -> bool:
+    """Whether the broker lets us in; under a name of our own, and no session is left behind."""
+    logs.configure("warning", "auto")
+    online = threading.Event()
+    session = Session(
+        config.mqtt.model_copy(update={"session_expiry": 0.0}),
+        client_id=f"edged-doctor-{os.getpid()}",
+        on_online=online.set,
+    )
+    session.start()
+    accepted = online.wait(CONNECT_SECONDS)
+    session.stop()
+    return accepted

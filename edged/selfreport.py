@@ -56,14 +56,21 @@ class SelfReport:
         self._started = clock.monotonic()
         self._rate = _Rate(self._started)
 
+    @property
+    def problem(self) -> str | None:
+        """What keeps the daemon from its work, in one line."""
+        if self._ingest.problem:
+            return self._ingest.problem
+        return None if self._session.connected else "no connection to the broker"
+
     def status(self) -> dict[str, Any]:
         """The summary of `edged status` and `request/status`."""
         counters = self._samples.counters()
         champion, reign = self._server.champion, self._registry.reign()
         runs = self._registry.runs(1)
         return {
-            "state": "degraded" if self._ingest.problem else "online",
-            "problem": self._ingest.problem,
+            "state": "degraded" if self.problem else "online",
+            "problem": self.problem,
             "version": __version__,
             "boot": self._boot,
             "samples": counters.samples,

@@ -14,7 +14,7 @@ import pytest
 from edged import configfile
 from edged.engines.inference import InferenceModel
 from edged.errors import ConfigError
-from edged.evaluate import Options, Replay, run, shape_stream
+from edged.evaluate import Options, Replay, report, run, shape_stream
 from edged.storage.recorded import read_stream
 from edged.storage.registry import Registry
 from tests.commands import edged, strict_json, two_classes, write_config
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 KEYS = {
-    "samples", "scored", "metric", "frozen", "no_change", "windows", "trainings", "promotions", "rejections",
-    "rollbacks", "drifts", "labels_used", "forgetting", "engine", "seconds", "train_seconds", "peak_rss_mb",
+    "samples", "scored", "quarantined", "metric", "frozen", "no_change", "windows", "trainings",
+    "promotions", "rejections", "rollbacks", "drifts", "labels_used", "forgetting", "engine", "seconds",
+    "train_seconds", "peak_rss_mb",
 }  # fmt: skip
 TIMES = {"seconds", "train_seconds", "peak_rss_mb"}
 CLASSIFY = {"features": 4, "classes": 2}
@@ -60,7 +61,7 @@ def replay(
     shaped = shape_stream(read_stream(data), config, options)
     replayed = Replay(config, shaped, options, folder / "replay")
     replayed.run()
-    return replayed, replayed.report()
+    return replayed, report(replayed)
 
 
 def without_times(report: dict[str, Any]) -> dict[str, Any]:
@@ -127,6 +128,7 @@ def test_labels_that_are_pure_noise_are_predicted_at_chance(tmp_path: Path) -> N
 REGIME = 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("delay", "least", "most"), [(0, 0.72, 0.92), (100, 0.25, 0.45), (200, 0.05, 0.2)])
 def test_a_rule_that_turns_round_is_followed_as_late_as_its_labels_come(
     tmp_path: Path, delay: int, least: float, most: float
@@ -408,9 +410,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     ),
     "no labels": (CLASSIFY, {"X": two_classes(200)[0]}, "no labels"),
     "too few targets": ({"features": 4, "targets": 2}, labelled(np.zeros(200)), "targets: 1"),
-    "too few rows": (CLASSIFY, {k: v[:49] for k, v in labelled(np.zeros(200)).items()}, "49 rows"),
-    "not a number": (CLASSIFY, spoilt(17, np.nan), "row 17"),
-    "endless": (CLASSIFY, spoilt(199, np.inf), "row 199"),
+    "too few rows": (CLASSIFY, {k: v[:49] for k, v in labelled(np.zeros(200)).items()}, "49 usable rows"),
     "unknown column": (
         {"features": ["a", "b", "c", "z"], "classes": 2},
         labelled(np.zeros(200)) | {"names": np.array(["a", "b", "c", "d"])}, "no column 'z'",
@@ -435,13 +435,37 @@ def test_pre_training_that_does_not_fit_is_refused(tmp_path: Path, pretrain: int
         evaluate(tmp_path, save(tmp_path, X=x, y=y), CLASSIFY, options=Options(pretrain=pretrain))
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_reading_that_is_no_number_is_left_out_and_counted(tmp_path: Path, value: float) -> None:
+    report = evaluate(tmp_path, save(tmp_path, **spoilt(150, value)), CLASSIFY)
+    assert (report["samples"], report["quarantined"]) == (199, 1)
+
+
+def test_labels_that_are_missing_never_arrive_and_are_not_scored(tmp_path: Path) -> None:
+    y = np.arange(200.0) % 2
+    y[150:170] = np.nan
+    report = evaluate(tmp_path, save(tmp_path, **labelled(y)), CLASSIFY)
+    assert report["scored"] == 200 - 20 - 20
+
+
+def test_classes_named_by_numbers_are_names(tmp_path: Path) -> None:
+    y = np.arange(200.0) % 2 + 1
+    named = evaluate(tmp_path, save(tmp_path, **labelled(y)), {"features": 4, "classes": ["1", "2"]})
+    placed = evaluate(tmp_path, save(tmp_path, **labelled(y - 1)), CLASSIFY)
+    assert named["metric"] == placed["metric"]
+
+
 def test_a_refusal_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     config = write_config(tmp_path, CLASSIFY)
     missing = edged("evaluate", config, "--data", tmp_path / "none.npz", "--json")
     assert (missing.code, "none.npz: no such file" in missing.problem) == (2, True)
     data = save(tmp_path, **labelled(np.arange(200) % 3))
     outside = edged("evaluate", config, "--data", data, "--json")
-    assert (outside.code, "--data" in outside.problem, "stream.classes" in outside.problem) == (2, True, True)
+    assert (
+        outside.code,
+        "outside the 2 classes" in outside.problem,
+        "stream.classes" in outside.problem,
+    ) == (2, True, True)
 
 
 # ---- recorded streams ----------------------------------------------------------------------------

@@ -196,7 +196,7 @@ class Demo:
         self.window = max(20, (count - world.commission) // WINDOWS)
 
     def run(self) -> dict[str, Any]:
-        """All of it; the summary of CONTRACT.md."""
+        """All of it; the summary, ready for JSON."""
         started = time.monotonic()
         with ExitStack() as stack:
             broker = stack.enter_context(EmbeddedBroker(self._kind))

@@ -85,10 +85,10 @@ class Memory:
         belong to an earlier pair of models.
         """
         place = offsets % self._size
-        known = self._offsets[place] == offsets
+        known = (self._offsets[place] == offsets) & np.isfinite(self._answers[place]).all(axis=1)
         place, y, offsets = place[known], y[known], offsets[known]
         wrong = errors(self._schema, self._answers[place], y, scale)
-        both = self._shadow_of[place] == offsets
+        both = (self._shadow_of[place] == offsets) & np.isfinite(self._shadows[place]).all(axis=1)
         if watched is not None:
             both &= self._versions[place] == watched
         shadow = errors(self._schema, self._shadows[place][both], y[both], scale)

@@ -58,6 +58,11 @@ class Schema:
         return len(self.classes) if self.task == "classify" else self.targets
 
     @property
+    def numeric_names(self) -> bool:
+        """Whether classes are named by numbers: then a number in a message is a name, not a position."""
+        return bool(self.classes) and all(name.lstrip("-").isdigit() for name in self.classes)
+
+    @property
     def labels_itself(self) -> bool:
         """Whether the target is the input (`reconstruct`), so that every sample is labelled."""
         return self.task == "reconstruct"
@@ -86,6 +91,11 @@ class Schema:
     def _class_index(self, value: Any) -> int:
         if isinstance(value, bool):
             index = int(value)
+        elif self.numeric_names and isinstance(value, int | float):
+            name = f"{value:g}" if isinstance(value, float) else str(value)
+            if name not in self.classes:
+                raise RejectedSampleError("label", f"label {name[:40]} is no name of a class")
+            return self.classes.index(name)
         elif isinstance(value, str):
             if value not in self.classes:
                 raise RejectedSampleError(

@@ -7,12 +7,15 @@ import; so it runs as `python -m edged.artifacts` and is gone afterwards.
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
-from edged.errors import BundleError, UnavailableError
+from edged.errors import BundleError, CorruptError, UnavailableError
 from edged.logs import get_logger
+from edged.storage.bundles import Bundle
+from edged.storage.files import publish_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 log = get_logger("edged.bootstrap")
 
 BUILD_SECONDS = 120.0
+ORDER_FILE = "bundle.hidden.json"
 
 
 def with_bundle(config: Config, statistics: dict[str, list[float]] | None = None) -> Config:
@@ -40,9 +44,26 @@ def with_bundle(config: Config, statistics: dict[str, list[float]] | None = None
     if config.model.bundle is not None:
         return config
     out = config.storage.dir / "bundle"
-    if not (out / "bundle.json").exists():
+    if not _usable(config, out):
         build(config, out, statistics)
     return config.model_copy(update={"model": config.model.model_copy(update={"bundle": out})})
+
+
+def _usable(config: Config, out: Path) -> bool:
+    """Whether an earlier standard bundle is there and whole; a damaged one is built again, the same."""
+    if not (out / "bundle.json").exists():
+        return False  # whatever else is in its place is refused by the builder, not removed
+    try:
+        Bundle.open(out)
+    except (BundleError, CorruptError) as problem:
+        log.warning("bundle_damaged", problem=problem.line(), remedy="it is built again")
+        shutil.rmtree(out)
+        return False
+    ordered = out.with_name(ORDER_FILE)
+    if ordered.exists() and json.loads(ordered.read_text(encoding="utf-8")) != config.model.hidden:
+        log.warning("hidden_ignored", where="model.hidden",
+                    remedy=f"the standard bundle has other layers; remove {out} to begin anew")  # fmt: skip
+    return True
 
 
 def build(config: Config, out: Path, statistics: dict[str, list[float]] | None) -> None:
@@ -72,6 +93,7 @@ def build(config: Config, out: Path, statistics: dict[str, list[float]] | None) 
             f"building a bundle took longer than {BUILD_SECONDS:.0f} s", where=str(out)
         ) from problem
     if done.returncode == 0:
+        publish_file(out.with_name(ORDER_FILE), json.dumps(config.model.hidden).encode())
         return
     lines = done.stderr.decode(errors="replace").strip().splitlines()
     what = lines[-1] if lines else f"the builder ended with exit code {done.returncode}"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 import json
 import queue
 import threading
+import zlib
 from typing import TYPE_CHECKING, Any, Protocol
 
 from edged.errors import ConfigError, EdgedError, RefusedError
@@ -26,6 +28,8 @@ class Delivery(Protocol):
 
     topic: str
     payload: bytes
+    mid: int
+    dup: bool
     retain: bool
 
     @property
@@ -55,6 +59,7 @@ class Control:
         self._answer = answer
         self._acknowledge = acknowledge
         self._queue: queue.Queue[Delivery | None] = queue.Queue(MAX_WAITING)
+        self._seen: collections.deque[tuple[int, int]] = collections.deque(maxlen=2 * MAX_WAITING)
         self._thread = threading.Thread(target=self._loop, name="control", daemon=True)
 
     def start(self) -> None:
@@ -67,6 +72,15 @@ class Control:
         self._thread.join(timeout)
 
     def receive(self, delivery: Delivery) -> None:
+        """Pass over a command that was carried out before its connection broke; else take it."""
+        seen = (delivery.mid, zlib.crc32(delivery.payload, zlib.crc32(delivery.topic.encode())))
+        if delivery.dup and delivery.mid and seen in self._seen:
+            self._acknowledge([delivery])
+            return
+        self._seen.append(seen)
+        self._take(delivery)
+
+    def _take(self, delivery: Delivery) -> None:
         """Take a command from the network thread; beyond 100 waiting ones it is refused."""
         try:
             self._queue.put_nowait(delivery)

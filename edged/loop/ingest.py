@@ -243,7 +243,12 @@ class Ingest:
         if batch is not None:
             self._on_batch(batch, received)
         updates = self._forecast.update(batch) if self._forecast is not None and batch is not None else []
-        self._store.commit(batch, updates, group.rejected)
+        try:
+            self._store.commit(batch, updates, group.rejected)
+        except StorageError:
+            if self._forecast is not None:
+                self._forecast.take_back()
+            raise
         # Known from now on, even if the commit of labels fails and all of them come again.
         self._redelivery.stored([*group.packets, *(r.packet for r in group.rejected)])
         updates += self._join_labels(group)
@@ -296,7 +301,10 @@ class Ingest:
                     group.label_packets.append(packet)
                     continue
                 group.readings.append(self._decode(delivery.topic, delivery.payload))
-            except RejectedSampleError as problem:
+            except Exception as problem:  # whatever a message does to a decoder, the stream goes on
+                if not isinstance(problem, RejectedSampleError):
+                    log.exception("decoder_failed", topic=delivery.topic)
+                    problem = RejectedSampleError("internal", f"the decoder failed: {problem!r}"[:200])
                 group.rejected.append(self._reject(delivery, packet, problem))
                 continue
             group.received.append(delivery.received)
@@ -358,10 +366,17 @@ class Forecast:
         self._columns = list(columns)
         self._waiting: dict[str, collections.deque[int]] = {}
         self._horizon = horizon
+        self._before: dict[str, collections.deque[int]] = {}
+
+    def take_back(self) -> None:
+        """Undo the last `update`: its samples were not stored and will come again."""
+        self._waiting.update(self._before)
+        self._before = {}
 
     def update(self, batch: Batch) -> list[LabelUpdate]:
         """Labels for the samples whose future has now come."""
         updates = []
+        self._before = {key: self._waiting.get(key, collections.deque()).copy() for key in set(batch.keys)}
         values = batch.x[:, self._columns].tolist()
         for key, offset, ts, value in zip(
             batch.keys, batch.offsets.tolist(), batch.ts.tolist(), values, strict=True

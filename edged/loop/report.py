@@ -1,4 +1,4 @@
-"""Reporting: status, state, metrics and events over MQTT, in the forms of CONTRACT.md."""
+"""Reporting: status, state, metrics and events over MQTT."""
 
 from __future__ import annotations
 

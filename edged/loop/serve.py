@@ -51,6 +51,7 @@ class Server:
         self._probation: Probation | None = None
         self.failed: tuple[Served, str] | None = None
         self.predictions = 0
+        self.unanswerable = 0
 
     # ---- predicting ------------------------------------------------------------------------
 
@@ -87,10 +88,15 @@ class Server:
         self._memory.remember_shadow(offsets, answers(self._schema, raw))
 
     def _run(self, served: Served, x: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Raw outputs; NaN in rows that are themselves too extreme for the model."""
         raw = served.model.predict(x)
-        if not np.isfinite(raw).all():
+        finite = np.asarray(np.isfinite(raw).all(axis=1))
+        if finite.all():
+            return raw
+        if not np.isfinite(served.model.predict(np.zeros_like(x[:1]))).all():
             raise ModelError("the model's output is not finite", where=f"version {served.version}")
-        return raw
+        self.unanswerable += int((~finite).sum())
+        return np.where(finite[:, None], raw, np.float32("nan"))
 
     def _fall_back(self, served: Served, problem: ModelError) -> Served:
         log.error("champion_failed", version=served.version, problem=problem.line())
@@ -107,6 +113,7 @@ class Server:
         self, served: Served, offsets: NDArray[np.int64], x: NDArray[np.float32], raw: NDArray[np.float32]
     ) -> Predictions:
         answer = answers(self._schema, raw)
+        answer[np.isnan(raw).any(axis=1)] = np.nan  # no class, not the first one
         if self._schema.task == "classify":
             output = probabilities(raw)
             return Predictions(served.version, offsets, answer, output, output.max(axis=1))
@@ -158,10 +165,12 @@ def encode(
     ts: NDArray[np.float64],
     classes: Sequence[str],
 ) -> list[bytes]:
-    """JSON payloads of a batch of predictions, as CONTRACT.md has them.
+    """JSON payloads of a batch of predictions.
 
     Written out by hand, as this is done for every sample: four times as fast as `json.dumps`.
     """
+    if not np.isfinite(made.output).all():
+        return _encode_gaps(made, ids, keys, ts, classes)
     names = [json.dumps(name) for name in classes]
     known: dict[str, str] = {}
     answer = made.answers[:, 0].astype(int).tolist() if names else []
@@ -176,6 +185,33 @@ def encode(
             f'{{"id":{json.dumps(ids[i])},"key":{key},"ts":{ts[i]:.6f},"output":[{output}],"label":{label},'
             f'"confidence":{sure},"model":{made.version}}}'.encode()
         )
+    return payloads
+
+
+def _encode_gaps(
+    made: Predictions,
+    ids: Sequence[str],
+    keys: Sequence[str],
+    ts: NDArray[np.float64],
+    classes: Sequence[str],
+) -> list[bytes]:
+    """The same where some rows have no answer: their output, label and confidence are null."""
+    payloads = []
+    for i in range(len(ids)):
+        row = slice(i, i + 1)
+        one = Predictions(
+            made.version,
+            made.offsets[row],
+            made.answers[row],
+            made.output[row],
+            None if made.confidence is None else made.confidence[row],
+        )
+        if np.isfinite(one.output).all():
+            payloads += encode(one, ids[row], keys[row], ts[row], classes)
+            continue
+        empty = {"id": ids[i], "key": keys[i], "ts": float(ts[i]), "output": None, "label": None,
+                 "confidence": None, "model": made.version}  # fmt: skip
+        payloads.append(json.dumps(empty, separators=(",", ":")).encode())
     return payloads
 
 
@@ -274,7 +310,11 @@ class ServingLoop:
         batch, received = item
         for start in range(0, len(batch), self._batch):
             part = slice(start, start + self._batch)
-            self._answer(batch, received, part)
+            try:
+                self._answer(batch, received, part)
+            except ModelError as problem:
+                self.errors += 1
+                log.error("prediction_failed", samples=len(batch.keys[part]), problem=problem.line())
 
     def _answer(self, batch: Batch, received: NDArray[np.float64], part: slice) -> None:
         offsets, x = batch.offsets[part], batch.x[part]

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from edged.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 MAX_BYTES = 65535
 _UNSAFE = str.maketrans(dict.fromkeys("+#/\0", "-"))
@@ -86,6 +90,31 @@ def matches(pattern: str, topic: str) -> bool:
         if at >= len(names) or level not in ("+", names[at]):
             return False
     return len(levels) == len(names)
+
+
+def covers(wide: str, narrow: str) -> bool:
+    """Whether every topic of the filter `narrow` is one of `wide`, too.
+
+    >>> covers("a/#", "a/+/b"), covers("a/+", "a/#"), covers("+/b", "a/b")
+    (True, False, True)
+    """
+    ours, theirs = _levels(wide), _levels(narrow)
+    for at, level in enumerate(ours):
+        if level == "#":
+            return True
+        if at >= len(theirs) or theirs[at] == "#" or level not in ("+", theirs[at]):
+            return False
+    return len(ours) == len(theirs)
+
+
+def widest(filters: Sequence[str]) -> list[str]:
+    """The filters that no other one covers.
+
+    >>> widest(["q/#", "q/+", "q/a", "r"])
+    ['q/#', 'r']
+    """
+    distinct = list(dict.fromkeys(filters))
+    return [f for f in distinct if not any(other != f and covers(other, f) for other in distinct)]
 
 
 def specificity(pattern: str) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import math
 import zipfile
 import zlib
 from array import array
@@ -61,7 +62,7 @@ class Recorded:
         return len(self.x)
 
 
-def read_stream(path: Path) -> Recorded:
+def read_stream(path: Path, *, features: Sequence[str] = (), label: str | None = None) -> Recorded:
     """Read a recorded stream.
 
     An `X` with more than two dimensions (windows of several channels) is flattened to one row of
@@ -69,7 +70,9 @@ def read_stream(path: Path) -> Recorded:
 
     In a csv the last column named y, label or target is the label; t, time or timestamp is the time
     (Unix seconds or ISO 8601, UTC where it has no zone); key is the key; all others are features.
-    Names are compared without regard to case.
+    Names are compared without regard to case. With `features` just these columns are read, in this
+    order, and whatever else the file holds is passed over; `label` names the label's column. An empty
+    cell of a feature or label is NaN: a reading, or a label, that never came.
 
     Raises
     ------
@@ -80,7 +83,7 @@ def read_stream(path: Path) -> Recorded:
     if name.endswith(".npz"):
         return _read_npz(path)
     if name.endswith((".csv", ".csv.gz")):
-        return _read_csv(path)
+        return _read_csv(path, tuple(features), label)
     raise ConfigError(
         "is not a kind of file that holds a stream",
         where=str(path),
@@ -194,8 +197,8 @@ def _labels(path: Path, y: NDArray[Any] | None) -> tuple[NDArray[np.float64] | N
 
 
 def _classes(labels: Sequence[str]) -> tuple[NDArray[np.float64], tuple[str, ...]]:
-    classes = tuple(sorted(set(labels)))
-    index = {name: float(i) for i, name in enumerate(classes)}
+    classes = tuple(sorted(set(labels) - {""}))
+    index = {name: float(i) for i, name in enumerate(classes)} | {"": float("nan")}
     return np.array([index[label] for label in labels], np.float64), classes
 
 
@@ -259,11 +262,11 @@ class _Columns:
     lines: list[int] = field(default_factory=list)
 
 
-def _read_csv(path: Path) -> Recorded:
+def _read_csv(path: Path, features: tuple[str, ...], label: str | None) -> Recorded:
     with _readable(path), _open_text(path) as file:
         reader = csv.reader(file, strict=True)
         try:
-            layout = _layout(path, next(reader, []))
+            layout = _layout(path, next(reader, []), features, label)
             columns = _read_rows(path, reader, layout)
         except csv.Error as problem:
             raise ConfigError(str(problem), where=f"{path}: line {reader.line_num}") from problem
@@ -286,19 +289,32 @@ def _open_text(path: Path) -> TextIO:
     return path.open(encoding="utf-8-sig", newline="")
 
 
-def _layout(path: Path, row: list[str]) -> _Layout:
+def _layout(path: Path, row: list[str], wanted: tuple[str, ...], label_name: str | None) -> _Layout:
     header = tuple(name.strip() for name in row)
     _check_header(f"{path}: line 1", header)
     lower = [name.lower() for name in header]
-    label = _last(lower, LABEL_COLUMNS)
+    named = label_name is not None and label_name.lower() in lower
+    label = _last(lower, frozenset({str(label_name).lower()}) if named else LABEL_COLUMNS)
     time = _last(lower, TIME_COLUMNS)
     key = _last(lower, frozenset({KEY_COLUMN}))
     features = tuple(i for i in range(len(header)) if i not in (label, time, key))
+    if wanted:
+        features = tuple(_column(path, header, name) for name in wanted)
     if not features:
         raise ConfigError(
             "has no feature column", where=f"{path}: line 1", remedy="separate columns by commas"
         )
     return _Layout(header, features, label, time, key)
+
+
+def _column(path: Path, header: tuple[str, ...], name: str) -> int:
+    if name not in header:
+        raise ConfigError(
+            f"there is no column {name!r}",
+            where=f"{path}: line 1",
+            remedy=f"columns are separated by commas; found: {', '.join(header)[:200]}",
+        )
+    return header.index(name)
 
 
 def _check_header(where: str, header: tuple[str, ...]) -> None:
@@ -330,7 +346,7 @@ def _read_rows(path: Path, reader: Any, layout: _Layout) -> _Columns:
         try:
             columns.values.extend([float(row[i]) for i in features])
         except ValueError:
-            raise _no_number(path, reader.line_num, row, layout) from None
+            columns.values.extend(_with_gaps(path, reader.line_num, row, layout))
         columns.lines.append(reader.line_num)
         if layout.label is not None:
             columns.labels.append(row[layout.label].strip())
@@ -348,9 +364,15 @@ def _number(text: str) -> float | None:
         return None
 
 
-def _no_number(path: Path, line: int, row: list[str], layout: _Layout) -> ConfigError:
-    bad = next(i for i in layout.features if _number(row[i]) is None)
-    return _bad_cell(path, line, layout.header[bad], row[bad], "a number")
+def _with_gaps(path: Path, line: int, row: list[str], layout: _Layout) -> list[float]:
+    """The features of a row in which something is no number: empty cells are NaN."""
+    values = []
+    for i in layout.features:
+        value = _number(row[i]) if row[i].strip() else float("nan")
+        if value is None:
+            raise _bad_cell(path, line, layout.header[i], row[i], "a number")
+        values.append(value)
+    return values
 
 
 def _bad_cell(path: Path, line: int, column: str, text: str, wanted: str) -> ConfigError:
@@ -379,11 +401,9 @@ def _iso_seconds(text: str) -> float | None:
 
 
 def _csv_labels(path: Path, columns: _Columns, name: str) -> tuple[NDArray[np.float64], tuple[str, ...]]:
-    if "" in columns.labels:
-        raise _bad_cell(path, columns.lines[columns.labels.index("")], name, "", "a label")
-    numbers = [_number(text) for text in columns.labels]
+    numbers = [_number(text) if text else float("nan") for text in columns.labels]
     known = [number for number in numbers if number is not None]
-    if not known:
+    if all(math.isnan(number) for number in known):
         return _classes(columns.labels)
     if len(known) < len(numbers):
         # Neither guess is safe: a slip in one number would make every number a class name.

@@ -39,3 +39,11 @@ def test_impossible_streams_are_refused() -> None:
         Schema((), 0, "regress")
     with pytest.raises(ConfigError, match="two classes"):
         Schema((), 2, "classify", ("only",))
+
+
+def test_classes_named_by_numbers_are_names_not_positions() -> None:
+    grades = Schema((), 1, "classify", ("1", "2", "3"))
+    assert [grades.parse_label(v) for v in (1, 2.0, "3")] == [0, 1, 2]
+    with pytest.raises(RejectedSampleError):
+        grades.parse_label(0)
+    assert Schema((), 1, "classify", ("0", "1")).parse_label(1) == 1

@@ -44,7 +44,10 @@ def test_it_is_built_once_and_then_used_again(tmp_path: Path) -> None:
     after = (made.path / "bundle.json").stat()
     assert again.model.bundle == made.path
     assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
-    assert sorted(p.name for p in (tmp_path / "state").iterdir()) == ["bundle"]
+    assert sorted(p.name for p in (tmp_path / "state").iterdir()) == [
+        "bundle",
+        "bundle.hidden.json",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -78,6 +81,15 @@ def test_a_bundle_that_is_named_is_left_as_it_is(tmp_path: Path) -> None:
     )
     assert with_bundle(given) is given
     assert not (tmp_path / "state").exists()
+
+
+def test_a_damaged_one_is_built_again_and_the_same(tmp_path: Path) -> None:
+    first = opened(with_bundle(config(tmp_path)))
+    damaged = first.path / "training_model.onnx"
+    content = bytearray(damaged.read_bytes())
+    content[len(content) // 2] ^= 1
+    damaged.write_bytes(content)
+    assert opened(with_bundle(config(tmp_path))).fingerprint == first.fingerprint
 
 
 def test_a_foreign_directory_in_its_place_is_not_overwritten(tmp_path: Path) -> None:

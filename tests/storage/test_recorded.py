@@ -224,9 +224,7 @@ def test_csv_without_label(tmp_path: Path) -> None:
         (",a\n0,1\n", "column 1 has no name"),
         ("a,b,a\n1,2,3\n", "names 'a' twice"),
         ("a,b\n1,2\n1,cold\n", "line 3, column b: 'cold' is not a number"),
-        ("a,b\n1,\n", "line 2, column b: is empty instead of a number"),
         ("a,b\n1,2\n\n1\n", "line 4: has 1 values, the header names 2"),
-        ("a,y\n1,\n", "line 2, column y: is empty instead of a label"),
         ("a,y\n1,0\n2,up\n", "line 3, column y: label 'up' is not a number, others are"),
         ("a,t\n1,soon\n", "line 2, column t: 'soon' is not a time"),
         ("a,t\n1,nan\n", "line 2, column t: 'nan' is not a time"),
@@ -285,3 +283,23 @@ def test_a_long_csv_is_read_in_a_second(tmp_path: Path) -> None:
     started = time.process_time()
     assert len(read_stream(file)) == 45_000
     assert time.process_time() - started < 1.0
+
+
+def test_empty_cells_of_a_csv_are_readings_and_labels_that_never_came(tmp_path: Path) -> None:
+    path = tmp_path / "gaps.csv"
+    path.write_text("a,b,y\n1,2,up\n,4,\n5,6,down\n")
+    got = read_stream(path)
+    assert np.isnan(got.x).tolist() == [[False, False], [True, False], [False, False]]
+    assert got.classes == ("down", "up")
+    assert got.y is not None
+    assert np.isnan(got.y).tolist() == [False, True, False]
+
+
+def test_only_the_named_columns_of_a_csv_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "wide.csv"
+    path.write_text("note,b,a,state\nwarm,2,1,ok\n,4,3,worn\n")
+    got = read_stream(path, features=("a", "b"), label="state")
+    assert got.x.tolist() == [[1, 2], [3, 4]]
+    assert got.classes == ("ok", "worn")
+    with pytest.raises(ConfigError, match="no column 'c'"):
+        read_stream(path, features=("a", "c"))

@@ -1,0 +1,291 @@
+"""The loop on a recorded stream: the daemon's own parts on a virtual clock, without broker and threads."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from edged.clock import VirtualClock
+from edged.domain.outputs import answers
+from edged.domain.sample import Batch, LabelUpdate
+from edged.domain.standardise import RunningMoments
+from edged.engines.inference import InferenceModel
+from edged.errors import ConfigError, TrainingError
+from edged.loop.bootstrap import with_bundle
+from edged.loop.ingest import Forecast
+from edged.loop.learn import Learner
+from edged.loop.promote import Promoter
+from edged.loop.serve import Server
+from edged.loop.succession import Succession
+from edged.storage.bundles import Bundle
+from edged.storage.registry import Registry
+from edged.storage.samples import SampleLog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from edged.config import Config
+    from edged.domain.protocols import Served
+    from edged.evaluate.stream import Options, Stream
+
+PRETRAIN_SHARE = 0.1
+BLOCK = 256
+
+
+class Replay:
+    """The loop on a recorded stream."""
+
+    def __init__(
+        self,
+        config: Config,
+        stream: Stream,
+        options: Options,
+        folder: Path,
+        on_progress: Callable[[int, int, int], None] = lambda *_: None,
+    ) -> None:
+        pretrain = options.pretrain or max(20, int(len(stream) * PRETRAIN_SHARE))
+        if not 20 <= pretrain < len(stream):
+            raise ConfigError(
+                f"{pretrain} rows of pre-training do not fit into {len(stream)}", where="--pretrain"
+            )
+        self.stream, self.options, self.pretrain = stream, options, pretrain
+        self._on_progress = on_progress
+        self.schema = config.stream.to_schema()
+        config = _in_folder(config, folder, options.seed)
+        self.config = config = with_bundle(config, _statistics(config, stream, pretrain))
+        self._clock = VirtualClock(float(stream.t[0]))
+        self.events: list[dict[str, Any]] = []
+        with ExitStack() as stack:
+            self._open(stack, config)
+            self._close = stack.pop_all()
+        self._forecast = (
+            Forecast(config.stream.forecast_columns, config.stream.horizon)
+            if self.schema.task == "forecast"
+            else None
+        )
+        width = 1 if self.schema.task == "classify" or self.schema.labels_itself else self.schema.targets
+        self.answers = np.zeros((len(stream), width), np.float32)
+        self.versions = np.zeros(len(stream), np.int64)
+        self.labels_used = 0
+        self._started = float(stream.t[pretrain])
+        self._next_schedule = self._after(self._started)
+
+    def _open(self, stack: ExitStack, config: Config) -> None:
+        folder = config.storage.dir
+        bundle = Bundle.open(config.model.bundle or folder / "bundle")
+        bundle.check_schema(self.schema)
+        self.registry = Registry.open(folder)
+        stack.callback(self.registry.close)
+        self.log = SampleLog.open(
+            folder / "samples.db",
+            self.schema,
+            holdout=config.gate.holdout,
+            max_bytes=config.storage.max_bytes,
+            max_age=config.storage.max_age,
+            quarantine_rows=config.storage.quarantine_rows,
+        )
+        stack.callback(self.log.close)
+        self.promoter = Promoter(
+            config=config.gate,
+            schema=self.schema,
+            registry=self.registry,
+            holdout=self.log,
+            load_model=self._load_model,
+            clock=self._clock,
+            keep_models=config.storage.keep_models,
+            staging=config.storage.dir / "candidates",
+        )
+        self.server = Server(
+            config.serving, config.gate, self.schema, self.promoter.boot(bundle.inference_model)
+        )
+        self.succession = Succession(self.promoter, self.server, self._notify)
+        self.learner = Learner(
+            config,
+            clock=self._clock,
+            labelled_since=self.log.labelled_since,
+            begin=self.registry.begin_run,
+            end=self.registry.end_run,
+            notify=self._notify,
+        )
+        stack.callback(self.learner.process.close)
+
+    def _load_model(self, path: Path) -> InferenceModel:
+        return InferenceModel(path, threads=self.config.serving.threads)
+
+    def _notify(self, event: str, fields: dict[str, Any]) -> None:
+        self.events.append({"event": event, "sample": self._position, **fields})
+
+    _position = 0
+
+    def _after(self, moment: float) -> float:
+        """When the schedule fires next; runs missed in between are made up for once, as in the daemon."""
+        every, cron = self.config.training.every, self.config.training.cron
+        if cron is not None:
+            from apscheduler.triggers.cron import CronTrigger
+
+            after = datetime.fromtimestamp(moment + 1.0, timezone.utc)
+            due = CronTrigger.from_crontab(cron, timezone.utc).get_next_fire_time(None, after)
+            return float("inf") if due is None else float(due.timestamp())
+        if not every:
+            return float("inf")
+        return self._started + every * (max(0.0, (moment - self._started) // every) + 1.0)
+
+    # ---- running ---------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Pre-train, then the rest of the stream, prequentially.
+
+        Raises
+        ------
+        TrainingError
+            When pre-training failed: there would be nothing to compare with.
+        """
+        with self._close:
+            self.frozen = self._pre_train()
+            if self.schema.labels_itself:
+                # What is normal is known from here alone: the alarm's threshold follows from it.
+                self.answers[: self.pretrain] = self.answers_of(self.frozen)[: self.pretrain]
+            position = self.pretrain
+            while position < len(self.stream):
+                end = min(position + self._block(position), len(self.stream))
+                self._replay(position, end)
+                position = self._position = end
+                self._learn()
+                self._on_progress(position, len(self.stream), self.server.champion.version)
+
+    def _pre_train(self) -> Served:
+        head = np.arange(self.pretrain)
+        for start in range(0, self.pretrain, BLOCK):
+            self._append(head[start : start + BLOCK], with_labels=True)
+        result = self.learner.train("pretraining", {})
+        if result is None:
+            raise TrainingError(
+                "pre-training failed",
+                where="first part of the stream",
+                remedy=str(self.events[-1].get("error", "see the log")),
+            )
+        verdict, served = self.promoter.consider(result, self.server.champion, first=True)
+        if served is None:
+            raise TrainingError("the pre-trained model is unusable", remedy="; ".join(verdict.reasons))
+        self.promoter.crown(served, "pre-training")
+        self.first_holdout = self.log.holdout_window(self.pretrain)
+        self.promoter.promotions = 0
+        self.learner.trainings = 0
+        self.server.swap(served, watch=False)
+        self.server.quality.clear()
+        return served
+
+    def _block(self, position: int) -> int:
+        """How many samples can pass before a trigger could fire: each brings one label at most."""
+        rules = self.learner.triggers.rules
+        need = BLOCK
+        if rules.new_labels is not None:
+            need = max(1, rules.new_labels - self.learner.new())
+        due = int(np.searchsorted(self.stream.t, self._next_schedule, side="left"))
+        return max(1, min(BLOCK, need, due - position + 1))
+
+    def _replay(self, start: int, end: int) -> None:
+        index = np.arange(start, end)
+        self._clock.advance_to(float(self.stream.t[end - 1]))
+        made = self.server.predict(index + 1, self.stream.x[index])
+        self.server.shadow(index + 1, self.stream.x[index])
+        self.answers[index] = made.output if self.schema.labels_itself else made.answers
+        self.versions[index] = made.version
+        self._append(index, with_labels=False)
+        self._arrive(max(self.pretrain, start - self.options.delay), end - self.options.delay)
+
+    def _append(self, index: NDArray[np.int64], *, with_labels: bool) -> None:
+        """Store rows; the offset of row i is i + 1."""
+        stream = self.stream
+        labels: list[Any] = [None] * len(index)
+        if with_labels and self._forecast is None and not self.schema.labels_itself:
+            labels = [_label(stream.y[i]) if stream.known[i] else None for i in index]
+        batch = Batch(
+            index + 1,
+            [stream.keys[i] for i in index],
+            stream.t[index],
+            stream.t[index],
+            stream.x[index],
+            labels,
+            [None] * len(index),
+            [None] * len(index),
+        )
+        updates = self._forecast.update(batch) if self._forecast is not None else []
+        self.log.commit(batch, updates)
+        if self.schema.labels_itself:
+            self._judge(index, stream.x[index], scored=not with_labels)
+        elif updates:
+            rows = np.array([u.offset - 1 for u in updates])
+            self._judge(rows, stream.y[rows], scored=not with_labels)
+
+    def _arrive(self, start: int, end: int) -> None:
+        """Labels of rows `start` to `end` become known."""
+        if end <= start or self._forecast is not None or self.schema.labels_itself:
+            return
+        rows = np.arange(start, end)[self.stream.labelled[start:end]]
+        now = self._clock.now()
+        self.log.commit(None, [LabelUpdate(int(i) + 1, _label(self.stream.y[i]), now) for i in rows])
+        self._judge(rows, self.stream.y[rows], scored=True)
+
+    def _judge(self, rows: NDArray[np.int64], y: NDArray[np.float32], *, scored: bool) -> None:
+        if not scored or len(rows) == 0:
+            return
+        self.labels_used += len(rows)
+        outcome = self.server.label(rows + 1, y)
+        if outcome is not None:
+            self.succession.probation_ended(self.server.champion.version, outcome)
+
+    def _learn(self) -> None:
+        if self._clock.now() >= self._next_schedule:
+            self.learner.triggers.scheduled = True
+            self._next_schedule = self._after(self._clock.now())
+        result = self.learner.step()
+        if result is None:
+            return
+        self.succession.consider(result)
+
+    def answers_of(self, served: Served) -> NDArray[np.float32]:
+        """What a model answers to the whole stream, `(n, w)`."""
+        out = np.zeros_like(self.answers)
+        for start in range(0, len(self.stream), 4096):
+            x = self.stream.x[start : start + 4096]
+            raw = served.model.predict(x)
+            if self.schema.labels_itself:
+                weight = served.scale if served.scale is not None else np.float32(1)
+                out[start : start + 4096] = (np.abs(raw - x) * weight).mean(axis=1, keepdims=True)
+            else:
+                out[start : start + 4096] = answers(self.schema, raw)
+        return out
+
+
+def _label(row: NDArray[np.float32]) -> Any:
+    return float(row[0]) if len(row) == 1 else tuple(row.tolist())
+
+
+def _in_folder(config: Config, folder: Path, seed: int) -> Config:
+    storage = config.storage.model_copy(update={"dir": folder})
+    training = config.training.model_copy(update={"seed": seed})
+    return config.model_copy(update={"storage": storage, "training": training})
+
+
+def _statistics(config: Config, stream: Stream, rows: int) -> dict[str, list[float]]:
+    """Input (and target) statistics of the pre-training part, for the standard bundle."""
+    moments = RunningMoments(rows)
+    moments.update(stream.x[:rows])
+    mean, scale = moments.scale()
+    statistics = {"mean": mean.tolist(), "scale": scale.tolist()}
+    task = config.stream.resolved_task
+    if task in ("regress", "forecast"):
+        target = RunningMoments(rows)
+        # The last targets of a forecast lie beyond these rows; the column itself has the same statistics.
+        columns = list(config.stream.forecast_columns)
+        target.update(stream.y[:rows] if task == "regress" else stream.x[:rows, columns])
+        mean, scale = target.scale()
+        statistics |= {"target_mean": mean.tolist(), "target_scale": scale.tolist()}
+    return statistics

@@ -1,0 +1,102 @@
+"""The figures of an evaluation, ready for JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from edged.domain import metrics
+from edged.domain.outputs import answers
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from edged.evaluate.replay import Replay
+
+WINDOW = 1000
+ALARM_QUANTILE = 0.99
+
+
+def report(replay: Replay) -> dict[str, Any]:
+    """The figures, ready for JSON."""
+    stream, start = replay.stream, replay.pretrain
+    scored = np.arange(start, len(stream))[stream.known[start:]]
+    return {
+        "samples": len(stream),
+        "scored": len(scored),
+        "quarantined": stream.refused,
+        "metric": _score(replay, scored, replay.answers),
+        "frozen": _score(replay, scored, replay.answers_of(replay.frozen)),
+        "no_change": _score(replay, scored, _no_change(replay)),
+        "windows": _windows(replay, scored),
+        "trainings": replay.learner.trainings,
+        "promotions": replay.promoter.promotions,
+        "rejections": replay.promoter.rejections,
+        "rollbacks": replay.promoter.rollbacks,
+        "drifts": [],
+        "labels_used": replay.labels_used,
+        "forgetting": _forgetting(replay),
+        "engine": replay.learner.engine,
+        "train_seconds": round(replay.learner.train_seconds, 3),
+    }
+
+
+def _no_change(replay: Replay) -> NDArray[np.float32]:
+    """The last label that had arrived: that of row j is known for rows after j + delay."""
+    stream = replay.stream
+    if replay.schema.labels_itself:
+        return np.zeros_like(replay.answers)
+    if replay.schema.task == "forecast":
+        # The label that arrives with a sample is the sample's own value.
+        return np.asarray(stream.x[:, list(replay.config.stream.forecast_columns)])
+    known = stream.labelled.copy()
+    known[: replay.pretrain] = stream.known[: replay.pretrain]
+    newest = np.maximum.accumulate(np.where(known, np.arange(len(stream)), 0))
+    # All labels of the pre-training part are known from its end on.
+    last = np.maximum(np.arange(len(stream)) - 1 - replay.options.delay, replay.pretrain - 1)
+    return np.asarray(stream.y[newest[last]])
+
+
+def _score(replay: Replay, rows: NDArray[np.int64], answer: NDArray[np.float32]) -> dict[str, float]:
+    if replay.schema.labels_itself:
+        if replay.stream.truth is None:
+            return {"mean_score": float(answer[rows].mean())}
+        threshold = np.quantile(answer[: replay.pretrain, 0], ALARM_QUANTILE)
+        score = answer[rows, 0].astype(np.float64)
+        return metrics.detection(replay.stream.truth[rows], score, score > threshold)
+    y = replay.stream.y[rows].astype(np.float64)
+    return metrics.score(replay.schema, y, answer[rows].astype(np.float64))
+
+
+def _main(replay: Replay) -> str:
+    if replay.schema.task == "classify":
+        return "accuracy"
+    return "mean_score" if replay.schema.labels_itself else "mae"
+
+
+def _windows(replay: Replay, scored: NDArray[np.int64]) -> list[float]:
+    parts = [scored[i : i + WINDOW] for i in range(0, len(scored), WINDOW)]
+    if replay.schema.labels_itself:
+        return [float(replay.answers[part].mean()) for part in parts]
+    return [_score(replay, part, replay.answers)[_main(replay)] for part in parts]
+
+
+def _forgetting(replay: Replay) -> float | None:
+    """Loss of skill on the pre-training part's holdout: first champion against the last one.
+
+    Lopez-Paz & Ranzato (2017), backward transfer with the sign turned, for the first task.
+    """
+    window = replay.first_holdout
+    if len(window) == 0:
+        return None
+    ours, theirs = (
+        metrics.score(
+            replay.schema,
+            window.y.astype(np.float64),
+            answers(replay.schema, served.model.predict(window.x)).astype(np.float64),
+        )
+        for served in (replay.server.champion, replay.frozen)
+    )
+    name = "accuracy" if replay.schema.task == "classify" else "mae"
+    return theirs[name] - ours[name] if name == "accuracy" else ours[name] - theirs[name]

@@ -1,4 +1,4 @@
-"""Time of a training step: the engine's loop against the bare training API's, on the same batches.
+"""Time of a training step: both engines' loops and the bare training API's, on the same batches.
 
 `python benchmarks/engines.py --json` prints one object with `rows`; times are medians over repeats
 in which the loops take turns, in microseconds per step. `--out FILE` also writes it to a file.
@@ -24,8 +24,7 @@ from edged.artifacts.build import build
 from edged.artifacts.standardise import Statistics
 from edged.artifacts.templates import mlp
 from edged.domain.protocols import LearningRate
-from edged.engines import ort, training_api
-from edged.engines.native import NativeEngine
+from edged.engines import open_engine, ort, training_api
 from edged.engines.runtime import onnxruntime
 
 if TYPE_CHECKING:
@@ -40,7 +39,9 @@ CASES = [
     (1, 1, "adamw"),
     (16, 1, "adamw"),
     (32, 1, "adamw"),
+    (64, 1, "adamw"),
     (128, 1, "adamw"),
+    (256, 1, "adamw"),
     (32, 1, "sgd"),
     (32, 2, "adamw"),
 ]
@@ -54,8 +55,8 @@ def made_batches(rows: int) -> Data:
     return [(x, np.abs(x[:, 0] * 3).astype(np.int64) % CLASSES) for x in xs]
 
 
-def engine_loop(bundle: Bundle, data: Data, threads: int) -> Callable[[], None]:
-    engine = NativeEngine(bundle, threads=threads)
+def engine_loop(name: str, bundle: Bundle, data: Data, threads: int) -> Callable[[], None]:
+    engine = open_engine(name, bundle, threads)
     engine.begin(LearningRate(1e-3))
 
     def loop() -> None:
@@ -99,18 +100,19 @@ def interleaved(loops: list[Callable[[], None]], repeats: int) -> list[list[floa
 
 def measure(bundle: Bundle, batch: int, threads: int, optimizer: str, repeats: int) -> dict[str, Any]:
     data = made_batches(batch)
-    native, bare = interleaved([make(bundle, data, threads) for make in (engine_loop, bare_loop)], repeats)
+    loops = [engine_loop(name, bundle, data, threads) for name in ("native", "portable")]
+    native, portable, bare = interleaved([*loops, bare_loop(bundle, data, threads)], repeats)
     return {
         "model": f"mlp {'-'.join(map(str, (INPUTS, *HIDDEN, CLASSES)))}, inputs standardised in the graph",
         "batch": batch,
         "threads": threads,
         "optimizer": optimizer,
         "native_us": round(median(native), 1),
-        "portable_us": None,
-        "ratio": None,
+        "portable_us": round(median(portable), 1),
+        # The median of ratios within a repeat: a slow spell of the machine hits all loops alike.
+        "ratio": round(median(n / p for n, p in zip(native, portable, strict=True)), 3),
         "torch_us": None,
         "bare_us": round(median(bare), 1),
-        # The median of ratios within a repeat: a slow spell of the machine hits both loops alike.
         "native_to_bare": round(median(b / n for n, b in zip(native, bare, strict=True)), 3),
     }
 

@@ -194,7 +194,7 @@ BAD_BUILDS: dict[str, tuple[list[str], int, str]] = {
     "optimizer": (["--loss", "mse", "--optimizer", "lion"], 2, "one of adamw, sgd"),
     "glob": (["--loss", "mse", "--train", "head.*"], 2, "layer1.weight"),
     "data": (["--loss", "mse", "--data", "none.npz"], 2, "none.npz: no such file"),
-    "engine": (["--loss", "mse", "--engine", "portable"], 4, "portable"),
+    "engine": (["--loss", "mse", "--engine", "gpu"], 2, "native, portable, both"),
     "no loss": ([], 2, "--loss"),
 }
 

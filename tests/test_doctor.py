@@ -85,8 +85,9 @@ def test_a_bundle_that_is_not_there_is_an_error_of_the_configuration(tmp_path: P
     assert "nowhere" in found[0].result
 
 
-def test_an_engine_that_this_machine_has_not(bundle: Path, tmp_path: Path) -> None:
-    path = configured(tmp_path, model={"bundle": str(bundle)}, training={"engine": "portable"})
+def test_an_engine_that_the_bundle_is_not_for(tmp_path: Path) -> None:
+    native = build(mlp(4, 2, [8]), tmp_path / "b", loss="cross_entropy", engine="native").path
+    path = configured(tmp_path, model={"bundle": str(native)}, training={"engine": "portable"})
     found = finding(path, "engine")
     assert (found.level, "portable" in found.result) == ("error", True)
 

@@ -57,6 +57,7 @@ def build_standard(order: dict[str, Any]) -> dict[str, Any]:
     from edged.artifacts.build import build
 
     began = time.monotonic()
+    notes: list[str] = []
     bundle = build(
         _network(order),
         Path(order["out"]),
@@ -64,12 +65,15 @@ def build_standard(order: dict[str, Any]) -> dict[str, Any]:
         optimizer=order.get("optimizer") or "adamw",
         standardise=_statistics(order),
         seed=int(order.get("seed") or 0),
+        note=notes.append,
     )
     seconds = round(time.monotonic() - began, 3)
     return {
         "bundle": str(bundle.path),
         "fingerprint": bundle.fingerprint,
         "loss": bundle.loss,
+        "engines": bundle.engines,
+        "notes": notes,
         "seconds": seconds,
     }
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import shutil
 import tempfile
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import onnx
 from onnx import TensorProto, helper
@@ -18,17 +18,19 @@ from edged.artifacts import upstream
 from edged.artifacts.conform import conform, parameter_names, read_model
 from edged.artifacts.graphs import opset_of, refuse_taken, shape_of, value_info
 from edged.artifacts.losses import add_loss, check_loss, label_of
+from edged.artifacts.portable import MODELS, add_step_graph, raw_parameters
 from edged.artifacts.preflight import refuse_unsafe
 from edged.artifacts.standardise import INPUT, STANDARD_OUTPUT, Statistics, standard_target, standardise_model
-from edged.errors import BundleError, ConfigError, UnavailableError
+from edged.errors import BundleError, ConfigError
 from edged.storage.bundles import Bundle, Standardisation, Tensor, publish, refuse_foreign, seal
 from edged.storage.files import STAGING, disk_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 INFERENCE = "inference_model.onnx"
-FILES = (upstream.TRAINING, upstream.EVALUATION, upstream.OPTIMIZER, upstream.CHECKPOINT, INFERENCE)
+NATIVE_FILES = (upstream.TRAINING, upstream.EVALUATION, upstream.OPTIMIZER, upstream.CHECKPOINT)
+ENGINES = ("native", "portable", "both")
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,9 @@ def build(
     train: Sequence[str] = (),
     freeze: Sequence[str] = (),
     standardise: Statistics | None = None,
-    engine: str = "native",
+    engine: str = "both",
     seed: int | None = None,
+    note: Callable[[str], None] | None = None,
 ) -> Bundle:
     """Build a bundle from an inference model and publish it as directory `out`.
 
@@ -78,18 +81,22 @@ def build(
     standardise
         Statistics that become part of the graphs; with None values go in as they are.
     engine
-        Engine the bundle is for: `native`.
+        Engine the bundle is for: `native`, `portable` or `both`. With `both`, a model that only the
+        native engine can train becomes a bundle for that one.
     seed
         Noted in the bundle: the seed the model was initialised from.
+    note
+        Told, in one line, when `both` became `native`, and why.
 
     Raises
     ------
     ConfigError
         When loss, optimizer or engine is unknown, or a glob matches nothing.
     UnavailableError
-        Without the training build of onnxruntime, or for an engine this version does not have.
+        Without the training build of onnxruntime.
     BundleError
-        When the model cannot be trained or does not fit, or `out` is something else.
+        When the model cannot be trained or does not fit, or `out` is something else. With engine
+        `portable` also when a node has no form in standard operators.
     StorageError
         When it cannot be written.
     """
@@ -102,19 +109,51 @@ def build(
         upstream.generate(
             _with_loss(plan), trainable=plan.trainable, frozen=plan.frozen, optimizer=optimizer, out=staged
         )
+        raw_parameters(plan.model, (*plan.trainable, *plan.frozen))
         onnx.save(plan.model, str(staged / INFERENCE))
-        seal(_describe(plan, staged, optimizer, standardise, seed), FILES)
+        portable = _portable(plan, staged, engine, note)
+        files = [
+            INFERENCE,
+            *(NATIVE_FILES if engine != "portable" else ()),
+            *(MODELS.values() if portable else ()),
+        ]
+        described = _describe(plan, staged, optimizer, standardise, seed)
+        seal(replace(described, portable=portable, engines=_engines(files)), files)
+        for name in NATIVE_FILES:
+            if name not in files:
+                (staged / name).unlink()
         publish(staged, out)
     return Bundle.open(out, verify=False)
 
 
 def _check_engine(engine: str) -> None:
-    if engine in ("portable", "both"):
-        raise UnavailableError(
-            "this version has no portable engine", where="engine", remedy="use engine native"
+    if engine not in ENGINES:
+        raise ConfigError(
+            f"there is no engine {engine!r}", where="engine", remedy=f"one of {', '.join(ENGINES)}"
         )
-    if engine != "native":
-        raise ConfigError(f"there is no engine {engine!r}", where="engine", remedy="native")
+
+
+def _engines(files: Sequence[str]) -> tuple[str, ...]:
+    marks = {"native": upstream.TRAINING, "portable": MODELS["step"]}
+    return tuple(engine for engine, file in marks.items() if file in files)
+
+
+def _portable(
+    plan: _Plan, staged: Path, engine: str, note: Callable[[str], None] | None
+) -> dict[str, Any] | None:
+    """The description of the step graph, once it is written; None where the bundle has none."""
+    if engine == "native":
+        return None
+    try:
+        return add_step_graph(
+            staged, base=staged / INFERENCE, data=plan.input, label=plan.label, frozen=plan.frozen
+        )
+    except BundleError as problem:
+        if engine == "portable":
+            raise
+        if note is not None:
+            note(f"for the native engine alone: {problem.line()}")
+        return None
 
 
 def _plan(
@@ -212,7 +251,6 @@ def _describe(
         standardise=INPUT if statistics is not None else None,
         target_standardise=plan.target,
         opset=opset_of(plan.model),
-        engines=("native",),
         seed=seed,
     )
 

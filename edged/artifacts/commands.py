@@ -73,7 +73,7 @@ def build_from_file(
     standardise: bool,
     engine: str,
 ) -> dict[str, Any]:
-    """Build the bundle `out` from a model file; what `inspect` says of it.
+    """Build the bundle `out` from a model file; what `inspect` says of it, and `notes` on the way.
 
     With `standardise` the graph gets input statistics (and for value losses target statistics):
     those of `data`, or neutral ones that the first training run fits.
@@ -84,11 +84,12 @@ def build_from_file(
         One line on what cannot be built and why.
     """
     statistics = _statistics(model, loss, data) if standardise else None
+    notes: list[str] = []
     built = build(
         model, out, loss=loss, optimizer=optimizer, train=train, freeze=freeze, standardise=statistics,
-        engine=engine,
+        engine=engine, note=notes.append,
     )  # fmt: skip
-    return inspect(built.path)
+    return inspect(built.path) | {"notes": notes}
 
 
 def _statistics(path: Path, loss: str, data: Path | None) -> Statistics:

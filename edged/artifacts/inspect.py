@@ -13,16 +13,18 @@ from numpy.typing import NDArray
 from edged.artifacts import foreign
 from edged.artifacts.graphs import shape_of
 from edged.domain.protocols import LearningRate
+from edged.engines import open_engine
 from edged.engines.inference import InferenceModel
-from edged.engines.native import NativeEngine
 from edged.errors import BundleError
 from edged.storage.bundles import Bundle
 
 if TYPE_CHECKING:
+    from edged.domain.protocols import Engine
     from edged.storage.bundles import Standardisation
 
 ROWS, STEPS = 8, 10
 TOLERANCE = 1e-5
+AGREEMENT = 1e-4
 
 Floats = NDArray[np.float32]
 
@@ -66,7 +68,8 @@ def inspect(path: Path) -> dict[str, Any]:
 def verify(path: Path, *, threads: int = 1) -> dict[str, Any]:
     """Check hashes, load every graph, train a few steps, export; nothing in `path` is changed.
 
-    The result has `checks`, a list of `check` and `detail`, and `loss` before and after the steps.
+    Every engine of the bundle that is installed here is tried. The result has `checks`, a list of
+    `check` and `detail`, and `loss` before and after the steps.
 
     Raises
     ------
@@ -80,14 +83,16 @@ def verify(path: Path, *, threads: int = 1) -> dict[str, Any]:
         if foreign.is_foreign(path):
             bundle, notes = foreign.adopt(path, Path(folder))
             checks += [_check("note", note) for note in notes]
-        engine = NativeEngine(bundle, threads=threads)
-        checks.append(_check("graphs", "training, eval and optimizer graph load"))
+        engine = open_engine("auto", bundle, threads=threads)
+        checks.append(_check("graphs", f"the graphs of the {engine.name} engine load"))
         x, y = _rows(bundle, engine)
         exported = Path(folder) / "exported.onnx"
         engine.export(exported)
         checks.append(_check("export", _compare(bundle, exported, x)))
         before, after = _train(engine, x, y)
         checks.append(_check("training", f"{STEPS} steps: loss {before:.4g} to {after:.4g}"))
+        if engine.name == "native" and "portable" in bundle.engines:
+            checks.append(_check("portable", _compare_losses(bundle, (before, after), x, y, threads)))
     return {
         "ok": True,
         "path": str(path),
@@ -106,21 +111,27 @@ def _open(path: Path, *, verify: bool) -> Bundle:
 
 
 def _parameters(bundle: Bundle) -> list[dict[str, Any]]:
-    names = {*bundle.trainable, *bundle.frozen}
-    shapes = {
-        v.name: shape_of(v) for v in foreign.load_graph(bundle.eval_model).graph.input if v.name in names
-    }
+    shapes = _shapes(bundle)
     return [
         {"name": name, "shape": shape, "size": _size(shape), "trainable": name in bundle.trainable}
         for name, shape in shapes.items()
     ]
 
 
+def _shapes(bundle: Bundle) -> dict[str, list[int | str]]:
+    names = {*bundle.trainable, *bundle.frozen}
+    if "native" in bundle.engines:
+        inputs = foreign.load_graph(bundle.eval_model).graph.input
+        return {value.name: shape_of(value) for value in inputs if value.name in names}
+    initializers = foreign.load_graph(bundle.inference_model).graph.initializer
+    return {tensor.name: list(tensor.dims) for tensor in initializers if tensor.name in names}
+
+
 def _size(shape: list[int | str]) -> int:
     return math.prod(int(dim) for dim in shape)
 
 
-def _rows(bundle: Bundle, engine: NativeEngine) -> tuple[Floats, NDArray[Any]]:
+def _rows(bundle: Bundle, engine: Engine) -> tuple[Floats, NDArray[Any]]:
     """Random rows of plausible size in raw units, and labels for them."""
     rng, parameters = np.random.default_rng(0), engine.parameters()
     x = _raw(rng.standard_normal((ROWS, bundle.input.width)), bundle.standardise, parameters)
@@ -156,7 +167,22 @@ def _compare(bundle: Bundle, exported: Path, x: Floats) -> str:
     return f"the export equals the base model (relative difference {difference:.1g})"
 
 
-def _train(engine: NativeEngine, x: Floats, y: NDArray[Any]) -> tuple[float, float]:
+def _compare_losses(
+    bundle: Bundle, native: tuple[float, float], x: Floats, y: NDArray[Any], threads: int
+) -> str:
+    """The portable engine must come to the same losses: its graphs were made from the native ones."""
+    got = _train(open_engine("portable", bundle, threads=threads), x, y)
+    differences = [abs(a - b) / max(1.0, abs(b)) for a, b in zip(got, native, strict=True)]
+    if not max(differences) <= AGREEMENT:
+        raise BundleError(
+            f"the portable engine's loss differs by {max(differences):.2g}",
+            where=str(bundle.path),
+            remedy="build with --engine native",
+        )
+    return f"{STEPS} steps: the same losses (relative difference {max(differences):.1g})"
+
+
+def _train(engine: Engine, x: Floats, y: NDArray[Any]) -> tuple[float, float]:
     engine.begin(LearningRate(1e-3))
     before = engine.evaluate(x, y)
     for _ in range(STEPS):

@@ -12,11 +12,10 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from edged.artifacts.graphs import DTYPES, all_names, node, shape_of, value_info
+from edged.artifacts.graphs import all_names, shape_of, value_info
 from edged.artifacts.losses import OUTPUT
 from edged.artifacts.lowering import OPSET, Writer, lower
 from edged.artifacts.lowering.writer import attributes_of
@@ -24,7 +23,7 @@ from edged.artifacts.templates import IR_VERSION
 from edged.errors import BundleError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from edged.storage.bundles import Tensor
 
@@ -179,18 +178,16 @@ def _known_shapes(model: onnx.ModelProto) -> dict[str, tuple[int | None, ...]]:
 
 def _step_model(source: _Source, optimizer: Optimizer, *, carry: bool) -> onnx.ModelProto:
     # The loss is always named the same and its own gradient is a constant 1.
-    to = Writer(
-        source.shapes, all_names(source.graph), row_weights=WEIGHTS, loss_gradient=f"{OUTPUT}_grad"
-    )
+    to = Writer(source.shapes, all_names(source.graph), row_weights=WEIGHTS, loss_gradient=f"{OUTPUT}_grad")
     _unpack(source.groups, to)
     _rewrite(source, to)
-    wanted = [OUTPUT, SQUARES]
+    wanted: dict[str, tuple[int, ...]] = {OUTPUT: (1,), SQUARES: ()}
     for group in source.groups:
         gradient = _joined_gradient(group, source, to)
         if carry:
             gradient = to.add("Add", [gradient, group.tensor("carry")], group.tensor("carried"))
-            wanted.append(gradient)
-        wanted += _update(group, gradient, optimizer, to)
+            wanted[gradient] = group.shape
+        wanted |= dict.fromkeys(_update(group, gradient, optimizer, to), group.shape)
         to.add("ReduceSumSquare", [gradient], f"{group.name}.squares", keepdims=0)
     squares = [f"{group.name}.squares" for group in source.groups]
     to.add("Sum" if len(squares) > 1 else "Identity", squares, SQUARES)
@@ -228,7 +225,7 @@ def _rewrite(source: _Source, to: Writer) -> None:
         if item.op_type == _ACCUMULATOR:
             continue
         if OUTPUT in item.output:
-            _weighted_loss(item, source, to)
+            _weighted_loss(item, to)
         elif each is not None and f"{each}_grad" in item.output:
             _row_gradient(each, source, to)
         else:
@@ -243,7 +240,7 @@ def _each_loss(source: _Source) -> str | None:
     raise BundleError("the training graph has no loss", where=OUTPUT)
 
 
-def _weighted_loss(item: onnx.NodeProto, source: _Source, to: Writer) -> None:
+def _weighted_loss(item: onnx.NodeProto, to: Writer) -> None:
     """Σ wᵢ·lossᵢ, where lossᵢ is the mean over the outputs of row i and the weights add up to 1."""
     if item.op_type == "SoftmaxCrossEntropyLoss":
         rows = to.name("rows")
@@ -321,7 +318,7 @@ def _evaluation_model(source: _Source, evaluation: onnx.ModelProto) -> onnx.Mode
         helper.make_tensor_value_info(group.tensor("value"), TensorProto.FLOAT, group.shape)
         for group in source.groups
     ]
-    return _model(to, source, states, [OUTPUT], graph.initializer)
+    return _model(to, source, states, {OUTPUT: ()}, graph.initializer)
 
 
 # ---- putting it together ----------------------------------------------------------------------
@@ -331,17 +328,16 @@ def _model(
     to: Writer,
     source: _Source,
     inputs: list[onnx.ValueInfoProto],
-    wanted: list[str],
+    wanted: Mapping[str, tuple[int, ...]],
     initializers: Iterable[onnx.TensorProto],
 ) -> onnx.ModelProto:
     nodes = _needed(_without_identities(to.nodes, wanted), wanted)
     read = {name for item in nodes for name in item.input}
     frozen = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
-        for name, shape in source.frozen.items()
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in source.frozen.items()
     ]
     tensors = [tensor for tensor in (*initializers, *to.constants) if tensor.name in read]
-    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in wanted]
+    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, wanted[name]) for name in wanted]
     takes = [value_info(source.data), value_info(source.label), *inputs, *frozen]
     graph = helper.make_graph(nodes, "step", takes, outputs, tensors)
     return helper.make_model(
@@ -352,7 +348,7 @@ def _model(
     )
 
 
-def _without_identities(nodes: list[onnx.NodeProto], wanted: list[str]) -> list[onnx.NodeProto]:
+def _without_identities(nodes: list[onnx.NodeProto], wanted: Iterable[str]) -> list[onnx.NodeProto]:
     kept, same = [], dict[str, str]()
     for item in nodes:
         if item.op_type == "Identity" and item.output[0] not in wanted:
@@ -366,7 +362,7 @@ def _without_identities(nodes: list[onnx.NodeProto], wanted: list[str]) -> list[
     return kept
 
 
-def _needed(nodes: list[onnx.NodeProto], wanted: list[str]) -> list[onnx.NodeProto]:
+def _needed(nodes: list[onnx.NodeProto], wanted: Iterable[str]) -> list[onnx.NodeProto]:
     """The nodes on which the wanted tensors depend, in their order."""
     read, kept = set(wanted), []
     for item in reversed(nodes):

@@ -105,6 +105,9 @@ class NativeEngine:
         return Step(loss, apply)
 
     def _run(self, x: Floats, y: NDArray[np.generic]) -> float:
+        if len(x) == 0:
+            # The training graph would divide by the number of rows, which ends the process.
+            raise self._misfit(x, y, ValueError("the batch is empty"))
         try:
             return float(self._module(x if self._flat else x.reshape(-1, *self._files.input_row), y))
         except _STEP_ERRORS as problem:

@@ -79,6 +79,7 @@ class Bundle:
 
     `standardise` names the input statistics inside the graphs, `target_standardise` those of the
     target; both None where the graphs take values as they are. Labels are always in raw units.
+    `portable` describes the step graph for the portable engine, None where there is none.
     """
 
     path: Path
@@ -96,6 +97,7 @@ class Bundle:
     engines: tuple[str, ...] = ("native",)
     seed: int | None = None
     files: Mapping[str, FileEntry] = field(default_factory=dict)
+    portable: Mapping[str, Any] | None = None
 
     @classmethod
     def open(cls, path: Path, *, verify: bool = True) -> Bundle:
@@ -209,6 +211,7 @@ class Bundle:
             "engines": self.engines,
             "seed": self.seed,
             "files": {name: vars(entry) for name, entry in self.files.items()},
+            "portable": self.portable,
         }
 
 
@@ -294,6 +297,7 @@ def _parse(data: dict[str, Any], path: Path) -> Bundle:
         engines=reader.names("engines"),
         seed=reader.get("seed", int) if data.get("seed") is not None else None,
         files=reader.files(),
+        portable=reader.get("portable", dict) if data.get("portable") is not None else None,
     )
 
 

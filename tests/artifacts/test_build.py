@@ -14,7 +14,7 @@ from edged.artifacts.build import build
 from edged.artifacts.standardise import Statistics
 from edged.artifacts.templates import autoencoder, mlp
 from edged.engines import training_api
-from edged.errors import BundleError, ConfigError, UnavailableError
+from edged.errors import BundleError, ConfigError
 from edged.storage.bundles import Bundle
 from tests.artifacts.models import chain
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 GRAPHS = ("training_model.onnx", "eval_model.onnx", "optimizer_model.onnx", "inference_model.onnx")
+STEP_GRAPHS = ("step_model.onnx", "step_carry_model.onnx", "step_eval_model.onnx")
 
 
 @pytest.mark.parametrize("loss", ["cross_entropy", "mse", "bce_with_logits", "l1"])
@@ -30,9 +31,9 @@ def test_a_bundle_is_whole_and_readable_by_the_runtime(tmp_path: Path, loss: str
     bundle = build(mlp(5, 3, (8,)), tmp_path / "b", loss=loss, optimizer=optimizer, seed=4)
     assert Bundle.open(tmp_path / "b") == bundle
     assert sorted(path.name for path in (tmp_path / "b").iterdir()) == sorted(
-        [*GRAPHS, "checkpoint", "bundle.json"]
+        [*GRAPHS, *STEP_GRAPHS, "checkpoint", "bundle.json"]
     )
-    for name in GRAPHS:
+    for name in (*GRAPHS, *STEP_GRAPHS):
         assert onnx.load(str(tmp_path / "b" / name)).ir_version <= 10
     assert (bundle.loss, bundle.optimizer, bundle.seed) == (loss, optimizer, 4)
     assert bundle.label.dtype == ("int64" if loss == "cross_entropy" else "float32")
@@ -151,9 +152,15 @@ def test_unknown_choices_are_refused(tmp_path: Path, changes: dict[str, str], wh
         build(mlp(5, 2), tmp_path / "b", **{"loss": "mse", **changes})  # type: ignore[arg-type]
 
 
-def test_the_portable_engine_is_said_to_be_missing(tmp_path: Path) -> None:
-    with pytest.raises(UnavailableError, match="no portable engine"):
-        build(mlp(5, 2), tmp_path / "b", loss="mse", engine="both")
+@pytest.mark.parametrize(
+    ("engine", "files"),
+    [("native", [*GRAPHS, "checkpoint"]), ("portable", ["inference_model.onnx", *STEP_GRAPHS])],
+)
+def test_a_bundle_for_one_engine_has_its_files_alone(tmp_path: Path, engine: str, files: list[str]) -> None:
+    bundle = build(mlp(5, 2), tmp_path / "b", loss="mse", engine=engine)
+    assert bundle.engines == (engine,)
+    assert sorted(path.name for path in bundle.path.iterdir()) == sorted([*files, "bundle.json"])
+    assert sorted(bundle.files) == sorted(files)
 
 
 def test_a_failed_build_leaves_nothing_behind_and_the_old_bundle_alone(tmp_path: Path) -> None:

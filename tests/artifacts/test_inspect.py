@@ -55,7 +55,13 @@ def test_our_bundles_verify(tmp_path: Path, loss: str, optimizer: str) -> None:
     report = verify(tmp_path / "b")
     assert report["ok"]
     assert report["loss"][1] < report["loss"][0]
-    assert [check["check"] for check in report["checks"]] == ["files", "graphs", "export", "training"]
+    assert [check["check"] for check in report["checks"]] == [
+        "files",
+        "graphs",
+        "export",
+        "training",
+        "portable",
+    ]
 
 
 def test_a_bundle_in_large_units_verifies(tmp_path: Path) -> None:

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from edged.engines import training_api
 
-NEEDS_TRAINING = ["test_native.py", "test_resume.py", "test_units.py"]
+NEEDS_TRAINING = [
+    "test_contract.py",
+    "test_native.py",
+    "test_portable.py",
+    "test_portable_checkpoint.py",
+    "test_resume.py",
+    "test_units.py",
+]
 
 collect_ignore = [] if training_api.available() else NEEDS_TRAINING

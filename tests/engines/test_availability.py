@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -62,9 +63,14 @@ def test_without_the_training_build_it_is_said_what_to_install() -> None:
     )
 
 
-def test_the_portable_engine_is_said_to_be_missing() -> None:
-    with pytest.raises(UnavailableError, match="no portable engine"):
+def test_a_bundle_without_a_step_graph_is_said_to_need_another_build() -> None:
+    with pytest.raises(UnavailableError, match=r"no step graph .*--engine both"):
         open_engine("portable", BUNDLE)
+
+
+def test_a_bundle_for_the_portable_engine_alone_is_not_opened_by_the_native_one() -> None:
+    with pytest.raises(UnavailableError, match="for the portable engine alone"):
+        open_engine("native", replace(BUNDLE, engines=("portable",)))
 
 
 def test_an_unknown_engine_is_a_mistake_in_the_configuration() -> None:

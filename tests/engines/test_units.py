@@ -48,7 +48,9 @@ def test_a_regression_in_raw_units(tmp_path: Path, loss: str, fitted_later: bool
     target_mean, target_scale = moments(Y)
     given = Statistics(mean, scale, target_mean, target_scale)
     statistics = Statistics.identity(3, 1) if fitted_later else given
-    bundle = build(mlp(3, 1, (32,), output="y"), tmp_path / "b", loss=loss, standardise=statistics)
+    bundle = build(
+        mlp(3, 1, (32,), output="y"), tmp_path / "b", loss=loss, standardise=statistics, engine="native"
+    )
     if fitted_later:
         bundle = overwritten(bundle, given, tmp_path / "later")
     engine, predicted = trained(bundle, Y, tmp_path / "m.onnx")

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from edged.artifacts.build import build
+from edged.artifacts.templates import mlp
 from edged.errors import ConfigError, TrainingError, UnavailableError
 from edged.loop.learn import NothingNewError, trigger_rules
 from tests.device import wait_until
@@ -136,10 +138,11 @@ def test_with_resident_0_each_run_has_its_own_process(tmp_path: Path, bundle: Bu
             plant.feed(200, run)
 
 
-def test_a_missing_engine_is_said_to_be_missing(tmp_path: Path, bundle: Bundle) -> None:
+def test_an_engine_that_the_bundle_is_not_for_is_said_to_be_missing(tmp_path: Path) -> None:
+    native = build(mlp(5, 3, (16,)), tmp_path / "native", loss="cross_entropy", engine="native")
     with (
-        closing(Plant(tmp_path, bundle, engine="portable").process()) as process,
-        pytest.raises(UnavailableError, match="no portable engine") as caught,
+        closing(Plant(tmp_path, native, engine="portable").process()) as process,
+        pytest.raises(UnavailableError, match="portable") as caught,
     ):
         process.run(order(1), Ear())
     assert caught.value.exit_code == 4

@@ -1,0 +1,273 @@
+"""onnxruntime's training checkpoint as bytes, read and written without its training package.
+
+A FlatBuffer with identifier `ODTC`; tables and fields are those of onnxruntime 1.19.2's
+`onnxruntime/core/flatbuffers/schema/ort_training_checkpoint.fbs` and `ort.fbs`, the byte layout is that
+of the FlatBuffers internals document. Only what float32 checkpoints hold is covered.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+IDENTIFIER = b"ODTC"
+VERSION = 2
+FLOAT = 1
+GROUP = "group0"
+# What the field holds at the beginning; the rate in use is set before every update.
+INITIAL_RATE = 1e-3
+
+Floats = NDArray[np.float32]
+
+
+class FormatError(ValueError):
+    """The bytes are no such checkpoint."""
+
+
+@dataclass(frozen=True)
+class TrainingCheckpoint:
+    """Parameters by name, moments of each trainable one in the optimizer's order, updates so far."""
+
+    trainable: dict[str, Floats]
+    frozen: dict[str, Floats]
+    moments: dict[str, list[Floats]] = field(default_factory=dict)
+    step: int = 0
+
+
+def load(content: bytes) -> TrainingCheckpoint:
+    """Read a checkpoint; FormatError when it is damaged or holds something else than float32 tensors.
+
+    >>> checkpoint = TrainingCheckpoint({"w": np.ones((2, 3), np.float32)}, {}, step=7)
+    >>> load(dump(checkpoint)).trainable["w"].shape
+    (2, 3)
+    """
+    if content[4:8] != IDENTIFIER:
+        raise FormatError("it has another beginning")
+    try:
+        return _checkpoint(_Table(content, struct.unpack_from("<I", content)[0]))
+    except FormatError:
+        raise
+    except (struct.error, ValueError, IndexError) as problem:
+        raise FormatError("it ends too early, or points outside of itself") from problem
+
+
+def _checkpoint(root: _Table) -> TrainingCheckpoint:
+    if root.number(0, "<i") != VERSION:
+        raise FormatError(f"its version is {root.number(0, '<i')}, not {VERSION}")
+    module = root.table(1)
+    if module is None or module.number(3, "<B"):
+        raise FormatError("its parameters are missing or kept in another file")
+    groups = root.tables(2)
+    return TrainingCheckpoint(
+        trainable=dict(_tensor(item) for item in module.tables(0)),
+        frozen=dict(_tensor(item) for item in module.tables(1)),
+        moments={
+            state.text(0): [_tensor(item)[1] for item in state.tables(1)]
+            for group in groups
+            for state in group.tables(3)
+        },
+        step=int(groups[0].number(1, "<q")) if groups else 0,
+    )
+
+
+def _tensor(table: _Table) -> tuple[str, Floats]:
+    name, shape, raw = table.text(0), table.longs(2), table.raw(4)
+    if table.number(3, "<i") != FLOAT or len(raw) != 4 * int(np.prod(shape, dtype=np.int64)):
+        raise FormatError(f"{name!r} is no whole float32 tensor")
+    return name, np.frombuffer(raw, "<f4").astype(np.float32).reshape(shape)
+
+
+class _Table:
+    """A table at a position: field by field through its vtable."""
+
+    def __init__(self, content: bytes, at: int) -> None:
+        self._content, self._at = content, at
+        self._vtable = at - self._read("<i", at)
+        self._length = self._read("<H", self._vtable)
+
+    def _read(self, form: str, at: int) -> int:
+        if at < 0:
+            raise IndexError(at)
+        value: int = struct.unpack_from(form, self._content, at)[0]
+        return value
+
+    def _field(self, number: int) -> int | None:
+        entry = 4 + 2 * number
+        offset = self._read("<H", self._vtable + entry) if entry < self._length else 0
+        return self._at + offset if offset else None
+
+    def number(self, number: int, form: str) -> int:
+        at = self._field(number)
+        return 0 if at is None else self._read(form, at)
+
+    def table(self, number: int) -> _Table | None:
+        at = self._field(number)
+        return None if at is None else _Table(self._content, at + self._read("<I", at))
+
+    def _vector(self, number: int) -> tuple[int, int]:
+        """Position of the first element, and how many there are."""
+        at = self._field(number)
+        if at is None:
+            return 0, 0
+        start = at + self._read("<I", at)
+        length = self._read("<I", start)
+        if length > len(self._content):
+            raise IndexError(length)
+        return start + 4, length
+
+    def raw(self, number: int) -> bytes:
+        start, length = self._vector(number)
+        return self._content[start : start + length]
+
+    def text(self, number: int) -> str:
+        return self.raw(number).decode()
+
+    def longs(self, number: int) -> tuple[int, ...]:
+        start, length = self._vector(number)
+        return struct.unpack_from(f"<{length}q", self._content, start)
+
+    def tables(self, number: int) -> list[_Table]:
+        start, length = self._vector(number)
+        places = [start + 4 * i for i in range(length)]
+        return [_Table(self._content, at + self._read("<I", at)) for at in places]
+
+
+def dump(checkpoint: TrainingCheckpoint) -> bytes:
+    """The checkpoint as onnxruntime writes it; equal ones give equal bytes."""
+    writer = _Writer()
+    writer.content += struct.pack("<I4s", 0, IDENTIFIER)
+    module = [
+        (0, writer.tables([_tensor_fields(writer, *item) for item in sorted(checkpoint.trainable.items())])),
+        (1, writer.tables([_tensor_fields(writer, *item) for item in sorted(checkpoint.frozen.items())])),
+    ]
+    fields: list[_Field] = [
+        (0, "<i", VERSION),
+        (1, "", writer.table([(number, "", write) for number, write in module])),
+    ]
+    if checkpoint.moments:
+        fields.append((2, "", writer.tables([_group(writer, checkpoint)])))
+    root = writer.table(fields)()
+    struct.pack_into("<I", writer.content, 0, root)
+    return bytes(writer.content)
+
+
+# Number of the field, its struct format and value; or "" and what writes the thing it points at.
+_Field = tuple[int, str, "int | float | Callable[[], int]"]
+
+
+def _group(writer: _Writer, checkpoint: TrainingCheckpoint) -> Callable[[], int]:
+    states = [
+        writer.table(
+            [
+                (0, "", writer.text(name)),
+                (
+                    1,
+                    "",
+                    writer.tables(
+                        [_tensor_fields(writer, f"momentum{i}", kept) for i, kept in enumerate(moments)]
+                    ),
+                ),
+            ]
+        )
+        for name, moments in sorted(checkpoint.moments.items())
+    ]
+    return writer.table(
+        [
+            (0, "", writer.text(GROUP)),
+            (1, "<q", checkpoint.step),
+            (2, "<f", INITIAL_RATE),
+            (3, "", writer.tables(states)),
+        ]
+    )
+
+
+def _tensor_fields(writer: _Writer, name: str, value: Floats) -> Callable[[], int]:
+    return writer.table(
+        [
+            (0, "", writer.text(name)),
+            (2, "", writer.longs(value.shape)),
+            (3, "<i", FLOAT),
+            (4, "", writer.raw(value.astype("<f4").tobytes())),
+        ]
+    )
+
+
+class _Writer:
+    """Front to back: a thing is written, then what it points at; offsets are filled in then."""
+
+    def __init__(self) -> None:
+        self.content = bytearray()
+
+    def _align(self, size: int, ahead: int = 0) -> None:
+        self.content += bytes(-(len(self.content) + ahead) % size)
+
+    def table(self, fields: Sequence[_Field]) -> Callable[[], int]:
+        """What writes this table and returns its position."""
+
+        def write() -> int:
+            # Largest first, so that all are aligned when the first is.
+            ordered = sorted(fields, key=lambda item: -struct.calcsize(item[1] or "<I"))
+            slots = 1 + max(item[0] for item in fields)
+            places, size = [0] * slots, 8
+            for number, form, _ in ordered:
+                places[number] = size
+                size += struct.calcsize(form or "<I")
+            self._align(8, 4 + 2 * slots)
+            vtable = len(self.content)
+            self.content += struct.pack(f"<HH{slots}H", 4 + 2 * slots, size, *places)
+            at = len(self.content)
+            self.content += struct.pack("<i", at - vtable) + bytes(size - 4)
+            self._fill(at, places, fields)
+            return at
+
+        return write
+
+    def _fill(self, at: int, places: list[int], fields: Sequence[_Field]) -> None:
+        for number, form, value in fields:
+            place = at + places[number]
+            if callable(value):
+                target = value()
+                struct.pack_into("<I", self.content, place, target - place)
+            else:
+                struct.pack_into(form, self.content, place, value)
+
+    def tables(self, items: Sequence[Callable[[], int]]) -> Callable[[], int]:
+        """What writes a vector of tables."""
+
+        def write() -> int:
+            self._align(4)
+            at = len(self.content)
+            self.content += struct.pack("<I", len(items)) + bytes(4 * len(items))
+            for i, item in enumerate(items):
+                place = at + 4 + 4 * i
+                target = item()
+                struct.pack_into("<I", self.content, place, target - place)
+            return at
+
+        return write
+
+    def _vector(self, length: int, data: bytes, alignment: int) -> int:
+        self._align(alignment, 4)
+        at = len(self.content)
+        self.content += struct.pack("<I", length) + data
+        return at
+
+    def longs(self, values: Sequence[int]) -> Callable[[], int]:
+        """What writes a vector of int64."""
+        return lambda: self._vector(len(values), struct.pack(f"<{len(values)}q", *values), 8)
+
+    def raw(self, data: bytes) -> Callable[[], int]:
+        """What writes a vector of bytes."""
+        return lambda: self._vector(len(data), data, 16)
+
+    def text(self, value: str) -> Callable[[], int]:
+        """What writes a string."""
+        data = value.encode()
+        return lambda: self._vector(len(data), data + b"\0", 4)

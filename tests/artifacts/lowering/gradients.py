@@ -1,0 +1,66 @@
+"""Gradients as an engine applies them: what one step of gradient descent of size 1 takes off."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from edged.artifacts.build import build
+from edged.domain.protocols import LearningRate
+from edged.engines import open_engine
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import onnx
+
+    from edged.storage.bundles import Bundle
+
+ENGINES = ("native", "portable")
+# Of float32 numbers between 1 and 4, twice: weights in these tests are smaller.
+SPACING = 4.8e-7
+
+
+def both_gradients(
+    model: onnx.ModelProto, folder: Path, *, loss: str = "mse", rows: int = 7, seed: int = 0
+) -> list[dict[str, np.ndarray]]:
+    """Gradients of all parameters by the native and by the portable engine, for the same random batch."""
+    bundle = build(model, folder / "bundle", loss=loss, optimizer="sgd")
+    assert bundle.engines == ENGINES
+    x, y = batch(bundle, rows, seed)
+    return [gradients(bundle, engine, x, y) for engine in ENGINES]
+
+
+def batch(bundle: Bundle, rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Random rows and labels that fit the bundle."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((rows, bundle.input.width)).astype(np.float32)
+    if bundle.loss == "cross_entropy":
+        return x, rng.integers(0, bundle.output.width, rows)
+    y = rng.standard_normal((rows, *bundle.label.row)).astype(np.float32)
+    return x, (y > 0).astype(np.float32) if bundle.loss == "bce_with_logits" else y
+
+
+def gradients(bundle: Bundle, engine: str, x: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
+    """What one step took off every trainable parameter."""
+    opened = open_engine(engine, bundle)
+    opened.begin(LearningRate(1.0))
+    before = opened.parameters()
+    assert opened.step(x, y).applied
+    after = opened.parameters()
+    return {name: before[name] - after[name] for name in bundle.trainable}
+
+
+def assert_equal(native: dict[str, np.ndarray], portable: dict[str, np.ndarray]) -> None:
+    """They must be the same within 1e-5 of the largest, and there must be some.
+
+    A gradient here is the difference of two float32 weights, so it cannot be finer than their spacing.
+    """
+    largest = max(float(np.abs(value).max()) for value in native.values())
+    assert largest > 0
+    assert native.keys() == portable.keys()
+    for name, value in native.items():
+        np.testing.assert_allclose(
+            portable[name], value, rtol=1e-4, atol=1e-5 * largest + SPACING, err_msg=name
+        )

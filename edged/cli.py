@@ -293,7 +293,7 @@ def artifacts_build(
         Path | None, typer.Option("--data", help="recorded stream: fits the standardisation")
     ] = None,
     standardise: Annotated[bool, typer.Option(help="put input standardisation into the graph")] = True,
-    engine: Annotated[str, typer.Option("--engine", help="native, portable or both")] = "native",
+    engine: Annotated[str, typer.Option("--engine", help="native, portable or both")] = "both",
     as_json: AsJson = False,
 ) -> None:
     """Make training, eval and optimizer graphs, checkpoint and base model from MODEL.onnx."""

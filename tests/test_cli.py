@@ -163,7 +163,11 @@ def offline(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_bundle_tells_what_is_in_it(offline: Path) -> None:
     told = edged("artifacts", "inspect", offline / "bundle", "--json").json
-    assert (told["loss"], told["optimizer"], told["engines"]) == ("cross_entropy", "adamw", ["native"])
+    assert (told["loss"], told["optimizer"], told["engines"]) == (
+        "cross_entropy",
+        "adamw",
+        ["native", "portable"],
+    )
     assert {p["name"] for p in told["parameters"] if p["trainable"]} == {"layer2.weight", "layer2.bias"}
     assert told["trainable_size"] == 8 * 2 + 2
     assert {f["name"] for f in told["files"]} >= {

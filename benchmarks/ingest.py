@@ -129,12 +129,13 @@ def drain_ingest(port: int, count: int) -> None:
     """A consumer process: session, codec, sample log and acknowledgement, nothing after it."""
     from edged.clock import SystemClock
     from edged.config import MqttConfig, StorageConfig, StreamConfig
+    from edged.daemon import SWITCH_INTERVAL
     from edged.loop.ingest import Ingest
     from edged.mqtt.codecs import JsonCodec
     from edged.mqtt.session import Session
     from edged.storage.samples import SampleLog
 
-    sys.setswitchinterval(0.0005)
+    sys.setswitchinterval(SWITCH_INTERVAL)
     stream = StreamConfig(topic=TOPIC, features=FEATURES, classes=2, label="y")
     done = threading.Event()
     began: list[float] = []

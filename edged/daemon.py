@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 log = logs.get_logger("edged.daemon")
 
-SWITCH_INTERVAL = 0.0005  # seconds a thread may hold the interpreter: bounds what others add to a prediction
+SWITCH_INTERVAL = 0.0001  # seconds a thread may hold the interpreter: bounds what others add to a prediction
 LEARN_IDLE = 1.0
 PATIENCE = 10.0  # seconds that predictions wait for a busy broker
 TRAIN_OPTIONS = {"steps": int, "learning_rate": float}

@@ -69,14 +69,17 @@ def test_a_number_from_the_environment_is_text_where_text_is_meant(
 ) -> None:
     path = tmp_path / "c.yaml"
     path.write_text(BASE)
-    load(path, {name: value})
+    config = load(path, {name: value})
+    assert value in (config.device.id, config.mqtt.username)
 
 
 @pytest.mark.parametrize("section", ["mqtt", "storage", "training"])
 def test_an_empty_section_means_defaults(tmp_path: Path, section: str) -> None:
     path = tmp_path / "c.yaml"
     path.write_text(BASE + f"{section}:\n  # all commented out\n")
-    load(path, {})
+    emptied = load(path, {})
+    path.write_text(BASE)
+    assert emptied == load(path, {})
 
 
 def test_a_key_given_twice_is_named_in_full(tmp_path: Path) -> None:

@@ -337,6 +337,7 @@ def test_the_loop_beats_while_idle_and_while_busy(tmp_path: Path) -> None:
         before = outlet.beats
         outlet.submit(samples(1, inputs(4)))
         wait_until(lambda: outlet.beats > before)
+    assert outlet.beats > before
 
 
 def test_latencies_are_those_of_the_newest(tmp_path: Path) -> None:

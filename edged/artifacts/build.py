@@ -16,13 +16,18 @@ from onnx import TensorProto, helper
 from edged import __version__
 from edged.artifacts import upstream
 from edged.artifacts.conform import conform, parameter_names, read_model
+from edged.artifacts.custom_loss import CustomLoss
 from edged.artifacts.graphs import opset_of, refuse_taken, shape_of, value_info
 from edged.artifacts.losses import add_loss, check_loss, label_of
+from edged.artifacts.optimizers import Optimizer
 from edged.artifacts.portable import MODELS, add_step_graph, raw_parameters
-from edged.artifacts.preflight import refuse_unsafe
+from edged.artifacts.preflight import native_refusal
+from edged.artifacts.rewriting import inference_form, trainable_form
+from edged.artifacts.rewriting.batch_norm import running_statistics
 from edged.artifacts.standardise import INPUT, STANDARD_OUTPUT, Statistics, standard_target, standardise_model
+from edged.artifacts.training_graph import TrainingGraph
 from edged.errors import BundleError, ConfigError
-from edged.storage.bundles import Bundle, Standardisation, Tensor, publish, refuse_foreign, seal
+from edged.storage.bundles import CUSTOM, Bundle, Standardisation, Tensor, publish, refuse_foreign, seal
 from edged.storage.files import STAGING, disk_errors
 
 if TYPE_CHECKING:
@@ -38,7 +43,7 @@ class _Plan:
     """An inference model that is ready, and what is to be put behind it."""
 
     model: onnx.ModelProto
-    loss: str
+    loss: str | CustomLoss
     input: Tensor
     output: Tensor
     label: Tensor
@@ -46,13 +51,35 @@ class _Plan:
     trainable: list[str]
     frozen: list[str]
 
+    @property
+    def loss_name(self) -> str:
+        """What the bundle calls the loss."""
+        return self.loss if isinstance(self.loss, str) else CUSTOM
+
+    @property
+    def compared(self) -> str:
+        """The tensor that the loss compares with the label, in the network's own units."""
+        return self.output.name if self.target is None else STANDARD_OUTPUT
+
+    def training_graph(self, model: onnx.ModelProto) -> TrainingGraph:
+        """The training graph made from this plan."""
+        return TrainingGraph(
+            model,
+            data=self.input,
+            label=self.label,
+            loss=self.loss_name,
+            output=replace(self.output, name=self.compared),
+            target=self.target,
+            frozen=tuple(self.frozen),
+        )
+
 
 def build(
     model: onnx.ModelProto | Path,
     out: Path,
     *,
-    loss: str,
-    optimizer: str = "adamw",
+    loss: str | Path | onnx.ModelProto,
+    optimizer: str | Optimizer = "adamw",
     train: Sequence[str] = (),
     freeze: Sequence[str] = (),
     standardise: Statistics | None = None,
@@ -71,9 +98,10 @@ def build(
     out
         The bundle directory; its parent must exist.
     loss
-        `cross_entropy`, `mse`, `bce_with_logits` or `l1`; the mean over the batch.
+        `cross_entropy`, `mse`, `bce_with_logits` or `l1`, the mean over the batch; or an ONNX model of a
+        loss, see `custom_loss`.
     optimizer
-        `adamw` or `sgd`, with upstream's defaults (AdamW: no weight decay, epsilon 1e-6).
+        `adamw`, `adamw_pytorch`, `sgd` or `sgd_momentum` with its defaults, or an `Optimizer`.
     train
         Globs over parameter names: only what matches is trained. Everything, when empty.
     freeze
@@ -81,12 +109,13 @@ def build(
     standardise
         Statistics that become part of the graphs; with None values go in as they are.
     engine
-        Engine the bundle is for: `native`, `portable` or `both`. With `both`, a model that only the
-        native engine can train becomes a bundle for that one.
+        Engine the bundle is for: `native`, `portable` or `both`. With `both`, a model that only one
+        of them can train becomes a bundle for that one.
     seed
-        Noted in the bundle: the seed the model was initialised from.
+        Noted in the bundle: the seed the model was initialised from, and from which the portable engine
+        draws the noise of its steps.
     note
-        Told, in one line, when `both` became `native`, and why.
+        Told, in one line, when `both` became one of them, and why.
 
     Raises
     ------
@@ -100,30 +129,38 @@ def build(
     StorageError
         When it cannot be written.
     """
-    check_loss(loss)
-    upstream.check_optimizer(optimizer)
+    chosen = _loss(loss)
+    rule = Optimizer.of(optimizer) if isinstance(optimizer, str) else optimizer
     _check_engine(engine)
     refuse_foreign(out)
-    plan = _plan(conform(read_model(model)), loss, train, freeze, standardise)
+    plan = _plan(conform(read_model(model)), chosen, train, freeze, standardise)
+    engine = _without_native(plan, rule, engine, note)
     with _staging(out) as staged:
         upstream.generate(
-            _with_loss(plan), trainable=plan.trainable, frozen=plan.frozen, optimizer=optimizer, out=staged
+            _with_loss(plan), trainable=plan.trainable, frozen=plan.frozen, optimizer=rule, out=staged
         )
         raw_parameters(plan.model, (*plan.trainable, *plan.frozen))
-        onnx.save(plan.model, str(staged / INFERENCE))
-        portable = _portable(plan, staged, engine, note)
+        onnx.save(inference_form(plan.model), str(staged / INFERENCE))
+        portable = _portable(plan, rule, staged, engine, seed or 0, note)
         files = [
             INFERENCE,
             *(NATIVE_FILES if engine != "portable" else ()),
-            *(MODELS.values() if portable else ()),
+            *(portable["models"].values() if portable else ()),
         ]
-        described = _describe(plan, staged, optimizer, standardise, seed)
+        described = _describe(plan, staged, rule.name, standardise, seed)
         seal(replace(described, portable=portable, engines=_engines(files)), files)
         for name in NATIVE_FILES:
             if name not in files:
                 (staged / name).unlink()
         publish(staged, out)
     return Bundle.open(out, verify=False)
+
+
+def _loss(loss: str | Path | onnx.ModelProto) -> str | CustomLoss:
+    if not isinstance(loss, str):
+        return CustomLoss(loss)
+    check_loss(loss)
+    return loss
 
 
 def _check_engine(engine: str) -> None:
@@ -133,20 +170,54 @@ def _check_engine(engine: str) -> None:
         )
 
 
+def _without_native(
+    plan: _Plan, optimizer: Optimizer, engine: str, note: Callable[[str], None] | None
+) -> str:
+    """The engine to build for, when the native one cannot or must not train this model."""
+    if engine == "portable":
+        return engine
+    problem = _lack(optimizer) or native_refusal(plan.model.graph, plan.trainable)
+    if problem is None:
+        return engine
+    if engine == "native":
+        raise problem
+    if note is not None:
+        note(f"for the portable engine alone: {problem.line()}")
+    return "portable"
+
+
+def _lack(optimizer: Optimizer) -> BundleError | None:
+    lack = optimizer.native_lack
+    if lack is None:
+        return None
+    return BundleError(
+        f"the native engine has no {lack}", where="optimizer", remedy="build with --engine portable"
+    )
+
+
 def _engines(files: Sequence[str]) -> tuple[str, ...]:
     marks = {"native": upstream.TRAINING, "portable": MODELS["step"]}
     return tuple(engine for engine, file in marks.items() if file in files)
 
 
 def _portable(
-    plan: _Plan, staged: Path, engine: str, note: Callable[[str], None] | None
+    plan: _Plan,
+    optimizer: Optimizer,
+    staged: Path,
+    engine: str,
+    seed: int,
+    note: Callable[[str], None] | None,
 ) -> dict[str, Any] | None:
     """The description of the step graph, once it is written; None where the bundle has none."""
     if engine == "native":
         return None
     try:
         return add_step_graph(
-            staged, base=staged / INFERENCE, data=plan.input, label=plan.label, frozen=plan.frozen
+            staged,
+            base=staged / INFERENCE,
+            source=plan.training_graph,
+            optimizer=optimizer,
+            seed=seed,
         )
     except BundleError as problem:
         if engine == "portable":
@@ -158,16 +229,15 @@ def _portable(
 
 def _plan(
     model: onnx.ModelProto,
-    loss: str,
+    loss: str | CustomLoss,
     train: Sequence[str],
     freeze: Sequence[str],
     statistics: Statistics | None,
 ) -> _Plan:
     trainable, frozen = _select(model.graph, train, freeze)
     _unique(model.graph)
-    refuse_unsafe(model.graph, trainable)
     if statistics is not None:
-        if statistics.target_names is not None and loss not in ("mse", "l1"):
+        if statistics.target_names is not None and loss not in ("mse", "l1") and isinstance(loss, str):
             raise ConfigError(f"a class cannot be standardised: loss {loss}", where="statistics.target_mean")
         standardise_model(model, statistics)
         frozen += [name for name in parameter_names(model.graph) if name not in (*trainable, *frozen)]
@@ -187,7 +257,8 @@ def _select(
     everything = parameter_names(graph, scalars=True)
     wanted = _matching(everything, train, "train") if train else names
     kept = _matching(everything, freeze, "freeze") if freeze else []
-    trainable = [name for name in wanted if name not in kept]
+    fixed = running_statistics(graph).union(kept)
+    trainable = [name for name in wanted if name not in fixed]
     if not trainable:
         raise ConfigError("nothing is left to train", where="freeze", remedy=f"parameters: {_listed(names)}")
     return trainable, [name for name in names if name not in trainable]
@@ -220,14 +291,13 @@ def _tensor(value: onnx.ValueInfoProto) -> Tensor:
 
 def _with_loss(plan: _Plan) -> onnx.ModelProto:
     """The forward model with the label as second input and the loss as its only output."""
-    model = onnx.ModelProto()
-    model.CopyFrom(plan.model)
+    model = trainable_form(plan.model, plan.trainable)
     graph = model.graph
     graph.input.append(value_info(plan.label))
-    output, target = plan.output.name, plan.label.name
+    target = plan.label.name
     if plan.target is not None:
-        output, target = STANDARD_OUTPUT, standard_target(graph, target, plan.target)
-    scalar = add_loss(graph, plan.loss, output, target)
+        target = standard_target(graph, target, plan.target)
+    scalar = add_loss(graph, plan.loss, plan.compared, target)
     # The inference output stays inside as it is: an export takes the graph from there.
     graph.value_info.append(graph.output[0])
     del graph.output[:]
@@ -241,7 +311,7 @@ def _describe(
     return Bundle(
         path=staged,
         edged=__version__,
-        loss=plan.loss,
+        loss=plan.loss_name,
         optimizer=optimizer,
         input=plan.input,
         output=plan.output,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from edged.artifacts.build import build
 from edged.artifacts.conform import read_model
+from edged.artifacts.graphs import shape_of
 from edged.artifacts.inspect import inspect
 from edged.artifacts.standardise import Statistics
 from edged.artifacts.templates import autoencoder, mlp
@@ -18,9 +20,10 @@ from edged.storage.recorded import read_stream
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     import onnx
+
+    from edged.artifacts.optimizers import Optimizer
 
 KINDS = ("mlp", "autoencoder")
 
@@ -66,7 +69,7 @@ def build_from_file(
     out: Path,
     *,
     loss: str,
-    optimizer: str,
+    optimizer: Optimizer,
     train: Sequence[str],
     freeze: Sequence[str],
     data: Path | None,
@@ -75,18 +78,24 @@ def build_from_file(
 ) -> dict[str, Any]:
     """Build the bundle `out` from a model file; what `inspect` says of it, and `notes` on the way.
 
+    `loss` is a name, or the file of a loss model where it ends in `.onnx`.
     With `standardise` the graph gets input statistics (and for value losses target statistics):
-    those of `data`, or neutral ones that the first training run fits.
+    those of `data`, or neutral ones that the first training run fits. Without `data`, inputs of more axes
+    than (batch, n) are left as they are, with a note.
 
     Raises
     ------
     EdgedError
         One line on what cannot be built and why.
     """
-    statistics = _statistics(model, loss, data) if standardise else None
     notes: list[str] = []
+    if standardise and data is None and (rank := len(shape_of(read_model(model).graph.input[0]))) != 2:
+        standardise = False
+        notes.append(f"inputs are taken as they are: standardisation is for (batch, n), not for {rank} axes")
+    statistics = _statistics(model, loss, data) if standardise else None
+    given = Path(loss) if loss.endswith(".onnx") else loss
     built = build(
-        model, out, loss=loss, optimizer=optimizer, train=train, freeze=freeze, standardise=statistics,
+        model, out, loss=given, optimizer=optimizer, train=train, freeze=freeze, standardise=statistics,
         engine=engine, note=notes.append,
     )  # fmt: skip
     return inspect(built.path) | {"notes": notes}

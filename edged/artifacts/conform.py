@@ -10,6 +10,8 @@ import onnx
 from onnx import TensorProto, version_converter
 
 from edged.artifacts.graphs import DecodeError, consumed, opset_of, rename_reads, rename_writes, shape_of
+from edged.artifacts.rewriting import batch_norm, dropout, initialisers, newer, recurrent
+from edged.artifacts.rewriting.rewriter import ROWS, measured
 from edged.artifacts.templates import IR_VERSION, OPSET
 from edged.engines import ort
 from edged.errors import BundleError
@@ -54,7 +56,8 @@ def read_model(source: onnx.ModelProto | Path) -> onnx.ModelProto:
 def conform(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model with opset 17, IR version 8, a dynamic batch axis and one float32 input and output.
 
-    Input and output keep their names. Nodes without a name get one, so that errors can name them.
+    Input and output keep their names. Nodes without a name get one, so that errors can name them. Only
+    dropout is left as a training export has it; `inference_form` is without.
 
     Raises
     ------
@@ -64,15 +67,12 @@ def conform(model: onnx.ModelProto) -> onnx.ModelProto:
     _weights_are_no_inputs(model.graph)
     _check_values(model.graph.input, "input")
     _check_values(model.graph.output, "output")
-    # First the IR version: before 4 the converter looks for weights among the inputs.
-    model.ir_version = IR_VERSION
-    model = _to_opset(model)
-    model.ir_version = IR_VERSION
+    model = standard_opset(model)
     _output_is_computed(model.graph)
     _name_nodes(model.graph)
-    _complete_normalisations(model.graph)
+    _undo_export(model.graph)
     _free_batch(model)
-    return _infer_shapes(model)
+    return _with_shapes(_infer_shapes(model))
 
 
 def parameter_names(graph: onnx.GraphProto, *, scalars: bool = False) -> list[str]:
@@ -114,6 +114,17 @@ def _check_values(values: Iterable[onnx.ValueInfoProto], what: str) -> None:
         )
 
 
+def standard_opset(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with opset 17 and IR version 8; BundleError when it cannot be converted."""
+    # First the IR version: before 4 the converter looks for weights among the inputs.
+    model.ir_version = IR_VERSION
+    _name_nodes(model.graph)
+    made = _to_opset(newer.express(model))
+    newer.finish(made)
+    made.ir_version = IR_VERSION
+    return made
+
+
 def _to_opset(model: onnx.ModelProto) -> onnx.ModelProto:
     version = opset_of(model)
     if version == OPSET:
@@ -149,11 +160,13 @@ def _name_nodes(graph: onnx.GraphProto) -> None:
             taken.add(node.name)
 
 
-def _complete_normalisations(graph: onnx.GraphProto) -> None:
-    # The gradient is computed from outputs that inference does not need and exporters leave out.
-    for node in graph.node:
-        if node.op_type == "LayerNormalization" and len(node.output) == 1:
-            node.output.extend([f"{node.name}.mean", f"{node.name}.inverse_deviation"])
+def _undo_export(graph: onnx.GraphProto) -> None:
+    """Undo what exporters do to a network that is only to be served, or only to be trained."""
+    recurrent.without_zero_states(graph)
+    initialisers.give_each_its_own(graph)
+    initialisers.fix_group_statistics(graph)
+    batch_norm.in_inference_form(graph)
+    dropout.without_inactive(graph)
 
 
 def _free_batch(model: onnx.ModelProto) -> None:
@@ -182,7 +195,7 @@ def _try_batches(model: onnx.ModelProto) -> None:
         np.random.default_rng(0).standard_normal((3, *[int(size) for size in width[1:]])).astype(np.float32)
     )
     try:
-        session = ort.session(model.SerializeToString())
+        session = ort.session(dropout.inference_form(model).SerializeToString())
         together = session.run(None, {model.graph.input[0].name: rows})[0]
         alone = [session.run(None, {model.graph.input[0].name: rows[i : i + 1]})[0] for i in range(3)]
         fits = np.allclose(together, np.concatenate(alone), rtol=1e-4, atol=1e-5)
@@ -202,3 +215,25 @@ def _infer_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
     except _CONVERTER_ERRORS as problem:
         what = f"the model's shapes contradict each other: {ort.one_line(problem)}"
         raise BundleError(what, where=str(model.graph.name)) from problem
+
+
+def _with_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Fill in the shapes that inference leaves open, as behind a Reshape to a computed shape."""
+    open_ones = {
+        str(value.name): value
+        for value in model.graph.value_info
+        if any(not isinstance(size, int) and size != BATCH for size in shape_of(value))
+    }
+    if open_ones:
+        for name, (one, other) in measured(dropout.inference_form(model), set(open_ones)).items():
+            if name in open_ones and len(one) == len(other):
+                _set_shape(open_ones[name], one, other)
+    return model
+
+
+def _set_shape(value: onnx.ValueInfoProto, one: tuple[int, ...], other: tuple[int, ...]) -> None:
+    for dim, sizes in zip(value.type.tensor_type.shape.dim, zip(one, other, strict=True), strict=True):
+        if sizes[0] == sizes[1]:
+            dim.dim_value = sizes[0]
+        elif sizes == ROWS:
+            dim.dim_param = BATCH

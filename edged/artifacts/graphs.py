@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 from edged.errors import BundleError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from edged.storage.bundles import Tensor
 
@@ -42,22 +42,27 @@ def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 def consumed(graph: onnx.GraphProto) -> set[str]:
     """Names of all tensors that nodes read, bodies of control flow included."""
-    names: set[str] = set()
-    for node in graph.node:
-        names.update(node.input)
-        for body in subgraphs(node):
-            names |= consumed(body)
-    return names
+    return {name for node in graph.node for name in reads(node)}
+
+
+def reads(node: onnx.NodeProto) -> set[str]:
+    """Names of all tensors that a node reads, those that only its bodies read included."""
+    return set(node.input).union(*(consumed(body) for body in subgraphs(node)))
 
 
 def rename_reads(graph: onnx.GraphProto, old: str, new: str) -> None:
     """Let every node that reads `old` read `new`."""
     for node in graph.node:
-        for i, name in enumerate(node.input):
-            if name == old:
-                node.input[i] = new
-        for body in subgraphs(node):
-            rename_reads(body, old, new)
+        rename_inputs(node, {old: new})
+
+
+def rename_inputs(node: onnx.NodeProto, new: Mapping[str, str]) -> None:
+    """Let a node and its bodies read tensors under their new names."""
+    for i, name in enumerate(node.input):
+        node.input[i] = new.get(name, name)
+    for body in subgraphs(node):
+        for inner in body.node:
+            rename_inputs(inner, new)
 
 
 def rename_writes(graph: onnx.GraphProto, old: str, new: str) -> None:

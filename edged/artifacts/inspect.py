@@ -135,7 +135,7 @@ def _rows(bundle: Bundle, engine: Engine) -> tuple[Floats, NDArray[Any]]:
     """Random rows of plausible size in raw units, and labels for them."""
     rng, parameters = np.random.default_rng(0), engine.parameters()
     x = _raw(rng.standard_normal((ROWS, bundle.input.width)), bundle.standardise, parameters)
-    if bundle.loss == "cross_entropy":
+    if bundle.label.dtype == "int64":
         return x, rng.integers(0, bundle.output.width, ROWS)
     shape = (ROWS, *bundle.label.row)
     if bundle.loss == "bce_with_logits":

@@ -13,6 +13,8 @@ from edged.storage.bundles import Tensor
 if TYPE_CHECKING:
     import onnx
 
+    from edged.artifacts.custom_loss import CustomLoss
+
 LossName = Literal["cross_entropy", "mse", "bce_with_logits", "l1"]
 LOSSES = ("cross_entropy", "mse", "bce_with_logits", "l1")
 OUTPUT = "loss"
@@ -24,8 +26,10 @@ def check_loss(name: str) -> None:
         raise ConfigError(f"there is no loss {name!r}", where="loss", remedy=f"one of {', '.join(LOSSES)}")
 
 
-def label_of(loss: str, output: Tensor) -> Tensor:
+def label_of(loss: str | CustomLoss, output: Tensor) -> Tensor:
     """The label that belongs to a model output: `labels` int64 classes or `target` float32 values."""
+    if not isinstance(loss, str):
+        return loss.label(output)
     if loss == "cross_entropy":
         if len(output.shape) < 2:
             raise BundleError("cross_entropy needs one output per class", where=output.name)
@@ -33,7 +37,7 @@ def label_of(loss: str, output: Tensor) -> Tensor:
     return Tensor("target", output.shape, "float32")
 
 
-def add_loss(graph: onnx.GraphProto, loss: str, output: str, target: str) -> str:
+def add_loss(graph: onnx.GraphProto, loss: str | CustomLoss, output: str, target: str) -> str:
     """Add the mean loss between `output` and `target`; the name of the scalar result.
 
     Raises
@@ -42,6 +46,9 @@ def add_loss(graph: onnx.GraphProto, loss: str, output: str, target: str) -> str
         When the model uses a name that is needed.
     """
     refuse_taken(graph, [OUTPUT])
+    if not isinstance(loss, str):
+        graph.node.extend(loss.nodes(output, target, OUTPUT))
+        return OUTPUT
     nodes = {"cross_entropy": _cross_entropy, "mse": _mse, "l1": _l1, "bce_with_logits": _bce}[loss]
     graph.node.extend(nodes(output, target))
     return OUTPUT

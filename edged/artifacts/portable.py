@@ -13,15 +13,18 @@ from edged.engines import ort
 from edged.errors import BundleError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from edged.storage.bundles import Tensor
+    from edged.artifacts.optimizers import Optimizer
+    from edged.artifacts.training_graph import TrainingGraph
 
 FORMAT = 1
 MODELS = {
     "step": "step_model.onnx",
     "carry": "step_carry_model.onnx",
+    "guided": "step_guided_model.onnx",
+    "many": "step_many_model.onnx",
     "evaluation": "step_eval_model.onnx",
 }
 
@@ -31,20 +34,28 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 def add_step_graph(
-    staged: Path, *, base: Path, data: Tensor, label: Tensor, frozen: Sequence[str]
+    staged: Path,
+    *,
+    base: Path,
+    source: Callable[[onnx.ModelProto], TrainingGraph],
+    optimizer: Optimizer,
+    seed: int,
 ) -> dict[str, Any]:
     """Write the step graphs into the bundle being made; their description for `bundle.json`.
+
+    `source` reads the training graph; `seed` is what the engine draws the noise of the steps from.
 
     Raises
     ------
     BundleError
         When the model cannot be trained by the portable engine, naming the node.
     """
-    training, evaluation, optimizer = (
-        onnx.load(str(staged / name)) for name in (upstream.TRAINING, upstream.EVALUATION, upstream.OPTIMIZER)
+    training, evaluation = (
+        onnx.load(str(staged / name)) for name in (upstream.TRAINING, upstream.EVALUATION)
     )
-    made = build_step_graph(training, evaluation, optimizer, data=data, label=label, frozen=frozen)
-    for key, model in (("step", made.step), ("carry", made.carry), ("evaluation", made.evaluation)):
+    read = source(training)
+    made = build_step_graph(read, evaluation, optimizer)
+    for key, model in made.models.items():
         _check(model, key)
         onnx.save(model, str(staged / MODELS[key]))
     groups = made.description["groups"]
@@ -52,11 +63,12 @@ def add_step_graph(
     names += [item["name"] for item in made.description["frozen"]]
     return {
         "format": FORMAT,
-        "models": MODELS,
-        "data": data.name,
-        "label": label.name,
+        "models": {key: MODELS[key] for key in made.models},
+        "data": read.data.name,
+        "label": read.label.name,
         "offsets": _chosen(base.read_bytes(), names),
         **made.description,
+        "noise": {**made.description["noise"], "seed": seed},
     }
 
 

@@ -1,9 +1,12 @@
-"""What would train wrongly, or end the process, without a word: refused before anything is generated."""
+"""What the native engine would train wrongly, or die of, without a word: found before anything is built."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from edged.artifacts.rewriting.batch_norm import is_trained
+from edged.artifacts.rewriting.recurrent import going_back, more_than_plain
+from edged.artifacts.rewriting.rewriter import constants
 from edged.errors import BundleError
 
 if TYPE_CHECKING:
@@ -11,25 +14,42 @@ if TYPE_CHECKING:
 
     import onnx
 
+_EXPORT = "build with --engine portable, or export the model in evaluation mode, without dropout"
+_FREEZE = "build with --engine portable, or freeze its scale and bias"
+_PLAIN = "use a plain layer, or, where all before it and itself is frozen, build with --engine portable"
 _UNSAFE = {
-    "BatchNormalization": (
-        "would be trained with the statistics of each batch, whatever the export says",
-        "fold it into the layer before it, or train only what comes after it",
-    ),
     "AveragePool": (
         "has a gradient that ends the process when the batch is dynamic",
         "use MaxPool, ReduceMean or a strided Conv instead",
     ),
+    "ConvTranspose": ("has a gradient that is not implemented", "build with --engine portable"),
+    "Resize": ("has a gradient that is not implemented", "build with --engine portable"),
 }
 
 
-def refuse_unsafe(graph: onnx.GraphProto, trainable: Iterable[str]) -> None:
-    """Raise BundleError for an operator between a trainable parameter and the output that is not safe."""
-    reached = set(trainable)
+def native_refusal(graph: onnx.GraphProto, trainable: Iterable[str]) -> BundleError | None:
+    """Why the native engine must not train this graph; None when it may.
+
+    Operators between a trainable parameter and the output are looked at, dropout and recurrent layers
+    wherever they are. A BatchNormalization whose scale and bias are frozen passes: it becomes plain
+    arithmetic.
+    """
+    trained, reached, fixed = set(trainable), set(trainable), constants(graph)
     for node in graph.node:
-        if reached.isdisjoint(node.input):
+        on_the_way = not reached.isdisjoint(node.input)
+        if reason := more_than_plain(node) or ("" if on_the_way else going_back(node)):
+            return _refusal(node, f"does not run in training: {reason}", _PLAIN)
+        if node.op_type == "Dropout":
+            return _refusal(node, "draws numbers that a resumed run would not draw again", _EXPORT)
+        if not on_the_way:
             continue
         reached.update(node.output)
+        if node.op_type == "BatchNormalization" and is_trained(node, trained, fixed):
+            return _refusal(node, "would be trained without following its running statistics", _FREEZE)
         if node.op_type in _UNSAFE:
-            what, remedy = _UNSAFE[node.op_type]
-            raise BundleError(f"operator {node.op_type} {what}", where=f"node {node.name}", remedy=remedy)
+            return _refusal(node, *_UNSAFE[node.op_type])
+    return None
+
+
+def _refusal(node: onnx.NodeProto, what: str, remedy: str) -> BundleError:
+    return BundleError(f"operator {node.op_type} {what}", where=f"node {node.name}", remedy=remedy)

@@ -1,117 +1,60 @@
 """The step graph: a whole training step in standard operators, for any onnxruntime.
 
 Forward and backward pass come from onnxruntime's own gradient builder, lowered node by node. Put around
-them: parameters out of the state tensors, a loss in which every row has a weight, the square sum of the
-gradients, and the optimizer's update. New state comes out as new tensors, so the caller decides whether
-it becomes the state: a step that is not finite changes nothing.
+them: a loss in which every row has a weight, the square sum of the gradients, and the optimizer's update.
+New state comes out as new tensors, so the caller decides whether it becomes the state: a step that is not
+finite changes nothing.
+
+Small parameters lie one behind the other in flat state tensors, large ones in several. The forward pass
+reads them one by one as inputs of their own, which the engine lets share the memory of the state: nothing
+is split or copied.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
-from edged.artifacts.graphs import all_names, shape_of, value_info
+from edged.artifacts import guidance, updates
+from edged.artifacts.graphs import all_names, consumed, reads, rename_inputs, value_info
 from edged.artifacts.losses import OUTPUT
 from edged.artifacts.lowering import OPSET, Writer, lower
-from edged.artifacts.lowering.writer import attributes_of
+from edged.artifacts.lowering.order import pooled_first
+from edged.artifacts.lowering.writer import NOISE
+from edged.artifacts.step_many import PREFIX, scan, unpack
 from edged.artifacts.templates import IR_VERSION
+from edged.artifacts.training_graph import ACCUMULATOR, TrainingGraph, known_shapes
+from edged.artifacts.weighted_loss import WEIGHTS, row_gradient, weighted_loss
 from edged.errors import BundleError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from edged.storage.bundles import Tensor
+    from edged.artifacts.groups import Group, Part
+    from edged.artifacts.optimizers import Optimizer
 
-# A tensor of at least this many elements is a group of its own: joining it with others would copy it
-# twice a step, which costs more than the few nodes that joining saves.
-ALONE = 16384
-WEIGHTS, STEP_SIZE, SQUARES = "step.row_weights", "step.size", "step.squares"
+SQUARES = "step.squares"
 
-_ACCUMULATOR = "InPlaceAccumulatorV2"
-_BUFFER = "_grad.accumulation.buffer"
-
-
-@dataclass(frozen=True)
-class Group:
-    """State tensors that are updated together: one large parameter, or many small ones joined.
-
-    `parameters` are names and shapes, in the order in which they are joined.
-    """
-
-    name: str
-    parameters: tuple[tuple[str, tuple[int, ...]], ...]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the state tensors: the parameter's own, or flat."""
-        return self.parameters[0][1] if len(self.parameters) == 1 else (sum(self.sizes),)
-
-    @property
-    def sizes(self) -> list[int]:
-        """Number of elements of each parameter."""
-        return [math.prod(shape) for _, shape in self.parameters]
-
-    def tensor(self, kind: str) -> str:
-        """Name of a state tensor of this group, or of its new value."""
-        return f"{self.name}.{kind}"
-
-
-@dataclass(frozen=True)
-class Optimizer:
-    """What the update does: `adamw` in the form of Hugging Face's, or `sgd` without momentum."""
-
-    name: str
-    alpha: float = 0.0
-    beta: float = 0.0
-    epsilon: float = 0.0
-    correct_bias: bool = True
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """The state tensors of a group."""
-        return ("value", "first", "second") if self.name == "adamw" else ("value",)
-
-    @classmethod
-    def of(cls, model: onnx.ModelProto) -> Optimizer:
-        """The optimizer that onnxruntime generated; BundleError when it is none that is covered."""
-        for item in model.graph.node:
-            given = attributes_of(item)
-            if item.op_type == "SGDOptimizerV2":
-                return cls("sgd")
-            if item.op_type == "AdamWOptimizer" and given["adam_mode"] == 1 and given["weight_decay"] == 0:
-                bias = bool(given["correct_bias"])
-                return cls("adamw", given["alpha"], given["beta"], given["epsilon"], bias)
-        raise BundleError("this optimizer is not covered by the portable engine", where="optimizer graph")
+Shapes = dict[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
 class StepGraph:
-    """The graphs of the portable engine and what has to be known to run them.
+    """The graphs of the portable engine by name, and what has to be known to run them.
 
     `step` updates; `carry` does the same with gradients that earlier steps left, and gives them out;
-    `evaluation` computes the loss alone.
+    `guided` is `carry` with a penalty and a distillation term; `many` makes several steps, one after the
+    other; `evaluation` computes the loss alone.
     """
 
-    step: onnx.ModelProto
-    carry: onnx.ModelProto
-    evaluation: onnx.ModelProto
+    models: dict[str, onnx.ModelProto]
     description: dict[str, Any]
 
 
-def build_step_graph(
-    training: onnx.ModelProto,
-    evaluation: onnx.ModelProto,
-    optimizer: onnx.ModelProto,
-    *,
-    data: Tensor,
-    label: Tensor,
-    frozen: Sequence[str],
-) -> StepGraph:
+def build_step_graph(source: TrainingGraph, evaluation: onnx.ModelProto, optimizer: Optimizer) -> StepGraph:
     """The step graph for what onnxruntime's artifact generator made.
 
     Raises
@@ -119,227 +62,236 @@ def build_step_graph(
     BundleError
         When an operator cannot be lowered, naming its node.
     """
-    source = _Source(training, data, label, tuple(frozen))
-    rule = Optimizer.of(optimizer)
-    return StepGraph(
-        step=_step_model(source, rule, carry=False),
-        carry=_step_model(source, rule, carry=True),
-        evaluation=_evaluation_model(source, evaluation),
-        description=_describe(source, rule),
-    )
-
-
-class _Source:
-    """The training graph, and what of it becomes what."""
-
-    def __init__(self, model: onnx.ModelProto, data: Tensor, label: Tensor, frozen: tuple[str, ...]) -> None:
-        self.graph = model.graph
-        self.data, self.label = data, label
-        inputs = {str(value.name): value for value in model.graph.input}
-        # Names of trainable parameters and of their gradients.
-        self.gradients = {
-            str(item.input[0]).removesuffix(_BUFFER): str(item.input[1])
-            for item in model.graph.node
-            if item.op_type == _ACCUMULATOR
-        }
-        self.frozen = {name: _fixed(inputs[name]) for name in frozen if name in inputs}
-        self.groups = _grouped({name: _fixed(inputs[name]) for name in self.gradients})
-        self.shapes = _known_shapes(model)
-
-    @property
-    def sources(self) -> set[str]:
-        return {self.data.name, self.label.name, *self.frozen, *self.gradients}
-
-
-def _fixed(value: onnx.ValueInfoProto) -> tuple[int, ...]:
-    return tuple(int(size) for size in shape_of(value))
-
-
-def _grouped(shapes: dict[str, tuple[int, ...]]) -> list[Group]:
-    alone = [(name, shape) for name, shape in shapes.items() if math.prod(shape) >= ALONE]
-    joined = tuple((name, shape) for name, shape in shapes.items() if math.prod(shape) < ALONE)
-    parts = [*([joined] if joined else []), *((item,) for item in alone)]
-    return [Group(f"step.state{i}", part) for i, part in enumerate(parts)]
-
-
-def _known_shapes(model: onnx.ModelProto) -> dict[str, tuple[int | None, ...]]:
-    inferred = onnx.shape_inference.infer_shapes(model).graph
-    values = [*inferred.input, *inferred.output, *inferred.value_info]
-    known = {
-        str(value.name): tuple(size if isinstance(size, int) else None for size in shape_of(value))
-        for value in values
-        if value.type.tensor_type.HasField("shape")
+    step = Step(source, optimizer)
+    models = {
+        "step": step.model(),
+        "carry": Step(source, optimizer, carry=True).model(),
+        "evaluation": _evaluation_model(source, evaluation),
     }
-    return known | {str(tensor.name): tuple(tensor.dims) for tensor in inferred.initializer}
+    if source.small:
+        models["many"] = Step(source, optimizer, inside=True).many()
+    if source.guidable:
+        models["guided"] = Step(source, optimizer, carry=True, guided=True).model()
+    return StepGraph(models, _describe(source, optimizer, step.to))
 
 
-# ---- the training step ------------------------------------------------------------------------
+class Step:
+    """One training step, written node by node.
 
-
-def _step_model(source: _Source, optimizer: Optimizer, *, carry: bool) -> onnx.ModelProto:
-    # The loss is always named the same and its own gradient is a constant 1.
-    to = Writer(source.shapes, all_names(source.graph), row_weights=WEIGHTS, loss_gradient=f"{OUTPUT}_grad")
-    _unpack(source.groups, to)
-    _rewrite(source, to)
-    wanted: dict[str, tuple[int, ...]] = {OUTPUT: (1,), SQUARES: ()}
-    for group in source.groups:
-        gradient = _joined_gradient(group, source, to)
-        if carry:
-            gradient = to.add("Add", [gradient, group.tensor("carry")], group.tensor("carried"))
-            wanted[gradient] = group.shape
-        wanted |= dict.fromkeys(_update(group, gradient, optimizer, to), group.shape)
-        to.add("ReduceSumSquare", [gradient], f"{group.name}.squares", keepdims=0)
-    squares = [f"{group.name}.squares" for group in source.groups]
-    to.add("Sum" if len(squares) > 1 else "Identity", squares, SQUARES)
-    kinds = (*optimizer.kinds, "carry") if carry else optimizer.kinds
-    states = [
-        helper.make_tensor_value_info(group.tensor(kind), TensorProto.FLOAT, group.shape)
-        for group in source.groups
-        for kind in kinds
-    ]
-    extra = [
-        helper.make_tensor_value_info(WEIGHTS, TensorProto.FLOAT, [source.data.shape[0], 1]),
-        helper.make_tensor_value_info(STEP_SIZE, TensorProto.FLOAT, []),
-    ]
-    return _model(to, source, [*extra, *states], wanted, source.graph.initializer)
-
-
-def _unpack(groups: Iterable[Group], to: Writer) -> None:
-    """Parameters out of the state tensors, under their own names."""
-    for group in groups:
-        state = group.tensor("value")
-        if len(group.parameters) == 1:
-            to.add("Identity", [state], group.parameters[0][0])
-            continue
-        flat = [name if len(shape) == 1 else f"{name}.flat" for name, shape in group.parameters]
-        to.keep(helper.make_node("Split", [state, to.sizes(*group.sizes)], flat, name=f"{group.name}.split"))
-        for (name, shape), part in zip(group.parameters, flat, strict=True):
-            if part != name:
-                to.add("Reshape", [part, to.sizes(*shape)], name)
-
-
-def _rewrite(source: _Source, to: Writer) -> None:
-    """The nodes of the training graph, with the loss weighted row by row."""
-    each = _each_loss(source)
-    for item in source.graph.node:
-        if item.op_type == _ACCUMULATOR:
-            continue
-        if OUTPUT in item.output:
-            _weighted_loss(item, to)
-        elif each is not None and f"{each}_grad" in item.output:
-            _row_gradient(each, source, to)
-        else:
-            lower(item, to)
-
-
-def _each_loss(source: _Source) -> str | None:
-    """The tensor of which the loss is the mean; None for a loss that is one operator."""
-    for item in source.graph.node:
-        if OUTPUT in item.output:
-            return str(item.input[0]) if item.op_type == "ReduceMean" else None
-    raise BundleError("the training graph has no loss", where=OUTPUT)
-
-
-def _weighted_loss(item: onnx.NodeProto, to: Writer) -> None:
-    """Σ wᵢ·lossᵢ, where lossᵢ is the mean over the outputs of row i and the weights add up to 1."""
-    if item.op_type == "SoftmaxCrossEntropyLoss":
-        rows = to.name("rows")
-        outputs = [rows, *item.output[1:]]
-        to.keep(helper.make_node(item.op_type, list(item.input), outputs, name=rows, reduction="none"))
-    else:
-        rank = len(to.shape(item.input[0], item))
-        rows = to.add("ReduceMean", [item.input[0]], axes=list(range(1, rank)), keepdims=0)
-    to.add("MatMul", [rows, WEIGHTS], OUTPUT)
-
-
-def _row_gradient(each: str, source: _Source, to: Writer) -> None:
-    """wᵢ/k for every one of the k outputs of row i; broadcasting repeats it where it is used."""
-    row = source.label.row
-    weights = WEIGHTS if len(row) < 2 else to.add("Reshape", [WEIGHTS, to.sizes(-1, *([1] * len(row)))])
-    width = math.prod(row)
-    operator, inputs = ("Identity", [weights]) if width == 1 else ("Mul", [weights, to.number(1 / width)])
-    to.add(operator, inputs, f"{each}_grad")
-
-
-def _joined_gradient(group: Group, source: _Source, to: Writer) -> str:
-    names = [source.gradients[name] for name, _ in group.parameters]
-    if len(names) == 1:
-        return names[0]
-    flat = [
-        name if len(shape) == 1 else to.add("Reshape", [name, to.sizes(-1)])
-        for name, (_, shape) in zip(names, group.parameters, strict=True)
-    ]
-    return to.add("Concat", flat, group.tensor("gradient"), axis=0)
-
-
-def _update(group: Group, gradient: str, optimizer: Optimizer, to: Writer) -> list[str]:
-    """Write the update of a group; the names of its new state tensors."""
-    new = [group.tensor(f"new_{kind}") for kind in optimizer.kinds]
-    if optimizer.name == "sgd":
-        _sgd(group, gradient, new[0], to)
-    else:
-        _adamw(group, gradient, new, optimizer, to)
-    return new
-
-
-def _sgd(group: Group, gradient: str, new: str, to: Writer) -> None:
-    """θ − a·g, as onnxruntime's SGDOptimizerV2 without momentum."""
-    to.add("Sub", [group.tensor("value"), to.add("Mul", [gradient, STEP_SIZE])], new)
-
-
-def _adamw(group: Group, gradient: str, new: list[str], optimizer: Optimizer, to: Writer) -> None:
-    """AdamW as onnxruntime's AdamWOptimizer with adam_mode 1 (Hugging Face's form), without decay.
-
-    Loshchilov and Hutter 2019, algorithm 2, with ε added to √v before the bias correction. The moments
-    are kept as M = m/(1 − β₁) and V = v/(1 − β₂), which saves a pass over each:
-    M' = β₁M + g, V' = β₂V + g², θ' = θ − a·M'/(√V' + ε/√(1 − β₂)), where the step size a holds the
-    learning rate, the bias corrections and (1 − β₁)/√(1 − β₂).
+    Parameters
+    ----------
+    source
+        The training graph.
+    optimizer
+        The optimizer.
+    carry
+        Whether gradients that earlier steps left come in, and the sum goes out.
+    guided
+        Whether anchor weights and a teacher pull besides the labels.
+    inside
+        Whether it is inside of a loop, where joined parameters have to be split.
     """
-    value, first, second = (group.tensor(kind) for kind in optimizer.kinds)
-    epsilon = optimizer.epsilon / math.sqrt(1 - optimizer.beta)
-    to.add("Add", [to.add("Mul", [first, to.number(optimizer.alpha)]), gradient], new[1])
-    square = to.add("Mul", [gradient, gradient])
-    to.add("Add", [to.add("Mul", [second, to.number(optimizer.beta)]), square], new[2])
-    root = to.add("Add", [to.add("Sqrt", [new[2]]), to.number(epsilon)])
-    move = to.add("Mul", [to.add("Div", [new[1], root]), STEP_SIZE])
-    to.add("Sub", [value, move], new[0])
+
+    def __init__(
+        self,
+        source: TrainingGraph,
+        optimizer: Optimizer,
+        *,
+        carry: bool = False,
+        guided: bool = False,
+        inside: bool = False,
+    ) -> None:
+        self.inside = inside
+        self.source, self.optimizer, self.carry, self.guided = source, optimizer, carry, guided
+        # The loss is always named the same and its own gradient is a constant 1.
+        self.to = Writer(
+            source.shapes,
+            all_names(source.graph),
+            row_weights=WEIGHTS,
+            loss_gradient=f"{OUTPUT}_grad",
+            values={str(item.name): numpy_helper.to_array(item) for item in source.graph.initializer},
+            read=consumed(source.graph),
+        )
+        self.outputs: Shapes = {OUTPUT: (1,), SQUARES: ()}
+        self._losses: list[str] = []
+        self._rewrite()
+        self._update(self._gradients())
+        self._remember()
+        self.to.add("Sum" if len(self._losses) > 1 else "Identity", self._losses, OUTPUT)
+
+    def model(self) -> onnx.ModelProto:
+        """The finished graph."""
+        batch = self.source.data.shape[0]
+        inputs = [_float(WEIGHTS, [batch, 1])]
+        if self.to.noise_width:
+            inputs.append(_float(NOISE, [batch, self.to.noise_width]))
+        inputs += [_float(name, []) for name in updates.scalars(self.optimizer).values()]
+        kinds = (*self.optimizer.kinds, "carry") if self.carry else self.optimizer.kinds
+        if self.guided:
+            inputs.append(_float(guidance.TEACHER, [batch, *self.source.row]))
+            inputs += [_float(name, []) for name in guidance.SCALARS.values()]
+            kinds = (*kinds, "anchor", "strength")
+        inputs += _states(self.source.groups, kinds)
+        if not self.inside:
+            inputs += parameters(self.source.groups)
+        return finish(self.to, self.source, inputs, self.outputs, self.source.graph.initializer)
+
+    def many(self) -> onnx.ModelProto:
+        """The finished graph as the body of a loop over batches."""
+        state = {
+            part.tensor(kind): part.tensor(f"new_{kind}")
+            for group in self.source.groups
+            for part in group.parts
+            for kind in self.optimizer.kinds
+        }
+        state |= {name: _renewed(name) for name in self.to.remembered}
+        frozen = [name for name in self.source.frozen if name not in state]
+        return as_model(scan(self.model().graph, state, frozen))
+
+    def _rewrite(self) -> None:
+        """The nodes of the training graph, with the loss weighted row by row."""
+        each = self.source.each_loss
+        _alias(self.source.groups, self.to)
+        if self.inside:
+            unpack(self.source.groups, self.to)
+        for item in pooled_first(self.source.graph.node):
+            if item.op_type == ACCUMULATOR:
+                continue
+            if OUTPUT in item.output:
+                self._losses.append(weighted_loss(item, self.to))
+            elif each is not None and f"{each}_grad" in item.output:
+                row_gradient(each, self.to.shape(each, item), self.to)
+            elif self.guided and f"{self.source.output}_grad" in item.output:
+                self._distil(item)
+            else:
+                lower(item, self.to)
+
+    def _distil(self, item: onnx.NodeProto) -> None:
+        """Add the distillation term to the loss, and its gradient to the output's that `item` computes."""
+        term, gradient = guidance.distillation(self.source, self.to)
+        self._losses.append(term)
+        own = onnx.NodeProto()
+        own.CopyFrom(item)
+        place = list(item.output).index(f"{self.source.output}_grad")
+        own.output[place] = self.to.name("own_gradient")
+        lower(own, self.to)
+        self.to.add("Add", [own.output[place], gradient], item.output[place])
+
+    def _gradients(self) -> dict[Part, str]:
+        """The gradient of every part, with what a penalty and earlier steps add to it."""
+        return {
+            part: self._complete(part, gradient)
+            for group in self.source.groups
+            for part, gradient in zip(group.parts, self._in_parts(group), strict=True)
+        }
+
+    def _complete(self, part: Part, gradient: str) -> str:
+        if self.guided:
+            penalty, gradient = guidance.penalty(part, gradient, self.to)
+            self._losses.append(penalty)
+        if self.carry:
+            gradient = self.to.add("Add", [gradient, part.tensor("carry")], part.tensor("carried"))
+            self.outputs[gradient] = part.shape
+        return gradient
+
+    def _in_parts(self, group: Group) -> list[str]:
+        if len(group.parts) == 1:
+            return [self._joined(group)]
+        to, sizes = self.to, [part.shape[0] for part in group.parts]
+        flat = self._joined(group) if group.joined else self._flat(*group.parameters[0])
+        names = [part.tensor("gradient") for part in group.parts]
+        to.keep(helper.make_node("Split", [flat, to.sizes(*sizes)], names, name=f"{group.name}.parts"))
+        return names
+
+    def _joined(self, group: Group) -> str:
+        if not group.joined:
+            return self.source.gradients[group.parameters[0][0]]
+        flat = [self._flat(name, shape) for name, shape in group.parameters]
+        return self.to.add("Concat", flat, f"{group.name}.joined", axis=0)
+
+    def _flat(self, parameter: str, shape: tuple[int, ...]) -> str:
+        gradient = self.source.gradients[parameter]
+        return gradient if len(shape) == 1 else self.to.add("Reshape", [gradient, self.to.sizes(-1)])
+
+    def _update(self, gradients: dict[Part, str]) -> None:
+        to = self.to
+        squares = [to.add("ReduceSumSquare", [gradient], keepdims=0) for gradient in gradients.values()]
+        to.add("Sum" if len(squares) > 1 else "Identity", squares, SQUARES)
+        if self.optimizer.clip_norm:
+            clipped = updates.clipped(list(gradients.values()), SQUARES, to)
+            gradients = dict(zip(gradients, clipped, strict=True))
+        for part, gradient in gradients.items():
+            new = updates.update(part, gradient, self.optimizer, to)
+            self.outputs |= dict.fromkeys(new, part.shape)
+
+    def _remember(self) -> None:
+        """Outputs with the new values of frozen parameters that follow the data: running statistics."""
+        frozen = self.source.frozen
+        for name, new in self.to.remembered.items():
+            if name not in frozen:
+                raise BundleError("only a frozen parameter can hold running statistics", where=name)
+            self.outputs[self.to.add("Identity", [new], _renewed(name))] = frozen[name]
 
 
-# ---- evaluation -------------------------------------------------------------------------------
+def _renewed(parameter: str) -> str:
+    return f"step.new.{parameter}"
 
 
-def _evaluation_model(source: _Source, evaluation: onnx.ModelProto) -> onnx.ModelProto:
+def _alias(groups: Iterable[Group], to: Writer) -> None:
+    """A parameter that is a state tensor of its own has another name there."""
+    for group in groups:
+        if group.whole:
+            to.add("Identity", [group.parts[0].tensor("value")], group.parameters[0][0])
+
+
+def _evaluation_model(source: TrainingGraph, evaluation: onnx.ModelProto) -> onnx.ModelProto:
     graph = evaluation.graph
-    to = Writer(_known_shapes(evaluation), all_names(graph))
-    _unpack(source.groups, to)
+    to = Writer(known_shapes(evaluation), all_names(graph))
+    _alias(source.groups, to)
     for item in graph.node:
         lower(item, to)
-    states = [
-        helper.make_tensor_value_info(group.tensor("value"), TensorProto.FLOAT, group.shape)
-        for group in source.groups
-    ]
-    return _model(to, source, states, {OUTPUT: ()}, graph.initializer)
+    whole = [group for group in source.groups if group.whole]
+    inputs = [*_states(whole, ["value"]), *parameters(source.groups)]
+    return finish(to, source, inputs, {OUTPUT: ()}, graph.initializer)
 
 
 # ---- putting it together ----------------------------------------------------------------------
 
 
-def _model(
+def _float(name: str, shape: Sequence[int | str]) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+
+
+def _states(groups: Iterable[Group], kinds: Iterable[str]) -> list[onnx.ValueInfoProto]:
+    kept = tuple(kinds)
+    parts = [part for group in groups for part in group.parts]
+    return [_float(part.tensor(kind), part.shape) for part in parts for kind in kept]
+
+
+def parameters(groups: Iterable[Group]) -> list[onnx.ValueInfoProto]:
+    """Inputs for the parameters that lie in state tensors of another shape, one by one."""
+    return [_float(name, shape) for group in groups if not group.whole for name, shape in group.parameters]
+
+
+def finish(
     to: Writer,
-    source: _Source,
-    inputs: list[onnx.ValueInfoProto],
+    source: TrainingGraph,
+    inputs: Sequence[onnx.ValueInfoProto],
     wanted: Mapping[str, tuple[int, ...]],
     initializers: Iterable[onnx.TensorProto],
 ) -> onnx.ModelProto:
+    """A model of what was written, as far as the wanted outputs depend on it."""
     nodes = _needed(_without_identities(to.nodes, wanted), wanted)
-    read = {name for item in nodes for name in item.input}
-    frozen = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in source.frozen.items()
-    ]
+    read = {name for item in nodes for name in reads(item)}
+    frozen = [_float(name, shape) for name, shape in source.frozen.items()]
     tensors = [tensor for tensor in (*initializers, *to.constants) if tensor.name in read]
-    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, wanted[name]) for name in wanted]
+    outputs = [_float(name, shape) for name, shape in wanted.items()]
     takes = [value_info(source.data), value_info(source.label), *inputs, *frozen]
-    graph = helper.make_graph(nodes, "step", takes, outputs, tensors)
+    return as_model(helper.make_graph(nodes, "step", takes, outputs, tensors))
+
+
+def as_model(graph: onnx.GraphProto) -> onnx.ModelProto:
+    """The graph as a model of the opset and version that all runtimes covered can read."""
     return helper.make_model(
         graph,
         opset_imports=[helper.make_opsetid("", OPSET)],
@@ -356,8 +308,7 @@ def _without_identities(nodes: list[onnx.NodeProto], wanted: Iterable[str]) -> l
             continue
         renamed = onnx.NodeProto()
         renamed.CopyFrom(item)
-        for i, name in enumerate(item.input):
-            renamed.input[i] = same.get(name, name)
+        rename_inputs(renamed, same)
         kept.append(renamed)
     return kept
 
@@ -367,25 +318,32 @@ def _needed(nodes: list[onnx.NodeProto], wanted: Iterable[str]) -> list[onnx.Nod
     read, kept = set(wanted), []
     for item in reversed(nodes):
         if not read.isdisjoint(item.output):
-            read.update(item.input)
+            read.update(reads(item))
             kept.append(item)
     return kept[::-1]
 
 
-def _describe(source: _Source, optimizer: Optimizer) -> dict[str, Any]:
+def _describe(source: TrainingGraph, optimizer: Optimizer, to: Writer) -> dict[str, Any]:
     return {
         "loss": OUTPUT,
         "squares": SQUARES,
         "weights": WEIGHTS,
-        "step_size": STEP_SIZE,
-        "optimizer": {**vars(optimizer), "kinds": list(optimizer.kinds)},
+        "step_size": updates.SIZE,
+        "scalars": updates.scalars(optimizer),
+        "optimizer": optimizer.describe(),
+        "direct": True,
+        "many": PREFIX if source.small else None,
         "groups": [
             {
                 "name": group.name,
                 "shape": list(group.shape),
                 "parameters": [{"name": name, "shape": list(shape)} for name, shape in group.parameters],
+                "parts": [{"name": part.name, "shape": list(part.shape)} for part in group.parts],
             }
             for group in source.groups
         ],
         "frozen": [{"name": name, "shape": list(shape)} for name, shape in source.frozen.items()],
+        "noise": {"name": NOISE, "width": to.noise_width},
+        "remembered": {name: _renewed(name) for name in to.remembered},
+        "guidance": guidance.describe(source.loss) if source.guidable else None,
     }

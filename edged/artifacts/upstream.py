@@ -11,37 +11,42 @@ import re
 import sys
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import onnx
 
 from edged.engines import ort, training_api
 from edged.engines.runtime import onnxruntime
-from edged.errors import BundleError, ConfigError
+from edged.errors import BundleError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from edged.artifacts.optimizers import Optimizer
+
 MAX_IR_VERSION = 10
 TRAINING, EVALUATION, OPTIMIZER = "training_model.onnx", "eval_model.onnx", "optimizer_model.onnx"
 CHECKPOINT = "checkpoint"
-OPTIMIZERS = {"adamw": "AdamW", "sgd": "SGD"}
+# The two forms of AdamW: attribute adam_mode of onnxruntime's operator.
+_ADAM_MODES = {"adamw": 1, "adamw_pytorch": 0}
 
 _ERROR_SEVERITY = 3
+_UNREACHED = re.compile(r"partial derivative for '([^']+)' as it's unreachable")
+_SIGNATURE = re.compile(r"virtual std::\S+ ")
 _NO_GRADIENT = re.compile(r"gradient builder has not been registered:\s*(\S+)(?: for node\s*(\S+))?")
 
 
-def check_optimizer(name: str) -> None:
-    """Raise ConfigError when there is no such optimizer."""
-    if name not in OPTIMIZERS:
-        known = ", ".join(OPTIMIZERS)
-        raise ConfigError(f"there is no optimizer {name!r}", where="optimizer", remedy=f"one of {known}")
-
-
 def generate(
-    model: onnx.ModelProto, *, trainable: Sequence[str], frozen: Sequence[str], optimizer: str, out: Path
+    model: onnx.ModelProto,
+    *,
+    trainable: Sequence[str],
+    frozen: Sequence[str],
+    optimizer: Optimizer,
+    out: Path,
 ) -> None:
     """Write upstream's four files for `model`, whose only output is the loss, into directory `out`.
+
+    Of an optimizer that it has not, the optimizer's file is that of plain SGD.
 
     Raises
     ------
@@ -59,13 +64,38 @@ def generate(
                 requires_grad=list(trainable),
                 frozen_params=list(frozen),
                 loss=None,
-                optimizer=artifacts.OptimType[OPTIMIZERS[optimizer]],
+                optimizer=_block(optimizer),
                 artifact_directory=str(out),
             )
     except (*ort.ERRORS, onnx.checker.ValidationError, LookupError) as problem:
         raise _refusal(model, problem) from problem
     for name in (TRAINING, EVALUATION, OPTIMIZER):
         make_readable(out / name)
+    if optimizer.adaptive:
+        _set_mode(out / OPTIMIZER, _ADAM_MODES[optimizer.name])
+
+
+def _block(optimizer: Optimizer) -> Any:
+    made = training_api.load("onnxblock.optim")
+    clip = made.ClipGradNorm(optimizer.clip_norm) if optimizer.clip_norm else None
+    if not optimizer.adaptive:
+        return made.SGD(clip_grad=clip)
+    return made.AdamW(
+        betas=(optimizer.beta1, optimizer.beta2),
+        eps=optimizer.epsilon,
+        weight_decay=optimizer.weight_decay,
+        clip_grad=clip,
+    )
+
+
+def _set_mode(path: Path, mode: int) -> None:
+    """The generator writes Hugging Face's form alone, the operator has PyTorch's too."""
+    model = onnx.load(str(path))
+    for node in model.graph.node:
+        for attribute in node.attribute:
+            if attribute.name == "adam_mode":
+                attribute.i = mode
+    onnx.save(model, str(path))
 
 
 @contextmanager
@@ -111,7 +141,7 @@ def _restart_numbering() -> None:
 
 
 def _refusal(model: onnx.ModelProto, problem: Exception) -> BundleError:
-    text = ort.one_line(problem, limit=600)
+    text = _SIGNATURE.sub("", ort.one_line(problem, limit=600))
     if found := _NO_GRADIENT.search(text):
         operator = found[1].rstrip(".,")
         names = [node.name for node in model.graph.node if node.op_type == operator]
@@ -120,10 +150,27 @@ def _refusal(model: onnx.ModelProto, problem: Exception) -> BundleError:
             where=f"node {', '.join(names[:3])}" if names else f"operator {operator}",
             remedy="freeze what is before it, or express it by other operators",
         )
-    if isinstance(problem, LookupError):
+    unreached = _UNREACHED.search(text)
+    if unreached or isinstance(problem, LookupError):
         return BundleError(
-            f"the loss does not depend on {text}",
+            f"the loss does not depend on {unreached[1] if unreached else text}",
             where="trainable parameters",
             remedy="freeze it with --freeze",
         )
-    return BundleError(f"the artifacts cannot be generated: {text[:240]}", where=str(model.graph.name))
+    names = _blamed(model.graph, text)
+    return BundleError(
+        f"the artifacts cannot be generated: {text[:240]}",
+        where=", ".join(names[:3]) or str(model.graph.name),
+        remedy="freeze what is before it, or express it by other operators" if names else "",
+    )
+
+
+def _blamed(graph: onnx.GraphProto, text: str) -> list[str]:
+    """The nodes that a message of the generator is about, with their operators.
+
+    It names nodes by the gradient nodes made of them, or an operator, or neither.
+    """
+    words = set(re.findall(r"\w+", text))
+    found = [node for node in graph.node if f"{node.name}_Grad" in text]
+    found = found or [node for node in graph.node if node.op_type in words]
+    return [f"node {node.name} ({node.op_type})" for node in found]

@@ -123,3 +123,63 @@ def test_parameters_are_weights_that_are_read() -> None:
     graph = model(nodes, parameters).graph
     assert parameter_names(graph) == ["w"]
     assert parameter_names(graph, scalars=True) == ["w", "temperature"]
+
+
+@pytest.mark.parametrize(("parts", "axis"), [(2, 1), (3, 1), (3, -1)])
+def test_a_split_of_a_newer_opset_is_brought_down(parts: int, axis: int) -> None:
+    weight = numpy_helper.from_array(np.ones((4 // parts + (parts == 3), 2), np.float32), "w")
+    names = [f"part{i}" for i in range(parts)]
+    nodes = [
+        helper.make_node("Split", ["input"], names, axis=axis, num_outputs=parts),
+        helper.make_node("MatMul", ["part0", "w"], ["output"]),
+    ]
+    conformed = conform(model(nodes, [weight], opset=20))
+    assert [(entry.domain, entry.version) for entry in conformed.opset_import] == [("", 17)]
+    length = -(-4 // parts)
+    np.testing.assert_allclose(run(conformed), X[:, :length] @ np.ones((length, 2)), rtol=1e-5)
+
+
+def test_what_a_reduction_no_longer_has_is_left_out() -> None:
+    axes = numpy_helper.from_array(np.array([1], np.int64), "axes")
+    weight = numpy_helper.from_array(np.ones((1, 2), np.float32), "w")
+    nodes = [
+        helper.make_node("ReduceMean", ["input", "axes"], ["mean"], keepdims=1, noop_with_empty_axes=0),
+        helper.make_node("MatMul", ["mean", "w"], ["output"]),
+    ]
+    np.testing.assert_allclose(
+        run(conform(model(nodes, [axes, weight], opset=20))),
+        X.mean(1, keepdims=True) @ np.ones((1, 2)),
+        atol=1e-6,
+    )
+
+
+def test_shapes_that_inference_leaves_open_are_measured() -> None:
+    weight = numpy_helper.from_array(np.ones((4, 2), np.float32), "w")
+    nodes = [
+        helper.make_node("Shape", ["input"], ["sizes"]),
+        helper.make_node("Gather", ["sizes", "order"], ["turned"]),
+        helper.make_node("Reshape", ["input", "turned"], ["aside"]),
+        helper.make_node("Reshape", ["aside", "sizes"], ["back"]),
+        helper.make_node("MatMul", ["back", "w"], ["output"]),
+    ]
+    order = numpy_helper.from_array(np.array([1, 0], np.int64), "order")
+    values = {item.name: item for item in conform(model(nodes, [order, weight])).graph.value_info}
+    assert shape_of(values["back"]) == ["batch", 4]
+    assert shape_of(values["aside"])[0] == 4
+
+
+def test_an_export_in_training_mode_becomes_one_for_inference() -> None:
+    names = ["scale", "bias", "mean", "variance"]
+    drawn = np.random.default_rng(0).uniform(0.5, 1.5, (4, 4)).astype(np.float32)
+    numbers = dict(zip(names, drawn, strict=True))
+    weights = [numpy_helper.from_array(value, name) for name, value in numbers.items()]
+    weights.append(numpy_helper.from_array(np.ones((4, 2), np.float32), "w"))
+    nodes = [
+        helper.make_node("BatchNormalization", ["input", *names], ["normal", "m", "v"], training_mode=1),
+        helper.make_node("MatMul", ["normal", "w"], ["output"]),
+    ]
+    normal = (X - numbers["mean"]) / np.sqrt(numbers["variance"] + 1e-5) * numbers["scale"] + numbers["bias"]
+    np.testing.assert_allclose(run(conform(model(nodes, weights))), normal @ np.ones((4, 2)), rtol=1e-5)
+    nodes.insert(1, helper.make_node("Identity", ["m"], ["aside"]))
+    with pytest.raises(BundleError, match=r"BatchNormalization .*its new statistics are read"):
+        conform(model(nodes, weights))

@@ -11,7 +11,20 @@ from typing import TYPE_CHECKING
 
 import onnx
 
-from edged.artifacts.lowering import activations, arithmetic, losses, normalisation, shaping
+from edged.artifacts.lowering import (
+    activations,
+    arithmetic,
+    batch_norm,
+    convolution,
+    dropout,
+    gru,
+    indexing,
+    losses,
+    lstm,
+    normalisation,
+    pooling,
+    shaping,
+)
 from edged.artifacts.lowering.writer import Writer, refusal
 
 if TYPE_CHECKING:
@@ -23,8 +36,15 @@ OPSET = 17
 RULES: Mapping[str, Callable[[onnx.NodeProto, Writer], None]] = {
     **activations.RULES,
     **arithmetic.RULES,
+    **batch_norm.RULES,
+    **convolution.RULES,
+    **dropout.RULES,
+    **gru.RULES,
+    **indexing.RULES,
     **losses.RULES,
+    **lstm.RULES,
     **normalisation.RULES,
+    **pooling.RULES,
     **shaping.RULES,
 }
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from onnx import TensorProto
+import numpy as np
+from onnx import TensorProto, numpy_helper
 
 from edged.artifacts.lowering.writer import Writer, attributes_of, refusal
 
@@ -85,7 +86,33 @@ def _reduced(
     to.add("ReduceSum", [value, to.sizes(*axes)], output, keepdims=0 if missing else 1)
 
 
+def broadcast_gradient_args(node: onnx.NodeProto, to: Writer) -> None:
+    """For the shapes of two operands, the axes along which each of them was repeated.
+
+    An operand was repeated where it has size 1 and the other has not; shapes are aligned at their ends.
+    Axes in front of an operand's own need no mention where its size there is 1 too.
+    """
+    ranks = [to.add("Size", [shape]) for shape in node.input]
+    rank = to.add("Max", ranks)
+    one = to.constant(np.int64(1))
+    single = [
+        to.add("Equal", [_aligned(shape, own, rank, to), one])
+        for shape, own in zip(node.input, ranks, strict=True)
+    ]
+    for output, own, other in zip(node.output, single, reversed(single), strict=False):
+        if output:
+            repeated = to.add("And", [own, to.add("Not", [other])])
+            to.add("Reshape", [to.add("NonZero", [repeated]), to.sizes(-1)], output)
+
+
+def _aligned(shape: str, own: str, rank: str, to: Writer) -> str:
+    missing = to.add("Unsqueeze", [to.add("Sub", [rank, own]), to.sizes(0)])
+    ones = numpy_helper.from_array(np.ones(1, np.int64))
+    return to.add("Concat", [to.add("ConstantOfShape", [missing], value=ones), shape], axis=0)
+
+
 RULES: Mapping[str, Callable[[onnx.NodeProto, Writer], None]] = {
+    "BroadcastGradientArgs": broadcast_gradient_args,
     "Scale": scale,
     "FusedMatMul": fused_matmul,
     "DivGrad": div_grad,

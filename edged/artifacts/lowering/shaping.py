@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from onnx import helper
 
-from edged.artifacts.lowering.writer import Writer, attributes_of, refusal
+from edged.artifacts.lowering.writer import Writer, attributes_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -22,14 +22,14 @@ def concat_training(node: onnx.NodeProto, to: Writer) -> None:
     axis = attributes_of(node)["axis"]
     to.add("Concat", list(node.input), node.output[0], axis=axis)
     if len(node.output) > 1 and node.output[1]:
-        lengths = []
-        for name in node.input:
-            shape = to.shape(name, node)
-            length = shape[axis % len(shape)]
-            if length is None:
-                raise refusal(node, f"{name!r} is joined along an axis of varying size")
-            lengths.append(length)
-        to.add("Identity", [to.sizes(*lengths)], node.output[1])
+        lengths = [_length(name, axis, to) for name in node.input]
+        to.add("Concat", lengths, node.output[1], axis=0)
+
+
+def _length(name: str, axis: int, to: Writer) -> str:
+    if axis == -1:
+        return to.add("Shape", [name], start=axis)
+    return to.add("Shape", [name], start=axis, end=axis + 1)
 
 
 def split_training(node: onnx.NodeProto, to: Writer) -> None:
@@ -41,7 +41,13 @@ def split_training(node: onnx.NodeProto, to: Writer) -> None:
     )
 
 
+def trilu(node: onnx.NodeProto, to: Writer) -> None:
+    """Trilu, which the training build writes in a domain of its own."""
+    to.add("Trilu", list(node.input), node.output[0], upper=attributes_of(node).get("upper", 1))
+
+
 RULES: Mapping[str, Callable[[onnx.NodeProto, Writer], None]] = {
     "ConcatTraining": concat_training,
     "SplitTraining": split_training,
+    "Trilu": trilu,
 }

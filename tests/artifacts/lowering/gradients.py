@@ -11,6 +11,7 @@ from edged.domain.protocols import LearningRate
 from edged.engines import open_engine
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     import onnx
@@ -35,7 +36,7 @@ def both_gradients(
 def batch(bundle: Bundle, rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Random rows and labels that fit the bundle."""
     rng = np.random.default_rng(seed)
-    x = rng.standard_normal((rows, bundle.input.width)).astype(np.float32)
+    x = rng.standard_normal((rows, *bundle.input.row)).astype(np.float32)
     if bundle.loss == "cross_entropy":
         return x, rng.integers(0, bundle.output.width, rows)
     y = rng.standard_normal((rows, *bundle.label.row)).astype(np.float32)
@@ -50,6 +51,25 @@ def gradients(bundle: Bundle, engine: str, x: np.ndarray, y: np.ndarray) -> dict
     assert opened.step(x, y).applied
     after = opened.parameters()
     return {name: before[name] - after[name] for name in bundle.trainable}
+
+
+def numerical(
+    loss: Callable[[dict[str, np.ndarray]], float], at: Mapping[str, np.ndarray], step: float = 1e-5
+) -> dict[str, np.ndarray]:
+    """The gradient of a function of float64 parameters, by central differences."""
+    found = {}
+    point = {name: value.astype(np.float64) for name, value in at.items()}
+    for name, value in point.items():
+        slope = np.zeros_like(value)
+        for place in np.ndindex(value.shape):
+            middle, sides = value[place], []
+            for shift in (step, -step):
+                value[place] = middle + shift
+                sides.append(loss(point))
+            value[place] = middle
+            slope[place] = (sides[0] - sides[1]) / (2 * step)
+        found[name] = slope
+    return found
 
 
 def assert_equal(native: dict[str, np.ndarray], portable: dict[str, np.ndarray]) -> None:

@@ -1,0 +1,87 @@
+"""Rewriting a model before its training graph is made: into what onnxruntime's gradient builder can derive.
+
+The builder has no gradient for some operators and a wrong one for others. One file a family; each rule
+reads a node and writes standard nodes (opset 17) with the same outputs, from which both engines can be
+made. Parameters keep their names, and the inference model keeps the operators it came with.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import onnx
+
+from edged.artifacts.rewriting import (
+    activations,
+    batch_norm,
+    dropout,
+    elementwise,
+    indexing,
+    normalisation,
+    pooling,
+    recurrent,
+    reductions,
+    splitting,
+)
+from edged.artifacts.rewriting.dropout import inference_form
+from edged.artifacts.rewriting.rewriter import Rewriter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    Rule = Callable[[onnx.NodeProto, Rewriter], None]
+
+__all__ = ["REWRITES", "Rewriter", "inference_form", "trainable_form"]
+
+REWRITES: Mapping[str, Rule] = {
+    **activations.RULES,
+    **batch_norm.RULES,
+    **dropout.RULES,
+    **elementwise.RULES,
+    **indexing.RULES,
+    **normalisation.RULES,
+    **pooling.RULES,
+    **recurrent.RULES,
+    **reductions.RULES,
+    **splitting.RULES,
+}
+
+
+def trainable_form(model: onnx.ModelProto, trainable: Iterable[str]) -> onnx.ModelProto:
+    """The model as the gradient builder must see it, so that the `trainable` parameters can be trained.
+
+    `model` is one that `conform` returned; it is not changed.
+
+    Raises
+    ------
+    BundleError
+        When a node cannot be trained in any form, naming it.
+    """
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    rules = _rules(model.graph, trainable)
+    read = [node for node, rule in zip(model.graph.node, rules, strict=True) if rule is not _keep]
+    to = Rewriter(inference_form(model), trainable, read)
+    for node, rule in zip(model.graph.node, rules, strict=True):
+        rule(node, to)
+    del made.graph.node[:]
+    made.graph.node.extend(to.nodes)
+    made.graph.initializer.extend(to.constants)
+    return made
+
+
+def _rules(graph: onnx.GraphProto, trainable: Iterable[str]) -> list[Rule]:
+    """What becomes of each node: those that no gradient comes through stay, but for dropout."""
+    reached = set(trainable)
+    rules: list[Rule] = []
+    for node in graph.node:
+        comes_through = not reached.isdisjoint(node.input)
+        if comes_through:
+            reached.update(node.output)
+        wanted = comes_through or node.op_type in dropout.RULES
+        rules.append(REWRITES.get(node.op_type, _keep) if wanted else _keep)
+    return rules
+
+
+def _keep(node: onnx.NodeProto, to: Rewriter) -> None:
+    to.keep(node)

@@ -1,0 +1,294 @@
+"""The zoo: a small network of every kind that is to be trained, once for quick tests and once full size.
+
+`ZOO` holds the entries by name. Inputs are flat rows `(n, d)` float32, as engines take them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from edged.artifacts.build import build
+from edged.artifacts.templates import autoencoder, mlp
+from tests.networks import INPUT, OUTPUT, Network
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import onnx
+    from numpy.typing import NDArray
+
+    from edged.storage.bundles import Bundle
+
+    Batch = tuple[NDArray[np.float32], NDArray[np.generic]]
+
+BOTH = ("native", "portable")
+# What the native engine does wrong or cannot do: see edged/artifacts/preflight.py.
+PORTABLE = ("portable",)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One kind of network.
+
+    Attributes
+    ----------
+    name
+        Its name in tests and tables.
+    what
+        What it is, for tables.
+    make
+        The model; with argument True the tiny one.
+    loss
+        What it is trained with.
+    engines
+        Engines that must train it.
+    freeze
+        Globs over parameter names that are not trained.
+    tokens
+        Inputs are whole numbers below this; with 0 they are any numbers.
+    modes
+        A training step sees another network than evaluation: batch statistics, or units left out.
+    """
+
+    name: str
+    what: str
+    make: Callable[[bool], onnx.ModelProto]
+    loss: str = "cross_entropy"
+    engines: tuple[str, ...] = BOTH
+    freeze: tuple[str, ...] = ()
+    tokens: int = 0
+    modes: bool = False
+
+    def bundle(self, out: Path, *, tiny: bool = True, optimizer: str = "adamw") -> Bundle:
+        """The bundle for every engine that supports it, at `out`."""
+        engine = "both" if self.engines == BOTH else self.engines[0]
+        return build(
+            self.make(tiny), out, loss=self.loss, optimizer=optimizer, freeze=self.freeze, engine=engine
+        )
+
+    def batch(self, bundle: Bundle, rows: int, seed: int = 0) -> Batch:
+        """Rows and labels of a task that can be learned, the same one for every seed."""
+        rng = np.random.default_rng(seed)
+        width, outputs = bundle.input.width, bundle.output.width
+        if self.loss != "cross_entropy":
+            x = _noise(rng, rows, width)
+            return x, x if outputs == width else np.tanh(x @ _noise(np.random.default_rng(1), width, outputs))
+        y = rng.integers(0, outputs, rows)
+        if self.tokens:
+            # Two of three tokens belong to the class.
+            own = y[:, None] + outputs * rng.integers(0, self.tokens // outputs, (rows, width))
+            anything = rng.integers(0, self.tokens, (rows, width))
+            return np.where(rng.random((rows, width)) < 0.67, own, anything).astype(np.float32), y
+        return _noise(np.random.default_rng(1), outputs, width)[y] + _noise(rng, rows, width), y
+
+
+def supported(engine: str) -> list[Entry]:
+    """The entries that an engine must train."""
+    return [entry for entry in ZOO.values() if engine in entry.engines]
+
+
+def _noise(rng: np.random.Generator, *shape: int) -> NDArray[np.float32]:
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+# ---- dense -------------------------------------------------------------------------------------
+
+
+def _mlp(tiny: bool) -> onnx.ModelProto:
+    return mlp(5, 3, (8, 16)) if tiny else mlp(64, 6, (128, 64))
+
+
+def _mlp_tanh(tiny: bool) -> onnx.ModelProto:
+    return mlp(5, 3, (8,) if tiny else (64, 64), activation="tanh")
+
+
+def _autoencoder(tiny: bool) -> onnx.ModelProto:
+    return autoencoder(6, (8,), 3) if tiny else autoencoder(32, (64, 32), 8)
+
+
+def _mlp_residual(tiny: bool) -> onnx.ModelProto:
+    """Two blocks with a shortcut, then the first layer's values joined to the last one's."""
+    features, width = (5, 8) if tiny else (32, 128)
+    net = Network(features)
+    first = net.relu(net.dense(INPUT, "fc1", features, width))
+    inner = first
+    for layer in ("fc2", "fc3"):
+        inner = net.add("Add", [net.relu(net.dense(inner, layer, width, width)), inner])
+    joined = net.add("Concat", [first, inner], axis=1)
+    net.dense(joined, "head", 2 * width, 3, OUTPUT)
+    return net.model("mlp_residual", 3)
+
+
+def _mlp_smooth(tiny: bool) -> onnx.ModelProto:
+    """SiLU and LeakyRelu."""
+    features, width = (5, 8) if tiny else (32, 128)
+    net = Network(features)
+    x = net.silu(net.dense(INPUT, "fc1", features, width))
+    x = net.add("LeakyRelu", [net.dense(x, "fc2", width, width)], alpha=0.1)
+    net.dense(x, "head", width, 3, OUTPUT)
+    return net.model("mlp_smooth", 3)
+
+
+def _mlp_dropout(tiny: bool) -> onnx.ModelProto:
+    features, width = (5, 16) if tiny else (64, 128)
+    net = Network(features)
+    x = net.dropout(net.relu(net.dense(INPUT, "fc1", features, width)), 0.25)
+    x = net.dropout(net.relu(net.dense(x, "fc2", width, width)), 0.25)
+    net.dense(x, "head", width, 3, OUTPUT)
+    return net.model("mlp_dropout", 3)
+
+
+# ---- convolutional -----------------------------------------------------------------------------
+
+
+def _cnn1d(tiny: bool) -> onnx.ModelProto:
+    """Windows of 9 channels and 128 values, 98,000 parameters; tiny: 3 and 12."""
+    channels, length, first, second, inner = (3, 12, 4, 6, 8) if tiny else (9, 128, 32, 64, 42)
+    net = Network(channels, length)
+    x = net.pool(net.relu(net.conv(INPUT, "conv1", (channels, first), [5])), "MaxPool", 1)
+    x = net.pool(net.relu(net.conv(x, "conv2", (first, second), [5])), "MaxPool", 1)
+    flat = second * (length // 4)
+    x = net.relu(net.dense(net.add("Flatten", [x]), "fc", flat, inner))
+    net.dense(x, "head", inner, 6, OUTPUT)
+    return net.model("cnn1d", 6)
+
+
+def _cnn2d(tiny: bool) -> onnx.ModelProto:
+    """Pictures of 28×28, 106,000 parameters; tiny: 8×8."""
+    size, first, second, inner = (8, 3, 4, 8) if tiny else (28, 16, 32, 64)
+    net = Network(1, size, size)
+    x = net.pool(net.relu(net.conv(INPUT, "conv1", (1, first), [3, 3])), "MaxPool", 2)
+    x = net.pool(net.relu(net.conv(x, "conv2", (first, second), [3, 3])), "MaxPool", 2)
+    flat = second * (size // 4) ** 2
+    x = net.relu(net.dense(net.add("Flatten", [x]), "fc", flat, inner))
+    net.dense(x, "head", inner, 10, OUTPUT)
+    return net.model("cnn2d", 10)
+
+
+def _depthwise(tiny: bool) -> onnx.ModelProto:
+    """A depthwise-separable block with ReLU6 and shortcut (Sandler et al. 2018)."""
+    size, wide = (6, 4) if tiny else (28, 32)
+    net = Network(1, size, size)
+    stem = net.relu6(net.conv(INPUT, "stem", (1, wide), [3, 3], stride=2))
+    x = net.relu6(net.conv(stem, "depthwise", (wide, wide), [3, 3], group=wide))
+    x = net.add("Add", [net.conv(x, "pointwise", (wide, wide), [1, 1]), stem])
+    return _pooled_head(net, x, wide, "depthwise")
+
+
+def _pooled_head(net: Network, x: str, channels: int, name: str) -> onnx.ModelProto:
+    pooled = net.add("Flatten", [net.add("GlobalAveragePool", [x])])
+    net.dense(pooled, "head", channels, 4, OUTPUT)
+    return net.model(name, 4)
+
+
+def _cnn_average(tiny: bool) -> onnx.ModelProto:
+    length, wide = (12, 4) if tiny else (128, 32)
+    net = Network(2, length)
+    x = net.pool(net.relu(net.conv(INPUT, "conv1", (2, wide), [3])), "AveragePool", 1)
+    x = net.pool(net.relu(net.conv(x, "conv2", (wide, wide), [3])), "AveragePool", 1)
+    net.dense(net.add("Flatten", [x]), "head", wide * (length // 4), 4, OUTPUT)
+    return net.model("cnn_average", 4)
+
+
+def _cnn_batchnorm(tiny: bool) -> onnx.ModelProto:
+    length, wide = (8, 4) if tiny else (128, 32)
+    net = Network(2, length)
+    x = net.relu(net.batch_norm(net.conv(INPUT, "conv1", (2, wide), [3]), "bn1", wide))
+    x = net.relu(net.batch_norm(net.conv(x, "conv2", (wide, wide), [3]), "bn2", wide))
+    return _pooled_head(net, x, wide, "cnn_batchnorm")
+
+
+def _cnn_groupnorm(tiny: bool) -> onnx.ModelProto:
+    length, wide = (8, 4) if tiny else (128, 32)
+    net = Network(2, length)
+    x = net.relu(net.group_norm(net.conv(INPUT, "conv1", (2, wide), [3]), "gn1", (wide, length), 2))
+    x = net.relu(net.group_norm(net.conv(x, "conv2", (wide, wide), [3]), "gn2", (wide, length), 2))
+    return _pooled_head(net, x, wide, "cnn_groupnorm")
+
+
+# ---- sequences ---------------------------------------------------------------------------------
+
+
+def _transformer(tiny: bool) -> onnx.ModelProto:
+    """One encoder layer over tokens: two heads, layer normalisation, GELU."""
+    length, width, tokens = (5, 8, TOKENS) if tiny else (32, 64, TOKENS)
+    net = Network(length)
+    table = net.weight("embedding.weight", (tokens, width), 1)
+    x = net.add("Gather", [table, net.add("Cast", [INPUT], to=_INT64)], axis=0)
+    x = net.add("Add", [x, net.weight("position.weight", (length, width), 1)])
+    x = net.layer_norm(net.add("Add", [x, net.attention(x, "attention", length, width, 2)]), "norm1", width)
+    inner = net.gelu(net.project(x, "fc1", width, 2 * width))
+    x = net.layer_norm(net.add("Add", [x, net.project(inner, "fc2", 2 * width, width)]), "norm2", width)
+    net.dense(net.add("ReduceMean", [x], axes=[1], keepdims=0), "head", width, 3, OUTPUT)
+    return net.model("transformer", 3)
+
+
+def _embedding_bag(tiny: bool) -> onnx.ModelProto:
+    """The mean of the embeddings of all tokens of a row."""
+    length, width = (6, 4) if tiny else (32, 64)
+    net = Network(length)
+    table = net.weight("embedding.weight", (TOKENS, width), 1)
+    rows = net.add("Gather", [table, net.add("Cast", [INPUT], to=_INT64)], axis=0)
+    net.dense(net.add("ReduceMean", [rows], axes=[1], keepdims=0), "head", width, 3, OUTPUT)
+    return net.model("embedding_bag", 3)
+
+
+def _lstm(tiny: bool) -> onnx.ModelProto:
+    """9 → 64 over 128 steps, the last state classified; tiny: 3 → 4 over 6 steps."""
+    length, features, hidden = (6, 3, 4) if tiny else (128, 9, 64)
+    net = Network(length, features)
+    last = net.recurrent(INPUT, "LSTM", features, hidden)[1]
+    net.dense(net.add("Squeeze", [last, net.sizes(0)]), "head", hidden, 6, OUTPUT)
+    return net.model("lstm", 6)
+
+
+def _gru(tiny: bool) -> onnx.ModelProto:
+    """9 → 64 over 128 steps, the mean of all states classified; tiny: 3 → 4 over 6 steps."""
+    length, features, hidden = (6, 3, 4) if tiny else (128, 9, 64)
+    net = Network(length, features)
+    states = net.add("Squeeze", [net.recurrent(INPUT, "GRU", features, hidden)[0], net.sizes(1)])
+    net.dense(net.add("ReduceMean", [states], axes=[0], keepdims=0), "head", hidden, 6, OUTPUT)
+    return net.model("gru", 6)
+
+
+TOKENS = 12
+_INT64 = 7
+
+ZOO: dict[str, Entry] = {
+    entry.name: entry
+    for entry in (
+        Entry("mlp", "dense layers with ReLU", _mlp),
+        Entry("mlp_regression", "dense layers with tanh", _mlp_tanh, loss="mse"),
+        Entry("autoencoder", "dense encoder and decoder", _autoencoder, loss="mse"),
+        Entry("mlp_residual", "shortcuts, and the first layer joined to the last", _mlp_residual),
+        Entry("mlp_smooth", "SiLU and LeakyReLU", _mlp_smooth, loss="l1"),
+        Entry("mlp_dropout", "dense layers with dropout", _mlp_dropout, engines=PORTABLE, modes=True),
+        Entry("cnn1d", "convolutions and max pooling over windows of 9 × 128", _cnn1d),
+        Entry("cnn2d", "convolutions and max pooling over pictures of 28 × 28", _cnn2d),
+        Entry("depthwise", "a depthwise-separable block with ReLU6 and a shortcut", _depthwise),
+        Entry("cnn_average", "convolutions and average pooling", _cnn_average, engines=PORTABLE),
+        Entry(
+            "cnn_batchnorm",
+            "convolutions and batch normalisation, running statistics kept",
+            _cnn_batchnorm,
+            engines=PORTABLE,
+            freeze=("*.running_*",),
+            modes=True,
+        ),
+        Entry("cnn_frozen_batchnorm", "the same, its normalisation frozen", _cnn_batchnorm, freeze=("bn*",)),
+        Entry("cnn_groupnorm", "convolutions and group normalisation", _cnn_groupnorm),
+        Entry(
+            "transformer",
+            "embedding, attention with two heads, layer normalisation, GELU",
+            _transformer,
+            tokens=TOKENS,
+        ),
+        Entry("embedding_bag", "the mean of embeddings", _embedding_bag, tokens=TOKENS),
+        Entry("lstm", "LSTM 9 → 64 over 128 steps, its last state", _lstm),
+        Entry("gru", "GRU 9 → 64 over 128 steps, the mean of its states", _gru),
+    )
+}

@@ -1,0 +1,41 @@
+"""Drift detection: on errors, on the model's confidence, and on the inputs.
+
+`StreamWatch` (see `error_watch` and `confidence_watch`) and `InputDrift` take in what the loop
+sees and give `DriftSignal`s, one for each change. Everything here is a pure rule: no clock, no I/O.
+"""
+
+from edged.domain.drift.adwin import ADWIN
+from edged.domain.drift.adwin_correlated import CorrelatedADWIN
+from edged.domain.drift.catalogue import default_detector, quiet_detector, restore
+from edged.domain.drift.confidence import confidence_watch
+from edged.domain.drift.cooldown import Cooldown
+from edged.domain.drift.ddm import DDM
+from edged.domain.drift.hddm_w import HDDMW
+from edged.domain.drift.inputs import InputDrift, InputRules
+from edged.domain.drift.levels import Detector, DriftSignal, FeatureShift, Level
+from edged.domain.drift.live import LiveDrift
+from edged.domain.drift.page_hinkley import PageHinkley
+from edged.domain.drift.watch import StreamWatch, bounded, error_watch
+
+__all__ = [
+    "ADWIN",
+    "DDM",
+    "HDDMW",
+    "Cooldown",
+    "CorrelatedADWIN",
+    "Detector",
+    "DriftSignal",
+    "FeatureShift",
+    "InputDrift",
+    "InputRules",
+    "Level",
+    "LiveDrift",
+    "PageHinkley",
+    "StreamWatch",
+    "bounded",
+    "confidence_watch",
+    "default_detector",
+    "error_watch",
+    "quiet_detector",
+    "restore",
+]

@@ -1,0 +1,185 @@
+"""The words of drift detection: levels, the detector protocol, the signal, and detector state."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from edged.errors import ConfigError, CorruptError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from typing_extensions import Self
+
+
+# Larger readings do not count, like NaN: their squares would end in infinity and stay there.
+LARGEST = 1e100
+
+
+class Level(IntEnum):
+    """How far a detector goes: at a warning collect, at a drift act."""
+
+    NONE = 0
+    WARNING = 1
+    DRIFT = 2
+
+
+# Bound once: an attribute of an enumeration costs more than a whole Page-Hinkley step on Python 3.10.
+NONE, WARNING, DRIFT = Level.NONE, Level.WARNING, Level.DRIFT
+
+
+class Detector(Protocol):
+    """Watches one stream of numbers and starts anew by itself after each drift.
+
+    `statistic` and `threshold` belong to the newest test at warning level or above; a drift has
+    `statistic` > `threshold`.
+    """
+
+    name: ClassVar[str]
+    statistic: float
+    threshold: float
+
+    def update(self, value: float) -> Level:
+        """Take in one reading; NaN and infinity neither count nor change anything (level NONE)."""
+
+    def reset(self) -> None:
+        """Forget the stream, keep the parameters: another model or another regime begins."""
+
+    def state(self) -> dict[str, Any]:
+        """Parameters and state as JSON values; `restore` continues identically."""
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureShift:
+    """How one input feature moved between the reference and the recent window."""
+
+    feature: int
+    level: Level
+    distance: float
+    p_value: float
+    psi: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """For logs and MQTT."""
+        return {
+            "feature": self.feature,
+            "level": self.level.name.lower(),
+            "ks": round(self.distance, 4),
+            "p": float(f"{self.p_value:.3g}"),
+            "psi": round(self.psi, 4),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class DriftSignal:
+    """Warning or drift: which detector, on what, how strong, where in the stream.
+
+    `source` is "error", "confidence" or "inputs"; `features` holds, for inputs, those that moved,
+    the most moved first.
+    """
+
+    level: Level
+    detector: str
+    source: str
+    statistic: float
+    threshold: float
+    offset: int
+    features: tuple[FeatureShift, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """For logs and MQTT."""
+        return {
+            "level": self.level.name.lower(),
+            "detector": self.detector,
+            "source": self.source,
+            "statistic": round(self.statistic, 6),
+            "threshold": round(self.threshold, 6),
+            "offset": self.offset,
+            "features": [shift.as_dict() for shift in self.features],
+        }
+
+
+@dataclass(slots=True)
+class StreamDetector:
+    """What the streaming detectors share: their fields are their state, flat and JSON-ready.
+
+    Subclasses are dataclasses whose first fields are the parameters of the paper.
+    """
+
+    name: ClassVar[str]
+    parameters: ClassVar[tuple[str, ...]]
+
+    def reset(self) -> None:
+        """Forget the stream, keep the parameters."""
+        fresh = type(self)(**{name: getattr(self, name) for name in self.parameters})
+        for field in fields(self):
+            setattr(self, field.name, getattr(fresh, field.name))
+
+    def state(self) -> dict[str, Any]:
+        """Parameters and state as JSON values."""
+        return {"detector": self.name} | {f.name: _copied(getattr(self, f.name)) for f in fields(self)}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Self:
+        """The detector that gave `state`; it continues identically.
+
+        Raises
+        ------
+        CorruptError
+            When a field is missing or is not what this detector writes.
+        """
+        _check_state(state, cls())
+        made = cls(**{field.name: _copied(state[field.name]) for field in fields(cls)})
+        if not made.consistent():
+            raise unreadable(cls.name, "its parts contradict each other")
+        return made
+
+    def consistent(self) -> bool:
+        """Whether the fields agree with each other."""
+        return True
+
+
+def require(holds: bool, where: str, rule: str) -> None:
+    """Raise ConfigError unless a parameter's rule holds."""
+    if not holds:
+        raise ConfigError(f"a parameter is out of range: {rule}", where=where, remedy="see its docstring")
+
+
+def _check_state(state: Mapping[str, Any], fresh: StreamDetector) -> None:
+    """Every field there, with the type of a fresh detector's; numbers finite."""
+    for field in fields(fresh):
+        if field.name not in state or not _fits(state[field.name], getattr(fresh, field.name)):
+            raise unreadable(fresh.name, f"field {field.name!r} is missing or wrong")
+
+
+def unreadable(name: str, what: str) -> CorruptError:
+    """The one error of detector states that cannot be restored."""
+    return CorruptError(
+        f"this is not the state of a drift detector: {what}",
+        where=f"drift detector {name}",
+        remedy="start with a fresh detector",
+    )
+
+
+def _copied(value: Any) -> Any:
+    return [_copied(item) for item in value] if isinstance(value, list) else value
+
+
+def _fits(value: Any, like: Any) -> bool:
+    if isinstance(like, (bool, str)):
+        return type(value) is type(like)
+    if isinstance(like, list):
+        return isinstance(value, list) and all(_numbers(item) for item in value)
+    if isinstance(like, int):
+        return type(value) is int
+    return _numbers(value)
+
+
+def _numbers(value: Any) -> bool:
+    """A finite number, or a list of such."""
+    if isinstance(value, list):
+        return all(_numbers(item) for item in value)
+    return type(value) in (int, float) and math.isfinite(value)

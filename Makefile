@@ -3,28 +3,39 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint check bench clean system-packages
+.PHONY: help setup demo test test-stock test-arm64 stock lint check bench clean system-packages arm64-packages
 
 # The first interpreter that edged runs on; `python3` where it is one.
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13 python3.10; do \
 	$$p -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 14))' 2>/dev/null && echo $$p && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
+# What a device has: edged's wheel on stock onnxruntime, the oldest and the newest that is supported.
+STOCK := $(VENV)-stock
+WHEEL := build/wheel/.made
+export EDGED_STOCK_OLDEST := $(CURDIR)/$(STOCK)-oldest
+export EDGED_STOCK_NEWEST := $(CURDIR)/$(STOCK)-newest
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Debian keeps mosquitto where only root looks.
 export PATH := $(PATH):/usr/sbin:/sbin
 export DEBIAN_FRONTEND := noninteractive
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.development ## make .venv with edged and everything for development
 
 demo: $(VENV)/.demo ## watch edged adapt to a simulated plant, in about a minute
 	@$(BIN)/edged demo
 
-test: setup system-packages ## run all tests against real mosquitto, SQLite and onnxruntime
+test: setup system-packages stock ## run all tests against real mosquitto, SQLite and onnxruntime
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-stock: setup system-packages stock ## run the tests on stock onnxruntime alone
+	@$(BIN)/python -m pytest tests/stock $(PYTEST_ARGS)
+
+test-arm64: setup stock system-packages arm64-packages ## train on emulated ARM64 and compare with this machine
+	@$(BIN)/python -m tests.arm64 build/wheel build/arm64
 
 lint: setup
 	@$(BIN)/ruff check .
@@ -36,11 +47,11 @@ check: lint system-packages ## lint, types, import contracts and the fast tests
 	@$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
 
 bench: setup system-packages ## run every benchmark; results go to benchmarks/results
-	@for program in benchmarks/[a-z]*.py; do echo "== $$program"; \
+	@for program in benchmarks/{engines,footprint,ingest,serving}.py; do echo "== $$program"; \
 	$(BIN)/python "$$program" --json --out "benchmarks/results/$$(basename $$program .py).json"; done
 
-clean: ## remove .venv and everything that tools leave behind; never a state directory
-	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+clean: ## remove .venv* and everything that tools leave behind; never a state directory
+	@rm -rf $(VENV) $(STOCK)-* build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp is older than pyproject.toml whenever the dependencies may have changed.
@@ -60,12 +71,29 @@ $(VENV)/.made:
 	@"$(PYTHON)" -m venv $(VENV)
 	@touch $@
 
+# As a device gets it: neither editable nor with the training build.
+stock: $(STOCK)-oldest/.ready $(STOCK)-newest/.ready
+
+$(STOCK)-%/.ready: $(WHEEL)
+	@$(BIN)/python tests/stock/prepare.py $* $(STOCK)-$* build/wheel/*.whl
+	@touch $@
+
+$(WHEEL): $(shell find edged -name '*.py') tests/stock/prepare.py pyproject.toml README.md LICENSE | setup
+	@$(BIN)/python tests/stock/prepare.py wheel build/wheel
+	@touch $@
+
 # What the tests need beyond Python; installed only when missing.
 system-packages:
 	@missing=; \
 	command -v mosquitto >/dev/null || missing+=" mosquitto"; \
 	command -v mosquitto_pub >/dev/null || missing+=" mosquitto-clients"; \
 	command -v systemd-analyze >/dev/null || missing+=" systemd"; \
+	[[ -z "$$missing" ]] || $(call apt,$$missing)
+
+arm64-packages:
+	@missing=; \
+	command -v debootstrap >/dev/null || missing+=" debootstrap"; \
+	command -v qemu-aarch64-static >/dev/null || missing+=" qemu-user-static"; \
 	[[ -z "$$missing" ]] || $(call apt,$$missing)
 
 # $(call apt,PACKAGES): install them, as root or with sudo; say what to do where that cannot be.

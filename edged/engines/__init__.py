@@ -7,60 +7,102 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
+from edged.engines import providers as execution
 from edged.errors import ConfigError, UnavailableError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from edged.domain.protocols import Engine
     from edged.engines.portable_files import PortableFiles
     from edged.engines.training_files import TrainingFiles
 
-__all__ = ["open_engine", "reason_for"]
+__all__ = ["candidates", "open_engine", "reason_for", "usual_engine"]
+
+ENGINES = ("native", "portable")
 
 
-def open_engine(name: str, bundle: TrainingFiles, threads: int = 1) -> Engine:
+def open_engine(
+    name: str, bundle: TrainingFiles, threads: int = 1, *, providers: Sequence[str] = execution.CPU
+) -> Engine:
     """The engine `name` (`auto`, `native` or `portable`) on `bundle`, imported only now.
 
-    `auto` takes the native engine where it is installed and the bundle is for it, else the portable one.
+    `auto` is `usual_engine` here, which depends on what is installed and on nothing that is timed: the
+    same machine always gives the same numbers. The trainer asks `edged.loop.choose` for the faster one.
+
+    Parameters
+    ----------
+    name
+        Which one.
+    bundle
+        Its files.
+    threads
+        Threads of one training step.
+    providers
+        Execution providers of the portable engine, the preferred one first, by onnxruntime's names.
 
     Raises
     ------
     UnavailableError
-        When this engine is not available on this machine, or not for this bundle.
+        When this engine or provider is not available on this machine, or the engine not for this bundle.
     ConfigError
-        When there is no engine of this name.
+        When there is no engine or no execution provider of this name, or the two do not go together.
     BundleError
         When the bundle's artifacts cannot be loaded.
     """
-    if name not in ("auto", "native", "portable"):
+    if name not in ("auto", *ENGINES):
         raise ConfigError(
             f"there is no engine {name!r}", where="training.engine", remedy="auto, native or portable"
         )
-    chosen = _choose(bundle)[0] if name == "auto" else name
+    chosen = usual_engine(bundle, providers)[0] if name == "auto" else name
     if chosen == "portable":
         from edged.engines.portable import PortableEngine
 
-        return PortableEngine(cast("PortableFiles", bundle), threads=threads)
+        return PortableEngine(cast("PortableFiles", bundle), threads=threads, providers=providers)
     _refuse_portable_only(bundle)
+    _refuse_other_providers(providers)
     from edged.engines.native import NativeEngine
 
     return NativeEngine(bundle, threads=threads)
 
 
-def reason_for(name: str, bundle: TrainingFiles) -> str:
+def reason_for(name: str, bundle: TrainingFiles, providers: Sequence[str] = execution.CPU) -> str:
     """Why `open_engine` takes the engine that it takes, in a few words."""
-    return f"training.engine is {name}" if name != "auto" else _choose(bundle)[1]
+    return f"training.engine is {name}" if name != "auto" else usual_engine(bundle, providers)[1]
 
 
-def _choose(bundle: TrainingFiles) -> tuple[str, str]:
+def candidates(bundle: TrainingFiles, providers: Sequence[str] = execution.CPU) -> tuple[str, ...]:
+    """The engines that could train this bundle here: installed, built for, able to use the providers."""
     from edged.engines import training_api
 
     engines = _engines(bundle)
-    if training_api.available() and "native" in engines:
-        return "native", "installed here, and the bundle is for it"
-    if "portable" in engines:
-        installed = training_api.available()
-        return "portable", "the bundle is for it alone" if installed else "native is not installed here"
-    return "native", "the bundle has no step graph for the portable engine"
+    native = training_api.available() and "native" in engines and execution.only_cpu(providers)
+    return tuple(name for name in engines if name == "portable" or (name == "native" and native))
+
+
+def usual_engine(bundle: TrainingFiles, providers: Sequence[str] = execution.CPU) -> tuple[str, str]:
+    """The engine that is taken without timing any, and why.
+
+    The native engine where it is installed and the bundle is for it, else the portable one. The same
+    machine always gives the same answer, which is what an evaluation must have.
+    """
+    from edged.engines import training_api
+
+    engines = _engines(bundle)
+    if "native" in candidates(bundle, providers):
+        return "native", _only(engines, "it is installed here, and the bundle is for it")
+    if "portable" not in engines:
+        return "native", _only(engines, "")
+    if not execution.only_cpu(providers):
+        return "portable", f"native has no {providers[0]}"
+    installed = training_api.available()
+    return "portable", _only(engines, "") if installed else "native is not installed here"
+
+
+def _only(engines: tuple[str, ...], otherwise: str) -> str:
+    if "portable" not in engines:
+        return "the bundle is for it alone: it has no step graph, which --engine both would add"
+    return otherwise if "native" in engines else "the bundle is for it alone"
 
 
 def _refuse_portable_only(bundle: TrainingFiles) -> None:
@@ -69,6 +111,15 @@ def _refuse_portable_only(bundle: TrainingFiles) -> None:
             "this bundle is for the portable engine alone",
             where="training.engine",
             remedy="set engine: portable, or build the bundle with --engine both",
+        )
+
+
+def _refuse_other_providers(providers: Sequence[str]) -> None:
+    if not execution.only_cpu(providers):
+        raise ConfigError(
+            f"the native engine has no {providers[0]}",
+            where="training.provider",
+            remedy="set engine: portable with a bundle for it, or leave provider out",
         )
 
 

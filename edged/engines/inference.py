@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edged.engines import ort
+from edged.engines.providers import CPU, check
 from edged.errors import ModelError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 Floats = NDArray[np.float32]
@@ -30,21 +31,39 @@ class InferenceModel:
         The ONNX file.
     threads
         Threads of one prediction.
+    breathe
+        Called between the steps of loading and warming up, each of which holds the interpreter's lock: a
+        pause in it lets another thread answer in between.
+    providers
+        Execution providers by onnxruntime's names, the preferred one first.
 
     Raises
     ------
+    ConfigError
+        When this onnxruntime has no such provider.
+    UnavailableError
+        When it has, and the machine has not what it needs.
     ModelError
         When the file cannot be loaded or has no such input and output.
     """
 
-    def __init__(self, path: Path, *, threads: int = 1) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        threads: int = 1,
+        breathe: Callable[[], None] = lambda: None,
+        providers: Sequence[str] = CPU,
+    ) -> None:
         self.path = path
+        self._breathe = breathe
+        check(providers, "serving.provider")
         try:
-            self._session = ort.session(str(path), threads)
+            self._session = ort.session_in_steps(str(path), threads, breathe, providers)
         except ort.ERRORS as problem:
             what = f"the model cannot be loaded: {ort.one_line(problem)}"
             raise ModelError(what, where=str(path), remedy="take another version of it") from problem
-        self._inspect(self._session.get_inputs(), self._session.get_outputs())
+        self._inspect(self._session.inputs_meta, self._session.outputs_meta)
 
     def _inspect(self, inputs: list[Any], outputs: list[Any]) -> None:
         if len(inputs) != 1 or inputs[0].type != "tensor(float)" or outputs[0].type != "tensor(float)":
@@ -90,7 +109,7 @@ class InferenceModel:
             )
         rows = x if len(self._row) == 1 else x.reshape(-1, *self._row)
         try:
-            out: Floats = self._session.run(self._outputs, {self._input: rows})[0]
+            out: Floats = self._session.run(self._outputs, {self._input: rows}, None)[0]
         except ort.ERRORS as problem:
             raise ModelError(f"prediction failed: {ort.one_line(problem)}", where=str(self.path)) from problem
         return out if out.ndim == 2 else out.reshape(len(x), self._output_width)
@@ -98,4 +117,5 @@ class InferenceModel:
     def warm_up(self, rows: Sequence[int] = (1, 32)) -> None:
         """Predict batches of zeros of these sizes, so that the first real one is not the slow one."""
         for n in rows:
+            self._breathe()
             self.predict(np.zeros((n, self._width), np.float32))

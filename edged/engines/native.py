@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 
 from edged.domain.protocols import LearningRate, Step
 from edged.engines import ort, training_api
-from edged.engines.schedule import Schedule
-from edged.errors import BundleError, CorruptError, NonFiniteError, TrainingError
+from edged.engines.schedule import Schedule, until_refused
+from edged.errors import BundleError, CorruptError, NonFiniteError, TrainingError, UnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from edged.domain.protocols import Anchor, Distillation
     from edged.engines.training_files import TrainingFiles
 
 STATE_FILE = "checkpoint"
@@ -52,6 +53,7 @@ class NativeEngine:
     """
 
     name = "native"
+    together = 1
 
     def __init__(self, files: TrainingFiles, *, threads: int = 1) -> None:
         self._api = training_api.load("api")
@@ -83,6 +85,21 @@ class NativeEngine:
     def begin(self, rate: LearningRate, *, at_step: int = 0) -> None:
         """Start a learning-rate schedule, `at_step` updates into it when a run is resumed."""
         self._schedule = Schedule(rate, at_step)
+
+    def steps(
+        self, batches: Sequence[tuple[Floats, NDArray[np.generic]]], *, careful: bool = False
+    ) -> list[Step]:
+        """One step after the other. See `Engine.steps`."""
+        return until_refused(self.step(x, y, careful=careful) for x, y in batches)
+
+    def guide(self, anchor: Anchor | None = None, distillation: Distillation | None = None) -> None:
+        """Raise UnavailableError for anything but nothing: upstream's training graph has no place for it."""
+        if anchor is not None or distillation is not None:
+            raise UnavailableError(
+                "the native engine knows neither anchor weights nor a teacher",
+                where="engine native",
+                remedy="set training.engine to portable",
+            )
 
     def step(self, x: Floats, y: NDArray[np.generic], *, apply: bool = True, careful: bool = False) -> Step:
         """One forward and backward pass; with `apply` also the update. See `Engine.step`.

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from edged.engines.providers import CPU, confirm, with_cpu
 from edged.engines.runtime import native, onnxruntime
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 # onnxruntime's exceptions have no common base of their own; plain RuntimeError comes from its training API.
 ERRORS: tuple[type[Exception], ...] = (
@@ -37,9 +41,32 @@ def session_options(threads: int) -> Any:
     return options
 
 
-def session(model: str | bytes, threads: int = 1) -> Any:
-    """An inference session on the CPU for a file name or a serialised model; raises one of ERRORS."""
-    return onnxruntime.InferenceSession(model, session_options(threads), providers=["CPUExecutionProvider"])
+def session(model: str | bytes, threads: int = 1, providers: Sequence[str] = CPU) -> Any:
+    """An inference session for a file name or a serialised model; raises one of ERRORS.
+
+    What the providers cannot run, the CPU does; UnavailableError when one of them cannot be used at all.
+    """
+    made = onnxruntime.InferenceSession(model, session_options(threads), providers=with_cpu(providers))
+    confirm(made, providers)
+    return made
+
+
+def session_in_steps(
+    path: str, threads: int, breathe: Callable[[], None], providers: Sequence[str] = CPU
+) -> Any:
+    """A bare session, made in two steps with `breathe()` between them.
+
+    The runtime holds the interpreter's lock while it reads a model, and again while it prepares it (about
+    0.5 ms each for a small one). Its own class does both without a pause, so that a thread that serves
+    would wait for the sum. A bare session has `run`, `inputs_meta` and `outputs_meta`. Providers and
+    errors are as with `session`.
+    """
+    made = native.InferenceSession(session_options(threads), path, True, False)
+    breathe()
+    names = with_cpu(providers)
+    made.initialize_session(names, [{} for _ in names], set())
+    confirm(made, providers)
+    return made
 
 
 def one_line(problem: BaseException, limit: int = 240) -> str:

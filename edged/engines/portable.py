@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,22 +13,30 @@ from numpy.typing import NDArray
 from edged.domain.protocols import LearningRate, Step
 from edged.engines import ort, portable_state
 from edged.engines.portable_files import BaseModel, Description
+from edged.engines.portable_graphs import RUN_ERRORS, Graphs
+from edged.engines.portable_memory import Memory, noise_of
 from edged.engines.portable_state import Saved
-from edged.engines.program import Program
-from edged.engines.schedule import Schedule, rate_at
-from edged.errors import BundleError, CorruptError, NonFiniteError, TrainingError
+from edged.engines.providers import CPU, check
+from edged.engines.schedule import Schedule, rate_at, until_refused
+from edged.errors import CorruptError, NonFiniteError, TrainingError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from edged.domain.protocols import Anchor, Distillation
     from edged.engines.portable_files import PortableFiles
+    from edged.engines.portable_guide import Guide
+    from edged.engines.program import Program
 
 POSITION_FILE = "engine.json"
+TOGETHER = 32
+# Fewer are faster one by one: a loop has a cost of its own.
+FEWEST = 16
+# Rows of steps that are made together are stacked: where they are large, that costs memory and gains nothing.
+STACKED_BYTES = 1 << 20
 
 Floats = NDArray[np.float32]
-
-_STEP_ERRORS: tuple[type[Exception], ...] = (*ort.ERRORS, ValueError)
 
 
 class PortableEngine:
@@ -45,96 +52,33 @@ class PortableEngine:
         The bundle, or anything else with the same paths and description.
     threads
         Threads of one training step.
+    providers
+        Execution providers by onnxruntime's names, the preferred one first. The state stays in the CPU's
+        memory; onnxruntime copies what a provider has to have in its own.
 
     Raises
     ------
+    ConfigError
+        When this onnxruntime has no such provider.
     UnavailableError
-        When the bundle has no step graph.
+        When the bundle has no step graph, or this machine cannot use a provider.
     BundleError, CorruptError
         When its files cannot be loaded.
     """
 
     name = "portable"
 
-    def __init__(self, files: PortableFiles, *, threads: int = 1) -> None:
-        self._files, self._threads, self._row = files, threads, files.input_row
+    def __init__(self, files: PortableFiles, *, threads: int = 1, providers: Sequence[str] = CPU) -> None:
+        check(providers, "training.provider")
+        self._files, self._row = files, files.input_row
         self._told = Description.of(files)
         self._base = BaseModel(files, self._told)
         self._schedule = Schedule(LearningRate(1e-3))
-        self._allocate()
-        self._updates = self._side = 0
-        self._carrying = False
+        self._memory = Memory(self._told)
+        self._updates = self._parts = 0
+        self._guide: Guide | None = None
         self._put_all(self._base.parameters())
-        self._uniform = np.zeros((0, 1), np.float32)
-        self._row_names = self._data_names()
-        self._step = self._program("step", self._step_sides())
-
-    def _allocate(self) -> None:
-        told = self._told
-        self._states: list[dict[str, list[Floats]]] = [
-            {kind: [np.zeros(shape, np.float32) for _, shape in told.groups] for kind in told.rule.kinds}
-            for _ in range(2)
-        ]
-        self._carry, self._carried = (
-            [np.zeros(shape, np.float32) for _, shape in told.groups] for _ in range(2)
-        )
-        self._frozen = {name: np.zeros(shape, np.float32) for name, shape in told.frozen.items()}
-        self._loss, self._squares = np.zeros(1, np.float32), np.zeros((), np.float32)
-        self._size, self._judged = np.zeros((), np.float32), np.zeros((), np.float32)
-
-    def _data_names(self) -> list[str]:
-        return [str(self._files.portable[key]) for key in ("data", "label")] if self._files.portable else []
-
-    # ---- programs ----------------------------------------------------------------------------
-
-    def _program(self, model: str, sides: list[Any], *, weighted: bool = True) -> Program:
-        path = self._files.path / self._told.models[model]
-        rows = [*self._row_names, self._told.weights] if weighted else self._row_names
-        try:
-            return Program(path, self._threads, rows, sides)
-        except _STEP_ERRORS as problem:
-            raise BundleError(
-                f"the step graph cannot be loaded: {ort.one_line(problem)}",
-                where=str(path),
-                remedy="check it with `edged artifacts verify`",
-            ) from problem
-
-    def _step_sides(self) -> list[tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]:
-        told = self._told
-        return [
-            (
-                {told.step_size: self._size, **self._frozen, **self._named(self._states[side])},
-                {
-                    told.loss: self._loss,
-                    told.squares: self._squares,
-                    **self._named(self._states[1 - side], "new_"),
-                },
-            )
-            for side in range(2)
-        ]
-
-    def _named(self, state: Mapping[str, list[Floats]], prefix: str = "") -> dict[str, Floats]:
-        return {
-            f"{name}.{prefix}{kind}": arrays[i]
-            for kind, arrays in state.items()
-            for i, (name, _) in enumerate(self._told.groups)
-        }
-
-    @cached_property
-    def _with_carry(self) -> Program:
-        """The step with gradients that earlier ones left; loaded when gradients are first accumulated."""
-        carry, carried = self._named({"carry": self._carry}), self._named({"carried": self._carried})
-        return self._program(
-            "carry", [({**takes, **carry}, {**gives, **carried}) for takes, gives in self._step_sides()]
-        )
-
-    @cached_property
-    def _evaluation(self) -> Program:
-        outputs = {self._told.loss: self._judged}
-        sides = [
-            ({**self._frozen, **self._named({"value": state["value"]})}, outputs) for state in self._states
-        ]
-        return self._program("evaluation", sides, weighted=False)
+        self._graphs = Graphs(files, self._told, self._memory, threads, providers)
 
     # ---- training ----------------------------------------------------------------------------
 
@@ -150,28 +94,35 @@ class PortableEngine:
         apply: bool = True,
         careful: bool = True,
         weights: Floats | None = None,
+        teacher: Floats | None = None,
     ) -> Step:
         """One forward and backward pass; with `apply` also the update. See `Engine.step`.
 
         Gradients are always looked at, `careful` or not: the graph sums their squares anyway. `weights`
-        `(n,)` say how much each row counts against the others, 0 for one that is only padding.
+        `(n,)` say how much each row counts against the others, 0 for one that is only padding. `teacher`
+        are the outputs `(n, k)` of a teacher, in the units of the model's own; see `guide`.
 
         Raises
         ------
         TrainingError
-            When the batch is empty or does not fit the graph, or no row has a weight.
+            When the batch is empty or does not fit the graph, no row has a weight, or there are outputs
+            of a teacher without distillation, or the other way round.
         """
         del careful
-        carrying = self._carrying or not apply
-        self._size[...] = self._step_size()
+        memory = self._memory
+        scale = self._prepare()
         try:
-            program = self._with_carry if carrying else self._step
-            self._run(program, x, y, self._weights(len(x), weights))
+            rows = [self._weights(len(x), weights, scale), *self._noise(len(x))]
+            rows += self._taught(teacher, scale)
+            self._run(self._chosen(carrying=self._parts > 0 or not apply), x, y, *rows)
         except TrainingError:
             self._forget_gradients()
-            raise
-        loss = float(self._loss[0])
-        if not math.isfinite(loss) or not math.isfinite(self._squares):
+            if np.isfinite(x).all() and memory.are_finite():
+                raise
+            # The graph failed on numbers that are not finite: the largest of nothing but NaN is nowhere.
+            return Step(math.nan, applied=False)
+        loss = float(memory.loss[0]) / scale
+        if not math.isfinite(loss) or not math.isfinite(memory.squares):
             self._forget_gradients()
             return Step(loss, applied=False)
         if apply:
@@ -180,67 +131,162 @@ class PortableEngine:
             self._keep_gradients()
         return Step(loss, apply)
 
-    def _step_size(self) -> float:
-        rate = rate_at(self._schedule.rate, self._schedule.step)
-        return self._told.rule.step_size(rate, self._updates + 1)
+    def steps(
+        self, batches: Sequence[tuple[Floats, NDArray[np.generic]]], *, careful: bool = True
+    ) -> list[Step]:
+        """One step after the other, together in one run of a graph where that can be. See `Engine.steps`."""
+        done: list[Step] = []
+        while len(done) < len(batches) and (not done or done[-1].applied):
+            rest = batches[len(done) :]
+            chunk = rest[: self._reach(rest)]
+            alone = (self.step(x, y, careful=careful) for x, y in chunk)
+            done += self._together(chunk) or until_refused(alone)
+        return done
 
-    def _weights(self, n: int, weights: Floats | None) -> Floats:
-        """How much of the loss each row is, `(n, 1)`; together 1."""
+    @property
+    def together(self) -> int:
+        """Steps that it is worth to make in one call: `TOGETHER` where the bundle has a graph for them."""
+        return 1 if self._told.many is None else TOGETHER
+
+    def _reach(self, batches: Sequence[tuple[Floats, NDArray[np.generic]]]) -> int:
+        """How many of the batches can go together: all alike, not too large, and the moments in one scale."""
+        if self._told.many is None or self._guide is not None or self._parts:
+            return 1
+        rule, (x, y) = self._told.rule, batches[0]
+        most = rule.period - self._updates % rule.period if rule.scaled else len(batches)
+        most = min(most, max(1, STACKED_BYTES // max(1, x.nbytes + y.nbytes)))
+        for i, (other, label) in enumerate(batches[:most]):
+            if other.shape != x.shape or label.shape != y.shape:
+                return i
+        return min(most, len(batches))
+
+    def _together(self, batches: Sequence[tuple[Floats, NDArray[np.generic]]]) -> list[Step]:
+        """The steps in one run; nothing when they must be made one by one.
+
+        So when one of them was not finite, or the graph failed: nothing has changed then, and the steps
+        one by one show which it was.
+        """
+        if len(batches) < FEWEST:
+            return []
+        rates = [rate_at(self._schedule.rate, self._schedule.step + i) for i in range(len(batches))]
+        try:
+            losses = self._graphs.many.run(self._memory.side, batches, rates, self._updates)
+        except ort.ERRORS:
+            return []
+        if losses is None:
+            return []
+        for _ in batches:
+            self._updates += 1
+            self._schedule.advance()
+        self._memory.accept()
+        self._memory.renew(self._updates)
+        return [Step(loss, applied=True) for loss in losses]
+
+    def _prepare(self) -> float:
+        """Set the scalars of the next update; what its gradients are scaled with."""
+        rule, update = self._told.rule, self._updates + 1
+        values = rule.scalars(rate_at(self._schedule.rate, self._schedule.step), update)
+        for what, scalar in self._memory.scalars.items():
+            scalar[...] = values[what]
+        return rule.scale(update)
+
+    def _chosen(self, *, carrying: bool) -> Program:
+        if self._guide is not None:
+            return self._graphs.guided
+        return self._graphs.carry if carrying else self._graphs.step
+
+    def _taught(self, teacher: Floats | None, scale: float) -> list[Floats | float]:
+        """The rows that only a guided step takes."""
+        if self._guide is None:
+            if teacher is not None:
+                raise self._untaught("there is no distillation that they are for")
+            return []
+        self._guide.prepare(scale)
+        if (teacher is None) == self._guide.teaching:
+            raise self._untaught(
+                "the distillation needs them" if teacher is None else "there is no distillation"
+            )
+        return [0.0 if teacher is None else teacher]
+
+    def _untaught(self, why: str) -> TrainingError:
+        return TrainingError(f"outputs of a teacher: {why}", where="teacher", remedy="see Engine.guide")
+
+    def guide(self, anchor: Anchor | None = None, distillation: Distillation | None = None) -> None:
+        """Pull the following steps to anchor weights and to a teacher. See `Engine.guide`.
+
+        Gradients that were only accumulated stay.
+
+        Raises
+        ------
+        UnavailableError
+            When the bundle has no graph for it.
+        TrainingError
+            When an anchor does not fit the trainable parameters, or a number is out of range.
+        """
+        if anchor is None and distillation is None:
+            self._guide = None
+            return
+        made = self._graphs.guide
+        made.set(anchor, distillation)
+        self._guide = made
+
+    def _noise(self, n: int) -> list[Floats]:
+        noise = self._told.noise
+        return [] if noise is None else [noise_of(noise, n, self._updates, self._parts)]
+
+    def _weights(self, n: int, weights: Floats | None, scale: float) -> Floats | float:
+        """How much of the loss each row is, `(n, 1)` or one number for all; together `scale`."""
         if weights is None:
-            if len(self._uniform) != n:
-                self._uniform = np.full((n, 1), 1 / max(1, n), np.float32)
-            return self._uniform
+            return scale / max(1, n)
         given = np.asarray(weights, np.float64).reshape(-1, 1)
         total = float(given.sum())
         if not (given >= 0).all() or not 0 < total < math.inf:
             raise TrainingError(
                 "the weights of rows must be finite, 0 or more, and not all 0", where="weights"
             )
-        return (given / total).astype(np.float32)
+        return (given * (scale / total)).astype(np.float32)
 
-    def _run(self, program: Program, x: Floats, y: NDArray[np.generic], *rest: Floats) -> None:
+    def _run(self, program: Program, x: Floats, y: NDArray[np.generic], *rest: Floats | float) -> None:
         try:
             rows = x if len(self._row) == 1 else x.reshape(-1, *self._row)
-            program.run(self._side, rows, y, *rest)
-        except _STEP_ERRORS as problem:
+            program.run(self._memory.side, rows, y, *rest)
+        except RUN_ERRORS as problem:
             batch = f"input {x.dtype}{list(x.shape)}, label {y.dtype}{list(y.shape)}"
             raise TrainingError(
                 f"the training graph refuses a batch ({batch}): {ort.one_line(problem)}",
-                where=str(self._files.path / self._told.models["step"]),
+                where=str(self._graphs.path("step")),
                 remedy="the shapes and types it takes are in bundle.json",
             ) from problem
 
     def _accept(self) -> None:
-        self._side = 1 - self._side
+        self._memory.accept()
         self._updates += 1
+        self._memory.renew(self._updates)
         self._schedule.advance()
         self._forget_gradients()
 
     def _keep_gradients(self) -> None:
-        self._carrying = True
-        for mine, new in zip(self._carry, self._carried, strict=True):
-            mine[...] = new
+        self._parts += 1
+        self._memory.keep_gradients()
 
     def _forget_gradients(self) -> None:
-        if self._carrying:
-            self._carrying = False
-            for gradient in self._carry:
-                gradient.fill(0)
+        if self._parts:
+            self._parts = 0
+            self._memory.forget_gradients()
 
     def evaluate(self, x: Floats, y: NDArray[np.generic]) -> float:
         """Loss without any update; raises TrainingError when the batch does not fit."""
-        self._run(self._evaluation, x, y)
-        return float(self._judged)
+        self._run(self._graphs.evaluation, x, y)
+        return float(self._memory.judged)
 
     def check(self) -> None:
         """Raise NonFiniteError when a parameter, trainable or frozen, is NaN or infinite."""
-        values = [*self._states[self._side]["value"], *self._frozen.values()]
-        if all(np.isfinite(value).all() for value in values):
+        if self._memory.are_finite():
             return
         bad = [name for name, value in self.parameters().items() if not np.isfinite(value).all()]
         raise NonFiniteError(
             f"weights are no longer finite: {', '.join(bad[:3])}",
-            where=str(self._files.path / self._told.models["step"]),
+            where=str(self._graphs.path("step")),
             remedy="lower training.learning_rate, or look for samples far outside the usual range",
         )
 
@@ -248,12 +294,7 @@ class PortableEngine:
 
     def parameters(self) -> dict[str, Floats]:
         """Copies of all parameters by name, trainable and frozen."""
-        return {name: self._view(name).copy() for name in self._told.shapes}
-
-    def _view(self, name: str, kind: str = "value") -> Floats:
-        if name in self._frozen:
-            return self._frozen[name]
-        return self._told.places[name].of(self._states[self._side][kind])
+        return {name: self._memory.view(name).copy() for name in self._told.shapes}
 
     def set_parameters(self, values: Mapping[str, Floats]) -> None:
         """Overwrite the named parameters; all are checked before the first is changed.
@@ -276,7 +317,7 @@ class PortableEngine:
 
     def _put_all(self, values: Mapping[str, Floats], kind: str = "value") -> None:
         for name, value in values.items():
-            self._view(name, kind)[...] = value
+            self._memory.view(name, kind)[...] = value
 
     # ---- files -------------------------------------------------------------------------------
 
@@ -290,7 +331,10 @@ class PortableEngine:
         moments = self._told.rule.kinds[1:]
         saved = Saved(
             self.parameters(),
-            {kind: {name: self._view(name, kind).copy() for name in self._told.places} for kind in moments},
+            {
+                kind: {name: self._memory.view(name, kind).copy() for name in self._told.places}
+                for kind in moments
+            },
             self._updates,
         )
         position = {"rate": asdict(self._schedule.rate), "step": self._schedule.step}

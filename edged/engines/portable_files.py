@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edged.engines.portable_rule import Rule
 from edged.errors import BundleError, CorruptError, UnavailableError
 
 if TYPE_CHECKING:
@@ -77,47 +79,50 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Rule:
-    """The optimizer: what it keeps of a group, and its constants."""
+class Noise:
+    """The input that takes uniform random numbers: its name, how many a row, what they are drawn from."""
 
     name: str
-    kinds: tuple[str, ...]
-    alpha: float
-    beta: float
-    correct_bias: bool
+    width: int
+    seed: int
 
-    def step_size(self, rate: float, update: int) -> float:
-        """What the graph multiplies an update with, `update` counted from 1.
 
-        For AdamW it holds the bias corrections, and (1 − β₁)/√(1 − β₂) because the graph keeps the
-        moments without these factors.
-        """
-        if self.name != "adamw":
-            return rate
-        size = rate * (1 - self.alpha) / math.sqrt(1 - self.beta)
-        if self.correct_bias:
-            size *= math.sqrt(1 - self.beta**update) / (1 - self.alpha**update)
-        return size
+@dataclass(frozen=True)
+class Guidance:
+    """Inputs of the guided step: for the teacher's outputs and scalars; whether there is a temperature."""
 
-    def factors(self) -> tuple[float, ...]:
-        """What the kept moments must be multiplied with to be the usual ones."""
-        return (1 - self.alpha, 1 - self.beta)[: len(self.kinds) - 1]
+    teacher: str
+    scalars: dict[str, str]
+    soft: bool
 
 
 @dataclass(frozen=True)
 class Description:
-    """The step graph: names of its tensors, layout of the state, constants of the optimizer."""
+    """The step graph: names of its tensors, layout of the state, constants of the optimizer.
+
+    `scalars` are the inputs for what changes from update to update, `remembered` frozen parameters which
+    a step gives new values and the outputs that hold them.
+    `direct` says that joined parameters are inputs of their own besides the state that holds them.
+    `parts` are, for every group, names and shapes of the tensors in the graph that together are its own.
+    `many` is what the names of the graph of many steps begin with.
+    """
 
     models: dict[str, str]
     loss: str
     squares: str
     weights: str
-    step_size: str
+    scalars: dict[str, str]
     rule: Rule
     groups: tuple[tuple[str, tuple[int, ...]], ...]
     places: dict[str, Place]
     frozen: dict[str, tuple[int, ...]]
     offsets: dict[str, int]
+    noise: Noise | None = None
+    remembered: dict[str, str] = field(default_factory=dict)
+    direct: bool = False
+    guidance: Guidance | None = None
+    many: str | None = None
+    parts: tuple[tuple[tuple[str, tuple[int, ...]], ...], ...] = ()
 
     @classmethod
     def of(cls, files: PortableFiles) -> Description:
@@ -150,6 +155,14 @@ class Description:
             ) from problem
 
     @property
+    def joined(self) -> set[int]:
+        """Groups whose parameters are inputs of their own."""
+        if not self.direct:
+            return set()
+        counts = Counter(place.group for place in self.places.values())
+        return {group for group, parts in enumerate(self.parts) if counts[group] > 1 or len(parts) > 1}
+
+    @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of all parameters, trainable and frozen."""
         return {name: place.shape for name, place in self.places.items()} | self.frozen
@@ -162,22 +175,53 @@ def _parse(data: Mapping[str, Any]) -> Description:
         for item in group["parameters"]:
             places[item["name"]] = Place(i, start, tuple(item["shape"]))
             start += math.prod(item["shape"])
-    optimizer = data["optimizer"]
     return Description(
-        models={key: str(data["models"][key]) for key in ("step", "carry", "evaluation")},
-        **{key: str(data[key]) for key in ("loss", "squares", "weights", "step_size")},
-        rule=Rule(
-            optimizer["name"],
-            tuple(optimizer["kinds"]),
-            float(optimizer["alpha"]),
-            float(optimizer["beta"]),
-            bool(optimizer["correct_bias"]),
-        ),
+        models=_models(data["models"]),
+        **{key: str(data[key]) for key in ("loss", "squares", "weights")},
+        scalars=_scalars(data),
+        rule=Rule.of(data["optimizer"]),
         groups=tuple((group["name"], tuple(group["shape"])) for group in data["groups"]),
         places=places,
         frozen={item["name"]: tuple(item["shape"]) for item in data["frozen"]},
         offsets={str(name): int(offset) for name, offset in data["offsets"].items()},
+        noise=_noise(data.get("noise")),
+        remembered={str(name): str(output) for name, output in data.get("remembered", {}).items()},
+        direct=bool(data.get("direct", False)),
+        guidance=_guidance(data.get("guidance")),
+        many=data.get("many"),
+        parts=tuple(_parts(group) for group in data["groups"]),
     )
+
+
+def _guidance(data: Mapping[str, Any] | None) -> Guidance | None:
+    if data is None:
+        return None
+    named = {str(what): str(name) for what, name in data["scalars"].items()}
+    return Guidance(str(data["teacher"]), named, bool(data["soft"]))
+
+
+def _parts(group: Mapping[str, Any]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    # In descriptions written before there were parts a group is one.
+    parts = group.get("parts", [group])
+    return tuple((str(part["name"]), tuple(part["shape"])) for part in parts)
+
+
+def _models(data: Mapping[str, Any]) -> dict[str, str]:
+    needed = {key: str(data[key]) for key in ("step", "carry", "evaluation")}
+    return needed | {str(key): str(name) for key, name in data.items()}
+
+
+def _scalars(data: Mapping[str, Any]) -> dict[str, str]:
+    # Descriptions written when the step size was the only one have no such entry.
+    named = data.get("scalars", {"size": data["step_size"]})
+    return {str(what): str(name) for what, name in named.items()}
+
+
+def _noise(data: Mapping[str, Any] | None) -> Noise | None:
+    # Descriptions written before there was noise have no such entry.
+    if data is None or not data["width"]:
+        return None
+    return Noise(str(data["name"]), int(data["width"]), int(data.get("seed", 0)))
 
 
 class BaseModel:

@@ -76,7 +76,7 @@ def _from_native(path: Path, told: Description) -> Saved:
     except training_checkpoint.FormatError as problem:
         raise CorruptError(f"is damaged: {problem}", where=str(path)) from problem
     moments: dict[str, dict[str, Floats]] = {}
-    for i, (kind, factor) in enumerate(zip(told.rule.kinds[1:], told.rule.factors(), strict=True)):
+    for i, (kind, factor) in enumerate(zip(told.rule.kinds[1:], told.rule.factors(found.step), strict=True)):
         moments[kind] = {
             name: (kept[i] / factor).astype(np.float32)
             for name, kept in found.moments.items()
@@ -102,7 +102,7 @@ def _check(values: Mapping[str, Floats], shapes: Mapping[str, tuple[int, ...]], 
 
 
 def _to_native(saved: Saved, told: Description) -> TrainingCheckpoint:
-    kept = list(zip(saved.moments.values(), told.rule.factors(), strict=True))
+    kept = list(zip(saved.moments.values(), told.rule.factors(saved.updates), strict=True))
     return TrainingCheckpoint(
         trainable={name: saved.parameters[name] for name in told.places},
         frozen={name: saved.parameters[name] for name in told.frozen},

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.engines import ort
+from edged.engines.providers import CPU
 from edged.engines.runtime import onnxruntime
 
 if TYPE_CHECKING:
@@ -33,9 +34,13 @@ class Program:
         Names of the inputs that come anew with every run, batch axis first.
     sides
         Inputs and outputs that stay where they are, side by side; arrays are written in place.
+    providers
+        Execution providers, the preferred one first.
 
     Raises
     ------
+    UnavailableError
+        When this machine cannot use one of the providers.
     ort.ERRORS
         When the graph cannot be loaded or bound.
     ValueError
@@ -43,9 +48,14 @@ class Program:
     """
 
     def __init__(
-        self, path: Path, threads: int, rows: Sequence[str], sides: Sequence[tuple[Arrays, Arrays]]
+        self,
+        path: Path,
+        threads: int,
+        rows: Sequence[str],
+        sides: Sequence[tuple[Arrays, Arrays]],
+        providers: Sequence[str] = CPU,
     ) -> None:
-        self._session = ort.session(str(path), threads)
+        self._session = ort.session(str(path), threads, providers)
         inputs = {item.name: item for item in self._session.get_inputs()}
         if missing := [name for name in rows if name not in inputs]:
             raise ValueError(f"the graph has no input {missing[0]!r}")
@@ -54,9 +64,7 @@ class Program:
         self._sides = [self._bound(*side) for side in sides]
         self._kept: dict[int, tuple[list[np.ndarray], list[Any]]] = {}
         self._size = -1
-        self._buffers: list[np.ndarray] = []
-        self._shapes: list[tuple[int, ...]] = []
-        self._dtypes = [np.dtype(dtype) for _, dtype in self._rows.values()]
+        self._wanted: list[tuple[np.ndarray, tuple[int, ...], np.dtype[Any]]] = []
 
     def _bound(self, inputs: Arrays, outputs: Arrays) -> Any:
         # The runtime notices a wrong name only when it runs.
@@ -79,8 +87,8 @@ class Program:
             self._values[key] = (onnxruntime.OrtValue.ortvalue_from_numpy(array), array)
         return self._values[key][0]
 
-    def run(self, side: int, *rows: np.ndarray) -> None:
-        """Run on one side with these rows, in the order of the names.
+    def run(self, side: int, first: np.ndarray, *rest: np.ndarray | float) -> None:
+        """Run on one side with these rows, in the order of the names; a number stands for all of them.
 
         Raises
         ------
@@ -89,9 +97,12 @@ class Program:
         ort.ERRORS
             When the graph fails on them.
         """
-        if len(rows[0]) != self._size:
-            self._resize(len(rows[0]))
-        for buffer, shape, dtype, values in zip(self._buffers, self._shapes, self._dtypes, rows, strict=True):
+        if len(first) != self._size:
+            self._resize(len(first))
+        for (buffer, shape, dtype), values in zip(self._wanted, (first, *rest), strict=True):
+            if isinstance(values, float):
+                buffer.fill(values)
+                continue
             if values.shape != shape or values.dtype != dtype:
                 raise ValueError(f"expected {dtype}{list(shape)}, got {values.dtype}{list(values.shape)}")
             buffer[...] = values
@@ -103,11 +114,11 @@ class Program:
         if size not in self._kept:
             if len(self._kept) == _KEPT:
                 del self._kept[next(iter(self._kept))]
-            buffers = [np.zeros((size, *shape), dtype) for shape, dtype in self._rows.values()]
-            self._kept[size] = buffers, [onnxruntime.OrtValue.ortvalue_from_numpy(b) for b in buffers]
-        self._buffers, values = self._kept[size]
+            made = [np.zeros((size, *shape), dtype) for shape, dtype in self._rows.values()]
+            self._kept[size] = made, [onnxruntime.OrtValue.ortvalue_from_numpy(each) for each in made]
+        buffers, values = self._kept[size]
         for binding in self._sides:
             for name, value in zip(self._rows, values, strict=True):
                 binding.bind_ortvalue_input(name, value)
-        self._shapes = [buffer.shape for buffer in self._buffers]
+        self._wanted = [(each, each.shape, each.dtype) for each in buffers]
         self._size = size

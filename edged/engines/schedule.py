@@ -1,4 +1,4 @@
-"""Learning rate by step, as a pure function of the position in the run."""
+"""Learning rate by step, as a pure function of the position in the run; and the end of a row of steps."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from edged.domain.protocols import LearningRate
+    from collections.abc import Iterable
+
+    from edged.domain.protocols import LearningRate, Step
 
 
 def rate_at(rate: LearningRate, step: int) -> float:
@@ -23,6 +25,16 @@ def rate_at(rate: LearningRate, step: int) -> float:
     if rate.total == 0:
         return rate.initial
     return rate.initial * (max(0, rate.total - step) / max(1, rate.total - rate.warmup))
+
+
+def until_refused(steps: Iterable[Step]) -> list[Step]:
+    """The steps up to the first that changed nothing, which is the last one then."""
+    done: list[Step] = []
+    for step in steps:
+        done.append(step)
+        if not step.applied:
+            break
+    return done
 
 
 @dataclass

@@ -13,6 +13,7 @@ from edged.artifacts.templates import mlp
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from edged.domain.protocols import Engine, LearningRate
     from edged.storage.bundles import Bundle
 
 
@@ -30,3 +31,29 @@ def batches(n: int, rows: int = 32, seed: int = 0) -> list[tuple[np.ndarray, np.
         x = rng.standard_normal((rows, 5)).astype(np.float32)
         made.append((x, np.digitize(x @ [1, -1, 0.5, 0, 0], [-0.5, 0.5]).astype(np.int64)))
     return made
+
+
+def overflowing(engine: Engine) -> tuple[np.ndarray, np.ndarray]:
+    """A batch whose loss is finite while the gradients of the first layer overflow."""
+    parameters = engine.parameters()
+    engine.set_parameters(
+        {
+            "layer1.weight": np.full_like(parameters["layer1.weight"], 1e-30),
+            "layer2.weight": np.array([[3e38], [-3e38], [0]], np.float32).repeat(16, 1) * np.float32(0.1),
+        }
+    )
+    x, y = batches(1)[0]
+    return np.abs(x) * np.float32(1e8), y
+
+
+def halfway(engine: Engine, rate: LearningRate, saved: Path) -> Engine:
+    """Ten steps, saved; and the same engine after ten more."""
+    engine.begin(rate)
+    engine.set_parameters({"input.mean": np.full(5, 0.1, np.float32)})
+    for batch in batches(20)[:10]:
+        engine.step(*batch)
+    saved.mkdir()
+    engine.save(saved)
+    for batch in batches(20)[10:]:
+        engine.step(*batch)
+    return engine

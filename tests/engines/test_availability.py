@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from edged.engines import open_engine, training_api
+from edged.engines import candidates, open_engine, training_api, usual_engine
+from edged.engines.providers import CPU
+from edged.engines.runtime import onnxruntime
 from edged.errors import ConfigError, UnavailableError
 from edged.storage.bundles import Bundle, Tensor
 
@@ -76,6 +78,29 @@ def test_a_bundle_for_the_portable_engine_alone_is_not_opened_by_the_native_one(
 def test_an_unknown_engine_is_a_mistake_in_the_configuration() -> None:
     with pytest.raises(ConfigError, match="there is no engine 'torch'"):
         open_engine("torch", BUNDLE)
+
+
+def test_a_provider_that_this_build_has_not_is_a_mistake_in_the_configuration() -> None:
+    with pytest.raises(ConfigError) as refused:
+        open_engine("portable", BUNDLE, providers=["TensorrtExecutionProvider", "CPUExecutionProvider"])
+    assert refused.value.where == "training.provider"
+    assert "no TensorrtExecutionProvider" in refused.value.what
+    assert "CPUExecutionProvider" in refused.value.remedy
+
+
+def test_the_native_engine_takes_no_other_provider_than_the_cpu() -> None:
+    for other in {*onnxruntime.get_available_providers()} - {*CPU}:
+        with pytest.raises(ConfigError, match=f"the native engine has no {other}"):
+            open_engine("native", BUNDLE, providers=[other])
+    assert candidates(BUNDLE, ["CUDAExecutionProvider"]) == ()
+
+
+def test_without_timing_the_reason_names_what_is_missing() -> None:
+    assert usual_engine(replace(BUNDLE, engines=("portable",)), ["XExecutionProvider"]) == (
+        "portable",
+        "native has no XExecutionProvider",
+    )
+    assert "--engine both" in usual_engine(BUNDLE)[1]
 
 
 if training_api.available():

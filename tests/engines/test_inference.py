@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 
 from edged.artifacts.templates import mlp
 from edged.engines.inference import InferenceModel
-from edged.errors import ModelError
+from edged.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,6 +24,12 @@ def saved(path: Path, model: onnx.ModelProto) -> Path:
 @pytest.fixture
 def served(tmp_path: Path) -> InferenceModel:
     return InferenceModel(saved(tmp_path / "m.onnx", mlp(4, 3)))
+
+
+def test_a_provider_that_this_build_has_not_is_refused_instead_of_the_cpu_taken(tmp_path: Path) -> None:
+    path = saved(tmp_path / "m.onnx", mlp(4, 3))
+    with pytest.raises(ConfigError, match=r"serving\.provider: this onnxruntime has no Tensorrt"):
+        InferenceModel(path, providers=["TensorrtExecutionProvider"])
 
 
 def windows() -> onnx.ModelProto:
@@ -114,3 +120,31 @@ def test_threads_may_share_a_model(served: InferenceModel) -> None:
         thread.join(30)
     assert len(results) == 800
     assert all(results)
+
+
+def test_loading_and_warming_up_pause_between_their_steps(tmp_path: Path) -> None:
+    path = saved(tmp_path / "m.onnx", mlp(4, 3))
+    go_on, passed = threading.Semaphore(0), threading.Semaphore(0)
+
+    def breathe() -> None:
+        passed.release()
+        assert go_on.acquire(timeout=10)
+
+    loaded: list[InferenceModel] = []
+
+    def load() -> None:
+        loaded.append(InferenceModel(path, breathe=breathe))
+        loaded[0].warm_up((1, 32))
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    assert passed.acquire(timeout=10)
+    assert not loaded, "read, but not yet prepared"
+    go_on.release()
+    for _ in range(2):  # before each of the two sizes
+        assert passed.acquire(timeout=10)
+        assert loaded
+        go_on.release()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert loaded[0].predict(np.zeros((2, 4), np.float32)).shape == (2, 3)

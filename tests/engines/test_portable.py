@@ -14,11 +14,11 @@ import pytest
 from edged.artifacts.build import build
 from edged.artifacts.standardise import Statistics
 from edged.artifacts.templates import autoencoder, mlp
-from edged.domain.protocols import LearningRate
+from edged.domain.protocols import Anchor, LearningRate
 from edged.engines import open_engine, reason_for
 from edged.engines.inference import InferenceModel
 from edged.engines.portable import PortableEngine
-from edged.errors import BundleError, CorruptError, EdgedError, TrainingError, UnavailableError
+from edged.errors import BundleError, ConfigError, CorruptError, EdgedError, TrainingError, UnavailableError
 from edged.storage.bundles import Bundle, seal
 from tests.engines.bundles import batches, classifier
 
@@ -108,6 +108,24 @@ def test_large_parameters_are_kept_apart_from_small_ones(tmp_path: Path) -> None
     assert train_alike(bundle, 200, rate=0.002)[200] < 1e-4
 
 
+def test_very_large_parameters_are_updated_in_parts(tmp_path: Path) -> None:
+    bundle = build(mlp(5, 3, (260, 256)), tmp_path / "b", loss="cross_entropy")
+    assert bundle.portable is not None
+    assert [len(group["parts"]) for group in bundle.portable["groups"]] == [1, 3]
+    assert train_alike(bundle, 20, rate=0.001)[10] < 1e-4
+    native, portable = (open_engine(name, bundle) for name in ("native", "portable"))
+    batch = labelled("cross_entropy", 16)
+    for engine in (native, portable):
+        engine.step(*batch, apply=False)
+        engine.step(*batch)
+    assert apart(portable, native) < 1e-5
+    assert portable.evaluate(*batch) == pytest.approx(native.evaluate(*batch), rel=1e-5)
+    away = portable.parameters()["layer2.weight"] - 1
+    portable.guide(Anchor({"layer2.weight": np.ones((256, 260), np.float32)}, 0.1))
+    pulled = native.evaluate(*batch) + 0.5 * 0.1 * float((away**2).sum())
+    assert portable.step(*batch).loss == pytest.approx(pulled, rel=1e-4)
+
+
 def test_two_threads_come_to_the_same(tmp_path: Path) -> None:
     bundle = classifier(tmp_path / "b")
     one, two = PortableEngine(bundle, threads=1), PortableEngine(bundle, threads=2)
@@ -115,6 +133,13 @@ def test_two_threads_come_to_the_same(tmp_path: Path) -> None:
         one.step(*batch)
         two.step(*batch)
     assert apart(one, two) < 1e-5
+
+
+def test_a_provider_that_is_not_there_is_one_clear_line(tmp_path: Path) -> None:
+    bundle = classifier(tmp_path / "b")
+    with pytest.raises(ConfigError, match=r"no TensorrtExecutionProvider .*it has .*CPUExec"):
+        PortableEngine(bundle, providers=["TensorrtExecutionProvider"])
+    assert PortableEngine(bundle, providers=["CPUExecutionProvider"]).step(*batches(1)[0]).applied
 
 
 # ---- weights of rows ---------------------------------------------------------------------------
@@ -184,7 +209,7 @@ import sys
 from pathlib import Path
 for name in ("onnx", "onnxruntime.training", "onnxruntime.training.api", "torch"):
     sys.modules[name] = None
-from edged.domain.protocols import LearningRate
+from edged.domain.protocols import Anchor, LearningRate
 from edged.engines.portable import PortableEngine
 from edged.storage.bundles import Bundle
 import numpy as np

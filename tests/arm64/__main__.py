@@ -1,0 +1,102 @@
+"""`python -m tests.arm64 WHEELS CACHE`: train on emulated ARM64, and compare with this machine.
+
+Bundles and the native engine's losses are recorded here; the system, the wheel and everything it asks for are
+installed under CACHE with plain pip, from wheels alone; then the same tests run there on what was recorded.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from edged.errors import EdgedError
+from tests.arm64.root import Root, check_machine, emulation
+
+PROJECT = Path(__file__).resolve().parents[2]
+# The demo lives by the clock, which emulation cannot keep up with; the newest runtime is the one installed.
+SELECTED = {
+    "tests/stock": "newest and not demo",
+    # A NaN among tokens becomes token 0 there: Cast saturates, where x86-64 gives the lowest integer.
+    "tests/engines/test_contract.py": "not native and not (nan and (transformer or embedding_bag))",
+    "tests/engines/test_misuse.py": "not native",
+}
+PLUGIN = ["-p", "tests.arm64.builds", "-q", "-o", "timeout=900"]
+
+
+def say(what: str) -> None:
+    """One line with the time."""
+    sys.stderr.write(f"{time.strftime('%H:%M:%S')} {what}\n")
+
+
+def record(folder: Path) -> None:
+    """Run the selected tests here and keep what the other machine cannot make."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for path, words in SELECTED.items():
+        command = [sys.executable, "-m", "pytest", *PLUGIN, path, "-k", words]
+        subprocess.run(command, cwd=PROJECT, env=os.environ | {"EDGED_TEST_RECORD": str(folder)}, check=True)
+
+
+def install(root: Root, wheel: Path) -> None:
+    """The wheel with all that it asks for, and pytest; only the wheel anew when the rest is there."""
+    pip = [
+        "/opt/edged/bin/python",
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "install",
+        "-q",
+        "--only-binary=:all:",
+    ]
+    certificates = {"PIP_CERT": "/etc/ssl/certs/ca-certificates.crt"}
+    if not (root.path / "opt/edged/bin/pytest").exists():
+        root.run("python3", "-m", "venv", "--clear", "/opt/edged")
+    shutil.copy(wheel, root.shared)
+    root.run(*pip, f"/mnt/{wheel.name}", "pytest", "pytest-timeout", variables=certificates)
+    root.run(*pip, "--no-deps", "--force-reinstall", f"/mnt/{wheel.name}")
+    root.run("sh", "-c", "/opt/edged/bin/python -m pip freeze >/opt/edged/requirements.txt")
+
+
+def replay(root: Root) -> None:
+    """Run the selected tests inside."""
+    shutil.rmtree(root.shared / "tests", ignore_errors=True)
+    shutil.copytree(PROJECT / "tests", root.shared / "tests", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(PROJECT / "pyproject.toml", root.shared)
+    variables = {
+        "EDGED_TEST_REPLAY": "/mnt/builds",
+        "EDGED_STOCK_NEWEST": "/opt/edged",
+        "EDGED_TEST_PATIENCE": "6",
+    }
+    pytest = ["/opt/edged/bin/python", "-m", "pytest", *PLUGIN, "--durations=5"]
+    for path, words in SELECTED.items():
+        root.run(*pytest, path, "-k", words, variables=variables)
+
+
+def main(wheels: Path, cache: Path) -> None:
+    """All of it."""
+    check_machine()
+    root = Root(cache / "root", cache / "shared")
+    root.shared.mkdir(parents=True, exist_ok=True)
+    say("recording on this machine")
+    record(root.shared / "builds")
+    with emulation():
+        say("installing Debian for ARM64")
+        root.make()
+        say("installing edged from aarch64 wheels")
+        install(root, next(wheels.glob("edged-*.whl")))
+        say("testing on ARM64")
+        replay(root)
+    say("done")
+
+
+if __name__ == "__main__":
+    # What was changed is undone then too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("test-arm64: terminated"))
+    try:
+        main(Path(sys.argv[1]), Path(sys.argv[2]))
+    except (EdgedError, subprocess.CalledProcessError) as problem:
+        sys.exit(f"test-arm64: {problem}")

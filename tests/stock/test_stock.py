@@ -1,0 +1,145 @@
+"""Everything a device does, where no training package is: the oldest and the newest stock onnxruntime."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from tests.commands import two_classes, write_config
+from tests.device import running
+from tests.stock.bundles import check, learned
+from tests.stock.environments import Environment, StockDevice
+from tests.streams import generated
+
+if TYPE_CHECKING:
+    from edged.demo.broker import Mosquitto as Broker
+
+pytestmark = pytest.mark.slow
+
+STREAM = {"features": 8, "classes": 2}
+WHAT_RUNS = """
+import edged
+from edged.engines.runtime import onnxruntime
+print(edged.__file__, onnxruntime.__version__)
+"""
+
+
+def test_what_runs_is_the_wheel_on_a_runtime_that_cannot_train(stock: Environment, tmp_path: Path) -> None:
+    answer = stock.run("python", "-c", WHAT_RUNS, folder=tmp_path)
+    assert answer.code == 0, answer.err
+    where, version = answer.out.split()
+    assert Path(where).is_relative_to(stock.home)
+    assert f"onnxruntime=={version}" in (stock.home / "requirements.txt").read_text().split()
+    packages = next(stock.home.glob("lib/python3*/site-packages"))
+    assert [p.name for p in packages.glob("onnxruntime*.dist-info")] == [f"onnxruntime-{version}.dist-info"]
+    assert not (packages / "onnxruntime" / "training" / "api").exists()
+
+
+def test_imports_that_these_tests_forbid_are_found_out_even_when_caught(tmp_path: Path) -> None:
+    stock = Environment.find("newest", tmp_path / "record")
+    program = """
+import subprocess, sys
+try:
+    import onnxruntime.training
+except ImportError:
+    subprocess.run([sys.executable, "-c", "import onnx"])
+"""
+    assert "onnx is not for devices" in stock.run("python", "-c", program, folder=tmp_path).err
+    assert stock.record.read_text().split() == ["onnxruntime.training", "onnx"]
+
+
+def test_the_doctor_finds_the_portable_engine(
+    stock: Environment, broker: Broker, bundle: Path, tmp_path: Path
+) -> None:
+    config = write_config(
+        tmp_path, STREAM, mqtt={"host": "127.0.0.1", "port": broker.port}, model={"bundle": str(bundle)},
+        storage={"max_bytes": "1MiB"},
+    )  # fmt: skip
+    answer = stock.run("edged", "doctor", config, "--json", folder=tmp_path)
+    findings = {f["what"]: f for f in answer.json}
+    assert {f["level"] for f in findings.values()} == {"ok"}, answer.out
+    assert findings["engine"]["result"] == "portable (native is not installed here)"
+
+
+def test_the_native_engine_is_refused_with_what_to_do(
+    stock: Environment, bundle: Path, tmp_path: Path
+) -> None:
+    config = write_config(tmp_path, STREAM, model={"bundle": str(bundle)}, training={"engine": "native"})
+    answer = stock.run("edged", "doctor", config, "--json", folder=tmp_path)
+    found = next(f for f in answer.json if f["what"] == "engine")
+    assert (answer.code, found["level"]) == (1, "error")
+    assert "this onnxruntime cannot train" in found["result"]
+
+
+def test_the_daemon_trains_promotes_and_goes_on_predicting(
+    stock: Environment, broker: Broker, bundle: Path, tmp_path: Path
+) -> None:
+    x, y = two_classes(900, 8)
+    stream = STREAM | {"task": "classify", "label": "y", "id": "id"}
+    device = StockDevice(
+        stock, tmp_path, broker.port, stream, model={"bundle": str(bundle)},
+        serving={"qos": 1}, training={"every": None, "min_new_samples": 100_000, "cooldown": "0s"},
+    )  # fmt: skip
+    with running(device, broker.port) as listener:
+
+        def publish(start: int, end: int) -> None:
+            for i in range(start, end):
+                listener.send("sensors/a", {"id": str(i), "x": x[i].tolist(), "y": int(y[i])})
+            listener.wait(lambda: len(listener.messages["predictions"]) >= end)
+
+        publish(0, 600)
+        assert listener.request("train", steps=200)["status"] == "ok"
+        listener.wait(lambda: listener.events("training_finished"), 60)
+        finished = listener.events("training_finished")[0]
+        assert (finished["outcome"], finished["engine"]) == ("done", "portable"), device.log.read_text()
+        listener.wait(lambda: listener.events("model_promoted"))
+        publish(600, 900)
+        predictions = listener.messages["predictions"]
+    assert sorted(int(p["id"]) for p in predictions) == list(range(900)), "each exactly once"
+    promoted = listener.events("model_promoted")[0]["version"]
+    after = [p for p in predictions if p["model"] == promoted]
+    assert len(after) >= 300
+    right = np.mean([p["label"] == str(y[int(p["id"])]) for p in after])
+    assert right > 0.9
+
+
+def test_a_recorded_stream_is_evaluated(stock: Environment, bundle: Path, tmp_path: Path) -> None:
+    x, y = generated(4000)
+    np.savez(tmp_path / "stream.npz", X=x, y=y)
+    config = write_config(tmp_path, STREAM, model={"bundle": str(bundle)}, training={"engine": "auto"})
+    answer = stock.run("edged", "evaluate", config, "--data", "stream.npz", "--json", folder=tmp_path)
+    assert answer.code == 0, answer.err
+    report = answer.json
+    assert report["engine"] == "portable"
+    assert report["trainings"] > 0
+    assert report["metric"]["accuracy"] > report["frozen"]["accuracy"]
+
+
+def test_the_demo_runs_from_a_prepared_bundle(stock: Environment, demo_bundle: Path, tmp_path: Path) -> None:
+    answer = stock.run("edged", "demo", "--seconds", 10, "--bundle", demo_bundle, "--json", folder=tmp_path)
+    assert answer.code == 0, answer.err
+    summary = answer.json
+    assert summary["engine"] == "portable"
+    assert summary["predictions"] == summary["samples"] > 0
+    assert summary["swaps"] >= 1
+
+
+def test_the_demo_without_a_bundle_says_how_to_prepare_one(stock: Environment, tmp_path: Path) -> None:
+    answer = stock.run("edged", "demo", "--json", folder=tmp_path)
+    assert answer.code == 4
+    assert "`edged demo --bundle bundle`" in answer.problem
+
+
+def test_losses_of_200_steps_are_those_of_the_native_engine(
+    stock: Environment, compared: tuple[Path, dict[str, list[float]]], tmp_path: Path
+) -> None:
+    folder, expected = compared
+    assert learned(expected)
+    program = Path(__file__).with_name("losses.py")
+    answer = stock.run("python", program, folder, folder=tmp_path)
+    assert answer.code == 0, answer.err
+    check(json.loads(answer.out), expected)

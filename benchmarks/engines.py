@@ -1,153 +1,349 @@
-"""Time of a training step: both engines' loops and the bare training API's, on the same batches.
+"""Time and memory of a training step: both engines' loops, the bare training API's, and PyTorch's.
 
-`python benchmarks/engines.py --json` prints one object with `rows`; times are medians over repeats
-in which the loops take turns, in microseconds per step. `--out FILE` also writes it to a file.
+Loops take turns on the same batches in one run, so a ratio means more than a time. `ratio` is native to
+portable (above 1 the portable engine is faster), `together_ratio` the same where the portable engine gets
+several steps in one call, as a training run gives them; `torch_ratio` is PyTorch's eager step to the
+portable engine's, `native_to_bare` the bare API's to the native engine's. Times are medians over the
+turns, in microseconds per step. Memory is the peak of the resident set, the whole of it and its growth
+over what it is after the imports, each engine in a process of its own, one thread, portable to native.
+
+`python benchmarks/engines.py [--torch PYTHON] [--models mlp,lstm] [--seconds S] [--json] [--out FILE]`
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import platform
-import shlex
+import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import cycle, islice
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from models import MODELS, Model
+from output import Row, finish, options
 
 from edged.artifacts.build import build
-from edged.artifacts.standardise import Statistics
-from edged.artifacts.templates import mlp
 from edged.domain.protocols import LearningRate
 from edged.engines import open_engine, ort, training_api
 from edged.engines.runtime import onnxruntime
+from edged.errors import EdgedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    import argparse
 
     from edged.storage.bundles import Bundle
 
-INPUTS, HIDDEN, CLASSES = 64, (128, 64), 6
-BATCHES = 50
-# Rows in a batch, threads and optimizer of each case.
-CASES = [
-    (1, 1, "adamw"),
-    (16, 1, "adamw"),
-    (32, 1, "adamw"),
-    (64, 1, "adamw"),
-    (128, 1, "adamw"),
-    (256, 1, "adamw"),
-    (32, 1, "sgd"),
-    (32, 2, "adamw"),
-]
+HERE = Path(__file__).parent
+ENGINES = ("native", "portable")
+BATCHES, THREADS = (1, 16, 64, 256), (1, 2)
+# Further cases of the dense network: rows in a batch, threads, optimizer.
+MORE = [(32, 1, "adamw"), (128, 1, "adamw"), (32, 1, "sgd"), (32, 2, "adamw")]
+MEMORY = (
+    "native_growth_mb",
+    "portable_growth_mb",
+    "growth_ratio",
+    "native_peak_mb",
+    "portable_peak_mb",
+    "peak_ratio",
+)
+TURN, STEPS, LEAST_TURNS = 0.05, (2, 64), 5
 
 Data = list[tuple[np.ndarray, np.ndarray]]
+# Takes a number of steps and returns the seconds they took.
+Loop = Callable[[int], float]
 
 
-def made_batches(rows: int) -> Data:
-    rng = np.random.default_rng(0)
-    xs = [rng.standard_normal((rows, INPUTS)).astype(np.float32) for _ in range(BATCHES)]
-    return [(x, np.abs(x[:, 0] * 3).astype(np.int64) % CLASSES) for x in xs]
+@dataclass(frozen=True)
+class Case:
+    """What is timed in one row of the table."""
+
+    model: Model
+    batch: int
+    threads: int
+    optimizer: str
 
 
-def engine_loop(name: str, bundle: Bundle, data: Data, threads: int) -> Callable[[], None]:
-    engine = open_engine(name, bundle, threads)
+@dataclass
+class Bundles:
+    """Bundles by model and optimizer, built when first asked for, and why an engine was left out."""
+
+    folder: Path
+    built: dict[tuple[str, str], Bundle] = field(default_factory=dict)
+    refused: dict[tuple[str, str], dict[str, str]] = field(default_factory=dict)
+
+    def get(self, case: Case) -> tuple[Bundle | None, dict[str, str]]:
+        """The bundle, None when no engine can train the model; reasons by engine."""
+        key = (case.model.name, case.optimizer)
+        if key not in self.refused:
+            self._build(key, case.model, case.optimizer)
+        return self.built.get(key), self.refused[key]
+
+    def _build(self, key: tuple[str, str], model: Model, optimizer: str) -> None:
+        notes: list[str] = []
+        out = self.folder / "-".join(key)
+        try:
+            bundle = build(
+                model.make(), out, loss="cross_entropy", optimizer=optimizer,
+                standardise=model.statistics, note=notes.append,
+            )  # fmt: skip
+        except EdgedError as problem:
+            self.refused[key] = dict.fromkeys(ENGINES, problem.line())
+            return
+        reason = notes[0].partition(": ")[2] if notes else "the bundle is not for it"
+        self.built[key] = bundle
+        self.refused[key] = {name: reason for name in ENGINES if name not in bundle.engines}
+
+
+# ---- loops -----------------------------------------------------------------------------------
+
+
+def timed(data: Data, step: Callable[[np.ndarray, np.ndarray], object]) -> Loop:
+    def loop(steps: int) -> float:
+        began = time.perf_counter()
+        for x, y in islice(cycle(data), steps):
+            step(x, y)
+        return time.perf_counter() - began
+
+    return loop
+
+
+def together_loop(bundle: Bundle, data: Data, threads: int) -> Loop:
+    """The portable engine's loop as a training run makes it: several steps in one call where it can."""
+    engine = open_engine("portable", bundle, threads)
     engine.begin(LearningRate(1e-3))
 
-    def loop() -> None:
-        for x, y in data:
-            engine.step(x, y)
+    def loop(steps: int) -> float:
+        began, rest = time.perf_counter(), islice(cycle(data), steps)
+        while chunk := list(islice(rest, engine.together)):
+            engine.steps(chunk)
+        return time.perf_counter() - began
 
     return loop
 
 
-def bare_loop(bundle: Bundle, data: Data, threads: int) -> Callable[[], None]:
+def engine_loop(name: str, bundle: Bundle, data: Data, threads: int) -> Loop:
+    engine = open_engine(name, bundle, threads)
+    engine.begin(LearningRate(1e-3))
+    return timed(data, engine.step)
+
+
+def bare_loop(bundle: Bundle, data: Data, threads: int) -> Loop:
     """What upstream's documentation shows, with the same thread counts; the loss is read each step."""
-    api, options = training_api.load("api"), ort.session_options(threads)
+    api, session_options = training_api.load("api"), ort.session_options(threads)
     state = api.CheckpointState.load_checkpoint(str(bundle.checkpoint))
-    module = api.Module(str(bundle.training_model), state, str(bundle.eval_model), session_options=options)
+    models = str(bundle.training_model), state, str(bundle.eval_model)
+    module = api.Module(*models, session_options=session_options)
     optimizer = api.Optimizer(str(bundle.optimizer_model), module)
     optimizer.set_learning_rate(1e-3)
+    shaped = [(x.reshape(-1, *bundle.input_row), y) for x, y in data]
 
-    def loop() -> None:
-        for x, y in data:
-            float(module(x, y))
-            optimizer.step()
-            module.lazy_reset_grad()
+    def step(x: np.ndarray, y: np.ndarray) -> None:
+        float(module(x, y))
+        optimizer.step()
+        module.lazy_reset_grad()
 
-    return loop
+    return timed(shaped, step)
 
 
-def interleaved(loops: list[Callable[[], None]], repeats: int) -> list[list[float]]:
-    """Microseconds per step of each loop, repeat by repeat."""
-    times: list[list[float]] = [[] for _ in loops]
-    for loop in loops:
-        loop()
-    for repeat in range(repeats):
+class TorchLoop:
+    """`torch_loop.py` as a child process."""
+
+    def __init__(self, python: str, case: Case, batches: Path) -> None:
+        self._process = subprocess.Popen(
+            [python, str(HERE / "torch_loop.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        order = {"model": case.model.name, "optimizer": case.optimizer, "threads": case.threads,
+                 "row": case.model.row, "batches": str(batches)}  # fmt: skip
+        self._say(json.dumps(order))
+
+    def _say(self, line: str) -> None:
+        if self._process.stdin is not None:
+            self._process.stdin.write(f"{line}\n")
+            self._process.stdin.flush()
+
+    def __call__(self, steps: int) -> float:
+        """Take so many steps; the seconds that they took over there."""
+        self._say(str(steps))
+        answer = self._process.stdout.readline() if self._process.stdout is not None else ""
+        if not answer:
+            raise SystemExit("PyTorch's process has ended: see above")
+        return float(answer)
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.communicate()
+
+
+# ---- measuring -------------------------------------------------------------------------------
+
+
+def interleaved(loops: dict[str, Loop], turns: int, seconds: float) -> dict[str, list[float]]:
+    """Microseconds per step of each loop, turn by turn: `turns` of them, fewer when `seconds` are over."""
+    for loop in loops.values():
+        loop(STEPS[0])
+    longest = max(loop(STEPS[0]) for loop in loops.values()) / STEPS[0]
+    steps = min(STEPS[1], max(STEPS[0], int(TURN / longest)))
+    times: dict[str, list[float]] = {name: [] for name in loops}
+    began = time.perf_counter()
+    for turn in range(turns):
+        if turn >= LEAST_TURNS and time.perf_counter() - began > seconds:
+            break
         # Whoever goes first finds the caches of the other: they change places.
-        order = range(len(loops)) if repeat % 2 == 0 else reversed(range(len(loops)))
-        for i in order:
-            began = time.perf_counter()
-            loops[i]()
-            times[i].append((time.perf_counter() - began) / BATCHES * 1e6)
+        for name in list(loops) if turn % 2 == 0 else reversed(loops):
+            times[name].append(loops[name](steps) / steps * 1e6)
     return times
 
 
-def measure(bundle: Bundle, batch: int, threads: int, optimizer: str, repeats: int) -> dict[str, Any]:
-    data = made_batches(batch)
-    loops = [engine_loop(name, bundle, data, threads) for name in ("native", "portable")]
-    native, portable, bare = interleaved([*loops, bare_loop(bundle, data, threads)], repeats)
+def ratio(times: dict[str, list[float]], upper: str, lower: str) -> float | None:
+    """The median of ratios within a turn: a slow spell of the machine hits all loops alike."""
+    if upper not in times or lower not in times:
+        return None
+    return round(median(a / b for a, b in zip(times[upper], times[lower], strict=True)), 3)
+
+
+def measure(case: Case, bundles: Bundles, args: argparse.Namespace) -> Row:
+    """One row of the table; what cannot be built or run is there with the reason."""
+    bundle, refused = bundles.get(case)
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        batches = Path(folder) / "batches.npz"
+        x, y = case.model.batches(case.batch, max(4, min(50, 8192 // case.batch)))
+        np.savez(batches, x=x, y=y)
+        loops, problems = engine_loops(case, bundle, list(zip(x, y, strict=True)))
+        if args.torch:
+            loops["torch"] = torch_loop = TorchLoop(args.torch, case, batches)
+            stack.callback(torch_loop.close)
+        times = interleaved(loops, args.repeats, args.seconds) if loops else {}
+        loops.clear()
+        memory = peaks(bundle, batches, times) if bundle and case.threads == 1 else {}
+    return row_of(case, times, memory, refused | problems)
+
+
+def engine_loops(case: Case, bundle: Bundle | None, data: Data) -> tuple[dict[str, Loop], dict[str, str]]:
+    """The loops that take a first step, and why the others do not."""
+    loops: dict[str, Loop] = {}
+    problems: dict[str, str] = {}
+    for name in bundle.engines if bundle is not None else ():
+        try:
+            loop = engine_loop(name, bundle, data, case.threads) if bundle is not None else None
+            if loop is not None:
+                loop(1)
+                loops[name] = loop
+        except EdgedError as problem:
+            problems[name] = problem.line()
+    if bundle is not None and "portable" in loops:
+        loops["together"] = together_loop(bundle, data, case.threads)
+    if bundle is not None and "native" in loops:
+        loops["bare"] = bare_loop(bundle, data, case.threads)
+    return loops, problems
+
+
+def peaks(bundle: Bundle, batches: Path, times: dict[str, list[float]]) -> Row:
+    """Growth of the peak memory and the whole peak, in MB by engine, and their ratios."""
+    found: dict[str, list[float]] = {}
+    for name in (name for name in ENGINES if name in times):
+        done = subprocess.run(
+            [sys.executable, str(HERE / "memory.py"), name, str(bundle.path), str(batches)],
+            stdout=subprocess.PIPE, check=True, timeout=300,
+        )  # fmt: skip
+        found[name] = [float(part) for part in done.stdout.split()]
+    row: Row = {}
+    for i, kind in enumerate(("growth", "peak")):
+        row |= {f"{name}_{kind}_mb": round(values[i], 1) for name, values in found.items()}
+        if len(found) == len(ENGINES):
+            row[f"{kind}_ratio"] = round(found["portable"][i] / found["native"][i], 2)
+    return row
+
+
+def row_of(case: Case, times: dict[str, list[float]], memory: Row, refused: dict[str, str]) -> Row:
+    us = {name: round(median(found), 1) for name, found in times.items()}
     return {
-        "model": f"mlp {'-'.join(map(str, (INPUTS, *HIDDEN, CLASSES)))}, inputs standardised in the graph",
-        "batch": batch,
-        "threads": threads,
-        "optimizer": optimizer,
-        "native_us": round(median(native), 1),
-        "portable_us": round(median(portable), 1),
-        # The median of ratios within a repeat: a slow spell of the machine hits all loops alike.
-        "ratio": round(median(n / p for n, p in zip(native, portable, strict=True)), 3),
-        "torch_us": None,
-        "bare_us": round(median(bare), 1),
-        "native_to_bare": round(median(b / n for n, b in zip(native, bare, strict=True)), 3),
+        "model": case.model.what,
+        "batch": case.batch,
+        "threads": case.threads,
+        "optimizer": case.optimizer,
+        "native_us": us.get("native"),
+        "portable_us": us.get("portable"),
+        "ratio": ratio(times, "native", "portable"),
+        "together_us": us.get("together"),
+        "together_ratio": ratio(times, "native", "together"),
+        "torch_us": us.get("torch"),
+        "torch_ratio": ratio(times, "torch", "portable"),
+        "bare_us": us.get("bare"),
+        "native_to_bare": ratio(times, "bare", "native"),
+        **{name: memory.get(name) for name in MEMORY},
+        "refused": refused or None,
     }
 
 
-def run(repeats: int) -> dict[str, Any]:
-    rows = []
-    with tempfile.TemporaryDirectory() as folder:
-        for batch, threads, optimizer in CASES:
-            model, statistics = mlp(INPUTS, CLASSES, HIDDEN), Statistics.identity(INPUTS)
-            out = Path(folder) / optimizer
-            bundle = build(model, out, loss="cross_entropy", optimizer=optimizer, standardise=statistics)
-            rows.append(measure(bundle, batch, threads, optimizer, repeats))
-    return {
-        "command": shlex.join(["python", "benchmarks/engines.py", *sys.argv[1:]]),
-        "onnxruntime": onnxruntime.__version__,
-        "python": platform.python_version(),
-        "machine": f"{platform.machine()}, {os.cpu_count()} CPUs",
-        "rows": rows,
-    }
+# ---- the program -----------------------------------------------------------------------------
+
+
+def cases(args: argparse.Namespace) -> list[Case]:
+    """Every model with every batch and thread count, and more of the dense network."""
+    grid = [
+        Case(MODELS[name], batch, threads, "adamw")
+        for name in args.models
+        for threads in args.threads
+        for batch in args.batches
+    ]
+    whole = (args.batches, args.threads) == (list(BATCHES), list(THREADS))
+    return grid + ([Case(MODELS["mlp"], *more) for more in MORE] if whole and "mlp" in args.models else [])
+
+
+COLUMNS = {
+    "batch": 5, "threads": 7, "optimizer": 9, "native_us": 9, "portable_us": 11, "ratio": 6,
+    "together_us": 11, "together_ratio": 14, "torch_us": 9, "torch_ratio": 11, "native_to_bare": 14,
+    "growth_ratio": 12, "peak_ratio": 10,
+}  # fmt: skip
+
+
+def line(row: Row) -> str:
+    """A row of the table, refusals under it."""
+    cells = [f"{'–' if row[name] is None else row[name]!s:>{width}}" for name, width in COLUMNS.items()]
+    reasons = "".join(f"\n    {name} refused: {why}" for name, why in (row["refused"] or {}).items())
+    return f"{row['model'][:26]:<26} {' '.join(cells)}{reasons}"
+
+
+def heading() -> str:
+    return f"{'model':<26} {' '.join(f'{name:>{width}}' for name, width in COLUMNS.items())}"
+
+
+def arguments() -> argparse.Namespace:
+    parser = options(__doc__)
+    parser.add_argument("--repeats", type=int, default=60, help="turns of each loop at most")
+    parser.add_argument("--seconds", type=float, default=8.0, help="time of one case, five turns at least")
+    parser.add_argument("--torch", metavar="PYTHON", help="an interpreter with torch: time PyTorch, too")
+    parser.add_argument("--models", type=lambda text: text.split(","), default=list(MODELS))
+    for name, default in (("--batches", BATCHES), ("--threads", THREADS)):
+        parser.add_argument(
+            name, type=lambda text: [int(part) for part in text.split(",")], default=list(default)
+        )
+    args = parser.parse_args()
+    if unknown := set(args.models) - set(MODELS):
+        parser.error(f"no model {', '.join(sorted(unknown))}: there are {', '.join(MODELS)}")
+    return args
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
-    parser.add_argument("--repeats", type=int, default=60, help="turns of each loop, 50 steps a turn")
-    parser.add_argument("--out", type=Path, help="also write the JSON to this file")
-    options = parser.parse_args()
-    result = run(options.repeats)
-    if options.out is not None:
-        options.out.write_text(json.dumps(result, indent=1) + "\n")
-    if options.json:
-        print(json.dumps(result))
-        return 0
-    for row in result["rows"]:
-        print("  ".join(f"{name} {value}" for name, value in row.items() if value is not None))
+    args = arguments()
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory() as folder:
+        bundles = Bundles(Path(folder))
+        for case in cases(args):
+            rows.append(measure(case, bundles, args))
+            sys.stderr.write(f"{case.model.name} batch {case.batch}: ratio {rows[-1]['ratio']}\n")
+    machine = f"{platform.machine()}, {os.cpu_count()} CPUs"
+    about = {"onnxruntime": onnxruntime.__version__, "python": platform.python_version(), "machine": machine}
+    finish("engines", rows, args, line, heading(), **about)
     return 0
 
 

@@ -8,9 +8,7 @@ Memory is the resident set of the daemon process (VmRSS); trainers are processes
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -23,6 +21,7 @@ from typing import Any
 import numpy as np
 import paho.mqtt.client as mqtt
 import yaml
+from output import finish, options
 from paho.mqtt.enums import CallbackAPIVersion
 
 from edged.demo.broker import EmbeddedBroker
@@ -175,28 +174,11 @@ def measure(messages: int, swaps: int) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options(__doc__)
     parser.add_argument("--messages", type=int, default=100_000)
     parser.add_argument("--swaps", type=int, default=20)
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--out", type=Path, help="write the result to this file, too")
     args = parser.parse_args()
-    rows = measure(args.messages, args.swaps)
-    result = {
-        "benchmark": "footprint",
-        "command": " ".join(["python", "benchmarks/footprint.py", *sys.argv[1:]]),
-        "cpus": os.cpu_count(),
-        "rows": rows,
-    }
-    if args.out is not None:
-        args.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    if args.json:
-        print(json.dumps(result))
-        return
-    for row in rows:
-        print("  ".join(f"{name} {value}" for name, value in row.items()))
+    finish("footprint", measure(args.messages, args.swaps), args)
 
 
 if __name__ == "__main__":

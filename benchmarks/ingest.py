@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -29,6 +28,7 @@ from typing import Any
 import numpy as np
 import paho.mqtt.client as mqtt
 import yaml
+from output import Row, finish, options
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
@@ -250,37 +250,23 @@ def measure(messages: int, rounds: int) -> list[dict[str, Any]]:
     ]
 
 
+def line(row: Row) -> str:
+    return f"{row['what']:<32} {row['msgs_per_s']:>8,}/s   {row['ratio_to_bare_paho']:.2f} of bare paho"
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options(__doc__)
     parser.add_argument("--messages", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--out", type=Path, help="write the result to this file, too")
     parser.add_argument("--consumer", choices=("bare5", "bare3", "ingest"), help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.consumer:
-        if args.consumer == "ingest":
-            drain_ingest(args.port, args.messages)
-        else:
-            drain_bare(args.port, args.messages, args.consumer.removeprefix("bare"))
-        return
-    rows = measure(args.messages, args.rounds)
-    result = {
-        "benchmark": "ingest",
-        "command": " ".join(["python", "benchmarks/ingest.py", *sys.argv[1:]]),
-        "cpus": os.cpu_count(),
-        "rows": rows,
-    }
-    if args.out is not None:
-        args.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    if args.json:
-        print(json.dumps(result))
-        return
-    for row in rows:
-        print(f"{row['what']:<32} {row['msgs_per_s']:>8,}/s   {row['ratio_to_bare_paho']:.2f} of bare paho")
+    if args.consumer == "ingest":
+        drain_ingest(args.port, args.messages)
+    elif args.consumer:
+        drain_bare(args.port, args.messages, args.consumer.removeprefix("bare"))
+    else:
+        finish("ingest", measure(args.messages, args.rounds), args, line)
 
 
 if __name__ == "__main__":

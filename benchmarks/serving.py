@@ -6,17 +6,15 @@ in one run, round after round. The trainer is the real process on a real sample 
 loads and warms up a model from the registry on another thread, as the daemon does.
 
 `added_us` of the swaps: the worst prediction within 20 ms of each swap beside the worst of as many
-windows of the same length in the idle blocks, compared percentile by percentile.
+windows of the same length in the idle blocks, compared percentile by percentile. `longest_without_pause_us`:
+processor time of the pieces of a swap, of which a prediction waits for one at most.
 
 `python benchmarks/serving.py [--rate N] [--seconds S] [--rounds R] [--json] [--out FILE]`
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
-import json
-import os
 import statistics
 import sys
 import tempfile
@@ -26,11 +24,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from output import finish, options
 
 from edged import logs
 from edged.clock import SystemClock
 from edged.config import Config
-from edged.daemon import SWITCH_INTERVAL
+from edged.daemon import BREATH, SWITCH_INTERVAL
 from edged.domain.sample import Batch
 from edged.engines.inference import InferenceModel
 from edged.loop.bootstrap import with_bundle
@@ -50,11 +49,34 @@ SWAP_EVERY = 0.1
 STATES = ("idle", "training", "swapping")
 
 
+class Breath:
+    """Pauses as the daemon does, and notes the processor time of what ran before each pause.
+
+    A prediction that comes during a swap waits for one such piece at most. Its processor time does not
+    count when the machine itself stands still, as rented ones do for many milliseconds.
+    """
+
+    def __init__(self) -> None:
+        self.pieces: list[float] = []
+        self._began = 0.0
+
+    def begin(self) -> None:
+        """The swapping thread starts to work."""
+        self._began = time.thread_time()
+
+    def __call__(self) -> None:
+        """The end of a piece."""
+        self.pieces.append(time.thread_time() - self._began)
+        time.sleep(BREATH)
+        self._began = time.thread_time()
+
+
 class Bench:
     """A serving loop with everything behind it, and a load that it gets."""
 
     def __init__(self, folder: Path) -> None:
         sys.setswitchinterval(SWITCH_INTERVAL)
+        self.breathe = Breath()
         self.config = with_bundle(
             Config.model_validate({
                 "device": {"id": "bench"},
@@ -71,6 +93,7 @@ class Bench:
         self.promoter = Promoter(
             config=self.config.gate, schema=self.schema, registry=self.registry, holdout=self.log,
             load_model=self._load, clock=SystemClock(), keep_models=10, staging=folder / "candidates",
+            breathe=self.breathe,
         )  # fmt: skip
         bundle = Bundle.open(self.config.model.bundle or folder / "bundle")
         self.server = Server(
@@ -79,7 +102,8 @@ class Bench:
         self.done: list[float] = []
         self.loop = ServingLoop(
             self.server, schema=self.schema, batch=256, publish=self._published, sample_id=str,
-            on_outcome=lambda _: None, on_failed=lambda *_: None, beat=lambda: None,
+            on_outcome=lambda _: None, on_failed=lambda *_: None, on_drift=lambda _: None,
+            beat=lambda: None,
         )  # fmt: skip
         self.loop.start()
         self._offset = 0
@@ -87,7 +111,7 @@ class Bench:
         gc.freeze()
 
     def _load(self, path: Path) -> InferenceModel:
-        model = InferenceModel(path)
+        model = InferenceModel(path, breathe=self.breathe)
         model.warm_up()
         return model
 
@@ -164,10 +188,13 @@ class Bench:
         def swap() -> None:
             while not stop.wait(SWAP_EVERY):
                 began = time.monotonic()
+                self.breathe.begin()
                 self.server.swap(self.promoter.open(1), watch=False)
+                self.breathe()
                 swaps.append((began + time.monotonic()) / 2)
 
         thread = threading.Thread(target=swap)
+        self.breathe.pieces.clear()
         thread.start()
         found = self.load(seconds, rate)
         stop.set()
@@ -200,6 +227,7 @@ def _percentiles(seconds: list[float]) -> dict[str, float]:
 
 def measure(seconds: float, rate: float, rounds: int) -> list[dict[str, Any]]:
     found: dict[str, list[NDArray[np.float64]]] = {state: [] for state in STATES}
+    pieces: list[float] = []
     at_swaps: list[float] = []
     at_idle: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -212,6 +240,7 @@ def measure(seconds: float, rate: float, rounds: int) -> list[dict[str, Any]]:
             swapping, swaps = bench.while_swapping(seconds, rate)
             found["swapping"].append(swapping[:, 1])
             at_swaps += worst_near(swapping, swaps)
+            pieces += bench.breathe.pieces
             begin, end = idle[0, 0] + AROUND, idle[-1, 0] - AROUND
             at_idle += worst_near(idle, np.linspace(begin, end, len(swaps)).tolist())
             p99 = {state: np.percentile(parts[-1], 99) * 1e6 for state, parts in found.items()}
@@ -233,6 +262,7 @@ def measure(seconds: float, rate: float, rounds: int) -> list[dict[str, Any]]:
     rows.append({
         "what": "swap",
             "swaps": len(at_swaps),
+            "longest_without_pause_us": _percentiles(pieces),
             "worst_in_window_us": _percentiles(at_swaps),
             "idle_worst_in_window_us": _percentiles(at_idle),
             "added_us": {
@@ -245,30 +275,13 @@ def measure(seconds: float, rate: float, rounds: int) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options(__doc__)
     parser.add_argument("--rate", type=float, default=500.0)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--out", type=Path, help="write the result to this file, too")
     args = parser.parse_args()
     logs.configure("error", "auto")
-    rows = measure(args.seconds, args.rate, args.rounds)
-    result = {
-        "benchmark": "serving",
-        "command": " ".join(["python", "benchmarks/serving.py", *sys.argv[1:]]),
-        "cpus": os.cpu_count(),
-        "rows": rows,
-    }
-    if args.out is not None:
-        args.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    if args.json:
-        print(json.dumps(result))
-        return
-    for row in rows:
-        print("  ".join(f"{name} {value}" for name, value in row.items()))
+    finish("serving", measure(args.seconds, args.rate, args.rounds), args)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,49 @@
+"""The benchmark of the engines runs as its page says, and its object has what is read from it elsewhere."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.commands import strict_json
+
+PROGRAM = Path(__file__).parents[1] / "benchmarks" / "engines.py"
+QUICK = ["--repeats", "1", "--seconds", "0.1"]
+
+
+def engines(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(PROGRAM), *QUICK, *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=100,
+    )
+
+
+@pytest.mark.slow
+def test_the_engine_benchmark_tells_times_ratios_and_memory(tmp_path: Path) -> None:
+    out = tmp_path / "engines.json"
+    done = engines("--models", "mlp", "--batches", "2", "--threads", "1", "--json", "--out", str(out))
+    result = strict_json(done.stdout)
+    assert result == strict_json(out.read_text())
+    assert result["benchmark"] == "engines"
+    (row,) = result["rows"]
+    assert (row["batch"], row["threads"], row["optimizer"], row["refused"]) == (2, 1, "adamw", None)
+    times = [row[name] for name in ("native_us", "portable_us", "bare_us", "ratio", "native_to_bare")]
+    assert all(value > 0 for value in times)
+    assert 1 < row["native_growth_mb"] < row["native_peak_mb"]
+    assert 0 < row["growth_ratio"] < 10
+    assert (row["torch_us"], row["torch_ratio"]) == (None, None)
+
+
+@pytest.mark.slow
+def test_every_network_has_a_line_whoever_can_train_it() -> None:
+    lines = engines("--batches", "1", "--threads", "2").stdout.splitlines()
+    assert lines[0].split()[:4] == ["model", "batch", "threads", "optimizer"]
+    assert [line.split()[0] for line in lines[1:] if not line.startswith(" ")] == [
+        "mlp", "1-D", "2-D", "LSTM", "GRU",
+    ]  # fmt: skip

@@ -186,6 +186,9 @@ def evaluate(
 def demo(
     seconds: Annotated[int, typer.Option("--seconds", min=10, max=3600, help="how long it runs")] = 60,
     data: Annotated[Path | None, typer.Option("--data", help="replay this recorded stream instead")] = None,
+    bundle: Annotated[
+        Path | None, typer.Option("--bundle", help="prepared bundle, where none can be built")
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="of the simulated plant")] = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -194,7 +197,7 @@ def demo(
     from edged.demo.run import run_demo
 
     logs.configure("error", "auto")
-    summary = run_demo(seconds=seconds, data=data, seed=seed, quiet=as_json)
+    summary = run_demo(seconds=seconds, data=data, seed=seed, quiet=as_json, bundle=bundle)
     if as_json:
         _print_json(summary)
 
@@ -285,8 +288,18 @@ def model_new(
 def artifacts_build(
     model: Annotated[Path, typer.Argument(metavar="MODEL.onnx")],
     out: Annotated[Path, typer.Option("-o", help="bundle directory")],
-    loss: Annotated[str, typer.Option("--loss", help="cross_entropy, mse, bce_with_logits or l1")],
-    optimizer: Annotated[str, typer.Option("--optimizer", help="adamw or sgd")] = "adamw",
+    loss: Annotated[
+        str, typer.Option("--loss", help="cross_entropy, mse, bce_with_logits, l1, or LOSS.onnx")
+    ],
+    optimizer: Annotated[
+        str, typer.Option("--optimizer", help="adamw, adamw_pytorch, sgd or sgd_momentum")
+    ] = "adamw",
+    weight_decay: Annotated[float | None, typer.Option("--weight-decay", help="of the optimizer")] = None,
+    clip_norm: Annotated[float | None, typer.Option("--clip-norm", help="largest gradient norm")] = None,
+    momentum: Annotated[float | None, typer.Option("--momentum", help="of sgd_momentum")] = None,
+    beta1: Annotated[float | None, typer.Option("--beta1", help="of both forms of adamw")] = None,
+    beta2: Annotated[float | None, typer.Option("--beta2", help="of both forms of adamw")] = None,
+    epsilon: Annotated[float | None, typer.Option("--epsilon", help="of both forms of adamw")] = None,
     train: Annotated[list[str] | None, typer.Option("--train", help="parameters to train (glob)")] = None,
     freeze: Annotated[list[str] | None, typer.Option("--freeze", help="parameters to freeze (glob)")] = None,
     data: Annotated[
@@ -298,13 +311,22 @@ def artifacts_build(
 ) -> None:
     """Make training, eval and optimizer graphs, checkpoint and base model from MODEL.onnx."""
     from edged.artifacts.commands import build_from_file
+    from edged.artifacts.optimizers import Optimizer
     from edged.screens import show_bundle
 
     values = build_from_file(
         model,
         out,
         loss=loss,
-        optimizer=optimizer,
+        optimizer=Optimizer.of(
+            optimizer,
+            weight_decay=weight_decay,
+            clip_norm=clip_norm,
+            momentum=momentum,
+            beta1=beta1,
+            beta2=beta2,
+            epsilon=epsilon,
+        ),
         train=train or [],
         freeze=freeze or [],
         data=data,

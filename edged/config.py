@@ -89,6 +89,10 @@ def _unique(names: list[Any]) -> list[Any]:
     return names
 
 
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
 def _number_or_names(value: Any) -> Any:
     names = (
         isinstance(value, list)
@@ -112,6 +116,8 @@ Filter = Annotated[str, AfterValidator(_topic_filter)]
 Names = Annotated[list[str], Field(min_length=1), AfterValidator(_unique)]
 Count = Annotated[int, Field(ge=1, le=100_000)]
 Cpu = Annotated[int, Field(ge=0, lt=4096)]
+Provider = Annotated[str, Field(pattern=r"^[A-Za-z0-9]+ExecutionProvider$")]
+Providers = Annotated[list[Provider], Field(min_length=1), BeforeValidator(_listed), AfterValidator(_unique)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
@@ -297,7 +303,11 @@ class TrainingConfig(Section):
     """When and how to learn."""
 
     engine: Literal["auto", "native", "portable"] = Field(
-        "auto", description="what executes training steps; auto takes what is there"
+        "auto", description="what executes training steps; auto takes the one measured faster here"
+    )
+    provider: Providers = Field(
+        ["CPUExecutionProvider"],
+        description="what the portable engine runs on, by onnxruntime's names, the preferred first",
     )
     enabled: bool = Field(True, description="false: serve and collect only, train on command")
     every: Duration | None = Field(6 * 3600.0, description="interval between scheduled runs; null for none")
@@ -374,6 +384,10 @@ class ServingConfig(Section):
     qos: Literal[0, 1] = Field(0, description="of published predictions")
     batch: int = Field(256, ge=1, description="samples in one micro-batch at most")
     threads: int = Field(1, ge=1, le=256, description="threads of one prediction")
+    provider: Providers = Field(
+        ["CPUExecutionProvider"],
+        description="what predictions run on, by onnxruntime's names, the preferred first",
+    )
     remember: int = Field(20_000, ge=1, description="predictions kept in memory until their labels come")
 
 

@@ -101,7 +101,10 @@ def _refuse_duplicates(node: Any, path: Path, above: str = "") -> None:
 def _apply_environment(data: dict[str, Any], environ: dict[str, str]) -> dict[str, str]:
     overridden: dict[str, str] = {}
     for name in sorted(environ):
-        if not name.startswith(ENV_PREFIX) or "__" not in name:
+        if not name.startswith(ENV_PREFIX):
+            continue
+        if "__" not in name:
+            _refuse_single_underscore(name)
             continue
         keys = name[len(ENV_PREFIX) :].lower().split("__")
         section: Any = data
@@ -119,6 +122,16 @@ def _apply_environment(data: dict[str, Any], environ: dict[str, str]) -> dict[st
             section[keys[-1]] = environ[name]
         overridden[".".join(keys)] = name
     return overridden
+
+
+def _refuse_single_underscore(name: str) -> None:
+    section, _, key = name[len(ENV_PREFIX) :].lower().partition("_")
+    if key and section in Config.model_fields:
+        raise ConfigError(
+            "section and key are joined by two underscores",
+            where=f"environment variable {name}",
+            remedy=f"name it {ENV_PREFIX}{section.upper()}__{key.upper()}",
+        )
 
 
 def _resolve_paths(data: dict[str, Any], base: Path) -> None:

@@ -13,6 +13,7 @@ import queue
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from edged.engines.inference import InferenceModel
 from edged.errors import ConfigError, EdgedError, StorageError
 from edged.host.notify import Notifier, Watchdog
 from edged.host.vitals import VitalsReader
-from edged.loop.bootstrap import with_bundle
+from edged.loop.bootstrap import open_samples, with_bundle
 from edged.loop.control import Control
 from edged.loop.ingest import Ingest
 from edged.loop.learn import Learner
@@ -37,7 +38,6 @@ from edged.selfreport import SelfReport
 from edged.storage.bundles import Bundle
 from edged.storage.files import DirectoryLock
 from edged.storage.registry import Registry
-from edged.storage.samples import SampleLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,15 +46,21 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.config import Config
+    from edged.domain.drift import DriftSignal
     from edged.domain.protocols import Served
     from edged.domain.sample import Batch, LabelUpdate, Rejected
 
 log = logs.get_logger("edged.daemon")
 
 SWITCH_INTERVAL = 0.0001  # seconds a thread may hold the interpreter: bounds what others add to a prediction
+BREATH = 0.003  # seconds left to the serving thread between two pieces of loading a model
 LEARN_IDLE = 1.0
 PATIENCE = 10.0  # seconds that predictions wait for a busy broker
 TRAIN_OPTIONS = {"steps": int, "learning_rate": float}
+
+
+def _breathe() -> None:
+    time.sleep(BREATH)
 
 
 class Daemon:
@@ -73,8 +79,8 @@ class Daemon:
         bundle.check_schema(self.schema)
         self.registry = Registry.open(state)
         self.boot = self.registry.next_boot()
-        self.samples = self._open_samples(readonly=False)
-        self._reader = self._open_samples(readonly=True)
+        self.samples = open_samples(config)
+        self._reader = open_samples(config, readonly=True)
         self._stop = threading.Event()
         self._learn_wake = threading.Event()
         self._pause = threading.Event()  # never set: something to wait on without spinning
@@ -86,18 +92,6 @@ class Daemon:
         self._wire(bundle)
 
     # ---- wiring ----------------------------------------------------------------------------
-
-    def _open_samples(self, *, readonly: bool) -> SampleLog:
-        storage = self.config.storage
-        return SampleLog.open(
-            storage.dir / "samples.db",
-            self.schema,
-            holdout=self.config.gate.holdout,
-            max_bytes=storage.max_bytes,
-            max_age=storage.max_age,
-            quarantine_rows=storage.quarantine_rows,
-            readonly=readonly,
-        )
 
     def _wire(self, bundle: Bundle) -> None:
         config = self.config
@@ -120,6 +114,7 @@ class Daemon:
             clock=self.clock,
             keep_models=config.storage.keep_models,
             staging=config.storage.dir / "candidates",
+            breathe=_breathe,
         )
         self.server = Server(
             config.serving, config.gate, self.schema, self.promoter.boot(bundle.inference_model)
@@ -162,7 +157,12 @@ class Daemon:
         self._learning = threading.Thread(target=self._learn_loop, name="learn", daemon=True)
 
     def _load_model(self, path: Path) -> InferenceModel:
-        model = InferenceModel(path, threads=self.config.serving.threads)
+        model = InferenceModel(
+            path,
+            threads=self.config.serving.threads,
+            breathe=_breathe,
+            providers=self.config.serving.provider,
+        )
         model.warm_up()
         return model
 
@@ -175,6 +175,7 @@ class Daemon:
             sample_id=self._sample_id,
             on_outcome=self._on_outcome,
             on_failed=self._on_failed,
+            on_drift=self._on_drift,
             beat=lambda: self.watchdog.beat("serve"),
         )
 
@@ -245,6 +246,9 @@ class Daemon:
 
     def _on_failed(self, served: Served, reason: str) -> None:
         self._later(lambda: self.succession.champion_failed(served.version, reason))
+
+    def _on_drift(self, signal: DriftSignal) -> None:
+        self.reporter.event("drift_detected", signal.as_dict())
 
     def _later(self, action: Callable[[], None]) -> None:
         """Leave an action to the learning thread: the serving thread must not wait for it."""

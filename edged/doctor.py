@@ -13,16 +13,17 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from edged import configfile, logs
-from edged.engines import open_engine, reason_for
+from edged.engines import open_engine, training_api
 from edged.engines.inference import InferenceModel
-from edged.errors import EdgedError
+from edged.errors import ConfigError, EdgedError
+from edged.loop.choose import choose
 from edged.mqtt.session import Session
 from edged.storage.bundles import Bundle
 from edged.storage.files import DirectoryLock
 from edged.storage.samples import SampleLog
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from edged.config import Config
@@ -41,10 +42,12 @@ class Finding:
     level: Level
     result: str
     remedy: str = ""
+    figures: Mapping[str, float] | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """For `--json`."""
-        return asdict(self)
+        """For `--json`; `figures` only where something was measured."""
+        values = asdict(self)
+        return values if self.figures is not None else {k: v for k, v in values.items() if k != "figures"}
 
 
 def examine(path: Path) -> list[Finding]:
@@ -88,25 +91,49 @@ def _installed(name: str) -> bool:
 
 
 def _bundle(config: Config) -> Iterator[Finding]:
-    if config.model.bundle is None:
+    path = config.model.bundle or config.storage.dir / "bundle"
+    if config.model.bundle is None and not (path / "bundle.json").exists():
         yield Finding("bundle", "ok", "none named: the standard network is built at the first start")
+        yield _builder()
         return
     try:
-        bundle = Bundle.open(config.model.bundle)
+        bundle = Bundle.open(path)
         bundle.check_schema(config.stream.to_schema())
-        model = InferenceModel(bundle.inference_model)
+        model = InferenceModel(bundle.inference_model, providers=config.serving.provider)
         model.warm_up()
     except EdgedError as problem:
-        yield Finding("bundle", "error", problem.line(), "build it again with `edged artifacts build`")
+        remedy = "" if isinstance(problem, ConfigError) else "build it again with `edged artifacts build`"
+        yield Finding("bundle", "error", problem.line(), remedy)
         return
-    yield Finding("bundle", "ok", f"{config.model.bundle}: whole, fits the stream, serves")
+    yield Finding("bundle", "ok", f"{path}: whole, fits the stream, serves")
+    yield _engine(config, bundle)
+
+
+def _builder() -> Finding:
+    """Whether the standard network can be built on this machine, which needs the training build."""
+    if training_api.available():
+        return Finding("engine", "ok", "native is installed here, and portable too: timed at the first run")
+    return Finding(
+        "engine",
+        "error",
+        "native is not installed here, so there is nothing to build the standard network with",
+        "build a bundle elsewhere with `edged artifacts build --engine both` and name it in model.bundle",
+    )
+
+
+def _engine(config: Config, bundle: Bundle) -> Finding:
+    """Which engine trains here and why; where both could, they are timed unless that was done before."""
+    training, notes = config.training, list[str]()
     try:
-        engine = open_engine(config.training.engine, bundle, threads=1)
+        chosen = choose(training, bundle, config.storage.dir, remember=False, note=notes.append)
+        open_engine(chosen.engine, bundle, training.threads, providers=training.provider)
     except EdgedError as problem:
-        yield Finding("engine", "error", problem.line())
-        return
-    reason = reason_for(config.training.engine, bundle)
-    yield Finding("engine", "ok", f"{engine.name} ({reason})")
+        return Finding("engine", "error", problem.line())
+    if chosen.timing is None:
+        untimed = notes[-1] if notes else ""
+        return Finding("engine", "warning" if untimed else "ok", chosen.line(), untimed)
+    figures = {f"{name}_us": round(us, 1) for name, us in chosen.timing.us.items()}
+    return Finding("engine", "ok", chosen.line(), figures=figures | {"batch": chosen.timing.batch})
 
 
 def _state(config: Config) -> Iterator[Finding]:

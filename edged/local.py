@@ -9,32 +9,19 @@ from typing import TYPE_CHECKING, Any
 from edged.clock import SystemClock
 from edged.engines.inference import InferenceModel
 from edged.errors import ConfigError, RefusedError, StorageError
-from edged.loop.bootstrap import with_bundle
+from edged.loop.bootstrap import open_samples, with_bundle
 from edged.loop.learn import Learner
 from edged.loop.promote import Promoter
 from edged.storage.bundles import Bundle
 from edged.storage.files import DirectoryLock, publish_file
 from edged.storage.registry import Registry
-from edged.storage.samples import SampleLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from edged.config import Config
-
-
-def open_samples(config: Config, *, readonly: bool) -> SampleLog:
-    """The sample log of a configuration."""
-    return SampleLog.open(
-        config.storage.dir / "samples.db",
-        config.stream.to_schema(),
-        holdout=config.gate.holdout,
-        max_bytes=config.storage.max_bytes,
-        max_age=config.storage.max_age,
-        quarantine_rows=config.storage.quarantine_rows,
-        readonly=readonly,
-    )
+    from edged.storage.samples import SampleLog
 
 
 def status_of(config: Config) -> dict[str, Any]:
@@ -160,7 +147,9 @@ def _promoter(config: Config, registry: Registry, samples: SampleLog, clock: Sys
         schema=config.stream.to_schema(),
         registry=registry,
         holdout=samples,
-        load_model=lambda path: InferenceModel(path, threads=config.serving.threads),
+        load_model=lambda path: InferenceModel(
+            path, threads=config.serving.threads, providers=config.serving.provider
+        ),
         clock=clock,
         keep_models=config.storage.keep_models,
         staging=config.storage.dir / "candidates",

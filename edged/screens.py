@@ -147,6 +147,8 @@ def show_bundle(values: Mapping[str, Any]) -> None:
         )
     out.print(table)
     show_pairs("", {file["name"]: f"{file['bytes']:,} bytes" for file in values["files"]})
+    for note in values.get("notes", ()):
+        out.print(f"note: {note}", highlight=False, markup=False)
 
 
 def show_findings(findings: Sequence[Finding]) -> None:

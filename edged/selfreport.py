@@ -120,6 +120,9 @@ class SelfReport:
                 "rollbacks": self._promoter.rollbacks,
             },
         )
+        drift = self._server.drift
+        last = None if drift.last is None else drift.last.as_dict()
+        reporter.state("drift", {"signals": drift.signals, "last": last})
         counters = self._samples.counters()
         reporter.state(
             "buffer",

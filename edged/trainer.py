@@ -23,6 +23,7 @@ from edged.engines import open_engine
 from edged.engines.inference import InferenceModel
 from edged.errors import BundleError, ConfigError, CorruptError, EdgedError, NoDataError
 from edged.host.limits import ChildLimits, apply, die_with_parent
+from edged.loop.choose import choose
 from edged.loop.train import RunRequest, Trainee
 from edged.storage.bundles import Bundle
 from edged.storage.checkpoints import Checkpoints
@@ -81,14 +82,15 @@ def open_trainee(config: Config, orders: Orders) -> Trainee:
     bundle = Bundle.open(config.model.bundle)
     schema = config.stream.to_schema()
     bundle.check_schema(schema)
-    state = config.storage.dir
+    state, training = config.storage.dir, config.training
+    chosen = choose(training, bundle, state, note=lambda what: say({"type": "note", "what": what}))
     return Trainee(
-        config=config.training,
+        config=training,
         schema=schema,
         bundle=bundle,
-        engine=open_engine(config.training.engine, bundle, threads=config.training.threads),
+        engine=open_engine(chosen.engine, bundle, training.threads, providers=training.provider),
         samples=SampleLog.open(state / "samples.db", schema, readonly=True),
-        checkpoints=Checkpoints(state / "checkpoints", config.training.keep_checkpoints),
+        checkpoints=Checkpoints(state / "checkpoints", training.keep_checkpoints),
         candidates=state / "candidates",
         load_model=lambda path: InferenceModel(path, threads=1),
         pack_weights=_packer(config),

@@ -7,13 +7,11 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from pathlib import Path
+from typing import Any, NoReturn
 
 import numpy as np
 import yaml
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 COMMAND = [sys.executable, "-m", "edged"]
 SECONDS = 100
@@ -75,3 +73,18 @@ def two_classes(n: int, width: int = 4, seed: int = 0) -> tuple[np.ndarray[Any, 
     """Features `(n, width)` float32 and labels `(n,)`: whether the first feature is above 0."""
     x = np.random.default_rng(seed).normal(size=(n, width)).astype(np.float32)
     return x, (x[:, 0] > 0).astype(np.int64)
+
+
+def generated_page_is_current(script: str) -> bool:
+    """Whether a page under `docs/` says what its script would write; prints what differs."""
+    root = Path(__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, str(root / "docs" / script), "--check"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env=os.environ | {"PYTHONPATH": str(root)},
+    )
+    sys.stdout.write(done.stderr)
+    return (done.returncode, done.stderr) == (0, "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,8 +20,6 @@ from tests.commands import COMMAND, edged, strict_json, two_classes, write_confi
 from tests.device import Device, running
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.demo.broker import Mosquitto as Broker
 
 STREAM = {"features": 4, "classes": 2}
@@ -193,9 +192,17 @@ def test_a_whole_bundle_is_verified_and_a_damaged_one_refused(offline: Path, tmp
     assert "damaged/checkpoint" in trained.problem
 
 
+def test_what_a_build_could_not_do_as_usual_is_noted_for_a_person_too(tmp_path: Path) -> None:
+    windows = Path(__file__).parent / "artifacts" / "exported" / "window_classic.onnx"
+    built = edged("artifacts", "build", windows, "-o", tmp_path / "b", "--loss", "cross_entropy")
+    assert built.code == 0, built.err
+    assert "note: inputs are taken as they are" in built.out
+
+
 BAD_BUILDS: dict[str, tuple[list[str], int, str]] = {
     "loss": (["--loss", "hinge"], 2, "one of cross_entropy"),
-    "optimizer": (["--loss", "mse", "--optimizer", "lion"], 2, "one of adamw, sgd"),
+    "optimizer": (["--loss", "mse", "--optimizer", "lion"], 2, "one of adamw, adamw_pytorch, sgd"),
+    "optimizer option": (["--loss", "mse", "--momentum", "0.9"], 2, "adamw has no momentum"),
     "glob": (["--loss", "mse", "--train", "head.*"], 2, "layer1.weight"),
     "data": (["--loss", "mse", "--data", "none.npz"], 2, "none.npz: no such file"),
     "engine": (["--loss", "mse", "--engine", "gpu"], 2, "native, portable, both"),

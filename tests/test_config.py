@@ -52,6 +52,12 @@ def test_the_smallest_configuration_has_defaults_that_work(file: Path) -> None:
     assert config.model.bundle is None
 
 
+def test_one_provider_needs_no_list(file: Path) -> None:
+    config = loaded(file, SMALLEST + "training: {provider: CUDAExecutionProvider}\n")
+    assert config.training.provider == ["CUDAExecutionProvider"]
+    assert config.serving.provider == ["CPUExecutionProvider"]
+
+
 def test_the_configuration_of_an_evaluation_is_three_lines(file: Path) -> None:
     config = loaded(
         file, "device: {id: eval}\nstream: {features: 128, task: classify, classes: 6}\n# no bundle\n"
@@ -143,6 +149,8 @@ REFUSALS = {
     "memory": ("training: {memory_limit: 1MiB}", 3, "training.memory_limit", "67108864"),
     "niceness": ("training: {nice: 20}", 3, "training.nice", "19"),
     "engine": ("training: {engine: cuda}", 3, "training.engine", "'auto', 'native' or 'portable'"),
+    "provider": ("training: {provider: cuda}", 3, "training.provider", "ExecutionProvider"),
+    "no provider": ("serving: {provider: []}", 3, "serving.provider", "at least 1"),
     "learning rate": ("training: {learning_rate: 0}", 3, "training.learning_rate", "greater than 0"),
     "holdout": ("gate: {holdout: 0.9}", 3, "gate.holdout", "0.5"),
     "latency": ("gate: {latency: 0}", 3, "gate.latency", "greater than 0"),
@@ -272,6 +280,7 @@ def test_other_variables_are_none_of_its_business(file: Path) -> None:
     [
         ("EDGED_MQTT__PORT", "mqtts", "integer"),
         ("EDGED_MQTT__HOTS", "x", "did you mean host"),
+        ("EDGED_MQTT_HOST", "x", "name it EDGED_MQTT__HOST"),
         ("EDGED_TRAINING__EVERY", "often", "a duration such as 6h"),
     ],
 )

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from edged import configfile
 from edged.artifacts.build import build
 from edged.artifacts.templates import mlp
 from edged.demo.broker import free_port
 from edged.doctor import Finding, examine
+from edged.loop.bootstrap import with_bundle
 from edged.storage.files import DirectoryLock
 from tests.commands import edged, write_config
 
@@ -90,6 +92,43 @@ def test_an_engine_that_the_bundle_is_not_for(tmp_path: Path) -> None:
     path = configured(tmp_path, model={"bundle": str(native)}, training={"engine": "portable"})
     found = finding(path, "engine")
     assert (found.level, "portable" in found.result) == ("error", True)
+
+
+def test_the_engine_is_told_with_the_times_that_decided(bundle: Path, tmp_path: Path) -> None:
+    path = configured(tmp_path, model={"bundle": str(bundle)}, training={"batch": 16})
+    answer = edged("doctor", path, "--json")
+    found = next(f for f in answer.json if f["what"] == "engine")
+    times = {name: found["figures"][f"{name}_us"] for name in ("native", "portable")}
+    fastest = min(times, key=lambda name: times[name])
+    assert found["level"] == "ok"
+    assert found["result"].startswith(f"{fastest} (measured faster: native ")
+    assert found["result"].endswith(" a step of 16 rows)")
+    assert found["figures"]["batch"] == 16
+    assert [f["what"] for f in answer.json if "figures" in f] == ["engine"]
+
+
+def test_the_standard_network_that_was_built_is_looked_at_like_one_that_is_named(tmp_path: Path) -> None:
+    path = configured(tmp_path)
+    assert "timed at the first run" in finding(path, "engine").result
+    with_bundle(configfile.load(path))
+    assert finding(path, "bundle").level == "ok"
+    assert "µs a step of 64 rows" in finding(path, "engine").result
+
+
+def test_a_named_engine_is_not_timed(bundle: Path, tmp_path: Path) -> None:
+    path = configured(tmp_path, model={"bundle": str(bundle)}, training={"engine": "portable"})
+    found = finding(path, "engine")
+    assert (found.result, found.figures) == ("portable (training.engine is portable)", None)
+
+
+@pytest.mark.parametrize(("section", "what"), [("training", "engine"), ("serving", "bundle")])
+def test_a_provider_that_is_not_there(bundle: Path, tmp_path: Path, section: str, what: str) -> None:
+    sections: dict[str, Any] = {"model": {"bundle": str(bundle)}}
+    sections[section] = {"provider": ["CUDAExecutionProvider", "CPUExecutionProvider"]}
+    found = finding(configured(tmp_path, **sections), what)
+    assert found.level == "error"
+    assert f"{section}.provider: this onnxruntime has no CUDAExecutionProvider" in found.result
+    assert "it has CPUExecutionProvider" in found.result
 
 
 def test_a_state_directory_that_cannot_be_made(tmp_path: Path) -> None:

@@ -102,6 +102,7 @@ def test_a_seed_decides_everything_but_the_times(tmp_path: Path) -> None:
         for seed in (7, 7, 8)
     )
     assert without_times(first) == without_times(again)
+    assert first["engine"] == "native", "engines differ by rounding: none is taken for its speed"
     assert first["labels_used"] != other["labels_used"]
 
 
@@ -142,6 +143,21 @@ def test_a_rule_that_turns_round_is_followed_as_late_as_its_labels_come(
         options=Options(delay=delay, pretrain=REGIME), training=training, gate=OPEN_GATE,
     )  # fmt: skip
     assert least < report["metric"]["accuracy"] < most
+
+
+def test_a_change_of_the_rule_is_detected_once_and_a_quiet_stream_never(tmp_path: Path) -> None:
+    x, y = two_classes(6000)
+    changed = np.where(np.arange(len(y)) < 4000, y, 1 - y)
+    never = {"min_new_samples": 100_000}
+    found = {}
+    for name, labels in (("quiet", y), ("changed", changed)):
+        folder = tmp_path / name
+        folder.mkdir()
+        found[name] = evaluate(folder, save(folder, X=x, y=labels), CLASSIFY, training=never)["drifts"]
+    assert found["quiet"] == []
+    drifts = [signal for signal in found["changed"] if signal["level"] == "drift"]
+    assert [(signal["detector"], signal["source"]) for signal in drifts] == [("adwin_correlated", "error")]
+    assert 4000 < drifts[0]["offset"] < 4200
 
 
 @pytest.mark.parametrize("delay", [0, 37])

@@ -14,7 +14,8 @@ from edged import configfile
 from edged.domain.sample import Batch
 from edged.engines.inference import InferenceModel
 from edged.errors import ConfigError, EdgedError, RefusedError, StorageError
-from edged.local import on_models, open_samples, status_of, train_once
+from edged.local import on_models, status_of, train_once
+from edged.loop.bootstrap import open_samples
 from edged.storage.checkpoints import Checkpoints
 from edged.storage.files import DirectoryLock
 from tests.commands import COMMAND, edged, two_classes, write_config
@@ -39,7 +40,7 @@ def prepare(folder: Path, rows: int = ROWS, **sections: Any) -> Path:
 def add(config: Config, rows: int, seed: int = 0) -> None:
     """Store labelled samples, as the daemon would."""
     x, y = two_classes(rows, seed=seed)
-    log = open_samples(config, readonly=False)
+    log = open_samples(config)
     offsets = log.next_offset() + np.arange(rows)
     nothing: list[Any] = [None] * rows
     t = np.zeros(rows)

@@ -72,6 +72,8 @@ def test_every_message_is_stored_once_and_predicted_once_while_models_are_swappe
     check_predictions(listener, rows)
     assert device.process is not None
     assert device.process.returncode == 0
+    left = {file.name for file in device.state.iterdir() if file.name.endswith(("-wal", "-shm"))}
+    assert not left, "an orderly end folds the write-ahead log into the file"
     assert status["samples"] == rows
     assert status["labels"] == rows
     assert status["quarantined"] == 0

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -45,7 +46,7 @@ def find_mosquitto() -> str | None:
     return shutil.which("mosquitto") or shutil.which("mosquitto", path=_SBIN)
 
 
-class Process:
+class Process(ABC):
     """A broker in a child process. It can be started again on the same port after `stop` or `kill`."""
 
     name = ""
@@ -56,9 +57,9 @@ class Process:
         self.port = port
         self._process: subprocess.Popen[bytes] | None = None
 
+    @abstractmethod
     def command(self) -> list[str]:
         """How it is started."""
-        raise NotImplementedError
 
     @property
     def pid(self) -> int:

@@ -28,10 +28,13 @@ from edged.demo.broker import EmbeddedBroker, Kind
 from edged.demo.plant import CLASSES, FEATURES, Plant, phases
 from edged.demo.screen import DemoState, Screen
 from edged.domain.outputs import answers
+from edged.domain.schema import Schema
+from edged.engines import training_api
 from edged.engines.inference import InferenceModel
-from edged.errors import ConfigError, EdgedError, TrainingError
+from edged.errors import ConfigError, EdgedError, TrainingError, UnavailableError
 from edged.mqtt.session import Session
 from edged.mqtt.topics import Topics
+from edged.storage.bundles import Bundle
 from edged.storage.recorded import read_stream
 from edged.storage.registry import Registry
 
@@ -185,9 +188,17 @@ class Demo:
     """Broker, daemon, publisher and witness together."""
 
     def __init__(
-        self, world: World, seconds: int, folder: Path, *, quiet: bool, broker: Kind | None = None
+        self,
+        world: World,
+        seconds: int,
+        folder: Path,
+        *,
+        quiet: bool,
+        broker: Kind | None = None,
+        bundle: Path | None = None,
     ) -> None:
-        self.world, self.seconds, self.folder, self._kind = world, seconds, folder, broker
+        self.world, self.seconds, self.folder = world, seconds, folder
+        self._kind, self._bundle = broker, bundle
         self._screen = Screen(to_stderr=quiet)
         count = len(world)
         self.witness = Witness(world, Score(np.full(count, np.nan, np.float32)), np.zeros(count, np.int64))
@@ -236,6 +247,8 @@ class Demo:
             "storage": {"dir": str(self.folder / "state")},
             "report": {"every": "2s"},
         }
+        if self._bundle is not None:
+            values["model"] = {"bundle": str(self._bundle.resolve())}
         path = self.folder / "edged.yaml"
         path.write_text(yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
         return path
@@ -417,15 +430,41 @@ class _daemon:  # noqa: N801  reads as a function where it is used
 
 
 def run_demo(
-    *, seconds: int, data: Path | None, seed: int, quiet: bool = False, broker: Kind | None = None
+    *,
+    seconds: int,
+    data: Path | None,
+    seed: int,
+    quiet: bool = False,
+    broker: Kind | None = None,
+    bundle: Path | None = None,
 ) -> dict[str, Any]:
-    """Run the demo and return its summary; `broker` is the first one installed when absent.
+    """Run the demo and return its summary.
+
+    `broker` is the first one installed when absent; `bundle` the standard network, built at the start.
 
     Raises
     ------
     UnavailableError
-        When no broker or no training engine is available here.
+        When no broker is available here, or nothing to build a bundle with.
+    BundleError
+        When `bundle` does not fit what is published.
     """
     world = replayed(data, seconds) if data is not None else simulated(seconds, seed)
+    _check_bundle(bundle, world)
     with tempfile.TemporaryDirectory(prefix="edged-demo-") as folder:
-        return Demo(world, seconds, Path(folder), quiet=quiet, broker=broker).run()
+        return Demo(world, seconds, Path(folder), quiet=quiet, broker=broker, bundle=bundle).run()
+
+
+def _check_bundle(bundle: Path | None, world: World) -> None:
+    """Say what is wrong before anything is started."""
+    width, classes = world.x.shape[1], len(world.classes)
+    if bundle is not None:
+        Bundle.open(bundle).check_schema(Schema(world.names, width, "classify", world.classes))
+    elif not training_api.available():
+        raise UnavailableError(
+            "a bundle cannot be built with this onnxruntime",
+            where="demo",
+            remedy=f"where the training build is: `edged model new mlp --inputs {width} --outputs {classes} "
+            "-o m.onnx`, `edged artifacts build m.onnx -o bundle --loss cross_entropy`; "
+            "then here: `edged demo --bundle bundle`",
+        )

@@ -32,12 +32,13 @@ class Predictions:
 
 @dataclass(frozen=True)
 class Joined:
-    """Errors `(n,)` of predictions whose labels have come.
+    """Errors `(n,)` of predictions whose labels have come, and the offsets of their samples.
 
     During probation `shadow` has the predecessor's errors on those samples that both answered,
     and `beside` the champion's on the same.
     """
 
+    offsets: NDArray[np.int64]
     versions: NDArray[np.int64]
     errors: NDArray[np.float64]
     beside: NDArray[np.float64]
@@ -93,7 +94,7 @@ class Memory:
             both &= self._versions[place] == watched
         shadow = errors(self._schema, self._shadows[place][both], y[both], scale)
         self._offsets[place] = -1
-        return Joined(self._versions[place].astype(np.int64), wrong, wrong[both], shadow)
+        return Joined(offsets, self._versions[place].astype(np.int64), wrong, wrong[both], shadow)
 
 
 class LiveQuality:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     import numpy as np
@@ -33,6 +33,31 @@ class LearningRate:
     total: int = 0
 
 
+@dataclass(frozen=True)
+class Anchor:
+    """Weights that training is pulled back to: ½·strength·Σ importance·(θ − value)² joins the loss.
+
+    Without `importance` every weight counts the same (L2-SP); the diagonal of the Fisher information
+    makes it elastic weight consolidation (EWC). Parameters that are not named are free.
+    """
+
+    values: Mapping[str, NDArray[np.float32]]
+    strength: float
+    importance: Mapping[str, NDArray[np.float32]] | None = None
+
+
+@dataclass(frozen=True)
+class Distillation:
+    """How much a teacher's outputs count: `weight` times the distillation term joins the loss.
+
+    For the classifying losses it is the cross-entropy between the two at `temperature`, times the square
+    of it; for the measuring ones the square error, without a temperature.
+    """
+
+    weight: float
+    temperature: float = 1.0
+
+
 class Engine(Protocol):
     """Executes training steps on one bundle.
 
@@ -41,6 +66,10 @@ class Engine(Protocol):
     """
 
     name: str
+
+    @property
+    def together(self) -> int:
+        """How many steps it is worth to make in one call of `steps`; 1 where that gains nothing."""
 
     def begin(self, rate: LearningRate, *, at_step: int = 0) -> None:
         """Start a learning-rate schedule, `at_step` steps into it when a run is resumed."""
@@ -52,6 +81,20 @@ class Engine(Protocol):
 
         A non-finite loss changes nothing (`applied` False). With `careful` the gradients are
         looked at too, before they are applied; without it a bad gradient is noticed by `check`.
+        """
+
+    def steps(
+        self, batches: Sequence[tuple[NDArray[np.float32], NDArray[np.generic]]], *, careful: bool = False
+    ) -> list[Step]:
+        """The same as one `step` with update after the other, perhaps faster.
+
+        It stops after the first step that changed nothing, so the result may be shorter than `batches`.
+        """
+
+    def guide(self, anchor: Anchor | None = None, distillation: Distillation | None = None) -> None:
+        """Pull the following steps to anchor weights and to a teacher; without either, no longer.
+
+        It is not part of what `save` writes. Raises UnavailableError where the engine cannot.
         """
 
     def evaluate(self, x: NDArray[np.float32], y: NDArray[np.generic]) -> float:

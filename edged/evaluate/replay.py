@@ -12,9 +12,10 @@ from edged.clock import VirtualClock
 from edged.domain.outputs import answers
 from edged.domain.sample import Batch, LabelUpdate
 from edged.domain.standardise import RunningMoments
+from edged.engines import usual_engine
 from edged.engines.inference import InferenceModel
 from edged.errors import ConfigError, TrainingError
-from edged.loop.bootstrap import with_bundle
+from edged.loop.bootstrap import open_samples, with_bundle
 from edged.loop.ingest import Forecast
 from edged.loop.learn import Learner
 from edged.loop.promote import Promoter
@@ -22,7 +23,6 @@ from edged.loop.serve import Server
 from edged.loop.succession import Succession
 from edged.storage.bundles import Bundle
 from edged.storage.registry import Registry
-from edged.storage.samples import SampleLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.config import Config
+    from edged.domain.drift import DriftSignal
     from edged.domain.protocols import Served
     from edged.evaluate.stream import Options, Stream
 
@@ -58,7 +59,7 @@ class Replay:
         self._on_progress = on_progress
         self.schema = config.stream.to_schema()
         config = _in_folder(config, folder, options.seed)
-        self.config = config = with_bundle(config, _statistics(config, stream, pretrain))
+        self.config = config = _with_engine(with_bundle(config, _statistics(config, stream, pretrain)))
         self._clock = VirtualClock(float(stream.t[0]))
         self.events: list[dict[str, Any]] = []
         with ExitStack() as stack:
@@ -73,6 +74,7 @@ class Replay:
         self.answers = np.zeros((len(stream), width), np.float32)
         self.versions = np.zeros(len(stream), np.int64)
         self.labels_used = 0
+        self.drifts: list[DriftSignal] = []
         self._started = float(stream.t[pretrain])
         self._next_schedule = self._after(self._started)
 
@@ -82,14 +84,7 @@ class Replay:
         bundle.check_schema(self.schema)
         self.registry = Registry.open(folder)
         stack.callback(self.registry.close)
-        self.log = SampleLog.open(
-            folder / "samples.db",
-            self.schema,
-            holdout=config.gate.holdout,
-            max_bytes=config.storage.max_bytes,
-            max_age=config.storage.max_age,
-            quarantine_rows=config.storage.quarantine_rows,
-        )
+        self.log = open_samples(config)
         stack.callback(self.log.close)
         self.promoter = Promoter(
             config=config.gate,
@@ -116,7 +111,9 @@ class Replay:
         stack.callback(self.learner.process.close)
 
     def _load_model(self, path: Path) -> InferenceModel:
-        return InferenceModel(path, threads=self.config.serving.threads)
+        return InferenceModel(
+            path, threads=self.config.serving.threads, providers=self.config.serving.provider
+        )
 
     def _notify(self, event: str, fields: dict[str, Any]) -> None:
         self.events.append({"event": event, "sample": self._position, **fields})
@@ -155,6 +152,7 @@ class Replay:
             while position < len(self.stream):
                 end = min(position + self._block(position), len(self.stream))
                 self._replay(position, end)
+                self.drifts += self.server.drift.take()
                 position = self._position = end
                 self._learn()
                 self._on_progress(position, len(self.stream), self.server.champion.version)
@@ -272,6 +270,17 @@ def _in_folder(config: Config, folder: Path, seed: int) -> Config:
     storage = config.storage.model_copy(update={"dir": folder})
     training = config.training.model_copy(update={"seed": seed})
     return config.model_copy(update={"storage": storage, "training": training})
+
+
+def _with_engine(config: Config) -> Config:
+    """The configuration with an engine named where it says `auto`: one that was not timed.
+
+    Engines differ by rounding, so a result that depended on a race between them could not be repeated.
+    """
+    if config.training.engine != "auto" or config.model.bundle is None:
+        return config
+    name, _ = usual_engine(Bundle.open(config.model.bundle, verify=False), config.training.provider)
+    return config.model_copy(update={"training": config.training.model_copy(update={"engine": name})})
 
 
 def _statistics(config: Config, stream: Stream, rows: int) -> dict[str, list[float]]:

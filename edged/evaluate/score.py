@@ -12,6 +12,7 @@ from edged.domain.outputs import answers
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from edged.domain.drift import DriftSignal
     from edged.evaluate.replay import Replay
 
 WINDOW = 1000
@@ -34,12 +35,17 @@ def report(replay: Replay) -> dict[str, Any]:
         "promotions": replay.promoter.promotions,
         "rejections": replay.promoter.rejections,
         "rollbacks": replay.promoter.rollbacks,
-        "drifts": [],
+        "drifts": [_drift(signal) for signal in replay.drifts],
         "labels_used": replay.labels_used,
         "forgetting": _forgetting(replay),
         "engine": replay.learner.engine,
         "train_seconds": round(replay.learner.train_seconds, 3),
     }
+
+
+def _drift(signal: DriftSignal) -> dict[str, Any]:
+    told = signal.as_dict()
+    return {name: told[name] for name in ("offset", "detector", "level", "source")}
 
 
 def _no_change(replay: Replay) -> NDArray[np.float32]:

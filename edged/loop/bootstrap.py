@@ -1,21 +1,21 @@
-"""A bundle for a stream that names none: the standard network, built by a child process.
+"""What a device begins with: its sample log, and a bundle for a stream that names none.
 
-The builder needs `onnx` and the training package's gradient builder, which the daemon must not
-import; so it runs as `python -m edged.artifacts` and is gone afterwards.
+That bundle is the standard network. Its builder needs `onnx` and the training package's gradient builder,
+which the daemon must not import; so it runs as a child process, `python -m edged.artifacts`.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 from edged.errors import BundleError, CorruptError, UnavailableError
+from edged.host.child import ask
 from edged.logs import get_logger
 from edged.storage.bundles import Bundle
 from edged.storage.files import publish_file
+from edged.storage.samples import SampleLog
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,6 +26,20 @@ log = get_logger("edged.bootstrap")
 
 BUILD_SECONDS = 120.0
 ORDER_FILE = "bundle.hidden.json"
+
+
+def open_samples(config: Config, *, readonly: bool = False) -> SampleLog:
+    """The sample log of a configuration."""
+    storage = config.storage
+    return SampleLog.open(
+        storage.dir / "samples.db",
+        config.stream.to_schema(),
+        holdout=config.gate.holdout,
+        max_bytes=storage.max_bytes,
+        max_age=storage.max_age,
+        quarantine_rows=storage.quarantine_rows,
+        readonly=readonly,
+    )
 
 
 def with_bundle(config: Config, statistics: dict[str, list[float]] | None = None) -> Config:
@@ -80,23 +94,12 @@ def build(config: Config, out: Path, statistics: dict[str, list[float]] | None) 
     }
     log.info("building_bundle", out=str(out), task=schema.task, features=schema.width)
     out.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "edged.artifacts"],
-            input=json.dumps(order).encode(),
-            capture_output=True,
-            timeout=BUILD_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as problem:
-        raise BundleError(
-            f"building a bundle took longer than {BUILD_SECONDS:.0f} s", where=str(out)
-        ) from problem
-    if done.returncode == 0:
+    answer = ask("edged.artifacts", order, BUILD_SECONDS)
+    if answer is None:
+        raise BundleError(f"building a bundle took longer than {BUILD_SECONDS:.0f} s", where=str(out))
+    if answer.code == 0:
         publish_file(out.with_name(ORDER_FILE), json.dumps(config.model.hidden).encode())
         return
-    lines = done.stderr.decode(errors="replace").strip().splitlines()
-    what = lines[-1] if lines else f"the builder ended with exit code {done.returncode}"
-    if done.returncode == UnavailableError.exit_code:
-        raise UnavailableError(what, where="model.bundle")
-    raise BundleError(what, where="model.bundle")
+    if answer.code == UnavailableError.exit_code:
+        raise UnavailableError(answer.problem, where="model.bundle")
+    raise BundleError(answer.problem, where="model.bundle")

@@ -11,7 +11,7 @@ import numpy as np
 from edged.domain.gate import Evidence, GateRules, Verdict, judge, refuse
 from edged.domain.outputs import answers, errors, unit_scale
 from edged.domain.protocols import Served
-from edged.errors import EdgedError, ModelError, RefusedError, StorageError
+from edged.errors import ConfigError, EdgedError, ModelError, RefusedError, StorageError, UnavailableError
 from edged.logs import get_logger
 from edged.storage.files import remove, verify_directory
 
@@ -44,7 +44,11 @@ class Holdout(Protocol):
 
 
 class Promoter:
-    """Judges candidates, keeps the registry, and knows which model may be served."""
+    """Judges candidates, keeps the registry, and knows which model may be served.
+
+    `breathe` is called between the pieces of work that hold the interpreter's lock: a daemon that sleeps
+    a little in it lets its serving thread answer in between, so that no prediction waits for them all.
+    """
 
     def __init__(
         self,
@@ -57,6 +61,7 @@ class Promoter:
         clock: Clock,
         keep_models: int,
         staging: Path,
+        breathe: Callable[[], None] = lambda: None,
     ) -> None:
         self._config = config
         self._schema = schema
@@ -66,6 +71,7 @@ class Promoter:
         self._clock = clock
         self._keep = keep_models
         self._staging = staging
+        self._breathe = breathe
         self.promotions = 0
         self.rejections = 0
         self.rollbacks = 0
@@ -79,12 +85,16 @@ class Promoter:
         ------
         ModelError
             When not even the bundle's base model can be loaded.
+        ConfigError, UnavailableError
+            When no model can be loaded the way the configuration asks for. Nothing is changed then.
         """
         self._clear_candidates()
         champion = self._registry.champion()
         for version in self._registry.best_loadable():
             try:
                 served = self.open(version)
+            except (ConfigError, UnavailableError):
+                raise  # serving is set up wrongly; no model is to blame, and none must be dethroned for it
             except EdgedError as problem:
                 log.error("model_unusable", version=version, problem=problem.line())
                 continue
@@ -116,8 +126,12 @@ class Promoter:
             When its files are damaged or it does not answer.
         """
         record = self._registry.get(version)
-        model = self._load_model(self._registry.verify(version))
+        self._breathe()
+        path = self._registry.verify(version)
+        self._breathe()
+        model = self._load_model(path)
         model.predict(np.zeros((1, self._schema.width), np.float32))
+        self._breathe()
         scale = record.metrics.get("scale")
         return Served(version, model, None if scale is None else np.asarray(scale, np.float32))
 
@@ -153,6 +167,7 @@ class Promoter:
     def _verify(self, folder: Path) -> tuple[Model, float]:
         """Whole, loadable, with the trainer's own outputs, and fast enough."""
         verify_directory(folder)
+        self._breathe()
         model = self._load_model(folder / "model.onnx")
         x, expected = (np.load(folder / name, allow_pickle=False) for name in PROBE_FILES)
         if x.shape[1:] != (self._schema.width,) or len(x) == 0:
@@ -167,6 +182,7 @@ class Promoter:
         worst = float(np.max(np.abs(got - expected) / np.maximum(1.0, np.abs(expected))))
         if not worst <= self._config.tolerance:  # NaN must not pass
             raise ModelError(f"outputs differ from the trainer's by {worst:.2g}", where=str(folder))
+        self._breathe()
         seconds = self._latency(model, x[:1])
         if seconds > self._config.latency:
             raise ModelError(
@@ -193,6 +209,7 @@ class Promoter:
         self, model: Model, champion: Served, *, first: bool
     ) -> tuple[Verdict, NDArray[np.float32] | None]:
         recent = self._holdout.holdout_window(self._config.recent)
+        self._breathe()
         scale = unit_scale(recent.y) if self._schema.task != "classify" and len(recent) > 1 else None
         if first:
             return Verdict(True, ("first model trained for this stream",)), scale

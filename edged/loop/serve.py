@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edged.domain.drift import LiveDrift
 from edged.domain.gate import Probation
 from edged.domain.outputs import answers, probabilities
 from edged.domain.predictions import LiveQuality, Memory, Predictions
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.config import GateConfig, ServingConfig
+    from edged.domain.drift import DriftSignal
     from edged.domain.protocols import Served
     from edged.domain.sample import Batch, LabelUpdate
     from edged.domain.schema import Schema
@@ -48,6 +50,7 @@ class Server:
         self.previous: Served | None = None
         self._memory = Memory(config.remember, schema)
         self.quality = LiveQuality()
+        self.drift = LiveDrift(classes=schema.task == "classify")
         self._probation: Probation | None = None
         self.failed: tuple[Served, str] | None = None
         self.predictions = 0
@@ -71,6 +74,8 @@ class Server:
             raw = self._run(served, x)
         made = self._decode(served, offsets, x, raw)
         self._memory.remember(made)
+        if made.confidence is not None:
+            self.drift.confidence(made.confidence, offsets, made.version)
         self.predictions += len(offsets)
         return made
 
@@ -141,6 +146,7 @@ class Server:
         champion = self.champion
         joined = self._memory.join(offsets, y, champion.scale, watched=champion.version)
         self.quality.add(joined.errors)
+        self.drift.errors(joined.errors, joined.offsets)
         probation = self._probation
         if probation is None:
             return None
@@ -253,6 +259,7 @@ class ServingLoop:
         sample_id: Callable[[int], str],
         on_outcome: Callable[[bool], None],
         on_failed: Callable[[Served, str], None],
+        on_drift: Callable[[DriftSignal], None],
         beat: Callable[[], object],
     ) -> None:
         self._server = server
@@ -262,6 +269,7 @@ class ServingLoop:
         self._sample_id = sample_id
         self._on_outcome = on_outcome
         self._on_failed = on_failed
+        self._on_drift = on_drift
         self._beat = beat
         self._queue: queue.Queue[tuple[Batch, NDArray[np.float64]] | list[LabelUpdate] | None] = queue.Queue(
             MAX_WAITING
@@ -298,6 +306,8 @@ class ServingLoop:
                 return
             try:
                 self._handle(item)
+                for signal in self._server.drift.take():
+                    self._on_drift(signal)
             except Exception:
                 self.errors += 1
                 log.exception("serving_failed")

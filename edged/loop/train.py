@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from edged.domain.learner import LearnerState, Plan, planned_steps
+from edged.domain.pool import Pool, labels_for
 from edged.domain.protocols import LearningRate
-from edged.domain.replay import draw
 from edged.errors import NoDataError, NonFiniteError, TrainingError
 from edged.storage.files import publish_directory
 
@@ -255,30 +255,20 @@ class Trainee:
         if state.plan is None:
             raise TrainingError("no run is planned")
         remembered = self._trainable(self._samples.rows(state.memory.ids))
-        pool = _Pool(new, remembered, self._labels_for, set(state.excluded))
+        pool = Pool(new, remembered, self._labels_for, set(state.excluded))
         self._probe = pool.x[-PROBE_ROWS:]
         total = state.plan.steps if config.schedule == "linear" else 0
         self._engine.begin(LearningRate(state.plan.learning_rate, config.warmup, total), at_step=state.step)
         losses: list[float] = []
         skipped, reported = 0, time.monotonic()
         while state.step < state.plan.steps:
-            loss = 0.0
-            for part in range(config.accumulate):
-                index = pool.draw(config.batch, config.new_share, state.rng)
-                step = self._engine.step(
-                    pool.x[index], pool.y[index], apply=part == config.accumulate - 1, careful=careful
-                )
-                loss += step.loss / config.accumulate
-                if not np.isfinite(step.loss) or (
-                    careful and not step.applied and part == config.accumulate - 1
-                ):
-                    skipped += 1
-                    self._exclude(pool, index)
-                    break
-            losses.append(loss)
-            state.step += 1
-            state.total_steps += 1
-            if state.step % CHECK_EVERY == 0:
+            before = state.step
+            made, bad = self._advance(pool, careful=careful)
+            losses += made
+            skipped += bad
+            state.step += len(made)
+            state.total_steps += len(made)
+            if state.step // CHECK_EVERY > before // CHECK_EVERY:
                 self._engine.check()
             if self._stopping():
                 self._engine.check()
@@ -291,13 +281,53 @@ class Trainee:
                 self._checkpoint()
             if time.monotonic() - reported > PROGRESS_SECONDS:
                 reported = time.monotonic()
-                self._report_progress(loss)
+                self._report_progress(losses[-1])
         self._engine.check()
         self._report_progress(losses[-1] if losses else float("nan"))
         return losses, skipped
 
+    def _advance(self, pool: Pool, *, careful: bool) -> tuple[list[float], int]:
+        """The next step, or several where the engine makes them faster together; losses and bad ones."""
+        if self._config.accumulate > 1:
+            return self._accumulate(pool, careful=careful)
+        count = self._next_steps()
+        start = self._state.rng.bit_generator.state
+        indices = [self._draw(pool) for _ in range(count)]
+        done = self._engine.steps([(pool.x[i], pool.y[i]) for i in indices], careful=careful)
+        if len(done) < count:
+            # What comes next depends on this: the batches that were not used are not drawn yet.
+            self._state.rng.bit_generator.state = start
+            indices = [self._draw(pool) for _ in done]
+        bad = not np.isfinite(done[-1].loss) or (careful and not done[-1].applied)
+        if bad:
+            self._exclude(pool, indices[-1])
+        return [step.loss for step in done], int(bad)
+
+    def _next_steps(self) -> int:
+        """Steps up to the next point at which something else is due."""
+        state, config = self._state, self._config
+        left = state.plan.steps - state.step if state.plan is not None else 1
+        dues = (CHECK_EVERY, config.checkpoint_every)
+        return min(left, self._engine.together, *(due - state.step % due for due in dues))
+
+    def _draw(self, pool: Pool) -> NDArray[np.int64]:
+        return pool.draw(self._config.batch, self._config.new_share, self._state.rng)
+
+    def _accumulate(self, pool: Pool, *, careful: bool) -> tuple[list[float], int]:
+        """One step whose batch comes in parts."""
+        loss, parts = 0.0, self._config.accumulate
+        for part in range(parts):
+            index, last = self._draw(pool), part == parts - 1
+            step = self._engine.step(pool.x[index], pool.y[index], apply=last, careful=careful)
+            loss += step.loss / parts
+            if not np.isfinite(step.loss) or (careful and not step.applied and last):
+                self._exclude(pool, index)
+                return [loss], 1
+        return [loss], 0
+
     def _labels_for(self, y: NDArray[np.float32]) -> NDArray[Any]:
-        return labels_for(self._bundle.loss, y, self._bundle.output.width)
+        loss = "cross_entropy" if self._bundle.label.dtype == "int64" else self._bundle.loss
+        return labels_for(loss, y, self._bundle.output.width)
 
     def _report_progress(self, loss: float) -> None:
         plan = self._state.plan
@@ -312,7 +342,7 @@ class Trainee:
                 }
             )
 
-    def _exclude(self, pool: _Pool, index: NDArray[np.int64]) -> None:
+    def _exclude(self, pool: Pool, index: NDArray[np.int64]) -> None:
         """Find the rows of a batch whose own loss is not finite; they are not drawn again."""
         bad = [
             i
@@ -372,41 +402,3 @@ class Trainee:
         final = self._candidates / str(run)
         publish_directory(staging, final, extra={"run": run})
         return final
-
-
-class _Pool:
-    """New and remembered rows side by side, and which of them may be drawn."""
-
-    def __init__(
-        self, new: Window, remembered: Window, labels: Callable[[Any], Any], excluded: set[int]
-    ) -> None:
-        again = np.isin(remembered.offsets, new.offsets)
-        remembered = remembered.take(~again)
-        self.x = np.concatenate([new.x, remembered.x])
-        self.y = labels(np.concatenate([new.y, remembered.y]))
-        self.offsets = np.concatenate([new.offsets, remembered.offsets])
-        self._is_new = np.arange(len(self.offsets)) < len(new)
-        self.exclude(excluded)
-
-    def exclude(self, offsets: set[int]) -> None:
-        good = ~np.isin(self.offsets, list(offsets)) if offsets else np.ones(len(self.offsets), bool)
-        self._new = np.flatnonzero(good & self._is_new)
-        self._old = np.flatnonzero(good & ~self._is_new)
-        if len(self._new) + len(self._old) == 0:
-            raise NoDataError("every sample of this run makes the loss infinite or NaN", where="sample log")
-
-    def draw(self, batch: int, new_share: float, rng: np.random.Generator) -> NDArray[np.int64]:
-        fresh, old = draw(len(self._new), len(self._old), batch, new_share, rng)
-        return np.concatenate([self._new[fresh], self._old[old]])
-
-
-def labels_for(loss: str, y: NDArray[np.float32], outputs: int) -> NDArray[Any]:
-    """Labels `(n, targets)` as the loss takes them.
-
-    `(n,)` int64 for cross-entropy; for bce_with_logits with several outputs one-hot `(n, outputs)`.
-    """
-    if loss == "cross_entropy":
-        return y[:, 0].astype(np.int64)
-    if loss == "bce_with_logits" and y.shape[1] == 1 < outputs:
-        return np.eye(outputs, dtype=np.float32)[y[:, 0].astype(np.int64)]
-    return y

@@ -25,6 +25,8 @@ FORMAT = 1
 DESCRIPTION = "bundle.json"
 CLASSIFYING = ("cross_entropy", "bce_with_logits")
 MEASURING = ("mse", "l1")
+# The name of a loss that came as a model of its own.
+CUSTOM = "custom"
 
 _REBUILD = "build the bundle again with `edged artifacts build`"
 _T = TypeVar("_T")
@@ -170,7 +172,7 @@ class Bundle:
         if self.input.width != schema.width:
             raise self._misfit(f"takes {self.input.width} features, the stream has {schema.width}")
         losses = CLASSIFYING if schema.task == "classify" else MEASURING
-        if self.loss not in losses:
+        if self.loss not in (*losses, CUSTOM):
             raise self._misfit(
                 f"was built with loss {self.loss}, task {schema.task} needs {' or '.join(losses)}"
             )

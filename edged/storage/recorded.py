@@ -318,6 +318,11 @@ def _column(path: Path, header: tuple[str, ...], name: str) -> int:
 
 
 def _check_header(where: str, header: tuple[str, ...]) -> None:
+    other = next((sign for sign in ";\t|" if len(header) == 1 and sign in header[0]), None)
+    if other is not None:
+        raise ConfigError(
+            f"columns are separated by {other!r}", where=where, remedy="separate them by commas"
+        )
     if all(_number(name) is not None for name in header):
         raise ConfigError("is no header", where=where, remedy="name the columns in the first line")
     if "" in header:

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from edged.artifacts.build import build
+from edged.artifacts.templates import mlp
 from edged.demo.broker import find_mosquitto
 from edged.demo.plant import CLASSES, FEATURES
 from edged.demo.run import Score, replayed, run_demo, simulated
-from edged.errors import ConfigError
+from edged.errors import BundleError, ConfigError
 from tests.commands import edged, two_classes
 from tests.streams import generated
 
@@ -94,6 +96,18 @@ def test_a_missing_recording_is_one_line_and_exit_code_2(tmp_path: Path) -> None
     answer = edged("demo", "--data", tmp_path / "none.npz", "--json")
     assert answer.code == 2
     assert "none.npz: no such file" in answer.problem
+
+
+def test_a_bundle_for_another_stream_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    build(mlp(len(FEATURES) + 1, len(CLASSES)), tmp_path / "b", loss="cross_entropy")
+    with pytest.raises(BundleError, match=rf"the stream has {len(FEATURES)}"):
+        run_demo(seconds=10, data=None, seed=0, bundle=tmp_path / "b")
+
+
+def test_a_bundle_that_is_missing_is_one_line(tmp_path: Path) -> None:
+    answer = edged("demo", "--bundle", tmp_path / "none", "--json")
+    assert answer.code == 1
+    assert str(tmp_path / "none") in answer.problem
 
 
 def test_scores_count_answered_samples_only() -> None:

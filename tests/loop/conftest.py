@@ -13,7 +13,14 @@ if TYPE_CHECKING:
 
     from edged.storage.bundles import Bundle
 
-NEEDS_TRAINING = ["test_train.py", "test_train_resume.py", "test_learn.py", "test_bootstrap.py"]
+NEEDS_TRAINING = [
+    "test_bootstrap.py",
+    "test_choose.py",
+    "test_learn.py",
+    "test_train.py",
+    "test_train_resume.py",
+    "test_train_together.py",
+]
 collect_ignore = [] if training_api.available() else NEEDS_TRAINING
 
 

@@ -37,14 +37,14 @@ class Gate:
         self.promoter = self.make_promoter(schema)
         self.champion = self.promoter.boot(self.base)
 
-    def make_promoter(self, schema: Schema = SCHEMA) -> Promoter:
-        """A promoter on what is here."""
+    def make_promoter(self, schema: Schema = SCHEMA, provider: str = "CPUExecutionProvider") -> Promoter:
+        """A promoter on what is here, its models run by `provider`."""
         return Promoter(
             config=GateConfig(**self.settings),
             schema=schema,
             registry=self.registry,
             holdout=self.log,
-            load_model=InferenceModel,
+            load_model=lambda path: InferenceModel(path, providers=[provider]),
             clock=VirtualClock(1000.0),
             keep_models=10,
             staging=self.candidates,

@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def delivery(name: str, payload: bytes | str = b"", *, retain: bool = False) -> Delivery:
+def delivery(
+    name: str, payload: bytes | str = b"", *, retain: bool = False, dup: bool = False, mid: int = 1
+) -> Delivery:
     body = payload.encode() if isinstance(payload, str) else payload
-    return Delivery(f"edged/d/request/{name}", body, 1, 1, False, retain, 1, 0.0)
+    return Delivery(f"edged/d/request/{name}", body, mid, 1, dup, retain, 1, 0.0)
 
 
 class Panel:
@@ -181,3 +183,17 @@ def test_parsing_gives_a_request_or_a_clear_error(payload: bytes) -> None:
     except ConfigError as problem:
         told = problem.line()
     assert isinstance(told, dict) or "command" in str(told)
+
+
+def test_a_command_that_comes_again_after_a_broken_connection_is_not_carried_out_again() -> None:
+    with running() as panel:
+        panel.ask("echo", '{"n": 1}')
+        again = delivery("echo", '{"n": 1}', dup=True)
+        panel.control.receive(again)
+        assert panel.acknowledged[1] is again, "the broker need not keep it"
+        # The flag alone says nothing: another packet, or another content, has not been carried out.
+        panel.control.receive(delivery("echo", '{"n": 1}', dup=True, mid=2))
+        panel.control.receive(delivery("echo", '{"n": 2}', dup=True))
+        wait_until(lambda: len(panel.acknowledged) == 4)
+        assert panel.done == [{"n": 1}, {"n": 1}, {"n": 2}]
+        assert len(panel.answers) == 3

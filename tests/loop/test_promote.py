@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edged.engines.inference import InferenceModel
-from edged.errors import ModelError, RefusedError
+from edged.errors import ConfigError, ModelError, RefusedError
 from tests.loop.gates import Gate
 from tests.loop.linear import BAD, BROKEN, GOOD, candidate, inputs, write
 
@@ -190,6 +190,16 @@ def test_a_restart_serves_the_champion(gate: Gate) -> None:
     assert back.version == version == 2
     assert back.model.predict(inputs(8))[:, 1].tolist() == inputs(8)[:, 0].tolist()
     assert len(gate.registry.records()) == 2
+
+
+def test_a_provider_that_is_missing_dethrones_nobody(gate: Gate) -> None:
+    verdict, model = gate.consider(GOOD)
+    assert model is not None, verdict
+    gate.promoter.crown(model, "better")
+    with pytest.raises(ConfigError, match="no CUDAExecutionProvider"):
+        gate.make_promoter(provider="CUDAExecutionProvider").boot(gate.base)
+    assert gate.registry.champion() == model.version
+    assert len(gate.registry.records()) == 2, "nor is another first model installed"
 
 
 def test_what_was_left_before_the_gate_is_removed_at_the_start(gate: Gate) -> None:

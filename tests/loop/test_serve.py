@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from edged.domain.drift import DriftSignal
     from edged.domain.sample import Batch
     from tests.loop.linear import Floats
 
@@ -48,6 +49,7 @@ class Outlet:
         self.published: list[dict[str, Any]] = []
         self.outcomes: list[bool] = []
         self.failed: list[tuple[int, str]] = []
+        self.drifts: list[DriftSignal] = []
         self.beats = 0
         self.loop = ServingLoop(
             server,
@@ -57,6 +59,7 @@ class Outlet:
             sample_id=lambda offset: f"s{offset}",
             on_outcome=self.outcomes.append,
             on_failed=lambda served, why: self.failed.append((served.version, why)),
+            on_drift=self.drifts.append,
             beat=self._beat,
         )
 

@@ -13,11 +13,11 @@ from edged.artifacts.standardise import Statistics
 from edged.artifacts.templates import autoencoder, mlp
 from edged.domain.holdout import is_holdout
 from edged.domain.outputs import answers
+from edged.domain.pool import labels_for
 from edged.domain.schema import Schema
 from edged.engines.inference import InferenceModel
 from edged.engines.native import NativeEngine
 from edged.errors import NoDataError
-from edged.loop.train import labels_for
 from edged.mqtt import weights as wire
 from tests.loop.learning import CLASSIFY, RecordingEngine, Workshop, rows, task
 

@@ -32,7 +32,13 @@ class Plant:
                 "stream": {"features": 5, "classes": ["low", "mid", "high"]},
                 "model": {"bundle": bundle.path},
                 "storage": {"dir": folder},
-                "training": {"learning_rate": 0.01, "nice": 0, "resident": 20, **training},
+                "training": {
+                    "engine": "native",
+                    "learning_rate": 0.01,
+                    "nice": 0,
+                    "resident": 20,
+                    **training,
+                },
             }
         )
         folder.mkdir(exist_ok=True)

@@ -221,6 +221,8 @@ def test_csv_without_label(tmp_path: Path) -> None:
         ("y\n1\n", "has no feature column"),
         ("a,b\n", "holds no samples"),
         ("1,2\n3,4\n", "is no header"),
+        ("a;b;y\n1;2;0\n", "columns are separated by ';'"),
+        ("a\tb\n1\t2\n", "columns are separated by '\\t'"),
         (",a\n0,1\n", "column 1 has no name"),
         ("a,b,a\n1,2,3\n", "names 'a' twice"),
         ("a,b\n1,2\n1,cold\n", "line 3, column b: 'cold' is not a number"),

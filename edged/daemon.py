@@ -23,6 +23,7 @@ from edged.engines.inference import InferenceModel
 from edged.errors import ConfigError, EdgedError, StorageError
 from edged.host.notify import Notifier, Watchdog
 from edged.host.vitals import VitalsReader
+from edged.learning import Learning
 from edged.loop.bootstrap import open_samples, with_bundle
 from edged.loop.control import Control
 from edged.loop.ingest import Ingest
@@ -31,10 +32,12 @@ from edged.loop.promote import Promoter
 from edged.loop.report import Reporter, Throttle, will_payload
 from edged.loop.serve import Server, ServingLoop
 from edged.loop.succession import Succession
+from edged.mqtt import weights
 from edged.mqtt.codecs import JsonCodec, LabelCodec
 from edged.mqtt.session import Session
 from edged.mqtt.topics import Topics, matches, widest
 from edged.selfreport import SelfReport
+from edged.steering import Steering
 from edged.storage.bundles import Bundle
 from edged.storage.files import DirectoryLock
 from edged.storage.registry import Registry
@@ -54,9 +57,7 @@ log = logs.get_logger("edged.daemon")
 
 SWITCH_INTERVAL = 0.0001  # seconds a thread may hold the interpreter: bounds what others add to a prediction
 BREATH = 0.003  # seconds left to the serving thread between two pieces of loading a model
-LEARN_IDLE = 1.0
 PATIENCE = 10.0  # seconds that predictions wait for a busy broker
-TRAIN_OPTIONS = {"steps": int, "learning_rate": float}
 
 
 def _breathe() -> None:
@@ -81,13 +82,9 @@ class Daemon:
         self.boot = self.registry.next_boot()
         self.samples = open_samples(config)
         self._reader = open_samples(config, readonly=True)
-        self._stop = threading.Event()
-        self._learn_wake = threading.Event()
         self._pause = threading.Event()  # never set: something to wait on without spinning
         self.unpublished = 0
         self._throttle = Throttle(self.clock)
-        self._options: dict[str, Any] = {}
-        self._outcomes: list[Callable[[], None]] = []
         self.watchdog = Watchdog(notifier, ("ingest", "serve"))
         self._wire(bundle)
 
@@ -131,15 +128,6 @@ class Daemon:
             consumed=int(self.registry.get_value("consumed") or 0),
         )
         self.ingest = self._ingest()
-        self.control = Control(
-            {
-                "train": self._command_train,
-                "rollback": self._command_rollback,
-                "status": self._command_status,
-            },
-            answer=self._answer,
-            acknowledge=self.session.ack,
-        )
         self.selfreport = SelfReport(
             clock=self.clock,
             boot=self.boot,
@@ -154,7 +142,25 @@ class Daemon:
             vitals=VitalsReader(config.storage.dir),
             unpublished=lambda: self.unpublished,
         )
-        self._learning = threading.Thread(target=self._learn_loop, name="learn", daemon=True)
+        self.learning = Learning(
+            learner=self.learner,
+            succession=self.succession,
+            samples=self.samples,
+            registry=self.registry,
+            publish_states=self._publish_states,
+            promoted=self._promoted,
+        )
+        self.steering = Steering(
+            learning=self.learning,
+            succession=self.succession,
+            selfreport=self.selfreport,
+            publish_states=self._publish_states,
+            publish=self.session.publish,
+            topics=self.topics,
+        )
+        self.control = Control(
+            self.steering.commands(), answer=self.steering.answer, acknowledge=self.session.ack
+        )
 
     def _load_model(self, path: Path) -> InferenceModel:
         model = InferenceModel(
@@ -213,7 +219,7 @@ class Daemon:
 
     def _on_committed(self, labelled: int) -> None:
         if labelled or self.schema.labels_itself:
-            self._learn_wake.set()
+            self.learning.wake()
 
     def _on_rejected(self, rejected: Rejected) -> None:
         held = self._throttle.admit(rejected.reason)
@@ -242,93 +248,13 @@ class Daemon:
 
     def _on_outcome(self, passed: bool) -> None:
         version = self.server.champion.version
-        self._later(lambda: self.succession.probation_ended(version, passed))
+        self.learning.later(lambda: self.succession.probation_ended(version, passed))
 
     def _on_failed(self, served: Served, reason: str) -> None:
-        self._later(lambda: self.succession.champion_failed(served.version, reason))
+        self.learning.later(lambda: self.succession.champion_failed(served.version, reason))
 
     def _on_drift(self, signal: DriftSignal) -> None:
         self.reporter.event("drift_detected", signal.as_dict())
-
-    def _later(self, action: Callable[[], None]) -> None:
-        """Leave an action to the learning thread: the serving thread must not wait for it."""
-        self._outcomes.append(action)
-        self._learn_wake.set()
-
-    def _learn_loop(self) -> None:
-        while not self._stop.is_set():
-            self._learn_wake.wait(LEARN_IDLE)
-            self._learn_wake.clear()
-            try:
-                self._settle()
-                result = self.learner.step(self._take_options())
-                if result is not None:
-                    self._learned(result)
-            except Exception:
-                log.exception("learning_failed")
-                self._stop.wait(LEARN_IDLE)
-
-    def _learned(self, result: dict[str, Any]) -> None:
-        """A run has ended well: judge its candidate and remember how far it came."""
-        served = self.succession.consider(result)
-        self.samples.protect(result["memory"])
-        self.registry.set_value("consumed", self.learner.consumed)
-        self._publish_states()
-        if served is not None and self.config.report.weights:
-            self._publish_weights(served.version)
-
-    def _settle(self) -> None:
-        while self._outcomes:
-            self._outcomes.pop(0)()
-
-    def _take_options(self) -> dict[str, Any]:
-        options, self._options = self._options, {}
-        return options
-
-    def _publish_weights(self, version: int) -> None:
-        from edged.mqtt import weights
-
-        blob = (self.registry.verify(version).parent / weights.FILE).read_bytes()
-        chunks = weights.split(blob, self.config.report.chunk)
-        manifest = json.dumps(weights.manifest(version, blob, chunks)).encode()
-        for number, chunk in enumerate(chunks):
-            self.session.publish(self.topics.weights(version, number), chunk, qos=1)
-        self.session.publish(self.topics.weights(version, "manifest"), manifest, qos=1)
-
-    # ---- commands --------------------------------------------------------------------------
-
-    def _command_train(self, request: dict[str, Any]) -> dict[str, Any]:
-        options: dict[str, Any] = {}
-        for name, value in request.items():
-            if name == "transaction":
-                continue
-            kind = TRAIN_OPTIONS.get(name)
-            if kind is None:
-                raise ConfigError(f"unknown option; known: {', '.join(TRAIN_OPTIONS)}", where=name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1_000_000:
-                raise ConfigError(f"{value!r} is no positive number", where=name)
-            options[name] = kind(value)
-        self._options = options
-        self.learner.triggers.commanded = True
-        self._learn_wake.set()
-        return {"state": "accepted", "new_samples": self.selfreport.new_labelled()}
-
-    def _command_rollback(self, request: dict[str, Any]) -> dict[str, Any]:
-        to = request.get("version")
-        if to is not None and (isinstance(to, bool) or not isinstance(to, int)):
-            raise ConfigError(f"{to!r} is no version number", where="version")
-        change = self.succession.roll_back("command", to)
-        self._publish_states()
-        return change
-
-    def _command_status(self, _: dict[str, Any]) -> dict[str, Any]:
-        return self.selfreport.status()
-
-    def _answer(self, command: str, payload: bytes, delivery: Any) -> None:
-        if delivery.response_topic:
-            self.session.publish(delivery.response_topic, payload, qos=1, correlation=delivery.correlation)
-        else:
-            self.session.publish(self.topics.response(command), payload, qos=1)
 
     # ---- reporting -------------------------------------------------------------------------
 
@@ -362,7 +288,7 @@ class Daemon:
         self.serving.start()
         self.ingest.start()
         self.control.start()
-        self._learning.start()
+        self.learning.start()
         self.scheduler = _schedule(self.config, self._scheduled, self._report)
         stream = self.config.stream
         # A message comes once for each filter that covers it: subscribe to none that another covers.
@@ -376,7 +302,17 @@ class Daemon:
 
     def _scheduled(self) -> None:
         self.learner.triggers.scheduled = True
-        self._learn_wake.set()
+        self.learning.wake()
+
+    def _promoted(self, version: int) -> None:
+        if not self.config.report.weights:
+            return
+        blob = (self.registry.verify(version).parent / weights.FILE).read_bytes()
+        chunks = weights.split(blob, self.config.report.chunk)
+        manifest = json.dumps(weights.manifest(version, blob, chunks)).encode()
+        for number, chunk in enumerate(chunks):
+            self.session.publish(self.topics.weights(version, number), chunk, qos=1)
+        self.session.publish(self.topics.weights(version, "manifest"), manifest, qos=1)
 
     def reload(self, path: Path) -> None:
         """Read the configuration again: the log level is applied, other changes are named.
@@ -401,14 +337,13 @@ class Daemon:
     def stop(self) -> None:
         """Orderly: no new messages, what is here committed and answered, trainer ended, goodbye said."""
         self.notifier.stopping()
-        self._stop.set()
-        self._learn_wake.set()
+        self.learning.end()
         self.scheduler.shutdown(wait=False)
         self.learner.process.cancel()
         self.ingest.stop()
         self.serving.stop()
         self.control.stop()
-        self._learning.join(8.0)
+        self.learning.join(8.0)
         self.learner.process.close()
         self.reporter.farewell()
         self._keep_status({**self.selfreport.status(), "state": "stopped"})

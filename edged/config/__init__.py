@@ -1,0 +1,71 @@
+"""The configuration's sections, checked by pydantic, with defaults that work.
+
+`edged.configfile` reads them from YAML.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field, model_validator
+
+from edged.config.broker import MqttConfig, TlsConfig
+from edged.config.gate import GateConfig
+from edged.config.report import LogConfig, ReportConfig
+from edged.config.serving import ServingConfig
+from edged.config.storage import StorageConfig
+from edged.config.stream import StreamConfig
+from edged.config.training import ModelConfig, TrainingConfig
+from edged.config.values import Name, Section, parse_duration, parse_size
+
+__all__ = [
+    "Config",
+    "DeviceConfig",
+    "GateConfig",
+    "LogConfig",
+    "ModelConfig",
+    "MqttConfig",
+    "ReportConfig",
+    "Section",
+    "ServingConfig",
+    "StorageConfig",
+    "StreamConfig",
+    "TlsConfig",
+    "TrainingConfig",
+    "parse_duration",
+    "parse_size",
+]
+
+
+class DeviceConfig(Section):
+    """Who this device is."""
+
+    id: Name = Field(description="name of this device: part of every topic and of the client id")
+
+
+class Config(Section):
+    """The whole configuration of one device."""
+
+    device: DeviceConfig
+    mqtt: MqttConfig = MqttConfig()
+    stream: StreamConfig
+    model: ModelConfig = ModelConfig()
+    training: TrainingConfig = TrainingConfig()
+    gate: GateConfig = GateConfig()
+    serving: ServingConfig = ServingConfig()
+    storage: StorageConfig = StorageConfig()
+    report: ReportConfig = ReportConfig()
+    log: LogConfig = LogConfig()
+
+    @model_validator(mode="after")
+    def _not_its_own_messages(self) -> Config:
+        for name in self.stream.topics:
+            first = name.split("/")[0]
+            if first == "#" or name in (f"{self.mqtt.root}/#", f"{self.topic_root}/#"):
+                raise ValueError(
+                    f"stream.topic {name!r} covers what edged itself publishes: name the sensors' own level"
+                )
+        return self
+
+    @property
+    def topic_root(self) -> str:
+        """`<root>/<device>`: what every topic of this device begins with."""
+        return f"{self.mqtt.root}/{self.device.id}"

@@ -1,0 +1,51 @@
+"""Section `mqtt`: the broker and how to speak with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from edged.config.values import Duration, Section
+
+
+class TlsConfig(Section):
+    """Transport security; a section that is present turns TLS on."""
+
+    ca_file: Path | None = Field(None, description="CA certificates; the system's when absent")
+    cert_file: Path | None = Field(None, description="client certificate")
+    key_file: Path | None = Field(None, description="key of the client certificate")
+    insecure: bool = Field(False, description="do not verify the broker's host name (testing only)")
+
+    @model_validator(mode="after")
+    def _pair(self) -> TlsConfig:
+        if (self.cert_file is None) != (self.key_file is None):
+            raise ValueError("cert_file and key_file belong together: give both or neither")
+        return self
+
+
+class MqttConfig(Section):
+    """The broker and how to speak with it."""
+
+    host: str = Field("localhost", min_length=1, description="name or address of the broker")
+    port: int = Field(1883, ge=1, le=65535, description="port of the broker; 8883 is usual with TLS")
+    protocol: Literal["5", "3.1.1"] = Field("5", description="MQTT version")
+    username: str | None = Field(None, description="user name at the broker")
+    password_file: Path | None = Field(None, description="file whose first line is the password")
+    tls: TlsConfig | None = None
+    keepalive: Duration = Field(30.0, description="seconds between pings", gt=0, le=65535)
+    root: str = Field("edged", description="first level of all topics of edged", pattern=r"^[^#+\s]+$")
+    client_id: str | None = Field(None, description="edged-<device id> when absent")
+    session_expiry: Duration = Field(7 * 86400.0, description="how long the broker keeps messages for us")
+    receive_maximum: int = Field(
+        2000, ge=1, le=65535, description="unacknowledged messages in flight (MQTT 5)"
+    )
+    reconnect_max: Duration = Field(60.0, description="longest pause between two attempts to connect", ge=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _protocol_as_text(cls, data: Any) -> Any:
+        if isinstance(data, dict) and isinstance(data.get("protocol"), int | float):
+            data = {**data, "protocol": f"{data['protocol']:g}"}
+        return data

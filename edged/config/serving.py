@@ -1,0 +1,23 @@
+"""Section `serving`: how predictions are made and published."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from edged.config.values import Providers, Section
+
+
+class ServingConfig(Section):
+    """How predictions are made and published."""
+
+    publish: bool = Field(True, description="publish predictions over MQTT")
+    qos: Literal[0, 1] = Field(0, description="of published predictions")
+    batch: int = Field(256, ge=1, description="samples in one micro-batch at most")
+    threads: int = Field(1, ge=1, le=256, description="threads of one prediction")
+    provider: Providers = Field(
+        ["CPUExecutionProvider"],
+        description="what predictions run on, by onnxruntime's names, the preferred first",
+    )
+    remember: int = Field(20_000, ge=1, description="predictions kept in memory until their labels come")

@@ -1,0 +1,21 @@
+"""Section `storage`: what survives on this disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field
+
+from edged.config.values import Duration, Section, Size
+
+
+class StorageConfig(Section):
+    """What survives on this disk."""
+
+    dir: Path = Field(Path("./state"), description="state directory")
+    max_bytes: Size = Field(512 * 1024**2, ge=1024**2, description="cap of the sample log")
+    max_age: Duration | None = Field(None, description="samples older than this are evicted", gt=0)
+    commit_rows: int = Field(1000, ge=1, description="messages in one group commit at most")
+    commit_delay: Duration = Field(0.005, ge=0, le=1, description="how long a commit waits for company")
+    quarantine_rows: int = Field(1000, ge=1, description="rejected messages that are kept")
+    keep_models: int = Field(10, ge=2, description="models kept in the registry")

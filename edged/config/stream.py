@@ -1,0 +1,122 @@
+"""Section `stream`: where samples come from and what they mean."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from edged.config.values import Count, Duration, Filter, Names, Section, Size, number_or_names, unique
+from edged.domain.schema import Schema
+
+
+class StreamConfig(Section):
+    """Where samples come from and what they mean."""
+
+    topic: Filter | Annotated[list[Filter], Field(min_length=1)] = Field(
+        "sensors/#", description="topic filter(s), wildcards allowed"
+    )
+    codec: Literal["json"] = Field("json", description="how the payload is written")
+    features: Annotated[Count | Names, BeforeValidator(number_or_names)] = Field(
+        description="a number n: the field `x` is an array of n numbers; or JSON paths in model input order"
+    )
+    task: Literal["classify", "regress", "reconstruct", "forecast"] | None = Field(
+        None, description="classify when classes are given; else taken from target, else regress"
+    )
+    classes: (
+        Annotated[
+            Annotated[int, Field(ge=2)] | Annotated[Names, Field(min_length=2)],
+            BeforeValidator(number_or_names),
+        ]
+        | None
+    ) = Field(None, description="their number or names, in model output order")
+    targets: int = Field(1, ge=1, description="width of a regression target")
+    label: str | None = Field(None, description="JSON path of the label in the sample's message")
+    label_topic: Filter | None = Field(None, description="topic filter on which labels come by themselves")
+    join: Literal["id", "key_time"] = Field("id", description="how a label on label_topic finds its sample")
+    join_tolerance: Duration = Field(0.5, description="largest distance of times for join: key_time")
+    target: Literal["reconstruct", "forecast"] | None = Field(
+        None, description="labels made from the stream itself"
+    )
+    forecast: Annotated[list[int | str], Field(min_length=1), AfterValidator(unique)] | None = Field(
+        None, description="features to forecast (names or positions); the first one when absent"
+    )
+    horizon: int = Field(1, ge=1, description="how many samples of the same key ahead a forecast looks")
+    key: str | None = Field(
+        None, description="JSON path of the key, or topic:N for the N-th topic level; whole topic when absent"
+    )
+    ts: str | None = Field(
+        None, description="JSON path of the event time (Unix seconds or milliseconds, or ISO 8601)"
+    )
+    id: str | None = Field(None, description="JSON path of the sender's sample id")
+    max_payload: Size = Field(64 * 1024, description="larger messages are quarantined unparsed", ge=16)
+
+    @model_validator(mode="after")
+    def _combinations(self) -> StreamConfig:
+        task = self.resolved_task
+        if self.task is not None and self.target is not None and self.task != self.target:
+            raise ValueError(f"task {self.task} and target {self.target} contradict each other: keep one")
+        if task == "classify" and self.classes is None:
+            raise ValueError("task classify needs classes: their number or a list of names")
+        if task != "classify" and self.classes is not None:
+            raise ValueError(f"classes make no sense with task {task}: remove them or set task: classify")
+        if task in ("reconstruct", "forecast") and (self.label or self.label_topic):
+            raise ValueError(f"task {task} makes its own labels: remove label and label_topic")
+        if self.forecast is not None and task != "forecast":
+            raise ValueError("forecast is for task forecast only")
+        self.forecast_columns  # noqa: B018  a wrong name or position must be refused here, with its key
+        return self
+
+    @property
+    def resolved_task(self) -> Literal["classify", "regress", "reconstruct", "forecast"]:
+        """The task, derived where it is not given."""
+        if self.task is not None:
+            return self.task
+        if self.target is not None:
+            return self.target
+        return "classify" if self.classes is not None else "regress"
+
+    @property
+    def width(self) -> int:
+        """Number of features."""
+        return self.features if isinstance(self.features, int) else len(self.features)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Feature names, empty for a positional array."""
+        return () if isinstance(self.features, int) else tuple(self.features)
+
+    @property
+    def topics(self) -> list[str]:
+        """The topic filters as a list."""
+        return [self.topic] if isinstance(self.topic, str) else list(self.topic)
+
+    @property
+    def forecast_columns(self) -> tuple[int, ...]:
+        """Feature positions that a forecast predicts."""
+        if self.resolved_task != "forecast":
+            return ()
+        columns = []
+        for item in self.forecast if self.forecast is not None else [0]:
+            if isinstance(item, str):
+                if item not in self.names:
+                    raise ValueError(f"forecast: {item!r} is no feature")
+                columns.append(self.names.index(item))
+            elif 0 <= item < self.width:
+                columns.append(item)
+            else:
+                raise ValueError(f"forecast: position {item} is outside 0..{self.width - 1}")
+        return tuple(columns)
+
+    def to_schema(self) -> Schema:
+        """The stream's schema for the domain."""
+        task = self.resolved_task
+        classes: tuple[str, ...] = ()
+        if isinstance(self.classes, int):
+            classes = tuple(str(i) for i in range(self.classes))
+        elif self.classes is not None:
+            classes = tuple(self.classes)
+        targets = {"classify": 1, "reconstruct": self.width, "forecast": len(self.forecast_columns)}.get(
+            task, self.targets
+        )
+        return Schema(self.names, self.width, task, classes, targets)

@@ -1,0 +1,81 @@
+"""Sections `model` and `training`: what learns, when and how."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from edged.config.values import Cpu, Cron, Duration, Providers, Section, Share, Size
+
+
+class ModelConfig(Section):
+    """The bundle, or how to make one when none is given."""
+
+    bundle: Path | None = Field(
+        None, description="directory made by `edged artifacts build`; built when absent"
+    )
+    hidden: list[Annotated[int, Field(ge=1, le=65536)]] = Field(
+        [64, 32], description="hidden layers of the network that is built without a bundle"
+    )
+
+
+class TrainingConfig(Section):
+    """When and how to learn."""
+
+    engine: Literal["auto", "native", "portable"] = Field(
+        "auto", description="what executes training steps; auto takes the one measured faster here"
+    )
+    provider: Providers = Field(
+        ["CPUExecutionProvider"],
+        description="what the portable engine runs on, by onnxruntime's names, the preferred first",
+    )
+    enabled: bool = Field(True, description="false: serve and collect only, train on command")
+    every: Duration | None = Field(6 * 3600.0, description="interval between scheduled runs; null for none")
+    cron: Cron | None = Field(None, description="crontab fields for scheduled runs, instead of every")
+    min_new_samples: int = Field(
+        100, ge=1, description="scheduled runs with fewer new labelled samples are skipped"
+    )
+    new_labels: int | None = Field(
+        None,
+        ge=0,
+        description="train as soon as this many labels are new; min_new_samples when absent, 0 for never",
+    )
+    cooldown: Duration = Field(0.0, description="shortest pause between the end of a run and the next")
+    batch: int = Field(64, ge=1, le=65536, description="samples in one training batch")
+    steps: int = Field(50, ge=1, description="optimizer steps for each `steps_per` new samples")
+    steps_per: int = Field(100, ge=1, description="see steps")
+    max_steps: int = Field(2000, ge=1, description="upper bound of steps in one run")
+    accumulate: int = Field(1, ge=1, description="batches whose gradients are added up for one update")
+    learning_rate: float = Field(1e-3, gt=0, lt=10, description="of the optimizer")
+    schedule: Literal["constant", "linear"] = Field(
+        "constant", description="learning rate within a run: constant, or falling to 0 at its end"
+    )
+    warmup: int = Field(0, ge=0, description="steps of linear warm-up")
+    window: int = Field(20_000, ge=1, description="new samples read for one run at most; the newest are kept")
+    replay: int = Field(5000, ge=0, description="size of the replay memory in samples")
+    new_share: Share = Field(0.25, description="share of new samples in a batch; the rest is replayed")
+    restandardise: bool = Field(True, description="let the input standardisation follow slow drift")
+    half_life: int = Field(1000, ge=1, description="half-life of the running standardisation, in samples")
+    checkpoint_every: int = Field(500, ge=1, description="steps between checkpoints within a run")
+    keep_checkpoints: int = Field(3, ge=1, description="generations of checkpoints that are kept")
+    resident: Duration = Field(
+        60.0, description="how long an idle trainer process stays; 0 ends it after each run"
+    )
+    timeout: Duration = Field(3600.0, description="a run without progress for this long is stopped", gt=0)
+    threads: int = Field(1, ge=1, le=256, description="threads of one training step")
+    nice: int = Field(10, ge=0, le=19, description="lowers the trainer's priority")
+    affinity: Annotated[list[Cpu], Field(min_length=1)] | None = Field(
+        None, description="CPUs the trainer may use; all when absent"
+    )
+    memory_limit: Size | None = Field(None, description="address space of the trainer", ge=64 * 1024**2)
+    seed: int = Field(0, ge=0, description="everything random in training follows from it")
+
+    @model_validator(mode="after")
+    def _combinations(self) -> TrainingConfig:
+        if self.cron is not None and "every" in self.model_fields_set and self.every is not None:
+            raise ValueError("every and cron exclude each other: keep one")
+        if self.replay == 0 and "new_share" in self.model_fields_set and self.new_share < 1:
+            raise ValueError("new_share below 1 needs a replay memory: set replay above 0")
+        return self

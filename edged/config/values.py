@@ -1,0 +1,118 @@
+"""What values look like in the configuration: sizes, durations, names, filters, and sections of them."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+_SIZES = {
+    "": 1,
+    "b": 1,
+    "kb": 1000,
+    "mb": 1000**2,
+    "gb": 1000**3,
+    "kib": 1024,
+    "mib": 1024**2,
+    "gib": 1024**3,
+}
+_SPANS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+LARGEST_QUANTITY = 2**53
+_QUANTITY = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*$")
+
+
+def parse_size(value: Any) -> int:
+    """Bytes from `512MiB`, `1.5 GB` or a plain number.
+
+    >>> parse_size("2KiB")
+    2048
+    """
+    return int(_quantity(value, _SIZES, "a size such as 512MiB"))
+
+
+def parse_duration(value: Any) -> float:
+    """Seconds from `6h`, `90s`, `250ms` or a plain number.
+
+    >>> parse_duration("1.5h")
+    5400.0
+    """
+    return float(_quantity(value, _SPANS | {"": 1.0}, "a duration such as 6h, 15m or 30s"))
+
+
+def _quantity(value: Any, units: dict[str, Any], example: str) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        number, unit = value, ""
+    else:
+        match = _QUANTITY.match(str(value))
+        if match is None or match[2].lower() not in units:
+            raise ValueError(f"expected {example}, got {str(value)[:40]!r}")
+        number, unit = float(match[1]), match[2].lower()
+    if not 0 <= number <= LARGEST_QUANTITY:
+        raise ValueError(f"expected {example}, got {str(value)[:40]!r}")
+    return number * float(units[unit])
+
+
+def _crontab(value: str) -> str:
+    from apscheduler.triggers.cron import CronTrigger
+
+    try:
+        CronTrigger.from_crontab(value)
+    except ValueError as problem:
+        raise ValueError(f"expected five crontab fields such as '0 3 * * *': {problem}") from problem
+    return value
+
+
+def _topic_filter(value: str) -> str:
+    levels = value.split("/")
+    if not value or "#" in levels[:-1] or any(len(level) > 1 and set(level) & set("#+") for level in levels):
+        raise ValueError(f"{value!r} is no topic filter: `#` may only be the last level, `+` a whole level")
+    return value
+
+
+def unique(names: list[Any]) -> list[Any]:
+    """Refuse a list that names something twice."""
+    if len(set(names)) != len(names):
+        raise ValueError("a name is there twice")
+    return names
+
+
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def number_or_names(value: Any) -> Any:
+    """Let a number or a list of names pass; nothing else, and no name twice."""
+    names = (
+        isinstance(value, list)
+        and value
+        and all(isinstance(item, str | int) and not isinstance(item, bool) for item in value)
+    )
+    if names:
+        return unique(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, list) and any(isinstance(item, bool) for item in value):
+        raise ValueError("YAML reads yes, no, on and off as true and false: put the names in quotes")
+    raise ValueError("expected a number or a list of names")
+
+
+Size = Annotated[int, BeforeValidator(parse_size)]
+Duration = Annotated[float, BeforeValidator(parse_duration)]
+Cron = Annotated[str, AfterValidator(_crontab)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
+Filter = Annotated[str, AfterValidator(_topic_filter)]
+Names = Annotated[list[str], Field(min_length=1), AfterValidator(unique)]
+Count = Annotated[int, Field(ge=1, le=100_000)]
+Cpu = Annotated[int, Field(ge=0, lt=4096)]
+Provider = Annotated[str, Field(pattern=r"^[A-Za-z0-9]+ExecutionProvider$")]
+Providers = Annotated[list[Provider], Field(min_length=1), BeforeValidator(_listed), AfterValidator(unique)]
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+class Section(BaseModel):
+    """A part of the configuration: unknown keys are errors, values do not change after loading."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False, coerce_numbers_to_str=True
+    )

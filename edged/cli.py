@@ -7,16 +7,19 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from edged import __version__
-from edged.errors import EdgedError
+from edged.errors import ConfigError, EdgedError
+from edged.strictjson import json_ready
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 app = typer.Typer(
     name="edged",
@@ -74,16 +77,7 @@ def _show_usage(problem: Any) -> None:
 
 
 def _print_json(values: Any) -> None:
-    sys.stdout.write(json.dumps(_plain(values), separators=(",", ":"), default=str) + "\n")
-
-
-def _plain(values: Any) -> Any:
-    """With null for what JSON has no number for."""
-    if isinstance(values, float) and not math.isfinite(values):
-        return None
-    if isinstance(values, dict):
-        return {key: _plain(value) for key, value in values.items()}
-    return [_plain(value) for value in values] if isinstance(values, list | tuple) else values
+    sys.stdout.write(json.dumps(json_ready(values), separators=(",", ":"), default=str) + "\n")
 
 
 def _load(path: Path, *, quiet: bool = True) -> Any:
@@ -153,10 +147,11 @@ def train(
 
 @app.command()
 def evaluate(
-    config: ConfigPath,
+    configs: Annotated[list[Path], typer.Argument(metavar="CONFIG...", help="one, or several to compare")],
     data: Annotated[Path, typer.Option("--data", help="recorded stream, .npz or .csv[.gz]")],
+    several: Annotated[bool, typer.Option("--compare", help="compare configurations with the first")] = False,
     out: Annotated[
-        Path | None, typer.Option("-o", help="keep state and report.json in this directory")
+        Path | None, typer.Option("-o", help="keep state, report.html and report.json in this directory")
     ] = None,
     labels_delay: Annotated[
         int, typer.Option("--labels-delay", min=0, help="samples until a label is known")
@@ -172,14 +167,34 @@ def evaluate(
 ) -> None:
     """Replay a recorded stream through the whole loop on a virtual clock, prequentially."""
     from edged import evaluate as evaluation
-    from edged.screens import ReplayProgress, show_evaluation
+    from edged.screens import ReplayProgress, show_comparison, show_evaluation, show_note
 
+    if several != (len(configs) > 1):
+        raise ConfigError(
+            f"{len(configs)} configuration{'s' * (len(configs) != 1)}",
+            where="--compare",
+            remedy="give one configuration, or --compare with two or more",
+        )
     options = evaluation.Options(labels_delay, label_rate, seed, pretrain)
+    loaded = [_load(path) for path in configs]
     with ReplayProgress() as progress:
-        report = evaluation.run(_load(config), data, options, out, progress.update)
-    if out is not None:
-        (out / "report.json").write_text(json.dumps(_plain(report), indent=1) + "\n", encoding="utf-8")
-    _print_json(report) if as_json else show_evaluation(report)
+        if several:
+            named = list(zip(_names(configs), loaded, strict=True))
+            report = evaluation.run_several(named, data, options, out, progress.update)
+        else:
+            report = evaluation.run(loaded[0], data, options, out, progress.update)
+    if as_json:
+        _print_json(report)
+    else:
+        (show_comparison if several else show_evaluation)(report)
+        if out is not None:
+            show_note(f"report: {out / ('compare.html' if several else 'report.html')}")
+
+
+def _names(paths: Sequence[Path]) -> list[str]:
+    """What the configurations are called: their file names, with their place where two are the same."""
+    stems = [path.stem for path in paths]
+    return [stem if stems.count(stem) == 1 else f"{stem}-{i + 1}" for i, stem in enumerate(stems)]
 
 
 @app.command()

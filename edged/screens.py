@@ -133,6 +133,27 @@ def show_evaluation(report: Mapping[str, Any]) -> None:
     )
 
 
+def show_comparison(comparison: Mapping[str, Any]) -> None:
+    """`edged evaluate --compare`."""
+    reports, gains = comparison["reports"], comparison["gains"]
+    names = list(next(iter(reports.values()))["metric"])
+    table = _table(
+        "compared", ("", *names, f"gain against {comparison['against']}", "95 % interval", "better")
+    )
+    for name, report in reports.items():
+        gain = gains.get(name)
+        told = ("", "", "") if gain is None else (
+            f"{gain['gain']:+.4f}", f"{gain['low']:+.4f} to {gain['high']:+.4f}", gain["better"]
+        )  # fmt: skip
+        table.add_row(name, *(_number(report["metric"].get(n)) for n in names), *told)
+    out.print(table)
+
+
+def show_note(text: str) -> None:
+    """One line on stderr."""
+    err.print(text, highlight=False, markup=False)
+
+
 def show_bundle(values: Mapping[str, Any]) -> None:
     """`edged artifacts build` and `inspect`."""
     table = _table(

@@ -8,6 +8,7 @@ be seen. Training takes no virtual time: a candidate is ready at the sample that
 
 from __future__ import annotations
 
+import json
 import resource
 import tempfile
 import time
@@ -15,17 +16,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edged.errors import ConfigError
+from edged.evaluate.compare import Outcome, compare, comparison_page
+from edged.evaluate.history import history
+from edged.evaluate.page import page
 from edged.evaluate.replay import Replay
-from edged.evaluate.score import report
+from edged.evaluate.score import report, row_errors
 from edged.evaluate.stream import Options, Stream, shape_stream
 from edged.storage.recorded import read_stream
+from edged.strictjson import json_ready
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from edged.config import Config
 
-__all__ = ["Options", "Replay", "Stream", "report", "run", "shape_stream"]
+    Progress = Callable[[int, int, int], None]
+
+__all__ = ["Options", "Outcome", "Replay", "Stream", "report", "run", "run_several", "shape_stream"]
 
 
 def run(
@@ -33,15 +40,50 @@ def run(
     data: Path,
     options: Options,
     out: Path | None = None,
-    on_progress: Callable[[int, int, int], None] = lambda *_: None,
+    on_progress: Progress = lambda *_: None,
 ) -> dict[str, Any]:
-    """Evaluate and return the report; `out` keeps the state directory, else it is temporary.
+    """Evaluate and return the report.
+
+    `out` keeps the state directory, `report.json` and `report.html`; without it they are temporary.
 
     Raises
     ------
     EdgedError
         One clear line on anything that stops it.
     """
+    return _evaluate(config.device.id, config, data, options, out, on_progress).report
+
+
+def run_several(
+    configs: Sequence[tuple[str, Config]],
+    data: Path,
+    options: Options,
+    out: Path | None = None,
+    on_progress: Progress = lambda *_: None,
+) -> dict[str, Any]:
+    """Evaluate named configurations one after another and compare each with the first.
+
+    `out` keeps a directory for each, `compare.json` and `compare.html`.
+
+    Raises
+    ------
+    EdgedError
+        One clear line on anything that stops it.
+    """
+    outcomes = [
+        _evaluate(name, config, data, options, None if out is None else out / name, on_progress)
+        for name, config in configs
+    ]
+    comparison = compare(outcomes)
+    if out is not None:
+        _write(out / "compare.json", json.dumps(json_ready(comparison), indent=1) + "\n")
+        _write(out / "compare.html", comparison_page(f"{data.name}: compared", comparison, outcomes))
+    return comparison
+
+
+def _evaluate(
+    name: str, config: Config, data: Path, options: Options, out: Path | None, on_progress: Progress
+) -> Outcome:
     started = time.monotonic()
     if out is not None and (out / "samples.db").exists():
         raise ConfigError("holds an evaluation already", where=str(out), remedy="name a new directory")
@@ -53,4 +95,13 @@ def run(
         replay.run()
         figures = report(replay)
     usage = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return figures | {"seconds": round(time.monotonic() - started, 3), "peak_rss_mb": round(usage / 1024, 1)}
+    figures |= {"seconds": round(time.monotonic() - started, 3), "peak_rss_mb": round(usage / 1024, 1)}
+    told = history(replay)
+    if out is not None:
+        _write(out / "report.json", json.dumps(json_ready(figures | {"history": told}), indent=1) + "\n")
+        _write(out / "report.html", page(f"{data.name}: {name}", figures, told))
+    return Outcome(name, figures, told, *row_errors(replay))
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")

@@ -15,6 +15,7 @@ from edged.domain.standardise import RunningMoments
 from edged.engines import usual_engine
 from edged.engines.inference import InferenceModel
 from edged.errors import ConfigError, TrainingError
+from edged.evaluate.retention import Retention
 from edged.loop.bootstrap import open_samples, with_bundle
 from edged.loop.ingest import Forecast
 from edged.loop.learn import Learner
@@ -74,6 +75,7 @@ class Replay:
         self.answers = np.zeros((len(stream), width), np.float32)
         self.versions = np.zeros(len(stream), np.int64)
         self.labels_used = 0
+        self.retention = Retention(stream, self.schema, pretrain, config.gate.holdout)
         self.drifts: list[DriftSignal] = []
         self._started = float(stream.t[pretrain])
         self._next_schedule = self._after(self._started)
@@ -145,6 +147,7 @@ class Replay:
         """
         with self._close:
             self.frozen = self._pre_train()
+            self.retention.passed(self.pretrain, self.frozen)
             if self.schema.labels_itself:
                 # What is normal is known from here alone: the alarm's threshold follows from it.
                 self.answers[: self.pretrain] = self.answers_of(self.frozen)[: self.pretrain]
@@ -155,6 +158,7 @@ class Replay:
                 self.drifts += self.server.drift.take()
                 position = self._position = end
                 self._learn()
+                self.retention.passed(position, self.server.champion)
                 self._on_progress(position, len(self.stream), self.server.champion.version)
 
     def _pre_train(self) -> Served:

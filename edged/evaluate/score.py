@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.domain import metrics
-from edged.domain.outputs import answers
+from edged.domain.outputs import answers, errors
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.domain.drift import DriftSignal
+    from edged.domain.schema import Schema
     from edged.evaluate.replay import Replay
 
 WINDOW = 1000
@@ -21,15 +22,14 @@ ALARM_QUANTILE = 0.99
 
 def report(replay: Replay) -> dict[str, Any]:
     """The figures, ready for JSON."""
-    stream, start = replay.stream, replay.pretrain
-    scored = np.arange(start, len(stream))[stream.known[start:]]
+    stream, scored = replay.stream, scored_rows(replay)
     return {
         "samples": len(stream),
         "scored": len(scored),
         "quarantined": stream.refused,
-        "metric": _score(replay, scored, replay.answers),
-        "frozen": _score(replay, scored, replay.answers_of(replay.frozen)),
-        "no_change": _score(replay, scored, _no_change(replay)),
+        "metric": score_rows(replay, scored, replay.answers),
+        "frozen": score_rows(replay, scored, replay.answers_of(replay.frozen)),
+        "no_change": score_rows(replay, scored, no_change(replay)),
         "windows": _windows(replay, scored),
         "trainings": replay.learner.trainings,
         "promotions": replay.promoter.promotions,
@@ -38,6 +38,7 @@ def report(replay: Replay) -> dict[str, Any]:
         "drifts": [_drift(signal) for signal in replay.drifts],
         "labels_used": replay.labels_used,
         "forgetting": _forgetting(replay),
+        "retention": replay.retention.figures(replay.frozen),
         "engine": replay.learner.engine,
         "train_seconds": round(replay.learner.train_seconds, 3),
     }
@@ -48,8 +49,8 @@ def _drift(signal: DriftSignal) -> dict[str, Any]:
     return {name: told[name] for name in ("offset", "detector", "level", "source")}
 
 
-def _no_change(replay: Replay) -> NDArray[np.float32]:
-    """The last label that had arrived: that of row j is known for rows after j + delay."""
+def no_change(replay: Replay) -> NDArray[np.float32]:
+    """The last label that had arrived, as the answer: that of row j is known for rows after j + delay."""
     stream = replay.stream
     if replay.schema.labels_itself:
         return np.zeros_like(replay.answers)
@@ -64,28 +65,48 @@ def _no_change(replay: Replay) -> NDArray[np.float32]:
     return np.asarray(stream.y[newest[last]])
 
 
-def _score(replay: Replay, rows: NDArray[np.int64], answer: NDArray[np.float32]) -> dict[str, float]:
+def score_rows(replay: Replay, rows: NDArray[np.int64], answer: NDArray[np.float32]) -> dict[str, float]:
+    """All figures of one line of answers on these rows."""
     if replay.schema.labels_itself:
         if replay.stream.truth is None:
             return {"mean_score": float(answer[rows].mean())}
-        threshold = np.quantile(answer[: replay.pretrain, 0], ALARM_QUANTILE)
         score = answer[rows, 0].astype(np.float64)
-        return metrics.detection(replay.stream.truth[rows], score, score > threshold)
+        return metrics.detection(replay.stream.truth[rows], score, score > alarm_threshold(replay, answer))
     y = replay.stream.y[rows].astype(np.float64)
     return metrics.score(replay.schema, y, answer[rows].astype(np.float64))
 
 
-def _main(replay: Replay) -> str:
-    if replay.schema.task == "classify":
+def row_errors(replay: Replay) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The scored rows `(n,)` and the error of the adapted answer on each `(n,)`."""
+    rows = scored_rows(replay)
+    if replay.schema.labels_itself:
+        return rows, replay.answers[rows, 0].astype(np.float64)
+    return rows, errors(replay.schema, replay.answers[rows], replay.stream.y[rows])
+
+
+def scored_rows(replay: Replay) -> NDArray[np.int64]:
+    """Positions of the rows that count: after pre-training, with a known target."""
+    start = replay.pretrain
+    return np.arange(start, len(replay.stream))[replay.stream.known[start:]]
+
+
+def alarm_threshold(replay: Replay, answer: NDArray[np.float32]) -> float:
+    """The anomaly score that 1 % of the pre-training part exceeded."""
+    return float(np.quantile(answer[: replay.pretrain, 0], ALARM_QUANTILE))
+
+
+def main_figure(schema: Schema) -> str:
+    """The figure that stands for the quality of a window."""
+    if schema.task == "classify":
         return "accuracy"
-    return "mean_score" if replay.schema.labels_itself else "mae"
+    return "mean_score" if schema.labels_itself else "mae"
 
 
 def _windows(replay: Replay, scored: NDArray[np.int64]) -> list[float]:
     parts = [scored[i : i + WINDOW] for i in range(0, len(scored), WINDOW)]
     if replay.schema.labels_itself:
         return [float(replay.answers[part].mean()) for part in parts]
-    return [_score(replay, part, replay.answers)[_main(replay)] for part in parts]
+    return [score_rows(replay, part, replay.answers)[main_figure(replay.schema)] for part in parts]
 
 
 def _forgetting(replay: Replay) -> float | None:

@@ -1,0 +1,236 @@
+"""An evaluation as one HTML page that needs nothing else: figures, quality over time, verdicts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from html import escape
+from importlib import resources
+from math import isnan
+from typing import TYPE_CHECKING, Any
+
+from edged.evaluate.charts import Line, Marks, line_chart, matrix
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+NAMES = {"adapted": "adapted", "frozen": "frozen", "no_change": "last label"}
+FEW = 5
+
+
+def page(title: str, report: Mapping[str, Any], history: Mapping[str, Any]) -> str:
+    """The page as HTML text."""
+    tell = percent if history["figure"] == "accuracy" else plain
+    sections = [
+        _summary(report, history),
+        _figures(report, history),
+        _over_time(history, tell),
+        _verdicts(report, history),
+        _classes(history),
+        _retention(report, tell),
+        _settings(report, history),
+    ]
+    return document(title, "".join(sections))
+
+
+def document(title: str, body: str) -> str:
+    """A whole page around its body."""
+    style = resources.files("edged.evaluate").joinpath("page.css").read_text(encoding="utf-8")
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{style}</style></head>"
+        f"<body><main><h1>{escape(title)}</h1>{body}</main></body></html>\n"
+    )
+
+
+def percent(value: float | None) -> str:
+    """A share as people read it.
+
+    >>> percent(0.7812)
+    '78.1 %'
+    """
+    return "–" if value is None or isnan(value) else f"{100 * value:.1f} %"
+
+
+def plain(value: float | None) -> str:
+    """A number with four significant digits."""
+    return "–" if value is None or isnan(value) else f"{value:.4g}"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], style: str = "") -> str:
+    """A table; cells are text, the first column names the row."""
+    top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
+    body = "".join(
+        "<tr>" + "".join(f"<{'th' if i == 0 else 'td'}>{escape(cell)}</{'th' if i == 0 else 'td'}>"
+                         for i, cell in enumerate(row)) + "</tr>"
+        for row in rows
+    )  # fmt: skip
+    whole = f"<thead><tr>{top}</tr></thead><tbody>{body}</tbody>"
+    return f'<div class="wide"><table class="{style}">{whole}</table></div>'
+
+
+# ---- sections ------------------------------------------------------------------------------
+
+
+def _summary(report: Mapping[str, Any], history: Mapping[str, Any]) -> str:
+    """What came of it, in two sentences."""
+    if history["figure"] == "mean_score":
+        return f"<p class=lead>{_alarm_sentence(report, history)}</p>"
+    name = history["figure"]
+    ours, frozen, last = (report[line][name] for line in ("metric", "frozen", "no_change"))
+    if name == "accuracy":
+        gain = 100 * (ours - frozen)
+        text = (
+            f"Adapting, the model was right for <b>{percent(ours)}</b> of the samples, "
+            f"<b>{gain:+.1f} points</b> against the model that was never updated ({percent(frozen)}). "
+            f"Repeating the last known label gives {percent(last)}."
+        )
+    else:
+        share = 100 * (1 - ours / frozen) if frozen else 0.0
+        text = (
+            f"Adapting, the mean absolute error was <b>{plain(ours)}</b>, <b>{share:.1f} % "
+            f"{'smaller' if share >= 0 else 'larger'}</b> than that of the model that was never updated "
+            f"({plain(frozen)}). Repeating the last known value gives {plain(last)}."
+        )
+    return f"<p class=lead>{text}</p>"
+
+
+def _alarm_sentence(report: Mapping[str, Any], history: Mapping[str, Any]) -> str:
+    alarms = history["alarms"]
+    limit = plain(alarms["threshold"])
+    text = f"{alarms['samples']:,} of {report['scored']:,} samples were more unusual than {limit}."
+    if alarms["lasting"] is not None:
+        before = report["samples"] - alarms["lasting"]
+        text += f" The alarm stands from sample <b>{alarms['lasting']:,}</b> on, {before:,} before the end."
+    if "auroc" in report["metric"]:
+        figures = report["metric"]
+        text += (
+            f" Against the recorded anomalies: AUROC {plain(figures['auroc'])}, F1 {plain(figures['f1'])}."
+        )
+    return text
+
+
+def _figures(report: Mapping[str, Any], history: Mapping[str, Any]) -> str:
+    names = list(report["metric"])
+    tell = percent if history["task"] == "classify" else plain
+    rows = [
+        (
+            title,
+            *(
+                (percent if tell is percent and name != "kappa" else plain)(report[line].get(name))
+                for name in names
+            ),
+        )
+        for line, title in (("metric", "adapted"), ("frozen", "frozen"), ("no_change", "last label"))
+        if line != "no_change" or history["figure"] != "mean_score"
+    ]
+    return table(["", *(name.replace("_", " ") for name in names)], rows)
+
+
+def _over_time(history: Mapping[str, Any], tell: Callable[[float], str]) -> str:
+    curves = history["curves"]
+    if not curves["starts"]:
+        return ""
+    lines = [Line(name, line, curves[line]) for line, name in NAMES.items() if line in curves]
+    drifts = [(d["offset"] - 1, f"{d['level']}: {d['detector']} on {d['source']}") for d in history["drifts"]]
+    swaps = [(s["sample"], f"model {s['version']} from sample {s['sample']:,} on") for s in history["swaps"]]
+    alarms = history["alarms"]
+    chart = line_chart(
+        curves["starts"], curves["ends"], lines, [Marks("drift", drifts), Marks("swap", swaps)], tell,
+        None if alarms is None else alarms["threshold"],
+    )  # fmt: skip
+    what = {"accuracy": "Accuracy", "mae": "Mean absolute error (lower is better)"}.get(
+        history["figure"], "Anomaly score"
+    )
+    width = curves["ends"][0] - curves["starts"][0] + 1
+    note = f"Windows of {width:,} samples; point at one for its values."
+    return f"<h2>{what} over time</h2>{chart}<p class=note>{note}</p>"
+
+
+def _verdicts(report: Mapping[str, Any], history: Mapping[str, Any]) -> str:
+    verdicts = history["verdicts"]
+    counts = (
+        f"{report['trainings']:,} training runs, {report['promotions']:,} candidates promoted, "
+        f"{report['rejections']:,} refused, {report['rollbacks']:,} rolled back."
+    )
+    if not verdicts:
+        return f"<h2>Verdicts</h2><p>{counts}</p>"
+    kinds = Counter(_kind(v) for v in verdicts if v["outcome"] != "promoted")
+    common = "".join(f"<li>{n:,} × {escape(kind)}</li>" for kind, n in kinds.most_common(FEW))
+    rows = [
+        (
+            f"{v['sample']:,}",
+            v["outcome"],
+            "–" if v["version"] is None else str(v["version"]),
+            "; ".join(v["reasons"]),
+        )
+        for v in verdicts
+    ]
+    every = table(["sample", "outcome", "model", "why"], rows, "verdicts")
+    return (
+        f"<h2>Verdicts</h2><p>{counts}</p>{f'<ul>{common}</ul>' if common else ''}"
+        f"<details><summary>every verdict</summary>{every}</details>"
+    )
+
+
+def _kind(verdict: Mapping[str, Any]) -> str:
+    """A reason without its numbers, so that like ones can be counted."""
+    words = "; ".join(verdict["reasons"]).split()
+    return " ".join("…" if any(c.isdigit() for c in word) else word for word in words)
+
+
+def _classes(history: Mapping[str, Any]) -> str:
+    rows = [
+        (
+            row["class"], f"{row['samples']:,}",
+            *(percent(row[line][name]) for line in ("adapted", "frozen") for name in ("recall", "precision")),
+        )
+        for row in history["per_class"]
+    ]  # fmt: skip
+    if not rows:
+        return ""
+    head = ["class", "samples", "recall", "precision", "recall, frozen", "precision, frozen"]
+    return f"<h2>Classes</h2>{table(head, rows)}"
+
+
+def _retention(report: Mapping[str, Any], tell: Callable[[float], str]) -> str:
+    kept = report["retention"]
+    if kept is None:
+        return ""
+    ends = kept["parts"]
+    names = ["first", *(f"{end / 1000:.1f}k" for end in ends[1:])]
+    grid = matrix(names, names, kept["skill"], lambda v: tell(abs(v)))
+    backward, forgotten = kept["backward_transfer"], kept["forgetting"]
+    signed = _points if tell is percent else _signed
+    return (
+        "<h2>What is remembered</h2>"
+        "<p>Each row is the model that served at the end of a part of the stream, each column the held-out "
+        f"samples of a part. Backward transfer <b>{signed(backward)}</b> (what later training did to "
+        f"earlier parts), forward transfer <b>{signed(kept['forward_transfer'])}</b>, "
+        f"forgetting <b>{signed(forgotten)}</b> (loss against the best ever on each part).</p>"
+        f'<div class="wide">{grid}</div>'
+    )
+
+
+def _points(value: float) -> str:
+    return f"{100 * value:+.1f} points"
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.4g}"
+
+
+def _settings(report: Mapping[str, Any], history: Mapping[str, Any]) -> str:
+    rate = history["label_rate"]
+    rows = [
+        ("samples", f"{report['samples']:,}, of which {history['pretrain']:,} for pre-training"),
+        ("left out", f"{report['quarantined']:,} rows that are no numbers"),
+        ("labels", f"{report['labels_used']:,} of {report['scored']:,} arrived, "
+                   f"{history['delay']:,} samples late" + ("" if rate == 1 else f" (share {rate:g})")),
+        ("drift signals", str(len(history["drifts"]))),
+        ("engine", str(report["engine"])),
+        ("time", f"{report['seconds']:.0f} s, {report['train_seconds']:.0f} s of it training"),
+        ("memory", f"{report['peak_rss_mb']:.0f} MB"),
+        ("seed", str(history["seed"])),
+    ]  # fmt: skip
+    return f"<h2>How it was done</h2>{table(['', ''], rows, 'plain')}"

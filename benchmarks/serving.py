@@ -102,6 +102,7 @@ class Bench:
         self.done: list[float] = []
         self.loop = ServingLoop(
             self.server, schema=self.schema, batch=256, publish=self._published, sample_id=str,
+            on_answered=lambda *_: None,
             on_outcome=lambda _: None, on_failed=lambda *_: None, on_drift=lambda _: None,
             beat=lambda: None,
         )  # fmt: skip

@@ -159,6 +159,9 @@ def evaluate(
     label_rate: Annotated[
         float, typer.Option("--label-rate", min=0, max=1, help="share of labels that arrive")
     ] = 1.0,
+    label_requests: Annotated[
+        bool, typer.Option("--label-requests", help="that share is asked for by edged, not drawn at random")
+    ] = False,
     pretrain: Annotated[
         int | None, typer.Option("--pretrain", min=20, help="rows of pre-training; 10 %")
     ] = None,
@@ -175,7 +178,7 @@ def evaluate(
             where="--compare",
             remedy="give one configuration, or --compare with two or more",
         )
-    options = evaluation.Options(labels_delay, label_rate, seed, pretrain)
+    options = evaluation.Options(labels_delay, label_rate, seed, pretrain, label_requests)
     loaded = [_load(path) for path in configs]
     with ReplayProgress() as progress:
         if several:

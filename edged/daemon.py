@@ -19,11 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 from edged import __version__, configfile, logs
 from edged.clock import SystemClock
+from edged.domain.label_requests import LabelRequests
 from edged.engines.inference import InferenceModel
 from edged.errors import ConfigError, EdgedError, StorageError
 from edged.host.notify import Notifier, Watchdog
 from edged.host.vitals import VitalsReader
 from edged.learning import Learning
+from edged.loop.ask import Asking
 from edged.loop.bootstrap import open_samples, with_bundle
 from edged.loop.control import Control
 from edged.loop.ingest import Ingest
@@ -37,7 +39,7 @@ from edged.mqtt.codecs import JsonCodec, LabelCodec
 from edged.mqtt.session import Session
 from edged.mqtt.topics import Topics, matches, widest
 from edged.selfreport import SelfReport
-from edged.steering import Steering
+from edged.steering import Labelling, Steering
 from edged.storage.bundles import Bundle
 from edged.storage.files import DirectoryLock
 from edged.storage.registry import Registry
@@ -117,6 +119,7 @@ class Daemon:
             config.serving, config.gate, self.schema, self.promoter.boot(bundle.inference_model)
         )
         self.succession = Succession(self.promoter, self.server, self.reporter.event)
+        self.asking = self._asking()
         self.serving = self._serving_loop()
         self.learner = Learner(
             config,
@@ -141,6 +144,7 @@ class Daemon:
             session=self.session,
             vitals=VitalsReader(config.storage.dir),
             unpublished=lambda: self.unpublished,
+            requested=lambda: self.asking.requested,
         )
         self.learning = Learning(
             learner=self.learner,
@@ -154,6 +158,7 @@ class Daemon:
             learning=self.learning,
             succession=self.succession,
             selfreport=self.selfreport,
+            labelling=Labelling(self.schema, self.samples, self.serving, self.learning, self.clock),
             publish_states=self._publish_states,
             publish=self.session.publish,
             topics=self.topics,
@@ -172,6 +177,16 @@ class Daemon:
         model.warm_up()
         return model
 
+    def _asking(self) -> Asking:
+        labels = self.config.labels
+        rule = LabelRequests(
+            labels.request_share,
+            random=labels.request_random,
+            per_day=labels.requests_per_day,
+            seed=self.boot,
+        )
+        return Asking(rule, self.schema, self.clock, self.reporter.event)
+
     def _serving_loop(self) -> ServingLoop:
         return ServingLoop(
             self.server,
@@ -179,6 +194,7 @@ class Daemon:
             batch=self.config.serving.batch,
             publish=self._publish_predictions,
             sample_id=self._sample_id,
+            on_answered=self.asking.answered,
             on_outcome=self._on_outcome,
             on_failed=self._on_failed,
             on_drift=self._on_drift,

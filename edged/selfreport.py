@@ -40,6 +40,7 @@ class SelfReport:
         session: Session,
         vitals: VitalsReader,
         unpublished: Callable[[], int],
+        requested: Callable[[], int],
     ) -> None:
         self._clock = clock
         self._boot = boot
@@ -53,6 +54,7 @@ class SelfReport:
         self._session = session
         self._vitals = vitals
         self._unpublished = unpublished
+        self._requested = requested
         self._started = clock.monotonic()
         self._rate = _Rate(self._started)
 
@@ -157,6 +159,11 @@ class SelfReport:
             },
             "model": self._server.champion.version,
             "live": self._server.live_quality(),
+            "labels": {
+                "share": round(counters.labels / counters.samples, 4) if counters.samples else None,
+                "delay_samples": self._server.label_delay,
+                "requested": self._requested(),
+            },
             "predictions": self._server.predictions,
             "latency": self._serving.latencies.percentiles(),
             "outbox": {

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from edged.config.broker import MqttConfig, TlsConfig
 from edged.config.gate import GateConfig
+from edged.config.labels import LabelsConfig
 from edged.config.report import LogConfig, ReportConfig
 from edged.config.serving import ServingConfig
 from edged.config.storage import StorageConfig
@@ -20,6 +21,7 @@ __all__ = [
     "Config",
     "DeviceConfig",
     "GateConfig",
+    "LabelsConfig",
     "LogConfig",
     "ModelConfig",
     "MqttConfig",
@@ -50,6 +52,7 @@ class Config(Section):
     model: ModelConfig = ModelConfig()
     training: TrainingConfig = TrainingConfig()
     gate: GateConfig = GateConfig()
+    labels: LabelsConfig = LabelsConfig()
     serving: ServingConfig = ServingConfig()
     storage: StorageConfig = StorageConfig()
     report: ReportConfig = ReportConfig()

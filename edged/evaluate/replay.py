@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.clock import VirtualClock
+from edged.domain.label_requests import LabelRequests
 from edged.domain.outputs import answers
 from edged.domain.sample import Batch, LabelUpdate
 from edged.domain.standardise import RunningMoments
@@ -75,6 +76,7 @@ class Replay:
         self.answers = np.zeros((len(stream), width), np.float32)
         self.versions = np.zeros(len(stream), np.int64)
         self.labels_used = 0
+        self._requests = self._ask_for_labels(config) if options.ask else None
         self.retention = Retention(stream, self.schema, pretrain, config.gate.holdout)
         self.drifts: list[DriftSignal] = []
         self._started = float(stream.t[pretrain])
@@ -111,6 +113,12 @@ class Replay:
             notify=self._notify,
         )
         stack.callback(self.learner.process.close)
+
+    def _ask_for_labels(self, config: Config) -> LabelRequests:
+        """From the end of pre-training on only those labels arrive that are asked for."""
+        self.stream.labelled[self.pretrain :] = False
+        share, random = self.options.rate, config.labels.request_random
+        return LabelRequests(share, random=random, seed=self.options.seed)
 
     def _load_model(self, path: Path) -> InferenceModel:
         return InferenceModel(
@@ -199,6 +207,9 @@ class Replay:
         self.server.shadow(index + 1, self.stream.x[index])
         self.answers[index] = made.output if self.schema.labels_itself else made.answers
         self.versions[index] = made.version
+        if self._requests is not None:
+            asked = self._requests.choose(made, self.stream.x[index], self._clock.now())
+            self.stream.labelled[index] = asked & self.stream.known[index]
         self._append(index, with_labels=False)
         self._arrive(max(self.pretrain, start - self.options.delay), end - self.options.delay)
 

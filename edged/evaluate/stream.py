@@ -21,12 +21,16 @@ SMALLEST = 50
 
 @dataclass(frozen=True)
 class Options:
-    """How labels come. `delay` is in samples; `rate` is the share that ever arrives."""
+    """How labels come. `delay` is in samples; `rate` is the share that ever arrives.
+
+    With `ask` those arrive that the device asks for, `rate` of all, instead of random ones.
+    """
 
     delay: int = 100
     rate: float = 1.0
     seed: int = 0
     pretrain: int | None = None
+    ask: bool = False
 
 
 @dataclass

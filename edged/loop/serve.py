@@ -55,6 +55,8 @@ class Server:
         self.failed: tuple[Served, str] | None = None
         self.predictions = 0
         self.unanswerable = 0
+        self.label_delay: int | None = None
+        self._newest = 0
 
     # ---- predicting ------------------------------------------------------------------------
 
@@ -77,6 +79,7 @@ class Server:
         if made.confidence is not None:
             self.drift.confidence(made.confidence, offsets, made.version)
         self.predictions += len(offsets)
+        self._newest = int(offsets[-1]) if len(offsets) else self._newest
         return made
 
     def shadow(self, offsets: NDArray[np.int64], x: NDArray[np.float32]) -> None:
@@ -145,6 +148,9 @@ class Server:
         """Join labels `(n, targets)` to answers. The probation's outcome once it is known."""
         champion = self.champion
         joined = self._memory.join(offsets, y, champion.scale, watched=champion.version)
+        if len(joined.offsets):
+            # The median of this group of labels: a few that are very late say nothing of the rest.
+            self.label_delay = int(self._newest - np.median(joined.offsets))
         self.quality.add(joined.errors)
         self.drift.errors(joined.errors, joined.offsets)
         probation = self._probation
@@ -257,6 +263,7 @@ class ServingLoop:
         batch: int,
         publish: Callable[[list[bytes]], None],
         sample_id: Callable[[int], str],
+        on_answered: Callable[[Batch, slice, Sequence[str], Predictions], None],
         on_outcome: Callable[[bool], None],
         on_failed: Callable[[Served, str], None],
         on_drift: Callable[[DriftSignal], None],
@@ -267,6 +274,7 @@ class ServingLoop:
         self._batch = batch
         self._publish = publish
         self._sample_id = sample_id
+        self._on_answered = on_answered
         self._on_outcome = on_outcome
         self._on_failed = on_failed
         self._on_drift = on_drift
@@ -335,6 +343,7 @@ class ServingLoop:
         ]
         self._publish(encode(made, ids, batch.keys[part], batch.ts[part], self._schema.classes))
         self.latencies.add(time.monotonic() - received[part])
+        self._on_answered(batch, part, ids, made)
         self._server.shadow(offsets, x)
         failed, self._server.failed = self._server.failed, None
         if failed is not None:

@@ -345,6 +345,11 @@ class SampleLog(WindowReader):
 
     # ---- joining ---------------------------------------------------------------------------
 
+    def holds(self, offsets: Sequence[int]) -> set[int]:
+        """Those of the offsets whose samples are still here."""
+        with self._reading():
+            return set(self._states(list(offsets)))
+
     def find(
         self,
         *,

@@ -50,6 +50,7 @@ class Outlet:
         self.outcomes: list[bool] = []
         self.failed: list[tuple[int, str]] = []
         self.drifts: list[DriftSignal] = []
+        self.answered: list[tuple[Any, ...]] = []
         self.beats = 0
         self.loop = ServingLoop(
             server,
@@ -57,6 +58,7 @@ class Outlet:
             batch=batch,
             publish=lambda payloads: self.published.extend(map(json.loads, payloads)),
             sample_id=lambda offset: f"s{offset}",
+            on_answered=lambda *answered: self.answered.append(answered),
             on_outcome=self.outcomes.append,
             on_failed=lambda served, why: self.failed.append((served.version, why)),
             on_drift=self.drifts.append,

@@ -1,0 +1,64 @@
+"""Label requests: the samples whose labels would teach most are offered on MQTT."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from edged.clock import Clock
+    from edged.domain.label_requests import LabelRequests
+    from edged.domain.predictions import Predictions
+    from edged.domain.sample import Batch
+    from edged.domain.schema import Schema
+
+MOST_VALUES = 64  # features shown in a request
+
+
+class Asking:
+    """Asks for labels of samples that have been answered and came without one.
+
+    `notify(event, fields)` sends a request; `rule` chooses.
+    """
+
+    def __init__(
+        self,
+        rule: LabelRequests,
+        schema: Schema,
+        clock: Clock,
+        notify: Callable[[str, dict[str, Any]], None],
+    ) -> None:
+        self._rule = rule
+        self._schema = schema
+        self._clock = clock
+        self._notify = notify
+
+    @property
+    def requested(self) -> int:
+        """Requests since the start."""
+        return self._rule.requested
+
+    def answered(self, batch: Batch, part: slice, ids: Sequence[str], made: Predictions) -> None:
+        """The model has answered these samples of a batch."""
+        chosen = self._rule.choose(made, batch.x[part], self._clock.monotonic())
+        for i in chosen.nonzero()[0].tolist():
+            if batch.labels[part][i] is None:
+                self._notify("label_requested", self._request(batch, part, i, ids[i], made))
+
+    def _request(
+        self, batch: Batch, part: slice, i: int, sample_id: str, made: Predictions
+    ) -> dict[str, Any]:
+        request: dict[str, Any] = {
+            "id": sample_id,
+            "key": batch.keys[part][i],
+            "sample_ts": float(batch.ts[part][i]),
+            "values": [float(f"{value:.6g}") for value in batch.x[part][i, :MOST_VALUES].tolist()],
+            "model": made.version,
+        }
+        if made.confidence is not None:
+            request["answer"] = self._schema.classes[int(made.answers[i, 0])]
+            request["confidence"] = round(float(made.confidence[i]), 4)
+        else:
+            request["answer"] = [float(f"{value:.6g}") for value in made.answers[i].tolist()]
+        return request

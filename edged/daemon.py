@@ -182,6 +182,7 @@ class Daemon:
         rule = LabelRequests(
             labels.request_share,
             random=labels.request_random,
+            holdout=self.config.gate.holdout,
             per_day=labels.requests_per_day,
             seed=self.boot,
         )

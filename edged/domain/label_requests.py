@@ -1,18 +1,24 @@
 """Which labels to ask for, where only few can be had.
 
-Part of the requests is drawn at random, the rest goes to samples on which the model is unsure, that look
-unlike those asked about before, and whose class is rare. Uncertainty alone asks about the same noisy
-border again and again, and never notices a change where the model is sure: Žliobaitė, Bifet, Pfahringer &
-Holmes, "Active learning with drifting streaming data", IEEE TNNLS 25 (2014), whose split strategy this
-follows; diversity and rarity are added.
+The stream is cut into slots of as many samples as one request has to last for, and each slot brings one
+request, so that the budget is spent evenly. Part of the slots ask about a random sample, the others about
+the one that stands out: on which the model is unsure, that looks unlike those asked about lately, and whose
+class is rare. Uncertainty alone asks about the same noisy border again and again and never notices a change
+where the model is sure (Žliobaitė, Bifet, Pfahringer & Holmes, "Active learning with drifting streaming
+data", IEEE TNNLS 25, 2014, whose split strategy this follows); so diversity and rarity are added. No sample
+of the holdout is chosen because it stands out: what judges models has to be like the stream.
 """
 
 from __future__ import annotations
 
+import math
+from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edged.domain.holdout import is_holdout
 from edged.domain.standardise import RunningMoments
 
 if TYPE_CHECKING:
@@ -20,11 +26,18 @@ if TYPE_CHECKING:
 
     from edged.domain.predictions import Predictions
 
-RECENT_SCORES = 512
 ASKED_KEPT = 64
 HALF_LIFE = 2000
-SAVED_UP = 20.0  # requests that a budget not spent may grow to
 DAY = 86400.0
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A sample of the present slot: its offset, how far it stands out, standardised inputs `(d,)`."""
+
+    offset: int
+    worth: float
+    z: NDArray[np.float64]
 
 
 class LabelRequests:
@@ -36,6 +49,8 @@ class LabelRequests:
         Requests per sample, on average; 0 for none.
     random
         Part of the requests that is drawn at random.
+    holdout
+        The share of samples that is kept for judging.
     per_day
         Most requests within 24 hours; None for no such limit.
     seed
@@ -43,45 +58,68 @@ class LabelRequests:
     """
 
     def __init__(
-        self, share: float, *, random: float = 0.5, per_day: int | None = None, seed: int = 0
+        self,
+        share: float,
+        *,
+        random: float = 0.5,
+        holdout: float = 0.1,
+        per_day: int | None = None,
+        seed: int = 0,
     ) -> None:
-        self._share, self._random, self._per_day = share, random, per_day
+        self._share, self._random, self._holdout, self._per_day = share, random, holdout, per_day
         self._rng = np.random.default_rng(seed)
-        self._tokens = 1.0
+        self._slot: list[_Row] = []
+        self._budget = 0.0
         self._day_began, self._today = float("-inf"), 0
-        self._scores = np.zeros(RECENT_SCORES)
-        self._scored = 0
         self._moments = RunningMoments(HALF_LIFE)
-        self._asked: NDArray[np.float64] | None = None
-        self._asked_count = 0
+        self._asked: deque[NDArray[np.float64]] = deque(maxlen=ASKED_KEPT)
         self._frequency: NDArray[np.float64] | None = None
         self.requested = 0
 
-    def choose(self, made: Predictions, x: NDArray[np.float32], now: float) -> NDArray[np.bool_]:
-        """Whether to ask for each of these samples, `(n,)`.
+    @property
+    def active(self) -> bool:
+        """Whether anything is asked for at all."""
+        return self._share > 0
 
-        `x` `(n, d)` are their inputs, `made` what the model answered, `now` seconds of a clock that
+    @property
+    def waiting(self) -> int:
+        """Samples of the present slot: any of them may still be asked for."""
+        return len(self._slot)
+
+    def choose(self, made: Predictions, x: NDArray[np.float32], now: float) -> list[int]:
+        """Offsets to ask for, of these samples or of those that came shortly before, rising.
+
+        `x` `(n, d)` are the inputs of the samples that `made` answers, `now` seconds of a clock that
         never goes back.
         """
-        chosen = np.zeros(len(x), np.bool_)
         if self._share <= 0 or len(x) == 0:
-            return chosen
+            return []
         self._moments.update(x)
+        if self._moments.mean is None:
+            return []
         mean, scale = self._moments.scale()
         z = np.clip(np.nan_to_num((x - mean) * scale), -10, 10).astype(np.float64)
-        score = self._uncertainty(made) * self._rarity(made) * self._rng.uniform(0.75, 1.25, len(x))
-        lucky = self._rng.random(len(x)) < self._share * self._random
-        for i in range(len(x)):
-            self._tokens = min(self._tokens + self._share, SAVED_UP)
-            worth = score[i] * self._novelty(z[i])
-            wanted = lucky[i] or self._stands_out(worth)
-            if wanted and self._tokens >= 1.0 and self._allowed(now):
-                chosen[i] = True
-                self._tokens -= 1.0
-                self._today += 1
-                self.requested += 1
-                self._remember(z[i])
+        worth = self._uncertainty(made) * self._rarity(made)
+        kept = is_holdout(made.offsets, self._holdout)
+        chosen = []
+        for i, offset in enumerate(made.offsets.tolist()):
+            self._slot.append(_Row(offset, -1.0 if kept[i] else float(worth[i]), z[i]))
+            self._budget += self._share
+            if self._budget >= 1.0:
+                self._budget -= 1.0
+                if self._allowed(now):
+                    chosen.append(self._pick())
+                self._slot.clear()
         return chosen
+
+    def _pick(self) -> int:
+        row = self._slot[int(self._rng.integers(len(self._slot)))]
+        if self._rng.random() >= self._random:
+            row = max(self._slot, key=lambda one: one.worth * self._novelty(one.z))
+        self._asked.append(row.z)
+        self._today += 1
+        self.requested += 1
+        return row.offset
 
     def _uncertainty(self, made: Predictions) -> NDArray[np.float64]:
         """One minus the margin between the two most probable classes; 1/2 where there are no classes."""
@@ -104,31 +142,13 @@ class LabelRequests:
         return np.asarray(np.clip((classes * self._frequency[answer]) ** -0.5, 0.5, 2.0))
 
     def _novelty(self, z: NDArray[np.float64]) -> float:
-        """Distance from the nearest sample asked about lately, as a share of the usual one; at most 1."""
-        if self._asked is None:
+        """Distance from the nearest sample asked about lately, between 1/4 and 1."""
+        if not self._asked:
             return 1.0
-        kept = self._asked[: min(self._asked_count, ASKED_KEPT)]
-        nearest = float(np.sqrt(((kept - z) ** 2).mean(axis=1).min()))
-        return min(1.0, 0.25 + nearest)
-
-    def _stands_out(self, worth: float) -> bool:
-        """Whether a score is among the highest of the newest ones, as many as the budget allows."""
-        held = min(self._scored, RECENT_SCORES)
-        limit = float("inf")
-        if held >= 50:
-            place = max(0, int(held * (1.0 - self._share * (1.0 - self._random))) - 1)
-            limit = float(np.partition(self._scores[:held], place)[place])
-        self._scores[self._scored % RECENT_SCORES] = worth
-        self._scored += 1
-        return worth > limit
+        nearest = min(float(((one - z) ** 2).mean()) for one in self._asked)
+        return min(1.0, 0.25 + math.sqrt(nearest))
 
     def _allowed(self, now: float) -> bool:
         if now - self._day_began >= DAY:
             self._day_began, self._today = now, 0
         return self._per_day is None or self._today < self._per_day
-
-    def _remember(self, z: NDArray[np.float64]) -> None:
-        if self._asked is None:
-            self._asked = np.zeros((ASKED_KEPT, len(z)))
-        self._asked[self._asked_count % ASKED_KEPT] = z
-        self._asked_count += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from contextlib import ExitStack
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -77,6 +78,7 @@ class Replay:
         self.versions = np.zeros(len(stream), np.int64)
         self.labels_used = 0
         self._requests = self._ask_for_labels(config) if options.ask else None
+        self._answers_due: deque[tuple[int, int]] = deque()
         self.retention = Retention(stream, self.schema, pretrain, config.gate.holdout)
         self.drifts: list[DriftSignal] = []
         self._started = float(stream.t[pretrain])
@@ -118,7 +120,7 @@ class Replay:
         """From the end of pre-training on only those labels arrive that are asked for."""
         self.stream.labelled[self.pretrain :] = False
         share, random = self.options.rate, config.labels.request_random
-        return LabelRequests(share, random=random, seed=self.options.seed)
+        return LabelRequests(share, random=random, holdout=config.gate.holdout, seed=self.options.seed)
 
     def _load_model(self, path: Path) -> InferenceModel:
         return InferenceModel(
@@ -209,7 +211,7 @@ class Replay:
         self.versions[index] = made.version
         if self._requests is not None:
             asked = self._requests.choose(made, self.stream.x[index], self._clock.now())
-            self.stream.labelled[index] = asked & self.stream.known[index]
+            self._answers_due.extend((offset - 1, end + self.options.delay) for offset in asked)
         self._append(index, with_labels=False)
         self._arrive(max(self.pretrain, start - self.options.delay), end - self.options.delay)
 
@@ -242,9 +244,21 @@ class Replay:
         if end <= start or self._forecast is not None or self.schema.labels_itself:
             return
         rows = np.arange(start, end)[self.stream.labelled[start:end]]
+        if self._requests is not None:
+            rows = self._answered(end + self.options.delay)
         now = self._clock.now()
         self.log.commit(None, [LabelUpdate(int(i) + 1, _label(self.stream.y[i]), now) for i in rows])
         self._judge(rows, self.stream.y[rows], scored=True)
+
+    def _answered(self, position: int) -> NDArray[np.int64]:
+        """Rows that were asked for, as far as the answer has come and the recording knows it."""
+        rows = []
+        while self._answers_due and self._answers_due[0][1] <= position:
+            row = self._answers_due.popleft()[0]
+            if self.stream.known[row]:
+                self.stream.labelled[row] = True
+                rows.append(row)
+        return np.array(rows, np.int64)
 
     def _judge(self, rows: NDArray[np.int64], y: NDArray[np.float32], *, scored: bool) -> None:
         if not scored or len(rows) == 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class Asking:
         self._schema = schema
         self._clock = clock
         self._notify = notify
+        self._recent: deque[tuple[Batch, int, str, Predictions, int]] = deque()
 
     @property
     def requested(self) -> int:
@@ -41,19 +43,25 @@ class Asking:
 
     def answered(self, batch: Batch, part: slice, ids: Sequence[str], made: Predictions) -> None:
         """The model has answered these samples of a batch."""
+        if not self._rule.active:
+            return
         chosen = self._rule.choose(made, batch.x[part], self._clock.monotonic())
-        for i in chosen.nonzero()[0].tolist():
-            if batch.labels[part][i] is None:
-                self._notify("label_requested", self._request(batch, part, i, ids[i], made))
+        places = range(*part.indices(len(batch)))
+        self._recent.extend((batch, place, ids[i], made, i) for i, place in enumerate(places))
+        if chosen:
+            wanted = set(chosen)
+            for one in self._recent:
+                if int(one[0].offsets[one[1]]) in wanted and one[0].labels[one[1]] is None:
+                    self._notify("label_requested", self._request(*one))
+        while len(self._recent) > self._rule.waiting:
+            self._recent.popleft()
 
-    def _request(
-        self, batch: Batch, part: slice, i: int, sample_id: str, made: Predictions
-    ) -> dict[str, Any]:
+    def _request(self, batch: Batch, place: int, sample_id: str, made: Predictions, i: int) -> dict[str, Any]:
         request: dict[str, Any] = {
             "id": sample_id,
-            "key": batch.keys[part][i],
-            "sample_ts": float(batch.ts[part][i]),
-            "values": [float(f"{value:.6g}") for value in batch.x[part][i, :MOST_VALUES].tolist()],
+            "key": batch.keys[place],
+            "sample_ts": float(batch.ts[place]),
+            "values": [float(f"{value:.6g}") for value in batch.x[place, :MOST_VALUES].tolist()],
             "model": made.version,
         }
         if made.confidence is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onnx import TensorProto, helper
 
@@ -46,6 +46,10 @@ class Body(Nodes):
     def sizes(self, *values: int) -> str:
         """An int64 vector."""
         return self._to.sizes(*values)
+
+    def constant(self, value: Any) -> str:
+        """A constant tensor."""
+        return self._to.constant(value)
 
     def split(self, tensor: str, *lengths: int, axis: int = -1) -> list[str]:
         """Parts of these lengths along an axis."""

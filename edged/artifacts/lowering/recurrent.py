@@ -11,19 +11,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from onnx import helper
 
-from edged.artifacts.lowering.scans import Body, write_choice
 from edged.artifacts.lowering.writer import Writer, attributes_of, refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     import onnx
 
-    Form = Callable[["Layer", Body], list[str]]
+    from edged.artifacts.lowering.scans import Body
 
 # Batches below FEW rows: the stock operator at once, and its gates again in one product. From there on every
-# step is written out, which saves computing the gates twice. From MANY rows on the factors of the gradient
-# are computed in the step too, while what they are made of is in the cache. Measured for T=128, H=64.
+# step is written out, which saves computing the gates twice. From MANY rows on the gradient is computed
+# within the step, too, while what it is made of is in the cache. Measured for T=128, H=64.
 FEW, MANY = 8, 32
 
 
@@ -41,6 +40,7 @@ class Layer(NamedTuple):
     first: list[str]
     given: list[str]
     length: int
+    width: int
     hidden: int
     linear_before_reset: bool = False
 
@@ -53,9 +53,9 @@ def read_layer(
     What is more than a plain layer is refused before there are such nodes (`edged.artifacts.rewriting`).
     """
     x, weight, recurrence = node.input[:3]
-    length = to.shape(x, node)[0]
-    if length is None:
-        raise refusal(node, "the length of the sequence varies")
+    length, _, width = to.shape(x, node)
+    if length is None or width is None:
+        raise refusal(node, "the length or width of the sequence varies")
     return Layer(
         x,
         _without_direction(weight, to),
@@ -64,12 +64,13 @@ def read_layer(
         [_without_direction(name, to) for name in first],
         [x, weight, recurrence, bias, "", *first],
         length,
+        width,
         attributes_of(node)["hidden_size"],
         linear_before_reset,
     )
 
 
-def _without_direction(name: str, to: Writer) -> str:
+def _without_direction(name: str, to: Writer | Body) -> str:
     return name and to.add("Squeeze", [name, to.sizes(0)])
 
 
@@ -80,21 +81,9 @@ def keep_stock(node: onnx.NodeProto, operator: str, outputs: int, to: Writer) ->
     to.keep(made)
 
 
-def write_forms(forms: tuple[Form, Form, Form], layer: Layer, to: Writer, outputs: list[str]) -> None:
-    """Write three ways to the same outputs: for batches below `FEW` rows, below `MANY`, and for others."""
-    rows = to.add("Shape", [layer.x], start=1, end=2)
-    few, more, some, many = (Body(to) for _ in range(4))
-    results = [form(layer, body) for form, body in zip(forms, (few, some, many), strict=True)]
-    inner = [to.name("form") for _ in outputs]
-    write_choice(
-        more.add("Less", [rows, to.sizes(MANY)]), (some, many), (results[1], results[2]), inner, more
-    )
-    write_choice(to.add("Less", [rows, to.sizes(FEW)]), (few, more), (results[0], inner), outputs, to)
-
-
-def projected(layer: Layer, to: Body, bias: str) -> str:
-    """What the gates take from the input, `(T·N, k·H)`: W·xₜ + b for all steps in one product."""
-    return to.add("Gemm", [rows_of(layer.x, to), layer.weight, *([bias] if bias else [])], transB=1)
+def are_fewer(rows: int, layer: Layer, to: Writer) -> str:
+    """Whether the batch has fewer rows than these."""
+    return to.add("Less", [to.add("Shape", [layer.x], start=1, end=2), to.sizes(rows)])
 
 
 def rows_of(sequence: str, to: Writer | Body) -> str:
@@ -114,26 +103,27 @@ def before_each(first: str, states: str, to: Writer | Body) -> str:
     return to.add("Concat", [to.add("Unsqueeze", [first, to.sizes(0)]), earlier], axis=0)
 
 
-def start_of(gradient: str, like: str, to: Writer) -> str:
+def write_states(node: onnx.NodeProto, layer: Layer, before: str, last: Sequence[str], to: Writer) -> None:
+    """Write the outputs of a layer: hₜ, which is the state before every step but the first, then the last."""
+    if node.output[0]:
+        later = to.add("Slice", [before, to.sizes(1), to.sizes(layer.length), to.sizes(0)])
+        final = to.add("Unsqueeze", [last[0], to.sizes(0)])
+        to.add("Unsqueeze", [to.add("Concat", [later, final], axis=0), to.sizes(1)], node.output[0])
+    for name, value in zip(node.output[1:], last, strict=False):
+        if name:
+            to.add("Unsqueeze", [value, to.sizes(0)], name)
+
+
+def start_of(gradient: str, like: str, to: Writer | Body) -> str:
     """The gradient `(N, H)` of a last state, which is zero where nothing reads that state."""
     if gradient:
         return _without_direction(gradient, to)
     return to.add("Mul", [like, to.number(0)])
 
 
-def write_input_gradient(layer: Layer, gradient: str, output: str, to: Writer) -> None:
-    """Of x, `(T, N, I)`: ḡ·W."""
-    to.add("MatMul", [gradient, layer.weight], output)
-
-
-def product(gradient: str, values: str, to: Writer) -> str:
+def product(gradient: str, values: str, to: Writer | Body) -> str:
     """ḡᵀ·values, `(width of ḡ, width of the values)`, in one product over all T·N rows."""
     return to.add("Gemm", [rows_of(gradient, to), rows_of(values, to)], transA=1)
-
-
-def write_product(gradient: str, values: str, output: str, to: Writer) -> None:
-    """Of weights `(1, k·H, width of the values)`: ḡᵀ·values."""
-    to.add("Unsqueeze", [product(gradient, values, to), to.sizes(0)], output)
 
 
 def lessened(a: str, b: str, to: Writer | Body) -> str:
@@ -141,6 +131,6 @@ def lessened(a: str, b: str, to: Writer | Body) -> str:
     return to.add("Sub", [a, to.add("Mul", [a, b])])
 
 
-def summed(gradient: str, to: Writer) -> str:
+def summed(gradient: str, to: Writer | Body) -> str:
     """Σḡ over all steps and rows."""
     return to.add("ReduceSum", [gradient, to.sizes(0, 1)], keepdims=0)

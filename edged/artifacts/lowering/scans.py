@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onnx import TensorProto, helper
 
@@ -47,10 +47,14 @@ class Body(Nodes):
         """An int64 vector."""
         return self._to.sizes(*values)
 
-    def split(self, tensor: str, *lengths: int) -> list[str]:
-        """Parts of these lengths along the last axis."""
+    def constant(self, value: Any) -> str:
+        """A constant tensor."""
+        return self._to.constant(value)
+
+    def split(self, tensor: str, *lengths: int, axis: int = -1) -> list[str]:
+        """Parts of these lengths along an axis."""
         names = [self.name("part") for _ in lengths]
-        self.operator("Split", [tensor, self.sizes(*lengths)], names, axis=-1)
+        self.operator("Split", [tensor, self.sizes(*lengths)], names, axis=axis)
         return names
 
     def graph(
@@ -103,7 +107,7 @@ def write_scan(
             body=body.graph(takes, gives, [None, None]),
             num_scan_inputs=len(sequences),
             scan_input_directions=[int(backwards)] * len(sequences),
-            scan_output_directions=[int(backwards)] * len(collected),
+            scan_output_directions=[int(backwards)] * len(collected) or None,
         )
     )
     return last

@@ -72,8 +72,12 @@ def test_a_frozen_layer_passes_the_gradient_on(tmp_path: Path) -> None:
     assert_equal(*(gradients(bundle, engine, x, y) for engine in bundle.engines))
 
 
-def test_one_image(tmp_path: Path) -> None:
-    assert_equal(*both_gradients(network(LAYERS["wide in two dimensions"]).model(), tmp_path, rows=1))
+@pytest.mark.parametrize(
+    "layer",
+    ["wide", "wide in two dimensions", "wide groups", "narrow with few filters", "groups in two dimensions"],
+)
+def test_one_image(tmp_path: Path, layer: str) -> None:
+    assert_equal(*both_gradients(network(LAYERS[layer]).model(), tmp_path, rows=1))
 
 
 def test_automatic_padding_is_refused_by_node(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from edged.artifacts.build import build
 from edged.artifacts.graphs import subgraphs
 from edged.artifacts.lowering.recurrent import FEW, MANY
+from edged.artifacts.lowering.writer import attributes_of
 from edged.engines import open_engine
 from edged.engines.inference import InferenceModel
 from edged.errors import BundleError
@@ -156,12 +157,34 @@ def test_one_state_is_read_at_one_step(tmp_path: Path) -> None:
     assert_equal(*both_gradients(network.model(network.add("Gather", rows, "step", axis=1)), tmp_path))
 
 
-def test_a_recurrence_that_is_frozen(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rows", [3, MANY])
+@pytest.mark.parametrize("frozen", ["rnn.r", "rnn.w", "rnn.b"])
+def test_a_parameter_of_a_layer_that_is_frozen(tmp_path: Path, frozen: str, rows: int) -> None:
     network = Recurrent("LSTM")
     _, last, _ = network.layer("sequence", "rnn", WIDTH)
-    made = network.model(network.last(last))
-    frozen = build(made, tmp_path / "b", loss="mse", freeze=["rnn.r"])
-    assert frozen.engines == ("native", "portable")
+    model, found = network.model(network.last(last)), []
+    for name, freeze in (("all", []), ("some", [frozen])):
+        made = build(model, tmp_path / name, loss="mse", optimizer="sgd", engine="portable", freeze=freeze)
+        found.append(gradients(made, "portable", *batch(made, rows)))
+    every, some = found
+    del every[frozen]
+    assert every.keys() == some.keys()
+    assert_equal(every, some)
+
+
+@pytest.mark.parametrize(("operator", "linear"), FORMS)
+def test_large_batches_hold_no_gradient_of_all_steps(tmp_path: Path, operator: str, linear: int) -> None:
+    network = Recurrent(operator, linear)
+    _, last, *_ = network.layer("sequence", "rnn", WIDTH)
+    bundle = build(network.model(network.last(last)), tmp_path / "b", loss="mse")
+    graph = onnx.load(str(bundle.path / "step_model.onnx")).graph
+    loops = [node for inner in graphs_of(graph) for node in inner.node if node.op_type == "Scan"]
+    given = [attributes_of(loop) for loop in loops]
+    held = [
+        len(each.get("scan_output_directions", ())) for each in given if 1 in each["scan_input_directions"]
+    ]
+    assert len(held) == 2
+    assert min(held) == 0 < max(held)
 
 
 @pytest.mark.parametrize("direction", ["forward", "reverse"])

@@ -39,7 +39,7 @@ class SelfReport:
         ingest: Ingest,
         session: Session,
         vitals: VitalsReader,
-        unpublished: Callable[[], int],
+        outbox: Callable[[], dict[str, Any]],
     ) -> None:
         self._clock = clock
         self._boot = boot
@@ -52,7 +52,7 @@ class SelfReport:
         self._ingest = ingest
         self._session = session
         self._vitals = vitals
-        self._unpublished = unpublished
+        self._outbox = outbox
         self._started = clock.monotonic()
         self._rate = _Rate(self._started)
 
@@ -87,7 +87,7 @@ class SelfReport:
                 "last": asdict(runs[0]) if runs else None,
                 "progress": self._learner.progress,
             },
-            "outbox": {"pending": self._session.pending},
+            "outbox": self._outbox(),
             "engine": self._learner.engine,
         }
 
@@ -131,6 +131,7 @@ class SelfReport:
                 "bytes": counters.bytes,
                 "evicted": counters.evicted,
                 "problem": self._ingest.problem,
+                "outbox": self._outbox(),
             },
         )
 
@@ -159,10 +160,7 @@ class SelfReport:
             "live": self._server.live_quality(),
             "predictions": self._server.predictions,
             "latency": self._serving.latencies.percentiles(),
-            "outbox": {
-                "pending": self._session.pending,
-                "dropped": self._session.dropped + self._unpublished(),
-            },
+            "outbox": self._outbox(),
             "host": self._vitals.read().as_dict(),
         }
 

@@ -268,8 +268,9 @@ class Daemon:
 
     def _report(self) -> None:
         """The periodic job: metrics, states, and what `edged status` reads when nobody answers."""
-        self.reporter.metrics(self.selfreport.metrics())
+        # States first: the metrics of this moment would count as waiting, and change them each time.
         self._publish_states()
+        self.reporter.metrics(self.selfreport.metrics())
         self._keep_status(self.selfreport.status())
         self._sequence.keep()
         self.notifier.status(f"serving model {self.server.champion.version}")

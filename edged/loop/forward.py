@@ -90,10 +90,11 @@ class Forwarder:
         self._lock = threading.Lock()
         self._fresh: dict[Kind, deque[tuple[Parcel, float]]] = {kind: deque() for kind in Kind}
         self._fresh_bytes = 0
+        self._writing: deque[tuple[Parcel, float]] = deque()
         self._handed: dict[int, _Handed] = {}
         self._numbers = count()
         self._late = 0
-        self._arrived: list[Key] = []
+        self._arrived: dict[Key, int] = {}  # with their sizes; still on the disk
         self._lost = dict.fromkeys(Kind, 0)
         self._removed_at = self._tidied_at = self._refused_at = float("-inf")
         self._refused = False
@@ -150,14 +151,14 @@ class Forwarder:
     def outstanding(self) -> Outstanding:
         """What is still to be delivered; for the status."""
         with self._lock:
-            memory = [parcel for queue in self._fresh.values() for parcel, _ in queue]
+            memory = [parcel for queue in (*self._fresh.values(), self._writing) for parcel, _ in queue]
             memory += [handed.parcel for handed in self._handed.values() if handed.key is None]
-            gone, lost = len(self._arrived), sum(self._lost.values())
-        pending, size = len(memory) - gone, sum(parcel.size for parcel in memory)
+            pending, size = len(memory) - len(self._arrived), sum(parcel.size for parcel in memory)
+            size, lost = size - sum(self._arrived.values()), sum(self._lost.values())
         if self._outbox is not None:
             waiting = self._outbox.waiting
             pending, size, lost = pending + waiting.pending, size + waiting.bytes, lost + waiting.dropped
-        return Outstanding(max(0, pending), size, lost)
+        return Outstanding(max(0, pending), max(0, size), lost)
 
     def stop(self, timeout: float = 10.0) -> None:
         """Write down what is not delivered; call it after the connection was closed."""
@@ -202,7 +203,7 @@ class Forwarder:
             if handed is None:
                 return
             if handed.key is not None:
-                self._arrived.append(handed.key)
+                self._arrived[handed.key] = handed.parcel.size
             self._late -= handed.late
             self._send_fresh()
         if handed.late:
@@ -233,6 +234,8 @@ class Forwarder:
 
     def _step(self) -> None:
         now = self._clock.monotonic()
+        with self._lock:
+            self._send_fresh()
         if now - self._refused_at >= RETRY_SECONDS:
             self._write_down()
             if now - self._removed_at >= REMOVE_SECONDS or len(self._arrived) >= REMOVE_COUNT:
@@ -283,15 +286,16 @@ class Forwarder:
         if outbox is None:
             return
         with self._lock:
-            fresh = self._take_fresh(everything)
+            self._writing = self._take_fresh(everything)
             slow = self._slow(everything)
         try:
             self._put_slow(outbox, slow)
-            self._put_fresh(outbox, fresh)
+            self._put_fresh(outbox)
             self._count_lost(outbox)
         finally:
             with self._lock:
-                for parcel, since in reversed(fresh):
+                while self._writing:
+                    parcel, since = self._writing.pop()
                     self._fresh[parcel.kind].appendleft((parcel, since))
                     self._fresh_bytes += parcel.size
                 self._bound_memory()
@@ -321,11 +325,12 @@ class Forwarder:
             if not handed.written and (everything or handed.since < before)
         }
 
-    def _put_fresh(self, outbox: Outbox, fresh: deque[tuple[Parcel, float]]) -> None:
-        while fresh:
-            keys = outbox.put([(parcel, False) for parcel, _ in fresh])
-            for _ in keys:
-                fresh.popleft()
+    def _put_fresh(self, outbox: Outbox) -> None:
+        while self._writing:
+            keys = outbox.put([(parcel, False) for parcel, _ in self._writing])
+            with self._lock:
+                for _ in keys:
+                    self._writing.popleft()
             self._refused = False
 
     def _put_slow(self, outbox: Outbox, slow: dict[int, _Handed]) -> None:
@@ -337,7 +342,7 @@ class Forwarder:
                     number, handed = rest.popleft()
                     handed.key, handed.written = key, True
                     if key is not None and number not in self._handed:
-                        self._arrived.append(key)  # acknowledged while it was being written
+                        self._arrived[key] = handed.parcel.size  # acknowledged while it was being written
             self._refused = False
 
     def _count_lost(self, outbox: Outbox) -> None:
@@ -352,17 +357,13 @@ class Forwarder:
     def _remove(self) -> None:
         """Take what has arrived off the disk, in one go."""
         with self._lock:
-            arrived, self._arrived = self._arrived, []
+            arrived = dict(self._arrived)
         if self._outbox is None or not arrived:
             return
-        done = False
-        try:
-            self._outbox.remove(arrived)
-            done = True
-        finally:
-            if not done:
-                with self._lock:
-                    self._arrived += arrived
+        self._outbox.remove(list(arrived))
+        with self._lock:
+            for key in arrived:
+                self._arrived.pop(key, None)
 
     def _send_late(self) -> None:
         """Hand over what waits on the disk, as far as the rate and live messages allow."""

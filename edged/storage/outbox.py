@@ -11,7 +11,7 @@ from edged.domain.forwarding import Kind
 from edged.errors import CorruptError, StorageError
 from edged.logs import get_logger
 from edged.storage import outbox_tables as tables
-from edged.storage.database import PAGE_SIZE, compact, connect, file_pages, migrate, transaction, translated
+from edged.storage.database import PAGE_SIZE, connect, file_pages, migrate, transaction, translated
 from edged.storage.database import used_pages as used
 from edged.storage.outbox_space import Space, fold_wal, pages_of, reserve_wal
 from edged.storage.outbox_tables import Key, Waiting, total, waiting
@@ -306,8 +306,7 @@ class Outbox:
                     self._make_room(Kind.EVENT, 0, limit)
             wanted = min(limit, used(self._db) + _FREE_PAGES)
             if file_pages(self._db) > wanted:
-                fold_wal(self._db, self._path, self._space)
-                compact(self._db, self._path, wanted, at_most=self._space.slice_bytes // PAGE_SIZE)
+                self._space.shrink(self._db, wanted)
         return self.waiting.dropped - before
 
     def _too_old(self, kind: Kind) -> list[tuple[int, int]]:

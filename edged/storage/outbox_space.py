@@ -8,7 +8,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 from edged.errors import StorageError
-from edged.storage.database import PAGE_SIZE, file_pages, transaction, translated
+from edged.storage.database import PAGE_SIZE, compact, file_pages, transaction, translated
 from edged.storage.files import disk_errors
 
 if TYPE_CHECKING:
@@ -86,8 +86,13 @@ class Space:
     def full(self, db: sqlite3.Connection, now: float) -> None:
         """The disk has refused: for a minute the file does not grow, and the log begins at its start."""
         self._frozen = (now + _FULL_SECONDS, _bytes(self._path) // PAGE_SIZE)
-        with translated(self._path):
-            db.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
+        restart_wal(db, self._path)
+
+    def shrink(self, db: sqlite3.Connection, pages: int) -> None:
+        """Give a slice of the free pages beyond `pages` back to the file system."""
+        restart_wal(db, self._path)
+        compact(db, self._path, pages, at_most=self.slice_bytes // PAGE_SIZE)
+        restart_wal(db, self._path)  # only now the file becomes shorter
 
     def limit(self, now: float, pages: int) -> int:
         """Pages that may be in use, with `pages` in the file now."""
@@ -132,6 +137,12 @@ def fold_wal(db: sqlite3.Connection, path: Path, space: Space) -> None:
     if _bytes(space.wal) > space.wal_bytes // 2:
         raise StorageError("the write-ahead log cannot be folded into the file", where=str(path),
                            remedy="another process reads from it: stop that one")  # fmt: skip
+
+
+def restart_wal(db: sqlite3.Connection, path: Path) -> None:
+    """Fold the write-ahead log into the file, and begin it again without giving its space away."""
+    with translated(path):
+        db.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
 
 
 def reserve_wal(db: sqlite3.Connection, path: Path) -> None:

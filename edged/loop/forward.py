@@ -12,11 +12,12 @@ from collections import deque
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from edged.domain.forwarding import Kind, Pace, Parcel
 from edged.errors import CorruptError, StorageError
 from edged.logs import get_logger
+from edged.storage.outbox import Waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -36,14 +37,6 @@ RETRY_SECONDS = 5.0  # after the disk has refused
 TIDY_SECONDS = 5.0
 
 log = get_logger("edged.forward")
-
-
-class Outstanding(NamedTuple):
-    """Messages that the broker does not have yet, their bytes, and how many were given up."""
-
-    pending: int
-    bytes: int
-    dropped: int
 
 
 @dataclass(slots=True)
@@ -96,6 +89,8 @@ class Forwarder:
         self._late = 0
         self._arrived: dict[Key, int] = {}  # with their sizes; still on the disk
         self._lost = dict.fromkeys(Kind, 0)
+        self._seen = Waiting(0, 0, 0)  # on the disk, at the moment that the rest here speaks of
+        self._look()
         self._removed_at = self._tidied_at = self._refused_at = float("-inf")
         self._refused = False
         self._wake = threading.Event()
@@ -138,6 +133,8 @@ class Forwarder:
                     rest.popleft()
         except StorageError as problem:
             self._refusal(problem)
+        with self._lock:
+            self._look()
         if rest:
             self._send_directly(rest)
         self._wake.set()
@@ -148,17 +145,15 @@ class Forwarder:
             with self._lock:
                 self._lost[parcel.kind] += not sent
 
-    def outstanding(self) -> Outstanding:
+    def outstanding(self) -> Waiting:
         """What is still to be delivered; for the status."""
         with self._lock:
             memory = [parcel for queue in (*self._fresh.values(), self._writing) for parcel, _ in queue]
             memory += [handed.parcel for handed in self._handed.values() if handed.key is None]
-            pending, size = len(memory) - len(self._arrived), sum(parcel.size for parcel in memory)
-            size, lost = size - sum(self._arrived.values()), sum(self._lost.values())
-        if self._outbox is not None:
-            waiting = self._outbox.waiting
-            pending, size, lost = pending + waiting.pending, size + waiting.bytes, lost + waiting.dropped
-        return Outstanding(max(0, pending), max(0, size), lost)
+            pending, size, lost = self._seen
+            pending += len(memory) - len(self._arrived)
+            size += sum(parcel.size for parcel in memory) - sum(self._arrived.values())
+            return Waiting(pending, size, lost + sum(self._lost.values()))
 
     def stop(self, timeout: float = 10.0) -> None:
         """Write down what is not delivered; call it after the connection was closed."""
@@ -174,6 +169,11 @@ class Forwarder:
         except StorageError as problem:
             self._refusal(problem)
         self._outbox.close()
+
+    def _look(self) -> None:
+        """Take over the outbox's counts, in one step with what they imply here."""
+        if self._outbox is not None:
+            self._seen = self._outbox.waiting
 
     # ---- handing over (any thread, under the lock) ---------------------------------------------
 
@@ -245,6 +245,8 @@ class Forwarder:
                 self._tidied_at = now
                 if given_up := self._outbox.tidy():
                     log.warning("outbox_gave_up", messages=given_up)
+                    with self._lock:
+                        self._look()
         self._send_late()
 
     def _pause(self) -> float:
@@ -270,11 +272,12 @@ class Forwarder:
         if outbox is None:
             return
         try:
+            outbox.start_over(problem)
             with self._lock:
                 self._arrived.clear()
                 for handed in self._handed.values():
                     handed.key, handed.written = None, False
-            outbox.start_over(problem)
+                self._look()
         except StorageError as failure:
             self._refusal(failure)
 
@@ -331,6 +334,7 @@ class Forwarder:
             with self._lock:
                 for _ in keys:
                     self._writing.popleft()
+                self._look()
             self._refused = False
 
     def _put_slow(self, outbox: Outbox, slow: dict[int, _Handed]) -> None:
@@ -343,14 +347,18 @@ class Forwarder:
                     handed.key, handed.written = key, True
                     if key is not None and number not in self._handed:
                         self._arrived[key] = handed.parcel.size  # acknowledged while it was being written
+                self._look()
             self._refused = False
 
     def _count_lost(self, outbox: Outbox) -> None:
         with self._lock:
-            lost, self._lost = self._lost, dict.fromkeys(Kind, 0)
+            lost = {kind: number for kind, number in self._lost.items() if number}
         for kind, number in lost.items():
-            if number:
-                outbox.lost(kind, number)
+            outbox.lost(kind, number)
+        with self._lock:
+            for kind, number in lost.items():
+                self._lost[kind] -= number
+            self._look()
 
     # ---- sending what is on the disk -----------------------------------------------------------
 
@@ -364,6 +372,7 @@ class Forwarder:
         with self._lock:
             for key in arrived:
                 self._arrived.pop(key, None)
+            self._look()
 
     def _send_late(self) -> None:
         """Hand over what waits on the disk, as far as the rate and live messages allow."""

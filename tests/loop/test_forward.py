@@ -213,7 +213,7 @@ def test_a_broker_that_hangs_gets_each_message_once_and_all_are_safe_meanwhile(r
     forwarder = rig.start(rate=1000)
     wait_until(rig.connected)
     deliver(forwarder, Kind.EVENT, range(5))
-    rig.inbox.wait(5)
+    wait_until(lambda: forwarder.outstanding().pending == 0)
     os.kill(rig.broker.pid, signal.SIGSTOP)
     try:
         deliver(forwarder, Kind.EVENT, range(5, 5 + LIVE + 50))

@@ -7,12 +7,10 @@ Imports nothing of the training stack; training happens in a child process.
 from __future__ import annotations
 
 import gc
-import json
 import os
 import queue
 import signal
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,15 +32,16 @@ from edged.loop.promote import Promoter
 from edged.loop.report import Reporter, Throttle, will_payload
 from edged.loop.serve import Server, ServingLoop
 from edged.loop.succession import Succession
-from edged.mqtt import weights
 from edged.mqtt.codecs import JsonCodec, LabelCodec
 from edged.mqtt.session import Session
 from edged.mqtt.topics import Topics, matches, widest
+from edged.publishing import Publishing
 from edged.selfreport import SelfReport
 from edged.steering import Labelling, Steering
 from edged.storage.bundles import Bundle
 from edged.storage.files import DirectoryLock
 from edged.storage.registry import Registry
+from edged.storage.sequence import Sequence
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,7 +58,6 @@ log = logs.get_logger("edged.daemon")
 
 SWITCH_INTERVAL = 0.0001  # seconds a thread may hold the interpreter: bounds what others add to a prediction
 BREATH = 0.003  # seconds left to the serving thread between two pieces of loading a model
-PATIENCE = 10.0  # seconds that predictions wait for a busy broker
 
 
 def _breathe() -> None:
@@ -84,8 +82,7 @@ class Daemon:
         self.boot = self.registry.next_boot()
         self.samples = open_samples(config)
         self._reader = open_samples(config, readonly=True)
-        self._pause = threading.Event()  # never set: something to wait on without spinning
-        self.unpublished = 0
+        self._sequence = Sequence(self.registry)
         self._throttle = Throttle(self.clock)
         self.watchdog = Watchdog(notifier, ("ingest", "serve"))
         self._wire(bundle)
@@ -100,9 +97,24 @@ class Daemon:
             client_id=config.mqtt.client_id or f"edged-{config.device.id}",
             will=(self.topics.status, will_payload(self.boot), True),
             on_online=self._online,
+            on_offline=self._offline,
+        )
+        self.publishing = Publishing(
+            config,
+            topics=self.topics,
+            session=self.session,
+            registry=self.registry,
+            clock=self.clock,
+            boot=self.boot,
+            number=self._sequence,
         )
         self.reporter = Reporter(
-            topics=self.topics, publish=self.session.publish, clock=self.clock, boot=self.boot
+            topics=self.topics,
+            publish=self.publishing.now,
+            deliver=self.publishing.deliver,
+            number=self._sequence,
+            clock=self.clock,
+            boot=self.boot,
         )
         self.promoter = Promoter(
             config=config.gate,
@@ -143,8 +155,8 @@ class Daemon:
             ingest=self.ingest,
             session=self.session,
             vitals=VitalsReader(config.storage.dir),
-            unpublished=lambda: self.unpublished,
             requested=lambda: self.asking.requested,
+            outbox=self.publishing.outbox,
         )
         self.learning = Learning(
             learner=self.learner,
@@ -152,7 +164,7 @@ class Daemon:
             samples=self.samples,
             registry=self.registry,
             publish_states=self._publish_states,
-            promoted=self._promoted,
+            promoted=self.publishing.weights,
         )
         self.steering = Steering(
             learning=self.learning,
@@ -193,7 +205,7 @@ class Daemon:
             self.server,
             schema=self.schema,
             batch=self.config.serving.batch,
-            publish=self._publish_predictions,
+            publish=self.publishing.predictions,
             sample_id=self._sample_id,
             on_answered=self.asking.answered,
             on_outcome=self._on_outcome,
@@ -246,18 +258,6 @@ class Daemon:
                 {"reason": rejected.reason, "topic": rejected.topic, "detail": rejected.detail, "more": held},
             )
 
-    def _publish_predictions(self, payloads: list[bytes]) -> None:
-        if not self.config.serving.publish:
-            return
-        topic, qos, session = self.topics.predictions, self.config.serving.qos, self.session
-        # While the broker takes them, predictions wait for room rather than being dropped.
-        deadline = self.clock.monotonic() + PATIENCE
-        while session.room(qos) < len(payloads) and session.connected and self.clock.monotonic() < deadline:
-            self._pause.wait(0.002)
-        for payload in payloads:
-            if not session.publish(topic, payload, qos=qos):
-                self.unpublished += 1
-
     def _sample_id(self, offset: int) -> str:
         return f"{self.boot}-{offset}"
 
@@ -278,12 +278,18 @@ class Daemon:
     def _online(self) -> None:
         self.reporter.birth()
         self._publish_states()
+        self.publishing.wake()
+
+    def _offline(self) -> None:
+        self.publishing.wake()
 
     def _report(self) -> None:
         """The periodic job: metrics, states, and what `edged status` reads when nobody answers."""
-        self.reporter.metrics(self.selfreport.metrics())
+        # States first: the metrics of this moment would count as waiting, and change them each time.
         self._publish_states()
+        self.reporter.metrics(self.selfreport.metrics())
         self._keep_status(self.selfreport.status())
+        self._sequence.keep()
         self.notifier.status(f"serving model {self.server.champion.version}")
 
     def _keep_status(self, status: dict[str, Any]) -> None:
@@ -295,7 +301,7 @@ class Daemon:
 
     def _publish_states(self) -> None:
         self.selfreport.states(self.reporter)
-        shown = {"stream", "training", "gate", "serving", "storage", "report"}
+        shown = {"stream", "training", "gate", "serving", "storage", "outbox", "report"}
         self.reporter.state("config", self.config.model_dump(mode="json", include=shown))
 
     # ---- life ------------------------------------------------------------------------------
@@ -306,6 +312,7 @@ class Daemon:
         self.ingest.start()
         self.control.start()
         self.learning.start()
+        self.publishing.start()
         self.scheduler = _schedule(self.config, self._scheduled, self._report)
         stream = self.config.stream
         # A message comes once for each filter that covers it: subscribe to none that another covers.
@@ -320,16 +327,6 @@ class Daemon:
     def _scheduled(self) -> None:
         self.learner.triggers.scheduled = True
         self.learning.wake()
-
-    def _promoted(self, version: int) -> None:
-        if not self.config.report.weights:
-            return
-        blob = (self.registry.verify(version).parent / weights.FILE).read_bytes()
-        chunks = weights.split(blob, self.config.report.chunk)
-        manifest = json.dumps(weights.manifest(version, blob, chunks)).encode()
-        for number, chunk in enumerate(chunks):
-            self.session.publish(self.topics.weights(version, number), chunk, qos=1)
-        self.session.publish(self.topics.weights(version, "manifest"), manifest, qos=1)
 
     def reload(self, path: Path) -> None:
         """Read the configuration again: the log level is applied, other changes are named.
@@ -365,6 +362,8 @@ class Daemon:
         self.reporter.farewell()
         self._keep_status({**self.selfreport.status(), "state": "stopped"})
         self.session.stop()
+        self.publishing.stop()
+        self._sequence.end()
         # The writer last: closing the last connection folds the write-ahead log into the file.
         self._reader.close()
         self.samples.close()

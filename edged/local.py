@@ -12,6 +12,7 @@ from edged.errors import ConfigError, RefusedError, StorageError
 from edged.loop.bootstrap import open_samples, with_bundle
 from edged.loop.learn import Learner
 from edged.loop.promote import Promoter
+from edged.storage import outbox
 from edged.storage.bundles import Bundle
 from edged.storage.files import DirectoryLock, publish_file
 from edged.storage.registry import Registry
@@ -41,7 +42,7 @@ def status_of(config: Config) -> dict[str, Any]:
         "evicted": 0,
         "model": {"version": None, "since": None, "quality": None},
         "training": {"runs": 0, "last": None},
-        "outbox": {"pending": 0},
+        "outbox": {"pending": 0, "bytes": 0, "dropped": 0},
         "engine": config.training.engine,
     }
     if (state / "samples.db").exists():
@@ -49,6 +50,8 @@ def status_of(config: Config) -> dict[str, Any]:
         counters = samples.counters()
         samples.close()
         values |= {k: getattr(counters, k) for k in ("samples", "labels", "quarantined", "evicted")}
+    if running is None and (state / outbox.DATABASE).exists():
+        values["outbox"] = outbox.waiting(state / outbox.DATABASE)._asdict()
     if (state / "state.db").exists():
         _add_registry(values, state)
     return values

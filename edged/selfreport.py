@@ -39,8 +39,8 @@ class SelfReport:
         ingest: Ingest,
         session: Session,
         vitals: VitalsReader,
-        unpublished: Callable[[], int],
         requested: Callable[[], int],
+        outbox: Callable[[], dict[str, Any]],
     ) -> None:
         self._clock = clock
         self._boot = boot
@@ -53,8 +53,8 @@ class SelfReport:
         self._ingest = ingest
         self._session = session
         self._vitals = vitals
-        self._unpublished = unpublished
         self._requested = requested
+        self._outbox = outbox
         self._started = clock.monotonic()
         self._rate = _Rate(self._started)
 
@@ -89,7 +89,7 @@ class SelfReport:
                 "last": asdict(runs[0]) if runs else None,
                 "progress": self._learner.progress,
             },
-            "outbox": {"pending": self._session.pending},
+            "outbox": self._outbox(),
             "engine": self._learner.engine,
         }
 
@@ -133,6 +133,7 @@ class SelfReport:
                 "bytes": counters.bytes,
                 "evicted": counters.evicted,
                 "problem": self._ingest.problem,
+                "outbox": self._outbox(),
             },
         )
 
@@ -166,10 +167,7 @@ class SelfReport:
             },
             "predictions": self._server.predictions,
             "latency": self._serving.latencies.percentiles(),
-            "outbox": {
-                "pending": self._session.pending,
-                "dropped": self._session.dropped + self._unpublished(),
-            },
+            "outbox": self._outbox(),
             "host": self._vitals.read().as_dict(),
         }
 

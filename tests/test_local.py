@@ -68,7 +68,7 @@ def test_status_of_a_device_that_never_ran_is_all_zeros(tmp_path: Path) -> None:
     assert status["state"] == "stopped"
     assert status["model"] == {"version": None, "since": None, "quality": None}
     assert status["training"] == {"runs": 0, "last": None}
-    assert status["outbox"] == {"pending": 0}
+    assert status["outbox"] == {"pending": 0, "bytes": 0, "dropped": 0}
 
 
 def test_a_run_is_seen_in_the_status(config: Config) -> None:

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from edged.config.broker import MqttConfig, TlsConfig
 from edged.config.gate import GateConfig
 from edged.config.labels import LabelsConfig
+from edged.config.outbox import OutboxConfig
 from edged.config.report import LogConfig, ReportConfig
 from edged.config.serving import ServingConfig
 from edged.config.storage import StorageConfig
@@ -25,6 +26,7 @@ __all__ = [
     "LogConfig",
     "ModelConfig",
     "MqttConfig",
+    "OutboxConfig",
     "ReportConfig",
     "Section",
     "ServingConfig",
@@ -55,6 +57,7 @@ class Config(Section):
     labels: LabelsConfig = LabelsConfig()
     serving: ServingConfig = ServingConfig()
     storage: StorageConfig = StorageConfig()
+    outbox: OutboxConfig = OutboxConfig()
     report: ReportConfig = ReportConfig()
     log: LogConfig = LogConfig()
 
@@ -66,6 +69,12 @@ class Config(Section):
                 raise ValueError(
                     f"stream.topic {name!r} covers what edged itself publishes: name the sensors' own level"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _somewhere_to_wait(self) -> Config:
+        if self.serving.must_deliver and not self.outbox.enabled:
+            raise ValueError("serving.must_deliver needs the outbox: set outbox.enabled to true")
         return self
 
     @property

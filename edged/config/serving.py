@@ -14,6 +14,10 @@ class ServingConfig(Section):
 
     publish: bool = Field(True, description="publish predictions over MQTT")
     qos: Literal[0, 1] = Field(0, description="of published predictions")
+    must_deliver: bool = Field(
+        False,
+        description="predictions wait in the outbox until the broker has them, at QoS 1 whatever qos says",
+    )
     batch: int = Field(256, ge=1, description="samples in one micro-batch at most")
     threads: int = Field(1, ge=1, le=256, description="threads of one prediction")
     provider: Providers = Field(

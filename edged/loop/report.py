@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import threading
 from typing import TYPE_CHECKING, Any, Protocol
 
 from edged import __version__
+from edged.domain.forwarding import Kind
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
@@ -45,15 +45,39 @@ def will_payload(boot: int) -> bytes:
 class Reporter:
     """Publishes what happens and how things stand.
 
-    `publish(topic, payload, qos=, retain=)` may be called from any thread; so may every method here.
+    All methods may be called from any thread.
+
+    Parameters
+    ----------
+    topics
+        Where it is published.
+    publish
+        Sends what holds for now alone: `publish(topic, payload, qos=, retain=)`. States that do not
+        get through are said again by the next birth.
+    deliver
+        Sends what must arrive: `deliver(kind, topic, payload)`.
+    number
+        Numbers messages; goes on over restarts.
+    boot
+        Which start of the daemon this is.
     """
 
-    def __init__(self, *, topics: Topics, publish: Callable[..., bool], clock: Clock, boot: int) -> None:
+    def __init__(
+        self,
+        *,
+        topics: Topics,
+        publish: Callable[..., bool],
+        deliver: Callable[[Kind, str, bytes], None],
+        number: Callable[[], int],
+        clock: Clock,
+        boot: int,
+    ) -> None:
         self._topics = topics
         self._publish = publish
+        self._deliver = deliver
+        self._number = number
         self._clock = clock
         self._boot = boot
-        self._seq = itertools.count(1)
         self._states: dict[str, dict[str, Any]] = {}
         self._lock = threading.Lock()
 
@@ -77,7 +101,7 @@ class Reporter:
                     "state": state,
                     "version": __version__,
                     "boot": self._boot,
-                    "seq": next(self._seq),
+                    "seq": self._number(),
                     "ts": self._clock.now(),
                 }
             ),
@@ -100,21 +124,15 @@ class Reporter:
         """Something happened; also in the log."""
         values = fields or {}
         log.info(name, **values)
-        self._publish(
-            self._topics.events,
-            _json({"event": name, "ts": self._clock.now(), "seq": next(self._seq), **values}),
-            qos=1,
-            retain=False,
-        )
+        self._deliver(Kind.EVENT, self._topics.events, _json({"event": name, **self._stamp(), **values}))
 
     def metrics(self, values: dict[str, Any]) -> None:
         """Counters and gauges of now."""
-        self._publish(
-            self._topics.metrics,
-            _json({"ts": self._clock.now(), "seq": next(self._seq), "boot": self._boot, **values}),
-            qos=0,
-            retain=False,
-        )
+        self._deliver(Kind.METRICS, self._topics.metrics, _json({**self._stamp(), **values}))
+
+    def _stamp(self) -> dict[str, Any]:
+        """When, and in which order: a receiver sorts by `boot` and `seq`."""
+        return {"ts": self._clock.now(), "seq": self._number(), "boot": self._boot}
 
 
 class Throttle:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from edged import __version__
 from edged.clock import VirtualClock
+from edged.domain.forwarding import Kind
 from edged.loop.report import Reporter, Throttle, will_payload
 from edged.mqtt.topics import Topics
 
@@ -19,11 +21,22 @@ class Air:
     def __init__(self) -> None:
         self.said: list[tuple[str, dict[str, Any], int, bool]] = []
         self.clock = VirtualClock(50.0)
-        self.reporter = Reporter(topics=Topics("edged/d"), publish=self.publish, clock=self.clock, boot=3)
+        self.delivered: list[tuple[Kind, str, dict[str, Any]]] = []
+        self.reporter = Reporter(
+            topics=Topics("edged/d"),
+            publish=self.publish,
+            deliver=self.deliver,
+            number=itertools.count(1).__next__,
+            clock=self.clock,
+            boot=3,
+        )
 
     def publish(self, topic: str, payload: bytes, *, qos: int, retain: bool) -> bool:
         self.said.append((topic.removeprefix("edged/d/"), json.loads(payload), qos, retain))
         return True
+
+    def deliver(self, kind: Kind, topic: str, payload: bytes) -> None:
+        self.delivered.append((kind, topic, json.loads(payload)))
 
     def topics(self) -> list[str]:
         return [topic for topic, *_ in self.said]
@@ -59,17 +72,19 @@ def test_a_farewell_says_offline_and_so_does_the_last_will() -> None:
     assert json.loads(will_payload(3)) == {"state": "offline", "version": __version__, "boot": 3}
 
 
-def test_events_and_metrics_are_numbered_and_not_retained() -> None:
+def test_events_and_metrics_are_numbered_and_must_be_delivered() -> None:
     air = Air()
     air.reporter.event("model_promoted", {"version": 2, "gain": np.float32(0.5)})
     air.clock.advance_to(60.0)
     air.reporter.metrics({"samples": 10})
     air.reporter.event("drift_detected")
-    assert air.said == [
-        ("events", {"event": "model_promoted", "ts": 50.0, "seq": 1, "version": 2, "gain": 0.5}, 1, False),
-        ("metrics", {"ts": 60.0, "seq": 2, "boot": 3, "samples": 10}, 0, False),
-        ("events", {"event": "drift_detected", "ts": 60.0, "seq": 3}, 1, False),
+    event = {"event": "model_promoted", "ts": 50.0, "seq": 1, "boot": 3, "version": 2, "gain": 0.5}
+    assert air.delivered == [
+        (Kind.EVENT, "edged/d/events", event),
+        (Kind.METRICS, "edged/d/metrics", {"ts": 60.0, "seq": 2, "boot": 3, "samples": 10}),
+        (Kind.EVENT, "edged/d/events", {"event": "drift_detected", "ts": 60.0, "seq": 3, "boot": 3}),
     ]
+    assert air.said == []
 
 
 def test_a_flood_of_one_kind_is_held_back_and_counted() -> None:

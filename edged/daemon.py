@@ -116,7 +116,9 @@ class Daemon:
         self.server = Server(
             config.serving, config.gate, self.schema, self.promoter.boot(bundle.inference_model)
         )
-        self.succession = Succession(self.promoter, self.server, self.reporter.event)
+        self.succession = Succession(
+            self.promoter, self.server, self.reporter.event, lambda seconds: self.learner.rest(seconds)
+        )
         self.serving = self._serving_loop()
         self.learner = Learner(
             config,

@@ -32,6 +32,10 @@ class Triggers:
         """After a failed run: wait 1, 2, 4 ... seconds, at most an hour, before the next automatic one."""
         self.held_until = monotonic + min(3600.0, 2.0 ** (failures - 1))
 
+    def rest(self, monotonic: float, seconds: float) -> None:
+        """Wait so long before the next automatic run."""
+        self.held_until = max(self.held_until, monotonic + seconds)
+
     def decide(self, new: int, monotonic: float) -> str | None:
         """The trigger of the run to start now, or None. `new` counts labelled samples not yet learned."""
         if self.commanded:

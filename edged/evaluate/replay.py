@@ -99,7 +99,9 @@ class Replay:
         self.server = Server(
             config.serving, config.gate, self.schema, self.promoter.boot(bundle.inference_model)
         )
-        self.succession = Succession(self.promoter, self.server, self._notify)
+        self.succession = Succession(
+            self.promoter, self.server, self._notify, lambda seconds: self.learner.rest(seconds)
+        )
         self.learner = Learner(
             config,
             clock=self._clock,

@@ -312,6 +312,10 @@ class Learner:
             self.triggers.last_end = self._clock.monotonic()
         return result
 
+    def rest(self, seconds: float) -> None:
+        """Begin no run by itself for so long; a command is carried out all the same."""
+        self.triggers.rest(self._clock.monotonic(), seconds)
+
     def _close(self, run: int, outcome: str, result: Message) -> None:
         self._end(run, self._clock.now(), outcome, result)
         self._notify("training_finished", {"run": run, "outcome": outcome, **result})

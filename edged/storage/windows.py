@@ -39,8 +39,9 @@ _HOLDOUT = "label_seq IS NOT NULL AND holdout = 1"
 class Counters:
     """What the sample log holds and has seen.
 
-    `samples`, `labels`, `relabelled` (labels that replaced an earlier one), `orphaned` (labels
-    whose sample was gone), `quarantined` and `evicted` count from the beginning, exactly;
+    `samples`, `labels`, `relabelled` (labels that came after an earlier one), `contradicted` (those of
+    them that said something else), `orphaned` (labels whose sample was gone), `quarantined` and
+    `evicted` count from the beginning, exactly;
     `rows` and `holdout_labels` count what is there now; `bytes` is the size on the disk;
     `last_seq` the newest position in label order, 0 before the first label.
     """
@@ -55,6 +56,7 @@ class Counters:
     bytes: int
     holdout_labels: int
     last_seq: int
+    contradicted: int
 
 
 class WindowReader:
@@ -157,6 +159,7 @@ class WindowReader:
             "evicted",
             "rows",
             "holdout_labels",
+            "contradicted",
         )
         same = {name: getattr(tally, name) for name in names}
         return Counters(**same, bytes=file_bytes(self._path), last_seq=tally.next_seq - 1)

@@ -26,7 +26,10 @@ class House:
         self.gate = gate
         self.told: list[tuple[str, dict[str, Any]]] = []
         self.server = Server(ServingConfig(), GateConfig(), SCHEMA, gate.champion)
-        self.succession = Succession(gate.promoter, self.server, lambda *event: self.told.append(event))
+        self.rests: list[float] = []
+        self.succession = Succession(
+            gate.promoter, self.server, lambda *event: self.told.append(event), self.rests.append
+        )
 
     def consider(self, slope: float, run: int = 1) -> int | None:
         """The version that took over."""

@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from output import finish, options, pairs
 
-from edged import configfile
+from edged import configfile, logs
 from edged.evaluate import Options, Replay, report, shape_stream
 from edged.storage.recorded import Recorded, read_stream
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
     from output import Row
 
 STREAMS = {"elec2": (8, 2), "hapt_feat": (72, 12), "noaa_weather": (8, 2)}
@@ -47,7 +46,6 @@ def falsified(
 
 def replayed(recorded: Recorded, classes: int, case: str, seed: int) -> Row:
     """One stream with one kind of wrong labels through the loop."""
-    assert recorded.y is not None
     truth = np.asarray(recorded.y, np.float64).reshape(-1)
     width = recorded.x.shape[1]
     arriving = falsified(truth, classes, case, np.random.default_rng(seed))
@@ -89,10 +87,10 @@ def main() -> None:
     parser.add_argument("--rows", type=int, help="only the first rows of each stream")
     parser.add_argument("--seeds", type=int, default=1, help="how many seeds")
     args = parser.parse_args()
+    logs.configure("error", "auto")
     rows: list[Row] = []
     for name in args.stream or ("elec2", "hapt_feat"):
         whole = read_stream(args.data / f"{name}.npz")
-        assert whole.y is not None
         part = Recorded(whole.x[: args.rows], np.asarray(whole.y)[: args.rows])
         for seed in range(args.seeds):
             rows += [

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from edged import __version__, configfile, logs
 from edged.clock import SystemClock
+from edged.domain.intake import Intake
 from edged.engines.inference import InferenceModel
 from edged.errors import ConfigError, EdgedError, StorageError
 from edged.host.notify import Notifier, Watchdog
@@ -116,9 +117,7 @@ class Daemon:
         self.server = Server(
             config.serving, config.gate, self.schema, self.promoter.boot(bundle.inference_model)
         )
-        self.succession = Succession(
-            self.promoter, self.server, self.reporter.event, lambda seconds: self.learner.rest(seconds)
-        )
+        self.succession = Succession(self.promoter, self.server, self.reporter.event, self._rest)
         self.serving = self._serving_loop()
         self.learner = Learner(
             config,
@@ -209,6 +208,8 @@ class Daemon:
             on_rejected=self._on_rejected,
             beat=lambda: self.watchdog.beat("ingest"),
             forecast=forecast,
+            intake=Intake(stream.intake_rules(), self.schema.width),
+            notice=self._notice,
         )
 
     # ---- samples and labels ----------------------------------------------------------------
@@ -230,6 +231,12 @@ class Daemon:
                 "sample_quarantined",
                 {"reason": rejected.reason, "topic": rejected.topic, "detail": rejected.detail, "more": held},
             )
+
+    def _notice(self, event: str, fields: dict[str, Any]) -> None:
+        """What a stream's guards noticed; floods are told of once a second."""
+        held = self._throttle.admit(event) if event == "sensor_flooding" else 0
+        if held is not None:
+            self.reporter.event(event, {"more": held} | fields)
 
     def _publish_predictions(self, payloads: list[bytes]) -> None:
         if not self.config.serving.publish:
@@ -254,6 +261,9 @@ class Daemon:
 
     def _on_failed(self, served: Served, reason: str) -> None:
         self.learning.later(lambda: self.succession.champion_failed(served.version, reason))
+
+    def _rest(self, seconds: float) -> None:
+        self.learner.rest(seconds)
 
     def _on_drift(self, signal: DriftSignal) -> None:
         self.reporter.event("drift_detected", signal.as_dict())

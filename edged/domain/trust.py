@@ -1,10 +1,11 @@
 """Whether labels can be trusted: whether any model explains them as well as models did before.
 
-When labels become noise, the holdout's labels are noise, too: no model can be right about them, and a comparison
-of two models on them says little. A change of the world looks alike at first, but can be learned: then the
-candidate, which has seen it, is clearly better than the champion. So labels are suspected when even the better of
-the two is much worse than has been usual, *and* the candidate is not clearly better. Then the candidate is refused;
-after some such verdicts in a row training pauses, for longer each time, with one trial after each pause.
+When labels become noise, the holdout's labels are noise, too: no model can be right about them, and a
+comparison of two models on them says little. A change of the world looks alike at first, but can be learned:
+then the candidate, which has seen it, is clearly better than the champion. So labels are suspected when even
+the better of the two is much worse than has been usual, *and* the candidate is not clearly better. Then the
+candidate is refused; after some such verdicts in a row training pauses, for longer each time, with one trial
+after each pause.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.clock import VirtualClock
+from edged.domain.forecast import Forecast
 from edged.domain.outputs import answers
 from edged.domain.sample import Batch, LabelUpdate
 from edged.domain.standardise import RunningMoments
@@ -16,7 +17,6 @@ from edged.engines import usual_engine
 from edged.engines.inference import InferenceModel
 from edged.errors import ConfigError, TrainingError
 from edged.loop.bootstrap import open_samples, with_bundle
-from edged.loop.ingest import Forecast
 from edged.loop.learn import Learner
 from edged.loop.promote import Promoter
 from edged.loop.serve import Server
@@ -99,9 +99,7 @@ class Replay:
         self.server = Server(
             config.serving, config.gate, self.schema, self.promoter.boot(bundle.inference_model)
         )
-        self.succession = Succession(
-            self.promoter, self.server, self._notify, lambda seconds: self.learner.rest(seconds)
-        )
+        self.succession = Succession(self.promoter, self.server, self._notify, self._rest)
         self.learner = Learner(
             config,
             clock=self._clock,
@@ -119,6 +117,9 @@ class Replay:
 
     def _notify(self, event: str, fields: dict[str, Any]) -> None:
         self.events.append({"event": event, "sample": self._position, **fields})
+
+    def _rest(self, seconds: float) -> None:
+        self.learner.rest(seconds)
 
     _position = 0
 

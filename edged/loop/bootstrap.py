@@ -38,6 +38,8 @@ def open_samples(config: Config, *, readonly: bool = False) -> SampleLog:
         max_bytes=storage.max_bytes,
         max_age=storage.max_age,
         quarantine_rows=storage.quarantine_rows,
+        relabels=config.stream.max_relabels,
+        secure=storage.secure,
         readonly=readonly,
     )
 

@@ -1,12 +1,12 @@
 """Erasing: what is deleted for good, down to the bytes in the files.
 
-SQLite leaves deleted rows in free pages, in the slack of pages in use and in its write-ahead log. So rows are
-deleted, the free pages filled with zeros, the rest rewritten (VACUUM), and the log overwritten before it is cut
-off. Files are overwritten with zeros and synced before they are unlinked.
+SQLite leaves deleted rows in free pages, in the slack of pages in use and in its write-ahead log. So rows
+are deleted, the free pages filled with zeros, the rest rewritten (VACUUM), and the log overwritten before it
+is cut off. Files are overwritten with zeros and synced before they are unlinked.
 
-This reaches the blocks that the file system gives for those places in those files. It does not reach copies that
-flash memory keeps while levelling its wear, that a journal or a copy-on-write file system has made, that are in
-snapshots and backups, or in swap. Where that matters, encrypt the disk and destroy its key.
+This reaches the blocks that the file system gives for those places in those files. It does not reach copies
+that flash memory keeps while levelling its wear, that a journal or a copy-on-write file system has made, that
+are in snapshots and backups, or in swap. Where that matters, encrypt the disk and destroy its key.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def overwrite_log(db: sqlite3.Connection, path: Path) -> None:
 
 
 class Scrubbing:
-    """Keeps deleted rows out of a database that is in use: zeros in their place, and in the log every minute."""
+    """Keeps deleted rows out of a database in use: zeros in their place, and in the log every minute."""
 
     EVERY = 60.0
 

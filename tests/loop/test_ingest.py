@@ -12,8 +12,9 @@ import pytest
 
 from edged.clock import VirtualClock
 from edged.config import MqttConfig, StorageConfig, StreamConfig
+from edged.domain.forecast import Forecast
 from edged.errors import StorageError
-from edged.loop.ingest import Forecast, Ingest
+from edged.loop.ingest import Ingest
 from edged.mqtt.codecs import JsonCodec, LabelCodec
 from edged.mqtt.delivery import Delivery
 from edged.mqtt.session import Session

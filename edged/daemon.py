@@ -262,8 +262,8 @@ class Daemon:
     def _on_failed(self, served: Served, reason: str) -> None:
         self.learning.later(lambda: self.succession.champion_failed(served.version, reason))
 
-    def _rest(self, seconds: float) -> None:
-        self.learner.rest(seconds)
+    def _rest(self, times: int) -> int:
+        return self.learner.rest(times)
 
     def _on_drift(self, signal: DriftSignal) -> None:
         self.reporter.event("drift_detected", signal.as_dict())

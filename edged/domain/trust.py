@@ -28,8 +28,8 @@ MARGIN = 0.1  # accuracy points above it, three standard errors at least
 FACTOR = 2.0  # for values: so many times the usual error
 CLEARLY = 0.1  # for values: a gain, as a share of the champion's error, that noise does not give
 PATIENCE = 3  # suspicious verdicts in a row before training pauses
-FIRST_PAUSE = 3600.0
-LONGEST_PAUSE = 86400.0
+FIRST_PAUSE = 5  # times as many new labels as start a run otherwise
+LONGEST_PAUSE = 80
 
 
 @dataclass
@@ -48,7 +48,7 @@ class LabelTrust:
     >>> all(trust.review(verdict(0.1)).accepted for _ in range(20))
     True
     >>> [trust.review(verdict(0.5)).accepted for _ in range(3)], trust.pause()
-    ([False, False, False], 3600.0)
+    ([False, False, False], 5)
     """
 
     task: Task
@@ -81,12 +81,15 @@ class LabelTrust:
         )
         return Verdict(False, (*verdict.reasons, reason), numbers | {"usual_limit": limit})
 
-    def pause(self) -> float | None:
-        """After a review: for how many seconds training should rest now; None when it should not."""
+    def pause(self) -> int | None:
+        """After a review: how long training should rest now; None when it should not.
+
+        In multiples of the new labels that start a run, so that it fits fast streams and slow ones.
+        """
         if self.suspicious < PATIENCE:
             return None
         self.pauses += 1
-        return float(min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** (self.pauses - 1)))
+        return int(min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(self.pauses - 1, 10)))
 
     def _limit(self, n: float) -> float | None:
         if len(self.usual) < NEEDED:

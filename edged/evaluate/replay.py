@@ -118,8 +118,8 @@ class Replay:
     def _notify(self, event: str, fields: dict[str, Any]) -> None:
         self.events.append({"event": event, "sample": self._position, **fields})
 
-    def _rest(self, seconds: float) -> None:
-        self.learner.rest(seconds)
+    def _rest(self, times: int) -> int:
+        return self.learner.rest(times)
 
     _position = 0
 
@@ -187,7 +187,7 @@ class Replay:
         rules = self.learner.triggers.rules
         need = BLOCK
         if rules.new_labels is not None:
-            need = max(1, rules.new_labels - self.learner.new())
+            need = max(1, max(rules.new_labels, self.learner.triggers.least) - self.learner.new())
         due = int(np.searchsorted(self.stream.t, self._next_schedule, side="left"))
         return max(1, min(BLOCK, need, due - position + 1))
 

@@ -312,9 +312,9 @@ class Learner:
             self.triggers.last_end = self._clock.monotonic()
         return result
 
-    def rest(self, seconds: float) -> None:
-        """Begin no run by itself for so long; a command is carried out all the same."""
-        self.triggers.rest(self._clock.monotonic(), seconds)
+    def rest(self, times: int) -> int:
+        """Begin no run by itself before so many times the usual new labels have come; how many that is."""
+        return self.triggers.rest(times)
 
     def _close(self, run: int, outcome: str, result: Message) -> None:
         self._end(run, self._clock.now(), outcome, result)

@@ -231,17 +231,19 @@ class Promoter:
 
     def _review(self, verdict: Verdict) -> Verdict:
         """Refused where the labels that decided cannot be trusted."""
+        if not self._config.suspect_labels:
+            return verdict
         reviewed = self.trust.review(verdict)
         self._registry.set_value(TRUST, self.trust.dump())
         return reviewed
 
     def resting(self) -> dict[str, Any] | None:
-        """After a verdict: why and for how many seconds training should pause; None when it should not."""
-        seconds = self.trust.pause()
-        if seconds is None:
+        """After a verdict: why and how long (`times` the labels of a run) training should pause, or None."""
+        times = self.trust.pause()
+        if times is None:
             return None
         self._registry.set_value(TRUST, self.trust.dump())
-        return {"reason": "labels", "seconds": seconds, "verdicts": self.trust.suspicious}
+        return {"reason": "labels", "verdicts": self.trust.suspicious, "times": times}
 
     def _evidence(
         self, model: Model, champion: Served, window: Window, scale: NDArray[np.float32] | None

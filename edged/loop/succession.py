@@ -50,7 +50,8 @@ class Serving(Protocol):
 class Succession:
     """Decides nothing by itself: carries out verdicts, probation outcomes and commands.
 
-    `notify(event, fields)` is told of every change; `rest(seconds)` holds back the next training run.
+    `notify(event, fields)` is told of every change; `rest(times)` holds back the next
+    training run and answers for how many new labels.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class Succession:
         promotion: Promotion,
         serving: Serving,
         notify: Callable[[str, dict[str, Any]], None],
-        rest: Callable[[float], None],
+        rest: Callable[[int], int],
     ) -> None:
         self._promotion = promotion
         self._serving = serving
@@ -88,8 +89,7 @@ class Succession:
     def _perhaps_rest(self) -> None:
         pause = self._promotion.resting()
         if pause is not None:
-            self._rest(pause["seconds"])
-            self._notify("training_paused", pause)
+            self._notify("training_paused", pause | {"new_labels": self._rest(pause.pop("times"))})
 
     def probation_ended(self, version: int, passed: bool) -> None:
         """The probation of a version has an outcome; void if another serves by now."""

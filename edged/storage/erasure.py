@@ -25,7 +25,15 @@ from edged.storage.database import (
     transaction,
     translated,
 )
-from edged.storage.files import DISK, MANIFEST, disk_errors, fsync_directory, publish_file, read_manifest
+from edged.storage.files import (
+    DISK,
+    MANIFEST,
+    disk_errors,
+    fsync_directory,
+    publish_file,
+    read_manifest,
+    staging_path,
+)
 from edged.storage.sealed import seal
 
 if TYPE_CHECKING:
@@ -202,9 +210,12 @@ def erase_files(paths: Iterable[Path]) -> int:
     return count
 
 
-def erase_database(path: Path) -> int:
-    """Erase a database that nobody has open, with its log; how many files went."""
-    return erase_files(path.with_name(path.name + suffix) for suffix in ("", "-wal", "-shm"))
+def erase_published(directory: Path) -> int:
+    """Erase a published directory so that no half of it can ever be seen; how many files went."""
+    doomed = staging_path(directory.parent, directory.name)
+    with disk_errors("removing", directory):
+        DISK.rename(directory, doomed)
+    return erase_files([doomed])
 
 
 def erase_members(directory: Path, pattern: str) -> int:

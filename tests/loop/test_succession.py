@@ -26,10 +26,14 @@ class House:
         self.gate = gate
         self.told: list[tuple[str, dict[str, Any]]] = []
         self.server = Server(ServingConfig(), GateConfig(), SCHEMA, gate.champion)
-        self.rests: list[float] = []
+        self.rests: list[int] = []
         self.succession = Succession(
-            gate.promoter, self.server, lambda *event: self.told.append(event), self.rests.append
+            gate.promoter, self.server, lambda *event: self.told.append(event), self._rest
         )
+
+    def _rest(self, times: int) -> int:
+        self.rests.append(times)
+        return 100 * times
 
     def consider(self, slope: float, run: int = 1) -> int | None:
         """The version that took over."""

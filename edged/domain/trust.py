@@ -29,7 +29,7 @@ FACTOR = 2.0  # for values: so many times the usual error
 CLEARLY = 0.1  # for values: a gain, as a share of the champion's error, that noise does not give
 PATIENCE = 3  # suspicious verdicts in a row before training pauses
 FIRST_PAUSE = 5  # times as many new labels as start a run otherwise
-LONGEST_PAUSE = 80
+LONGEST_PAUSE = 20
 
 
 @dataclass

@@ -90,6 +90,7 @@ def build(config: Config, out: Path, statistics: dict[str, list[float]] | None) 
         "features": schema.width,
         "outputs": schema.outputs,
         "hidden": config.model.hidden,
+        "clip_norm": config.model.clip_norm,
         "statistics": statistics,
         "seed": config.training.seed,
         "out": str(out),

@@ -129,6 +129,20 @@ class WindowReader:
             rows = self._db.execute("SELECT x FROM samples ORDER BY offset DESC LIMIT ?", (limit,)).fetchall()
         return self._floats([row[0] for row in reversed(rows)], self._schema.width)
 
+    def key_codes(self, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Numbers `(n,)` for the keys of these samples, equal ones for equal keys; -1 for what is gone."""
+        unique, place = np.unique(offsets, return_inverse=True)
+        codes = np.full(len(unique), -1, np.int64)
+        names: dict[str, int] = {}
+        with self._reading():
+            found = self._db.execute(
+                "SELECT offset, key FROM samples WHERE offset IN (SELECT value FROM json_each(?))",
+                (json_list(unique.tolist()),),
+            )
+            for offset, key in found:
+                codes[np.searchsorted(unique, offset)] = names.setdefault(key, len(names))
+        return codes[place]
+
     # ---- figures ---------------------------------------------------------------------------
 
     def next_offset(self) -> int:

@@ -94,8 +94,12 @@ class TrainerProcess:
             if self._process is not None and self._process.poll() is None:
                 self._process.send_signal(signal.SIGTERM)
 
+    def end(self) -> None:
+        """End the process, kindly first; the next order starts another."""
+        self._end()
+
     def close(self) -> None:
-        """End the process, kindly first."""
+        """End the process for good."""
         self._end()
         self._selector.close()
 

@@ -22,6 +22,8 @@ from tests.commands import edged, two_classes, write_config
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from numpy.typing import NDArray
+
     from edged.config import Config
 
 ROWS = 600
@@ -30,6 +32,10 @@ STREAM = {"features": 4, "classes": 2}
 
 class Rig:
     """A device that has learned from samples that can be recognised by their bytes."""
+
+    x: NDArray[np.float32]
+    ids: list[str]
+    refused: bytes
 
     def __init__(self, folder: Path, copy: Rig | None = None) -> None:
         self.path = write_config(folder, STREAM, training={"engine": "native"})

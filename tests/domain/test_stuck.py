@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edged.domain import stuck
 from edged.domain.stuck import MOVES, PATIENCE, Stillness, StuckWatch
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 AFTER = 20
 
@@ -38,11 +43,11 @@ class Plain:
         return self.stuck if self.stuck != was else None
 
 
-def column(*values: float) -> np.ndarray:  # type: ignore[type-arg]
+def column(*values: float) -> NDArray[np.float32]:
     return np.array(values, np.float32).reshape(-1, 1)
 
 
-def moving(n: int) -> np.ndarray:  # type: ignore[type-arg]
+def moving(n: int) -> NDArray[np.float32]:
     return column(*range(n))
 
 

@@ -139,13 +139,13 @@ def train_once(
         }
 
 
-def _lock(state: Path, command: str) -> DirectoryLock:
+def _lock(state: Path, command: str | None = None) -> DirectoryLock:
     pid = DirectoryLock.holder(state)
     if pid is not None:
         raise RefusedError(
             f"another edged is using this state directory (pid {pid})",
             where=str(state),
-            remedy=f"stop it first, or ask it over MQTT: request/{command}",
+            remedy="stop it first" + (f", or ask it over MQTT: request/{command}" if command else ""),
         )
     return DirectoryLock(state)
 
@@ -186,7 +186,11 @@ def wipe(config: Config, what: Sequence[str]) -> dict[str, Any]:
     state = config.storage.dir
     if not state.is_dir():
         raise ConfigError("there is no such directory", where=str(state), remedy="check storage.dir")
-    with _lock(state, "wipe"):
+    if "labels" in what and config.stream.to_schema().labels_itself:
+        raise ConfigError(
+            "the labels of this stream are its samples", where="--labels", remedy="name --samples"
+        )
+    with _lock(state):
         if "all" in what:
             gone = {"files": erase_files(path for name in ERASED for path in sorted(state.glob(name)))}
             return gone | {"kept": sorted(path.name for path in state.iterdir())}

@@ -157,6 +157,13 @@ def test_a_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert not config.storage.dir.exists()
 
 
+def test_labels_that_are_the_samples_cannot_go_alone(tmp_path: Path) -> None:
+    config = configfile.load(write_config(tmp_path, {"features": 4, "target": "reconstruct"}), {})
+    config.storage.dir.mkdir()
+    with pytest.raises(ConfigError, match="--samples"):
+        wipe(config, ["labels"])
+
+
 @pytest.mark.slow
 def test_the_command_asks_before_it_erases(rig: Rig) -> None:
     nothing = edged("wipe", rig.path)

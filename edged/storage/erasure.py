@@ -140,14 +140,20 @@ def overwrite_log(db: sqlite3.Connection, path: Path) -> None:
     StorageError
         When something still reads from the log.
     """
+    if not _log_overwritten(db, path):
+        raise StorageError("the write-ahead log is still being read", where=str(path),
+                           remedy="end the program that reads it, then do it again")  # fmt: skip
+
+
+def _log_overwritten(db: sqlite3.Connection, path: Path) -> bool:
+    """Whether it could be done: a reader may be in the way."""
     with translated(path):
-        busy = db.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()[0]
-        if busy:
-            raise StorageError("the write-ahead log is still being read", where=str(path),
-                               remedy="end the program that reads it, then do it again")  # fmt: skip
+        if db.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()[0]:
+            return False
         # All of it is in the database now: the next writer begins it anew.
         _zero(path.with_name(f"{path.name}-wal"))
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    return True
 
 
 class Scrubbing:
@@ -174,10 +180,7 @@ class Scrubbing:
             patience = self._db.execute("PRAGMA busy_timeout").fetchone()[0]
             self._db.execute(f"PRAGMA busy_timeout = {WriteAheadLog.PATIENCE_MS}")
             try:
-                if self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()[1]:
-                    overwrite_log(self._db, self._path)
-            except StorageError:
-                return
+                _log_overwritten(self._db, self._path)
             finally:
                 self._db.execute(f"PRAGMA busy_timeout = {patience}")
 

@@ -162,9 +162,11 @@ class SampleLog(JoiningReader):
 
     def close(self) -> None:
         """Close the connection; nothing is lost without it."""
-        if self._scrubbing is not None:
-            self._scrubbing.now()
-        self._db.close()
+        try:
+            if self._scrubbing is not None:
+                self._scrubbing.now()
+        finally:
+            self._db.close()
 
     def __enter__(self) -> Self:
         return self

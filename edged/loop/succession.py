@@ -89,7 +89,8 @@ class Succession:
     def _perhaps_rest(self) -> None:
         pause = self._promotion.resting()
         if pause is not None:
-            self._notify("training_paused", pause | {"new_labels": self._rest(pause.pop("times"))})
+            labels = self._rest(pause.pop("times"))
+            self._notify("training_paused", {**pause, "new_labels": labels})
 
     def probation_ended(self, version: int, passed: bool) -> None:
         """The probation of a version has an outcome; void if another serves by now."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from edged.domain.pool import Pool
@@ -12,6 +12,7 @@ from edged.domain.sample import Window
 from edged.domain.shares import capped
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=200), st.floats(0.05, 1.0))
 def test_the_cap_holds_and_nobody_else_gets_less(codes: list[int], share: float) -> None:
     array = np.array(codes, np.int64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from edged.domain import stuck
@@ -73,7 +73,7 @@ def test_what_has_never_moved_or_often_rests_is_not_stuck() -> None:
     assert watch.update(["k"] * 20, still[:20]) == [Stillness("k", True, (1,))]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(
         st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 1)), min_size=1, max_size=120),

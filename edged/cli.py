@@ -232,6 +232,40 @@ def doctor(config: ConfigPath, as_json: AsJson = False) -> None:
         raise typer.Exit(1)
 
 
+@app.command()
+def wipe(
+    config: ConfigPath,
+    samples: Annotated[bool, typer.Option("--samples", help="samples with their labels")] = False,
+    labels: Annotated[bool, typer.Option("--labels", help="labels, the samples stay")] = False,
+    checkpoints: Annotated[bool, typer.Option("--checkpoints", help="what the learner knows")] = False,
+    models: Annotated[bool, typer.Option("--models", help="all models but the bundle's own")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="all of it, counts and history too")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Erase what the device has collected and learned, down to the bytes in its files."""
+    from edged import local
+    from edged.errors import ConfigError
+    from edged.screens import show_pairs
+
+    asked = {
+        "samples": samples, "labels": labels, "checkpoints": checkpoints, "models": models, "all": everything,
+    }  # fmt: skip
+    what = [name for name, wanted in asked.items() if wanted]
+    if not what:
+        remedy = "name --samples, --labels, --checkpoints, --models or --all"
+        raise ConfigError("nothing to erase was named", where="wipe", remedy=remedy)
+    loaded = _load(config)
+    if not yes:
+        if not sys.stdin.isatty():
+            raise ConfigError(
+                "this cannot be undone and nobody can be asked", where="wipe", remedy="add --yes"
+            )
+        typer.confirm(f"erase {', '.join(what)} in {loaded.storage.dir} for good?", abort=True, err=True)
+    gone = local.wipe(loaded, what)
+    _print_json(gone) if as_json else show_pairs("erased", gone)
+
+
 # ---- models --------------------------------------------------------------------------------
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from edged import __version__, configfile, logs
 from edged.clock import SystemClock
+from edged.domain.intake import Intake
 from edged.domain.label_requests import LabelRequests
 from edged.engines.inference import InferenceModel
 from edged.errors import ConfigError, EdgedError, StorageError
@@ -130,7 +131,7 @@ class Daemon:
         self.server = Server(
             config.serving, config.gate, self.schema, self.promoter.boot(bundle.inference_model)
         )
-        self.succession = Succession(self.promoter, self.server, self.reporter.event)
+        self.succession = Succession(self.promoter, self.server, self.reporter.event, self._rest)
         self.asking = self._asking()
         self.serving = self._serving_loop()
         self.learner = Learner(
@@ -236,6 +237,8 @@ class Daemon:
             on_rejected=self._on_rejected,
             beat=lambda: self.watchdog.beat("ingest"),
             forecast=forecast,
+            intake=Intake(stream.intake_rules(), self.schema.width),
+            notice=self._notice,
         )
 
     # ---- samples and labels ----------------------------------------------------------------
@@ -258,6 +261,12 @@ class Daemon:
                 {"reason": rejected.reason, "topic": rejected.topic, "detail": rejected.detail, "more": held},
             )
 
+    def _notice(self, event: str, fields: dict[str, Any]) -> None:
+        """What a stream's guards noticed; floods are told of once a second."""
+        held = self._throttle.admit(event) if event == "sensor_flooding" else 0
+        if held is not None:
+            self.reporter.event(event, {"more": held} | fields)
+
     def _sample_id(self, offset: int) -> str:
         return f"{self.boot}-{offset}"
 
@@ -269,6 +278,9 @@ class Daemon:
 
     def _on_failed(self, served: Served, reason: str) -> None:
         self.learning.later(lambda: self.succession.champion_failed(served.version, reason))
+
+    def _rest(self, times: int) -> int:
+        return self.learner.rest(times)
 
     def _on_drift(self, signal: DriftSignal) -> None:
         self.reporter.event("drift_detected", signal.as_dict())

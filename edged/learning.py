@@ -7,9 +7,11 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from edged.logs import get_logger
+from edged.storage.erasure import erase_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from edged.loop.learn import Learner
     from edged.loop.succession import Succession
@@ -76,6 +78,42 @@ class Learning:
         self._options = options
         self._learner.triggers.commanded = True
         self.wake()
+
+    def erase(
+        self,
+        state: Path,
+        done: Callable[[dict[str, int]], None],
+        *,
+        samples: bool = False,
+        labels: bool = False,
+        checkpoints: bool = False,
+    ) -> None:
+        """Erase what was collected and learned, between two runs, while the daemon goes on.
+
+        The champion stays and serves. The trainer is ended first: it holds samples in memory.
+
+        Parameters
+        ----------
+        state
+            The state directory.
+        done
+            Called on this thread with how much of each went.
+        samples, labels, checkpoints
+            What goes; see `SampleLog.erase`.
+        """
+
+        def between_runs() -> None:
+            self._learner.process.end()
+            gone: dict[str, int] = {}
+            if samples or labels:
+                gone |= self._samples.erase(samples=samples, labels=labels)
+            if checkpoints:
+                gone["checkpoints"] = erase_files([state / "checkpoints"])
+                self._learner.consumed = 0
+                self._registry.set_value("consumed", 0)
+            done(gone)
+
+        self.later(between_runs)
 
     def end(self) -> None:
         """Begin nothing new."""

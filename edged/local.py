@@ -14,15 +14,24 @@ from edged.loop.learn import Learner
 from edged.loop.promote import Promoter
 from edged.storage import outbox
 from edged.storage.bundles import Bundle
+from edged.storage.checkpoints import Checkpoints
+from edged.storage.erasure import erase_files, erase_members
 from edged.storage.files import DirectoryLock, publish_file
 from edged.storage.registry import Registry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from edged.config import Config
     from edged.storage.samples import SampleLog
+
+
+# Everything that a stream leaves in a state directory; other files in it are nobody's business.
+ERASED = (
+    "samples.db*", "state.db*", "outbox.db*", "*.damaged-*", "checkpoints", "candidates", "models",
+    "engine-choice.json",
+)  # fmt: skip
 
 
 def status_of(config: Config) -> dict[str, Any]:
@@ -133,13 +142,13 @@ def train_once(
         }
 
 
-def _lock(state: Path, command: str) -> DirectoryLock:
+def _lock(state: Path, command: str | None = None) -> DirectoryLock:
     pid = DirectoryLock.holder(state)
     if pid is not None:
         raise RefusedError(
             f"another edged is using this state directory (pid {pid})",
             where=str(state),
-            remedy=f"stop it first, or ask it over MQTT: request/{command}",
+            remedy="stop it first" + (f", or ask it over MQTT: request/{command}" if command else ""),
         )
     return DirectoryLock(state)
 
@@ -157,6 +166,81 @@ def _promoter(config: Config, registry: Registry, samples: SampleLog, clock: Sys
         keep_models=config.storage.keep_models,
         staging=config.storage.dir / "candidates",
     )
+
+
+def wipe(config: Config, what: Sequence[str]) -> dict[str, Any]:
+    """Erase parts of the state directory, down to the bytes in its files; how much of each went.
+
+    Parameters
+    ----------
+    config
+        Whose `storage.dir` is meant.
+    what
+        `samples` (their labels, refused messages and what models keep of them included), `labels`,
+        `checkpoints`, `models` (all but the bundle's own, which serves from then on), or `all`.
+
+    Raises
+    ------
+    RefusedError
+        While a daemon runs.
+    StorageError
+        When something could not be erased; do it again.
+    """
+    state = config.storage.dir
+    if not state.is_dir():
+        raise ConfigError("there is no such directory", where=str(state), remedy="check storage.dir")
+    if "labels" in what and config.stream.to_schema().labels_itself:
+        raise ConfigError(
+            "the labels of this stream are its samples", where="--labels", remedy="name --samples"
+        )
+    with _lock(state):
+        if "all" in what:
+            gone = {"files": erase_files(path for name in ERASED for path in sorted(state.glob(name)))}
+            return gone | {"kept": sorted(path.name for path in state.iterdir())}
+        gone = {}
+        if "samples" in what or "labels" in what:
+            gone |= _wipe_samples(config, samples="samples" in what)
+        if "checkpoints" in what:
+            gone["checkpoints"] = len(Checkpoints(state / "checkpoints", 1).numbers())
+            erase_files([state / "checkpoints"])
+        if "models" in what:
+            gone["models"] = _wipe_models(config)
+        if ("checkpoints" in what or "models" in what) and (state / "state.db").exists():
+            with Registry.open(state) as registry:
+                registry.set_value("label_trust", None)
+                if "checkpoints" in what:
+                    registry.set_value("consumed", 0)  # whoever begins anew learns from all that is there
+        return gone
+
+
+def _wipe_samples(config: Config, *, samples: bool) -> dict[str, int]:
+    """Everything that holds samples, or labels alone; copies of damaged databases in either case."""
+    state = config.storage.dir
+    gone = {"samples": 0, "labels": 0, "quarantined": 0}
+    if (state / "samples.db").exists():
+        with open_samples(config) as log:
+            gone = log.erase(samples=samples, labels=True, alone=True)
+    erase_files(sorted(state.glob("*.damaged-*")))
+    erase_files([state / "candidates"])  # they and models hold inputs to compare outputs on
+    for model in sorted((state / "models").glob("[0-9]*")):
+        erase_members(model, "probe_*.npy")
+    return gone
+
+
+def _wipe_models(config: Config) -> int:
+    """All models but the bundle's own, which becomes champion first: something can serve at any moment."""
+    state = config.storage.dir
+    if not (state / "state.db").exists():
+        return 0
+    config = with_bundle(config)
+    bundle = Bundle.open(config.model.bundle or state / "bundle")
+    with Registry.open(state) as registry, open_samples(config) as samples:
+        for record in registry.records():
+            if record.pinned:
+                registry.unpin(record.version)
+        _promoter(config, registry, samples, SystemClock()).install_base(bundle.inference_model)
+        erase_files([state / "candidates"])
+        return registry.erase()
 
 
 def on_models(config: Config, action: str, version: int | None, out: Path | None) -> Any:

@@ -1,7 +1,7 @@
 """`python -m edged.artifacts`: the standard bundle of a stream, ordered by one JSON object on stdin.
 
 Keys: `task` (classify, regress, reconstruct, forecast), `features`, `outputs`, `out`; optionally
-`hidden` (list), `loss`, `optimizer`, `seed` and `statistics` (`mean`, `scale`, `target_mean`,
+`hidden` (list), `loss`, `optimizer`, `clip_norm`, `seed` and `statistics` (`mean`, `scale`, `target_mean`,
 `target_scale`, each a list, or null). Without statistics the graph gets neutral ones, to be overwritten
 by the first training run. One JSON line on stdout tells what was built; an error is one line on stderr,
 and its exit code the program's.
@@ -17,7 +17,9 @@ from typing import Any
 
 from edged.errors import ConfigError, EdgedError
 
-KEYS = {"task", "features", "outputs", "hidden", "loss", "optimizer", "statistics", "seed", "out"}
+KEYS = {
+    "task", "features", "outputs", "hidden", "loss", "optimizer", "clip_norm", "statistics", "seed", "out",
+}  # fmt: skip
 LOSSES = {"classify": "cross_entropy", "regress": "mse", "forecast": "mse", "reconstruct": "mse"}
 
 
@@ -55,6 +57,7 @@ def build_standard(order: dict[str, Any]) -> dict[str, Any]:
     """Build what a parsed order asks for; the result as it is printed."""
     # Imported here, so that a wrong order is answered before the heavy packages are loaded.
     from edged.artifacts.build import build
+    from edged.artifacts.optimizers import Optimizer
 
     began = time.monotonic()
     notes: list[str] = []
@@ -62,7 +65,7 @@ def build_standard(order: dict[str, Any]) -> dict[str, Any]:
         _network(order),
         Path(order["out"]),
         loss=order.get("loss") or LOSSES[order["task"]],
-        optimizer=order.get("optimizer") or "adamw",
+        optimizer=Optimizer.of(order.get("optimizer") or "adamw", clip_norm=order.get("clip_norm")),
         standardise=_statistics(order),
         seed=int(order.get("seed") or 0),
         note=notes.append,

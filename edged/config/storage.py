@@ -18,4 +18,7 @@ class StorageConfig(Section):
     commit_rows: int = Field(1000, ge=1, description="messages in one group commit at most")
     commit_delay: Duration = Field(0.005, ge=0, le=1, description="how long a commit waits for company")
     quarantine_rows: int = Field(1000, ge=1, description="rejected messages that are kept")
+    secure: bool = Field(
+        False, description="overwrite what is deleted, and let the replay memory age with max_age, too"
+    )
     keep_models: int = Field(10, ge=2, description="models kept in the registry")

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from edged.config.values import Count, Duration, Filter, Names, Section, Size, number_or_names, unique
+from edged.domain.intake import IntakeRules
 from edged.domain.schema import Schema
 
 
@@ -49,6 +50,29 @@ class StreamConfig(Section):
         None, description="JSON path of the event time (Unix seconds or milliseconds, or ISO 8601)"
     )
     id: str | None = Field(None, description="JSON path of the sender's sample id")
+    max_rate: float | None = Field(
+        None, gt=0, description="messages a second over all; beyond it the broker is made to wait"
+    )
+    key_rate: float | None = Field(
+        None, gt=0, description="samples a second of one key; beyond it they are counted and dropped"
+    )
+    key_burst: int | None = Field(
+        None, ge=1, description="samples of one key at once; 10 seconds' worth when absent"
+    )
+    max_skew: Duration | None = Field(
+        86400.0, description="event times further ahead of the arrival are replaced by it; null for never"
+    )
+    max_late: Duration | None = Field(
+        None, description="event times further behind the arrival are replaced by it", gt=0
+    )
+    stuck_after: int = Field(
+        500,
+        ge=0,
+        description="readings without a change after which a sensor is told to be stuck; 0 for never",
+    )
+    max_relabels: int = Field(
+        3, ge=0, description="a sample whose label changes more often is learned from no more"
+    )
     max_payload: Size = Field(64 * 1024, description="larger messages are quarantined unparsed", ge=16)
 
     @model_validator(mode="after")
@@ -107,6 +131,17 @@ class StreamConfig(Section):
             else:
                 raise ValueError(f"forecast: position {item} is outside 0..{self.width - 1}")
         return tuple(columns)
+
+    def intake_rules(self) -> IntakeRules:
+        """What the stream is guarded against."""
+        return IntakeRules(
+            self.max_rate,
+            self.key_rate,
+            self.key_burst,
+            self.max_skew,
+            self.max_late,
+            self.stuck_after or None,
+        )
 
     def to_schema(self) -> Schema:
         """The stream's schema for the domain."""

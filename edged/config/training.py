@@ -16,6 +16,11 @@ class ModelConfig(Section):
     bundle: Path | None = Field(
         None, description="directory made by `edged artifacts build`; built when absent"
     )
+    clip_norm: float = Field(
+        0.0,
+        ge=0,
+        description="largest gradient norm of the network that is built without a bundle; 0 for any",
+    )
     hidden: list[Annotated[int, Field(ge=1, le=65536)]] = Field(
         [64, 32], description="hidden layers of the network that is built without a bundle"
     )
@@ -56,6 +61,10 @@ class TrainingConfig(Section):
     window: int = Field(20_000, ge=1, description="new samples read for one run at most; the newest are kept")
     replay: int = Field(5000, ge=0, description="size of the replay memory in samples")
     new_share: Share = Field(0.25, description="share of new samples in a batch; the rest is replayed")
+    key_share: Share = Field(
+        0.5,
+        description="of a batch, what one key may fill on average, where there are keys enough; 1 for all",
+    )
     restandardise: bool = Field(True, description="let the input standardisation follow slow drift")
     half_life: int = Field(1000, ge=1, description="half-life of the running standardisation, in samples")
     checkpoint_every: int = Field(500, ge=1, description="steps between checkpoints within a run")

@@ -27,24 +27,33 @@ class Triggers:
     commanded: bool = False
     last_end: float | None = None
     held_until: float = float("-inf")
+    least: int = 0
 
     def hold(self, monotonic: float, failures: int) -> None:
         """After a failed run: wait 1, 2, 4 ... seconds, at most an hour, before the next automatic one."""
         self.held_until = monotonic + min(3600.0, 2.0 ** (failures - 1))
 
+    def rest(self, times: int) -> int:
+        """Wait for so many times the new labels that start a run; how many that is. A command ends it."""
+        self.least = times * max(self.rules.new_labels or 0, self.rules.min_new_samples)
+        return self.least
+
     def decide(self, new: int, monotonic: float) -> str | None:
         """The trigger of the run to start now, or None. `new` counts labelled samples not yet learned."""
         if self.commanded:
             self.commanded = self.scheduled = False
+            self.least = 0
             return "command"
-        if monotonic < self.held_until:
+        if monotonic < self.held_until or new < self.least:
             return None
         if self.last_end is not None and monotonic - self.last_end < self.rules.cooldown:
             return None
         if self.scheduled:
             self.scheduled = False
             if new >= self.rules.min_new_samples:
+                self.least = 0
                 return "schedule"
         if self.rules.new_labels is not None and new >= self.rules.new_labels:
+            self.least = 0
             return "labels"
         return None

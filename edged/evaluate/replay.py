@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.clock import VirtualClock
+from edged.domain.forecast import Forecast
 from edged.domain.label_requests import LabelRequests
 from edged.domain.outputs import answers
 from edged.domain.sample import Batch, LabelUpdate
@@ -19,7 +20,6 @@ from edged.engines.inference import InferenceModel
 from edged.errors import ConfigError, TrainingError
 from edged.evaluate.retention import Retention
 from edged.loop.bootstrap import open_samples, with_bundle
-from edged.loop.ingest import Forecast
 from edged.loop.learn import Learner
 from edged.loop.promote import Promoter
 from edged.loop.serve import Server
@@ -105,7 +105,7 @@ class Replay:
         self.server = Server(
             config.serving, config.gate, self.schema, self.promoter.boot(bundle.inference_model)
         )
-        self.succession = Succession(self.promoter, self.server, self._notify)
+        self.succession = Succession(self.promoter, self.server, self._notify, self._rest)
         self.learner = Learner(
             config,
             clock=self._clock,
@@ -129,6 +129,9 @@ class Replay:
 
     def _notify(self, event: str, fields: dict[str, Any]) -> None:
         self.events.append({"event": event, "sample": self._position, **fields})
+
+    def _rest(self, times: int) -> int:
+        return self.learner.rest(times)
 
     _position = 0
 
@@ -198,7 +201,7 @@ class Replay:
         rules = self.learner.triggers.rules
         need = BLOCK
         if rules.new_labels is not None:
-            need = max(1, rules.new_labels - self.learner.new())
+            need = max(1, max(rules.new_labels, self.learner.triggers.least) - self.learner.new())
         due = int(np.searchsorted(self.stream.t, self._next_schedule, side="left"))
         return max(1, min(BLOCK, need, due - position + 1))
 

@@ -38,6 +38,8 @@ def open_samples(config: Config, *, readonly: bool = False) -> SampleLog:
         max_bytes=storage.max_bytes,
         max_age=storage.max_age,
         quarantine_rows=storage.quarantine_rows,
+        relabels=config.stream.max_relabels,
+        secure=storage.secure,
         readonly=readonly,
     )
 
@@ -88,6 +90,7 @@ def build(config: Config, out: Path, statistics: dict[str, list[float]] | None) 
         "features": schema.width,
         "outputs": schema.outputs,
         "hidden": config.model.hidden,
+        "clip_norm": config.model.clip_norm,
         "statistics": statistics,
         "seed": config.training.seed,
         "out": str(out),

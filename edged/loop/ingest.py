@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from edged.domain.forecast import Forecast
+from edged.domain.intake import Intake, IntakeRules
+from edged.domain.redelivery import Redelivery
 from edged.domain.sample import Batch, LabelUpdate, Reading, Rejected
 from edged.errors import RejectedSampleError, StorageError
 from edged.logs import get_logger
@@ -26,13 +29,15 @@ if TYPE_CHECKING:
 
     from edged.clock import Clock
     from edged.config import StorageConfig
-    from edged.domain.sample import LabelReading, LabelValue
+    from edged.domain.sample import LabelReading
     from edged.domain.schema import Schema
 
 log = get_logger("edged.ingest")
 
 IDLE_SECONDS = 0.5
 EVICT_SECONDS = 5.0
+INBOX_FACTOR = 5  # times what can be unacknowledged: more is at QoS 0, which nothing else holds back
+NOTICES = 20  # of one batch, at most
 PAUSE_AFTER_FAILURE = 1.0
 
 
@@ -83,38 +88,6 @@ class _Group:
     rejected: list[Rejected] = field(default_factory=list)
 
 
-class Redelivery:
-    """Recognises messages that were stored but whose acknowledgement never reached the broker.
-
-    A redelivery carries the DUP flag, the same packet id and the same content as one of the newest
-    `window` stored messages: more cannot be unacknowledged at once. Fixed memory: one checksum and
-    one position for each of the 65,536 packet ids.
-    """
-
-    def __init__(self, recent: Sequence[tuple[int, int]], window: int) -> None:
-        self._checksums = np.zeros(1 << 16, np.int64)
-        self._positions = np.full(1 << 16, -(1 << 62), np.int64)
-        self._count = 0
-        self._window = window
-        self.stored(recent)
-
-    def seen(self, delivery: Delivery, checksum: int) -> bool:
-        """Whether this delivery has been stored already."""
-        if not delivery.dup or self._count - self._positions[delivery.mid] > self._window:
-            return False
-        return bool(self._checksums[delivery.mid] == checksum)
-
-    def stored(self, packets: Sequence[tuple[int, int] | None]) -> None:
-        """These are durable now, oldest first."""
-        known = [packet for packet in packets if packet is not None and packet[0]]
-        if not known:
-            return
-        mids, checksums = np.array(known, np.int64).T
-        self._checksums[mids] = checksums
-        self._positions[mids] = self._count + np.arange(len(known))
-        self._count += len(known)
-
-
 class Ingest:
     """The ingest thread and the inbox that the network thread fills."""
 
@@ -137,6 +110,8 @@ class Ingest:
         on_rejected: Callable[[Rejected], None],
         beat: Callable[[], object],
         forecast: tuple[tuple[int, ...], int] | None = None,
+        intake: Intake | None = None,
+        notice: Callable[[str, dict[str, Any]], None] = lambda *_: None,
     ) -> None:
         self._config = config
         self._schema = schema
@@ -153,6 +128,9 @@ class Ingest:
         self._on_rejected = on_rejected
         self._beat = beat
         self._forecast = Forecast(*forecast) if forecast is not None else None
+        self.intake = intake or Intake(IntakeRules(), schema.width)
+        self._notice = notice
+        self._room = INBOX_FACTOR * unacknowledged + config.commit_rows
         window = 2 * unacknowledged + config.commit_rows
         self._redelivery = Redelivery(store.recent_packets(window), window)
         self._next_offset = store.next_offset()
@@ -163,6 +141,7 @@ class Ingest:
         self._thread = threading.Thread(target=self._loop, name="ingest", daemon=True)
         self.received = 0
         self.redelivered = 0
+        self.overrun = 0
         self.failed_commits = 0
         self.problem: str | None = None
         self.lag: float | None = None
@@ -171,7 +150,13 @@ class Ingest:
     # ---- the network thread's side ---------------------------------------------------------
 
     def receive(self, delivery: Delivery) -> None:
-        """Take a delivery; nothing but an append, for this runs on the network thread."""
+        """Take a delivery; little more than an append, for this runs on the network thread.
+
+        At QoS 1 the broker holds back what has no room, at QoS 0 it is counted and dropped.
+        """
+        if not delivery.mid and len(self._inbox) >= self._room:
+            self.overrun += 1
+            return
         self._inbox.append(delivery)
         if not self._wake.is_set():
             self._wake.set()
@@ -196,7 +181,7 @@ class Ingest:
     def _loop(self) -> None:
         while not (self._stopping and not self._inbox):
             if not self._wake.wait(IDLE_SECONDS):
-                self._beat()
+                self._rest()
                 continue
             self._wait_for_company()
             deliveries = self._take()
@@ -210,6 +195,14 @@ class Ingest:
                 self._redeliver()
                 self._idle()
             self._beat()
+
+    def _rest(self) -> None:
+        """Nothing comes: what is too old goes all the same."""
+        try:
+            self._evict()
+        except StorageError as problem:
+            log.error("eviction_failed", problem=problem.line())
+        self._beat()
 
     def _wait_for_company(self) -> None:
         """Let a commit gather more messages while they keep coming, up to `commit_delay`."""
@@ -253,11 +246,19 @@ class Ingest:
         self._redelivery.stored([*group.packets, *(r.packet for r in group.rejected)])
         updates += self._join_labels(group)
         self._redelivery.stored(group.label_packets)
+        self._hold_back(len(deliveries))
         self._acknowledge(deliveries)
         self.problem = None
         if batch is not None:
-            self.lag = round(float(batch.ingested[-1] - batch.ts[-1]), 3)
+            self.lag = round(max(0.0, float(batch.ingested[-1] - batch.ts[-1])), 3)
         self._after_commit(batch, updates, group.rejected)
+
+    def _hold_back(self, messages: int) -> None:
+        """Acknowledge no faster than is allowed: the broker keeps what comes meanwhile."""
+        until = time.monotonic() + self.intake.pause(messages, self._clock.monotonic())
+        while not self._stopping and (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, IDLE_SECONDS))
+            self._beat()
 
     def _after_commit(
         self, batch: Batch | None, updates: list[LabelUpdate], rejected: Sequence[Rejected]
@@ -268,6 +269,21 @@ class Ingest:
             self._on_rejected(item)
         labelled = sum(label is not None for label in batch.labels) if batch is not None else 0
         self._on_committed(labelled + len(updates))
+        if batch is not None:
+            self._tell_stillness(batch)
+        self._evict()
+
+    def _tell_stillness(self, batch: Batch) -> None:
+        """Sensors that have stopped or moved again: one event for each, up to a limit."""
+        changes = self.intake.watch(batch)
+        for change in changes[:NOTICES]:
+            names = [self._schema.names[i] if self._schema.names else i for i in change.features]
+            self._notice(
+                "sensor_stuck" if change.stuck else "sensor_moves",
+                {"key": change.key, "features": names, "more": max(0, len(changes) - NOTICES)},
+            )
+
+    def _evict(self) -> None:
         now = self._clock.monotonic()
         if now - self._evicted >= EVICT_SECONDS:
             self._evicted = now
@@ -288,10 +304,11 @@ class Ingest:
 
     def _decode_all(self, deliveries: Sequence[Delivery]) -> _Group:
         group, here = _Group(), set[tuple[int, int]]()
+        monotonic = self._clock.monotonic()
         for delivery in deliveries:
             checksum = zlib.crc32(delivery.payload, zlib.crc32(delivery.topic.encode()))
             packet = (delivery.mid, checksum)
-            if delivery.dup and (packet in here or self._redelivery.seen(delivery, checksum)):
+            if delivery.dup and (packet in here or self._redelivery.seen(delivery.mid, checksum)):
                 self.redelivered += 1
                 continue
             here.add(packet)
@@ -300,7 +317,11 @@ class Ingest:
                     group.labels.append(self._decode_label(delivery.topic, delivery.payload))
                     group.label_packets.append(packet)
                     continue
-                group.readings.append(self._decode(delivery.topic, delivery.payload))
+                reading = self._decode(delivery.topic, delivery.payload)
+                if not self.intake.admit(reading.key, monotonic):
+                    self._notice("sensor_flooding", {"key": reading.key})
+                    continue
+                group.readings.append(reading)
             except Exception as problem:  # whatever a message does to a decoder, the stream goes on
                 if not isinstance(problem, RejectedSampleError):
                     log.exception("decoder_failed", topic=delivery.topic)
@@ -332,7 +353,7 @@ class Ingest:
         batch = Batch(
             offsets,
             [r.key for r in group.readings],
-            np.array([now if r.ts is None else r.ts for r in group.readings], np.float64),
+            self.intake.event_times([r.ts for r in group.readings], now),
             np.full(count, now, np.float64),
             np.array([r.values for r in group.readings], np.float32),
             [r.label for r in group.readings],
@@ -356,34 +377,4 @@ class Ingest:
                 lost.append(Rejected(now, "label", "label_unmatched", b"", what))
         self._store.commit(None, updates, lost, group.label_packets)
         group.rejected.extend(lost)
-        return updates
-
-
-class Forecast:
-    """Makes the label of a sample from a later one of the same key, `horizon` samples ahead."""
-
-    def __init__(self, columns: tuple[int, ...], horizon: int) -> None:
-        self._columns = list(columns)
-        self._waiting: dict[str, collections.deque[int]] = {}
-        self._horizon = horizon
-        self._before: dict[str, collections.deque[int]] = {}
-
-    def take_back(self) -> None:
-        """Undo the last `update`: its samples were not stored and will come again."""
-        self._waiting.update(self._before)
-        self._before = {}
-
-    def update(self, batch: Batch) -> list[LabelUpdate]:
-        """Labels for the samples whose future has now come."""
-        updates = []
-        self._before = {key: self._waiting.get(key, collections.deque()).copy() for key in set(batch.keys)}
-        values = batch.x[:, self._columns].tolist()
-        for key, offset, ts, value in zip(
-            batch.keys, batch.offsets.tolist(), batch.ts.tolist(), values, strict=True
-        ):
-            waiting = self._waiting.setdefault(key, collections.deque())
-            if len(waiting) == self._horizon:
-                label: LabelValue = value[0] if len(value) == 1 else tuple(value)
-                updates.append(LabelUpdate(waiting.popleft(), label, ts))
-            waiting.append(offset)
         return updates

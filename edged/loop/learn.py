@@ -94,8 +94,12 @@ class TrainerProcess:
             if self._process is not None and self._process.poll() is None:
                 self._process.send_signal(signal.SIGTERM)
 
+    def end(self) -> None:
+        """End the process, kindly first; the next order starts another."""
+        self._end()
+
     def close(self) -> None:
-        """End the process, kindly first."""
+        """End the process for good."""
         self._end()
         self._selector.close()
 
@@ -311,6 +315,10 @@ class Learner:
             self.progress = None
             self.triggers.last_end = self._clock.monotonic()
         return result
+
+    def rest(self, times: int) -> int:
+        """Begin no run by itself before so many times the usual new labels have come; how many that is."""
+        return self.triggers.rest(times)
 
     def _close(self, run: int, outcome: str, result: Message) -> None:
         self._end(run, self._clock.now(), outcome, result)

@@ -11,6 +11,7 @@ import numpy as np
 from edged.domain.gate import Evidence, GateRules, Verdict, judge, refuse
 from edged.domain.outputs import answers, errors, unit_scale
 from edged.domain.protocols import Served
+from edged.domain.trust import LabelTrust
 from edged.errors import ConfigError, EdgedError, ModelError, RefusedError, StorageError, UnavailableError
 from edged.logs import get_logger
 from edged.storage.files import remove, verify_directory
@@ -31,6 +32,7 @@ log = get_logger("edged.promote")
 
 LATENCY_RUNS = 20
 PROBE_FILES = ("probe_input.npy", "probe_output.npy")
+TRUST = "label_trust"
 
 
 class Holdout(Protocol):
@@ -72,6 +74,7 @@ class Promoter:
         self._keep = keep_models
         self._staging = staging
         self._breathe = breathe
+        self.trust = LabelTrust.load(schema.task, registry.get_value(TRUST))
         self.promotions = 0
         self.rejections = 0
         self.rollbacks = 0
@@ -101,7 +104,7 @@ class Promoter:
             if version != champion:
                 self._registry.set_champion(version, "the champion could not be loaded", self._clock.now())
             return served
-        return self._install_base(base_model)
+        return self.install_base(base_model)
 
     def _clear_candidates(self) -> None:
         """What an earlier process left before the gate: the next run makes a newer one."""
@@ -109,7 +112,8 @@ class Promoter:
             for left in self._staging.iterdir():
                 remove(left)
 
-    def _install_base(self, base_model: Path) -> Served:
+    def install_base(self, base_model: Path) -> Served:
+        """Make the bundle's own model the champion, under a new version."""
         staging = self._staging / ".staging-bundle"
         staging.mkdir(parents=True, exist_ok=True)
         (staging / "model.onnx").write_bytes(base_model.read_bytes())
@@ -156,6 +160,7 @@ class Promoter:
                 remove(folder)
             return verdict, None
         verdict, scale = self._judge(model, champion, first=first)
+        verdict = self._review(verdict)
         verdict = Verdict(verdict.accepted, verdict.reasons, verdict.numbers | {"latency_s": seconds})
         record = self._store(folder, result, champion, verdict, scale)
         if not verdict.accepted:
@@ -224,6 +229,22 @@ class Promoter:
         earlier = self._evidence(model, champion, older, scale) if len(older) else None
         return judge(self._schema.task, evidence, earlier, rules), scale
 
+    def _review(self, verdict: Verdict) -> Verdict:
+        """Refused where the labels that decided cannot be trusted."""
+        if not self._config.suspect_labels:
+            return verdict
+        reviewed = self.trust.review(verdict)
+        self._registry.set_value(TRUST, self.trust.dump())
+        return reviewed
+
+    def resting(self) -> dict[str, Any] | None:
+        """After a verdict: why and how long (`times` the labels of a run) training should pause, or None."""
+        times = self.trust.pause()
+        if times is None:
+            return None
+        self._registry.set_value(TRUST, self.trust.dump())
+        return {"reason": "labels", "verdicts": self.trust.suspicious, "times": times}
+
     def _evidence(
         self, model: Model, champion: Served, window: Window, scale: NDArray[np.float32] | None
     ) -> Evidence:
@@ -245,6 +266,8 @@ class Promoter:
         metrics: dict[str, Any] = {"loss_last": result["loss_last"], **verdict.numbers}
         if scale is not None:
             metrics["scale"] = [float(v) for v in scale]
+        for name in PROBE_FILES:  # they have done their work, and hold samples
+            (folder / name).unlink()
         record = self._registry.add(
             folder,
             parent=champion.version,

@@ -24,6 +24,9 @@ class Promotion(Protocol):
     def consider(self, result: dict[str, Any], champion: Served) -> tuple[Verdict, Served | None]:
         """Verify, judge and store a candidate."""
 
+    def resting(self) -> dict[str, Any] | None:
+        """Whether training should pause after this verdict, and why."""
+
     def crown(self, served: Served, reason: str) -> None:
         """Make it the durable champion."""
 
@@ -47,15 +50,21 @@ class Serving(Protocol):
 class Succession:
     """Decides nothing by itself: carries out verdicts, probation outcomes and commands.
 
-    `notify(event, fields)` is told of every change.
+    `notify(event, fields)` is told of every change; `rest(times)` holds back the next
+    training run and answers for how many new labels.
     """
 
     def __init__(
-        self, promotion: Promotion, serving: Serving, notify: Callable[[str, dict[str, Any]], None]
+        self,
+        promotion: Promotion,
+        serving: Serving,
+        notify: Callable[[str, dict[str, Any]], None],
+        rest: Callable[[int], int],
     ) -> None:
         self._promotion = promotion
         self._serving = serving
         self._notify = notify
+        self._rest = rest
         self._lock = threading.RLock()
 
     def consider(self, result: dict[str, Any]) -> Served | None:
@@ -66,6 +75,7 @@ class Succession:
             told = {"run": result["run"], **verdict.as_dict()}
             if served is None:
                 self._notify("candidate_rejected", told)
+                self._perhaps_rest()
                 return None
             try:
                 self._promotion.crown(served, "; ".join(verdict.reasons))
@@ -75,6 +85,12 @@ class Succession:
             self._serving.swap(served)
         self._notify("model_promoted", {"version": served.version, "parent": champion.version, **told})
         return served
+
+    def _perhaps_rest(self) -> None:
+        pause = self._promotion.resting()
+        if pause is not None:
+            labels = self._rest(pause.pop("times"))
+            self._notify("training_paused", {**pause, "new_labels": labels})
 
     def probation_ended(self, version: int, passed: bool) -> None:
         """The probation of a version has an outcome; void if another serves by now."""

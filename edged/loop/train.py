@@ -48,6 +48,9 @@ class Samples(Protocol):
     def rows(self, offsets: NDArray[np.int64]) -> Window:
         """The named samples; missing ones are left out."""
 
+    def key_codes(self, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Numbers for the keys of these samples."""
+
     def last_seq(self) -> int:
         """Newest position in label order."""
 
@@ -256,6 +259,8 @@ class Trainee:
             raise TrainingError("no run is planned")
         remembered = self._trainable(self._samples.rows(state.memory.ids))
         pool = Pool(new, remembered, self._labels_for, set(state.excluded))
+        if config.key_share < 1.0:
+            pool.cap(self._samples.key_codes(pool.offsets), config.key_share)
         self._probe = pool.x[-PROBE_ROWS:]
         total = state.plan.steps if config.schedule == "linear" else 0
         self._engine.begin(LearningRate(state.plan.learning_rate, config.warmup, total), at_step=state.step)

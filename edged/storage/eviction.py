@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from edged.storage import quarantine
 from edged.storage.database import PAGE_SIZE, WAL_BYTES, file_pages, used_pages
 
 if TYPE_CHECKING:
@@ -37,12 +38,15 @@ class Eviction:
     max_bytes
         Cap of database and write-ahead log together.
     max_age
-        Seconds after which a sample goes; None for never. The replay memory stays: it is bounded.
+        Seconds after which a sample or a refused message goes; None for never.
+    spare_replay
+        Whether the replay memory outlives `max_age`: it is bounded.
     """
 
-    def __init__(self, max_bytes: int, max_age: float | None) -> None:
+    def __init__(self, max_bytes: int, max_age: float | None, *, spare_replay: bool = True) -> None:
         self.limit_pages = (max_bytes - wal_budget(max_bytes)) // PAGE_SIZE
         self._max_age = max_age
+        self._spare_replay = spare_replay
         self._start = 0  # below it there are only protected rows
 
     def forget_position(self) -> None:
@@ -66,13 +70,28 @@ class Eviction:
         """Whether something is too old or too much."""
         if file_pages(db) > self.limit_pages:
             return True
-        return self._max_age is not None and bool(self._oldest(db, 1, now - self._max_age))
+        if self._max_age is None:
+            return False
+        before = now - self._max_age
+        return bool(self._aged(db, 1, before)) or quarantine.any_before(db, before)
 
     def expire(self, db: sqlite3.Connection, tally: Tally, now: float, rows: int) -> int:
         """Evict at most `rows` samples that are older than the allowed age."""
         if self._max_age is None:
             return 0
-        return self._delete(db, tally, self._oldest(db, rows, now - self._max_age), protected=True)
+        before = now - self._max_age
+        quarantine.drop_before(db, before)
+        old = self._aged(db, rows, before)
+        gone = self._delete(db, tally, old, protected=self._spare_replay)
+        if old and not self._spare_replay:
+            db.execute("DELETE FROM replay WHERE offset <= ?", (old[-1],))
+        return gone
+
+    def _aged(self, db: sqlite3.Connection, rows: int, before: float) -> list[int]:
+        """Offsets of at most `rows` samples that came before a moment."""
+        if self._spare_replay:
+            return self._oldest(db, rows, before)
+        return _older_than(db.execute(_ANY, (0, rows)), before)
 
     def _evict(self, db: sqlite3.Connection, tally: Tally, rows: int) -> int:
         gone = self._delete(db, tally, self._oldest(db, rows), protected=True)
@@ -89,14 +108,7 @@ class Eviction:
         found = db.execute(_UNPROTECTED, (self._start, rows))
         if before is None:
             return [offset for offset, _ in found]
-        old = []
-        for offset, ingested in found:
-            # Rows lie in the order of arrival: behind the first young one there are no old ones.
-            if ingested >= before:
-                break
-            old.append(offset)
-        found.close()
-        return old
+        return _older_than(found, before)
 
     def _delete(self, db: sqlite3.Connection, tally: Tally, offsets: list[int], *, protected: bool) -> int:
         if not offsets:
@@ -111,6 +123,17 @@ class Eviction:
         tally.evicted += gone
         self._start = offsets[-1] + 1 if protected else 0
         return gone
+
+
+def _older_than(found: sqlite3.Cursor, before: float) -> list[int]:
+    old = []
+    for offset, ingested in found:
+        # Rows lie in the order of arrival: behind the first young one there are no old ones.
+        if ingested >= before:
+            break
+        old.append(offset)
+    found.close()
+    return old
 
 
 def row_bytes(width: int, targets: int) -> int:

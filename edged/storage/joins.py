@@ -15,11 +15,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from edged.storage.database import json_list
+from edged.storage.database import json_list, transaction
+from edged.storage.sample_tables import Tally
+from edged.storage.windows import WindowReader
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from edged.domain.sample import LabelReading
+    from edged.domain.schema import Schema
 
 _STRETCH_BITS = 13
 _ID_STATEMENT = """SELECT max(offset) FROM samples
@@ -65,3 +71,70 @@ def by_time(db: sqlite3.Connection, key: str, ts: float, tolerance: float) -> in
 def index_times(db: sqlite3.Connection) -> None:
     """Make the index that `by_time` needs, unless it is there: about a second for a million rows."""
     db.execute("CREATE INDEX IF NOT EXISTS sample_times ON samples(key, ts)")
+
+
+class JoiningReader(WindowReader):
+    """A sample log that finds the samples of labels; `writes` says whether it may make an index for it."""
+
+    def __init__(self, db: sqlite3.Connection, path: Path, schema: Schema, *, writes: bool) -> None:
+        super().__init__(db, path, schema)
+        self._writes = writes
+        self._times_indexed = False
+
+    def find(
+        self,
+        *,
+        id: str | None = None,  # noqa: A002  the field's name in messages and in LabelReading
+        key: str | None = None,
+        ts: float | None = None,
+        tolerance: float = 0.5,
+    ) -> int | None:
+        """Offset of the stored sample with this sender's id, or of `key` nearest to `ts`; None without one.
+
+        By id the newest one is meant; by time the distance may be `tolerance` seconds at most.
+        """
+        return self._find([(id, key, ts)], tolerance)[0]
+
+    def find_many(self, readings: Sequence[LabelReading], tolerance: float = 0.5) -> list[int | None]:
+        """`find` for many labels at once."""
+        return self._find([(r.id, r.key, r.ts) for r in readings], tolerance)
+
+    def holds(self, offsets: Sequence[int]) -> set[int]:
+        """Those of the offsets whose samples are still here."""
+        with self._reading():
+            found = self._db.execute(
+                "SELECT offset FROM samples WHERE offset IN (SELECT value FROM json_each(?))",
+                (json_list(offsets),),
+            )
+            return {offset for (offset,) in found}
+
+    def _find(
+        self, wanted: list[tuple[str | None, str | None, float | None]], tolerance: float
+    ) -> list[int | None]:
+        if not self._times_indexed and any(key is not None and ts is not None for _, key, ts in wanted):
+            self._index_times()
+        with self._reading():
+            first = self._db.execute("SELECT min(offset) FROM samples").fetchone()[0] or 0
+            last = Tally.read(self._db).next_offset - 1
+            return [self._find_one(*one, tolerance, first, last) for one in wanted]
+
+    def _index_times(self) -> None:
+        if self._writes:
+            with self._lock, transaction(self._db, self._path):
+                index_times(self._db)
+        self._times_indexed = True
+
+    def _find_one(
+        self,
+        sample_id: str | None,
+        key: str | None,
+        ts: float | None,
+        tolerance: float,
+        first: int,
+        last: int,
+    ) -> int | None:
+        if sample_id is not None:
+            return by_id(self._db, sample_id, first, last)
+        if key is not None and ts is not None:
+            return by_time(self._db, key, ts, tolerance)
+        return None

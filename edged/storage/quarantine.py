@@ -36,6 +36,16 @@ def add(db: sqlite3.Connection, rejected: Sequence[Rejected], keep: int) -> None
     )
 
 
+def any_before(db: sqlite3.Connection, moment: float) -> bool:
+    """Whether a message is kept that came before this moment (Unix seconds)."""
+    return bool(db.execute("SELECT 1 FROM quarantine WHERE ts < ? LIMIT 1", (moment,)).fetchone())
+
+
+def drop_before(db: sqlite3.Connection, moment: float) -> None:
+    """Drop the messages that came before this moment (Unix seconds); their count stays."""
+    db.execute("DELETE FROM quarantine WHERE ts < ?", (moment,))
+
+
 def newest(db: sqlite3.Connection, limit: int) -> list[Rejected]:
     """The newest `limit` messages, newest first."""
     found = db.execute(

@@ -17,6 +17,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, get_args
 
 from edged.errors import CorruptError, StorageError
+from edged.storage.erasure import erase_published
 from edged.storage.files import (
     DISK,
     Disk,
@@ -204,6 +205,16 @@ class Registry(Journal):
                 with self._writing():
                     self._db.execute("DELETE FROM models WHERE version = ?", (version,))
         return sorted(surplus)
+
+    def erase(self) -> int:
+        """Erase every model but the champion, pinned ones too, their files overwritten; how many went."""
+        with self._lock:
+            doomed = [record.version for record in self.records() if record.version != self.champion()]
+            for version in doomed:
+                erase_published(self._path_of(version))
+                with self._writing():
+                    self._db.execute("DELETE FROM models WHERE version = ?", (version,))
+        return len(doomed)
 
     # ---- champion --------------------------------------------------------------------------
 

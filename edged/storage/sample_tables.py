@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 #                 always NULL where the target is the input itself.
 # label_seq       position in label order; NULL while unlabelled.
 # label_ts        when a label came by itself; NULL for one that came with its sample.
+# changes         how often the label was contradicted; NULL for never. See labelling.py.
 # id_key          see joins.py. `packet` is checksum << 16 | MQTT packet id; table packets holds those
 #                 of messages that brought no sample, with the next offset at that time as their place.
 # The partial indexes keep unlabelled rows out; each labelled row is in exactly one of the two.
@@ -46,6 +47,10 @@ MIGRATIONS: Migrations = (
             evicted INTEGER, rows INTEGER, holdout_labels INTEGER, next_offset INTEGER, next_seq INTEGER)""",
         "INSERT INTO tally VALUES (0, 0, 0, 0, 0, 0, 0, 0, 1, 1)",
     ),
+    (
+        "ALTER TABLE samples ADD COLUMN changes INTEGER",
+        "ALTER TABLE tally ADD COLUMN contradicted INTEGER NOT NULL DEFAULT 0",
+    ),
 )
 
 
@@ -53,7 +58,7 @@ MIGRATIONS: Migrations = (
 class Tally:
     """The exact counts, as kept in the database.
 
-    `samples`, `labels`, `relabelled`, `orphaned`, `quarantined` and `evicted` count from the
+    `samples`, `labels`, `relabelled`, `contradicted`, `orphaned`, `quarantined` and `evicted` count from the
     beginning; `rows` and `holdout_labels` count what is there.
     """
 
@@ -67,6 +72,7 @@ class Tally:
     holdout_labels: int
     next_offset: int
     next_seq: int
+    contradicted: int
 
     @classmethod
     def read(cls, db: sqlite3.Connection) -> Tally:

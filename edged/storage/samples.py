@@ -13,22 +13,22 @@ import numpy as np
 
 from edged.domain.holdout import is_holdout
 from edged.errors import StorageError
-from edged.storage import eviction, joins, quarantine
+from edged.storage import erasure, eviction, labelling, quarantine
 from edged.storage.database import (
     WAL_BYTES,
     WriteAheadLog,
     compact,
     connect,
-    json_list,
     migrate,
     require_version,
     transaction,
     translated,
 )
 from edged.storage.eviction import Eviction
+from edged.storage.joins import JoiningReader
 from edged.storage.sample_rows import encoded, insert, labelled_rows, packed, positions
 from edged.storage.sample_tables import MIGRATIONS, Tally, check_stream, write_stream
-from edged.storage.windows import Counters, WindowReader
+from edged.storage.windows import Counters
 
 if TYPE_CHECKING:
     import sqlite3
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Self
 
-    from edged.domain.sample import Batch, LabelReading, LabelUpdate, Rejected
+    from edged.domain.sample import Batch, LabelUpdate, Rejected
     from edged.domain.schema import Schema
     from edged.storage.database import Synchronous
 
@@ -47,11 +47,10 @@ __all__ = ["Counters", "SampleLog"]
 
 PACKET_IDS = 65_535  # as many as MQTT has: more cannot be in flight
 _EVICT_ROWS = 2000
-_LABEL = "UPDATE samples SET y = ?, label_ts = ?, label_seq = ? WHERE offset = ?"
-_RELABEL = "UPDATE samples SET y = ?, label_ts = ? WHERE offset = ?"
+_NO_LIMIT = 2**31
 
 
-class SampleLog(WindowReader):
+class SampleLog(JoiningReader):
     """A bounded, durable log of samples and their labels in one SQLite file.
 
     Made by `SampleLog.open`. Offsets are given by the writer (`next_offset`) and never used twice.
@@ -68,14 +67,17 @@ class SampleLog(WindowReader):
         quarantine_rows: int = 0,
         packets_kept: int = 0,
         wal_bytes: int = WAL_BYTES,
+        relabels: int = _NO_LIMIT,
+        secure: bool = False,
     ) -> None:
-        super().__init__(db, path, schema)
+        super().__init__(db, path, schema, writes=evicting is not None)
+        self._relabels = relabels
+        self._scrubbing = erasure.Scrubbing(db, path) if secure else None
         self._holdout = holdout
         self._evicting = evicting
         self._quarantine_rows = quarantine_rows
         self._packets_kept = packets_kept
         self._wal = WriteAheadLog(path, wal_bytes)
-        self._times_indexed = False
 
     @classmethod
     def open(
@@ -87,6 +89,8 @@ class SampleLog(WindowReader):
         max_bytes: int = 512 * 1024**2,
         max_age: float | None = None,
         quarantine_rows: int = 1000,
+        relabels: int = _NO_LIMIT,
+        secure: bool = False,
         readonly: bool = False,
         synchronous: Synchronous = "FULL",
     ) -> SampleLog:
@@ -106,6 +110,10 @@ class SampleLog(WindowReader):
             Seconds after their arrival at which samples are evicted; None for never.
         quarantine_rows
             Rejected messages that are kept.
+        relabels
+            How often the label of one sample may change before it is withdrawn.
+        secure
+            Overwrite what is evicted, in the file and in its write-ahead log; let the replay memory age, too.
         readonly
             For the trainer and `edged status`; only `path` and `schema` matter then.
         synchronous
@@ -131,10 +139,12 @@ class SampleLog(WindowReader):
             path,
             schema,
             holdout=holdout,
-            evicting=Eviction(max_bytes, max_age),
+            evicting=Eviction(max_bytes, max_age, spare_replay=not secure),
             quarantine_rows=quarantine.rows_allowed(quarantine_rows, max_bytes),
             packets_kept=max(2048, min(PACKET_IDS, max_bytes // 128)),
             wal_bytes=wal_bytes,
+            relabels=relabels,
+            secure=secure,
         )
 
     @staticmethod
@@ -152,7 +162,11 @@ class SampleLog(WindowReader):
 
     def close(self) -> None:
         """Close the connection; nothing is lost without it."""
-        self._db.close()
+        try:
+            if self._scrubbing is not None:
+                self._scrubbing.now()
+        finally:
+            self._db.close()
 
     def __enter__(self) -> Self:
         return self
@@ -183,7 +197,8 @@ class SampleLog(WindowReader):
             must be below `2**47`.
         labels
             Labels for stored samples or for those of this call. A second label of a sample
-            replaces the first and leaves its position in label order.
+            replaces the first and leaves its position in label order; one that was contradicted more
+            than `relabels` times is withdrawn.
         quarantined
             Messages that were refused.
         packets
@@ -211,7 +226,8 @@ class SampleLog(WindowReader):
             if samples is not None and len(samples):
                 self._insert(samples, tally)
             if labels:
-                self._label(labels, tally)
+                values = encoded([label.label for label in labels], self._schema)
+                labelling.apply(self._db, labels, values, tally, self._relabels)
             if quarantined:
                 quarantine.add(self._db, quarantined, self._quarantine_rows)
                 tally.quarantined += len(quarantined)
@@ -226,7 +242,11 @@ class SampleLog(WindowReader):
         """
         with self._lock:
             evicting = self._evicting
-            if evicting is None or not self._due(evicting, now):
+            if evicting is None:
+                return 0
+            if self._scrubbing is not None:
+                self._scrubbing.keep_clean()
+            if not self._due(evicting, now):
                 return 0
             with self._writing() as (tally, evicting):
                 gone = evicting.expire(self._db, tally, now, limit)
@@ -239,6 +259,37 @@ class SampleLog(WindowReader):
         """Whether there is anything to evict: asked after each commit, so it must not cost another one."""
         with self._reading():
             return evicting.due(self._db, now)
+
+    def erase(self, *, samples: bool = False, labels: bool = False, alone: bool = False) -> dict[str, int]:
+        """Erase all samples, or their labels alone, so that none of their bytes stays in the files.
+
+        Offsets and positions in label order go on where they were; what was erased counts as evicted.
+        Refused messages go in either case: they may hold samples and labels.
+
+        Parameters
+        ----------
+        samples, labels
+            What goes.
+        alone
+            Whether no other process has the log open: then the end of the file that is given back to
+            the file system is overwritten first, too.
+
+        Returns
+        -------
+        How many `samples`, `labels` and `quarantined` messages went.
+
+        Raises
+        ------
+        StorageError
+            When something still reads, or the disk has no room for the rewriting. What was deleted
+            stays deleted; its bytes may still be there: do it again.
+        """
+        with self._lock:
+            with self._writing() as (tally, evicting):
+                gone = erasure.clear(self._db, tally, samples=samples, labels=labels)
+                evicting.forget_position()
+            erasure.rewrite(self._db, self._path, alone=alone)
+        return gone
 
     def protect(self, offsets: NDArray[np.int64] | Iterable[int]) -> None:
         """Replace the replay memory: its samples are evicted only when nothing else is left."""
@@ -306,34 +357,6 @@ class SampleLog(WindowReader):
             raise StorageError(f"inputs of shape {batch.x.shape} do not fit {len(batch)} samples "
                                f"of {self._schema.width} features", where=str(self._path))  # fmt: skip
 
-    def _label(self, updates: Sequence[LabelUpdate], tally: Tally) -> None:
-        known = self._states([update.offset for update in updates])
-        values = encoded([update.label for update in updates], self._schema)
-        fresh, again = [], []
-        for update, value in zip(updates, values, strict=False):
-            state = known.get(update.offset)
-            if state is None:
-                tally.orphaned += 1
-            elif state[0] is None:
-                fresh.append((value, update.ts, tally.next_seq, update.offset))
-                known[update.offset] = (tally.next_seq, state[1])
-                tally.next_seq += 1
-                tally.holdout_labels += state[1]
-            else:
-                again.append((value, update.ts, update.offset))
-        self._db.executemany(_LABEL, fresh)
-        self._db.executemany(_RELABEL, again)
-        tally.labels += len(fresh)
-        tally.relabelled += len(again)
-
-    def _states(self, offsets: list[int]) -> dict[int, tuple[int | None, int]]:
-        """Position in label order and holdout flag of the samples that are there."""
-        found = self._db.execute(
-            "SELECT offset, label_seq, holdout FROM samples WHERE offset IN (SELECT value FROM json_each(?))",
-            (json_list(offsets),),
-        )
-        return {offset: (seq, holdout) for offset, seq, holdout in found}
-
     def _remember(self, packets: list[tuple[int, int]], next_offset: int) -> None:
         if packets:
             rows = [(next_offset, packet) for packet in packed(packets)]
@@ -342,59 +365,3 @@ class SampleLog(WindowReader):
                 "DELETE FROM packets WHERE number <= (SELECT max(number) FROM packets) - ?",
                 (self._packets_kept,),
             )
-
-    # ---- joining ---------------------------------------------------------------------------
-
-    def holds(self, offsets: Sequence[int]) -> set[int]:
-        """Those of the offsets whose samples are still here."""
-        with self._reading():
-            return set(self._states(list(offsets)))
-
-    def find(
-        self,
-        *,
-        id: str | None = None,  # noqa: A002  the field's name in messages and in LabelReading
-        key: str | None = None,
-        ts: float | None = None,
-        tolerance: float = 0.5,
-    ) -> int | None:
-        """Offset of the stored sample with this sender's id, or of `key` nearest to `ts`; None without one.
-
-        By id the newest one is meant; by time the distance may be `tolerance` seconds at most.
-        """
-        return self._find([(id, key, ts)], tolerance)[0]
-
-    def find_many(self, readings: Sequence[LabelReading], tolerance: float = 0.5) -> list[int | None]:
-        """`find` for many labels at once."""
-        return self._find([(r.id, r.key, r.ts) for r in readings], tolerance)
-
-    def _find(
-        self, wanted: list[tuple[str | None, str | None, float | None]], tolerance: float
-    ) -> list[int | None]:
-        if not self._times_indexed and any(key is not None and ts is not None for _, key, ts in wanted):
-            self._index_times()
-        with self._reading():
-            first = self._db.execute("SELECT min(offset) FROM samples").fetchone()[0] or 0
-            last = Tally.read(self._db).next_offset - 1
-            return [self._find_one(*one, tolerance, first, last) for one in wanted]
-
-    def _index_times(self) -> None:
-        if self._evicting is not None:
-            with self._lock, transaction(self._db, self._path):
-                joins.index_times(self._db)
-        self._times_indexed = True
-
-    def _find_one(
-        self,
-        sample_id: str | None,
-        key: str | None,
-        ts: float | None,
-        tolerance: float,
-        first: int,
-        last: int,
-    ) -> int | None:
-        if sample_id is not None:
-            return joins.by_id(self._db, sample_id, first, last)
-        if key is not None and ts is not None:
-            return joins.by_time(self._db, key, ts, tolerance)
-        return None

@@ -39,8 +39,9 @@ _HOLDOUT = "label_seq IS NOT NULL AND holdout = 1"
 class Counters:
     """What the sample log holds and has seen.
 
-    `samples`, `labels`, `relabelled` (labels that replaced an earlier one), `orphaned` (labels
-    whose sample was gone), `quarantined` and `evicted` count from the beginning, exactly;
+    `samples`, `labels`, `relabelled` (labels that came after an earlier one), `contradicted` (those of
+    them that said something else), `orphaned` (labels whose sample was gone), `quarantined` and
+    `evicted` count from the beginning, exactly;
     `rows` and `holdout_labels` count what is there now; `bytes` is the size on the disk;
     `last_seq` the newest position in label order, 0 before the first label.
     """
@@ -55,6 +56,7 @@ class Counters:
     bytes: int
     holdout_labels: int
     last_seq: int
+    contradicted: int
 
 
 class WindowReader:
@@ -127,6 +129,20 @@ class WindowReader:
             rows = self._db.execute("SELECT x FROM samples ORDER BY offset DESC LIMIT ?", (limit,)).fetchall()
         return self._floats([row[0] for row in reversed(rows)], self._schema.width)
 
+    def key_codes(self, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Numbers `(n,)` for the keys of these samples, equal ones for equal keys; -1 for what is gone."""
+        unique, place = np.unique(offsets, return_inverse=True)
+        codes = np.full(len(unique), -1, np.int64)
+        names: dict[str, int] = {}
+        with self._reading():
+            found = self._db.execute(
+                "SELECT offset, key FROM samples WHERE offset IN (SELECT value FROM json_each(?))",
+                (json_list(unique.tolist()),),
+            )
+            for offset, key in found:
+                codes[np.searchsorted(unique, offset)] = names.setdefault(key, len(names))
+        return codes[place]
+
     # ---- figures ---------------------------------------------------------------------------
 
     def next_offset(self) -> int:
@@ -157,6 +173,7 @@ class WindowReader:
             "evicted",
             "rows",
             "holdout_labels",
+            "contradicted",
         )
         same = {name: getattr(tally, name) for name in names}
         return Counters(**same, bytes=file_bytes(self._path), last_seq=tally.next_seq - 1)

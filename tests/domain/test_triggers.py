@@ -33,3 +33,16 @@ def test_failures_hold_back_longer_and_longer() -> None:
     assert (triggers.decide(9, 7.9), triggers.decide(9, 8.0)) == (None, "labels")
     triggers.hold(0.0, 50)
     assert triggers.decide(9, 3600.0) == "labels"
+
+
+def test_a_rest_ends_with_enough_labels_or_a_command() -> None:
+    triggers = Triggers(TriggerRules(new_labels=200, min_new_samples=100))
+    assert triggers.rest(5) == 1000
+    triggers.scheduled = True
+    assert triggers.decide(999, 0.0) is None
+    assert triggers.decide(1000, 0.0) == "schedule"
+    assert triggers.decide(200, 0.0) == "labels", "one trial, then as usual"
+    triggers.rest(5)
+    triggers.commanded = True
+    assert triggers.decide(0, 0.0) == "command"
+    assert triggers.decide(200, 0.0) == "labels"

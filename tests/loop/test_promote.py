@@ -12,6 +12,7 @@ import pytest
 from edged.engines.inference import InferenceModel
 from edged.errors import ConfigError, ModelError, RefusedError
 from tests.loop.gates import Gate
+from tests.loop.learning import batch
 from tests.loop.linear import BAD, BROKEN, GOOD, candidate, inputs, write
 
 if TYPE_CHECKING:
@@ -272,3 +273,34 @@ def test_a_confirmed_champion_is_proven(gate: Gate) -> None:
     gate.promoter.confirm(version)
     assert gate.registry.get(version).proven
     assert gate.registry.champion() == version
+
+
+# ---- labels that nobody can explain --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suspect", [True, False])
+def test_no_candidate_passes_on_labels_that_have_become_noise(tmp_path: Path, suspect: bool) -> None:
+    with closing(Gate(tmp_path, GOOD, recent=40, suspect_labels=suspect)) as gate:
+        for run in range(1, 12):
+            assert gate.consider(GOOD, run)[0].accepted
+            assert gate.promoter.resting() is None
+        x = inputs(600)
+        noise = np.random.default_rng(0).integers(0, 2, 600).astype(float)
+        gate.log.commit(batch(gate.log, x, noise.tolist()))
+        rests = []
+        for run in range(12, 16):
+            assert gate.consider(GOOD, run)[0].accepted is not suspect
+            rests.append(gate.promoter.resting())
+        assert [rest is not None for rest in rests] == [False, False, suspect, suspect]
+        if suspect:
+            assert rests[2] == {"reason": "labels", "verdicts": 3, "times": 5}
+            gate.reboot()
+            assert gate.promoter.trust.suspicious == 4, "a restart does not make them better"
+
+
+def test_what_a_candidate_was_probed_with_is_not_kept(tmp_path: Path) -> None:
+    with closing(Gate(tmp_path, BAD)) as gate:
+        _, served = gate.consider(GOOD)
+        assert served is not None
+        kept = sorted(path.name for path in (tmp_path / "models" / str(served.version)).iterdir())
+        assert kept == ["manifest.json", "model.onnx"]

@@ -26,7 +26,14 @@ class House:
         self.gate = gate
         self.told: list[tuple[str, dict[str, Any]]] = []
         self.server = Server(ServingConfig(), GateConfig(), SCHEMA, gate.champion)
-        self.succession = Succession(gate.promoter, self.server, lambda *event: self.told.append(event))
+        self.rests: list[int] = []
+        self.succession = Succession(
+            gate.promoter, self.server, lambda *event: self.told.append(event), self._rest
+        )
+
+    def _rest(self, times: int) -> int:
+        self.rests.append(times)
+        return 100 * times
 
     def consider(self, slope: float, run: int = 1) -> int | None:
         """The version that took over."""
@@ -105,3 +112,16 @@ def test_a_rollback_goes_to_the_model_before_and_not_to_itself(house: House) -> 
     with pytest.raises(RefusedError, match="no other model"):
         house.succession.roll_back("command", to=77)
     assert house.serving() == (1, 1)
+
+
+def test_labels_that_nobody_can_explain_make_training_rest(house: House) -> None:
+    for number in range(10):
+        house.gate.promoter.trust.usual.append(0.01 * number)
+    for run in range(1, 5):
+        assert house.consider(BAD, run) is None
+    assert house.rests == [5, 10]
+    paused = [told for event, told in house.told if event == "training_paused"]
+    assert paused == [
+        {"reason": "labels", "verdicts": 3, "new_labels": 500},
+        {"reason": "labels", "verdicts": 4, "new_labels": 1000},
+    ]

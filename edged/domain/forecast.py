@@ -1,0 +1,41 @@
+"""Labels of a forecast: what a sample's later neighbour turned out to be."""
+
+from __future__ import annotations
+
+import collections
+from typing import TYPE_CHECKING
+
+from edged.domain.sample import LabelUpdate
+
+if TYPE_CHECKING:
+    from edged.domain.sample import Batch, LabelValue
+
+
+class Forecast:
+    """Makes the label of a sample from a later one of the same key, `horizon` samples ahead."""
+
+    def __init__(self, columns: tuple[int, ...], horizon: int) -> None:
+        self._columns = list(columns)
+        self._waiting: dict[str, collections.deque[int]] = {}
+        self._horizon = horizon
+        self._before: dict[str, collections.deque[int]] = {}
+
+    def take_back(self) -> None:
+        """Undo the last `update`: its samples were not stored and will come again."""
+        self._waiting.update(self._before)
+        self._before = {}
+
+    def update(self, batch: Batch) -> list[LabelUpdate]:
+        """Labels for the samples whose future has now come."""
+        updates = []
+        self._before = {key: self._waiting.get(key, collections.deque()).copy() for key in set(batch.keys)}
+        values = batch.x[:, self._columns].tolist()
+        for key, offset, ts, value in zip(
+            batch.keys, batch.offsets.tolist(), batch.ts.tolist(), values, strict=True
+        ):
+            waiting = self._waiting.setdefault(key, collections.deque())
+            if len(waiting) == self._horizon:
+                label: LabelValue = value[0] if len(value) == 1 else tuple(value)
+                updates.append(LabelUpdate(waiting.popleft(), label, ts))
+            waiting.append(offset)
+        return updates

@@ -43,6 +43,7 @@ class Delivery(Protocol):
     payload: bytes
     mid: int
     dup: bool
+    epoch: int
     received: float
 
 
@@ -159,6 +160,7 @@ class Ingest:
         self._inbox: collections.deque[Delivery] = collections.deque()
         self._wake = threading.Event()
         self._stopping = False
+        self._given_up = 0
         self._evicted = 0.0
         self._thread = threading.Thread(target=self._loop, name="ingest", daemon=True)
         self.received = 0
@@ -205,10 +207,10 @@ class Ingest:
                     self.work(deliveries)
             except StorageError as problem:
                 self._commit_failed(problem)
+                self._give_up(deliveries)
             except Exception:
                 log.exception("ingest_failed", messages=len(deliveries))
-                self._redeliver()
-                self._idle()
+                self._give_up(deliveries)
             self._beat()
 
     def _wait_for_company(self) -> None:
@@ -227,7 +229,16 @@ class Ingest:
         deliveries = [self._inbox.popleft() for _ in range(count)]
         if self._inbox or self._stopping:
             self._wake.set()
-        return deliveries
+        return [delivery for delivery in deliveries if delivery.epoch > self._given_up]
+
+    def _give_up(self, deliveries: Sequence[Delivery]) -> None:
+        """Have these delivered again, with whatever came after them: order must not suffer.
+
+        The connection still brings messages for a moment; stored now, they would overtake.
+        """
+        self._given_up = deliveries[-1].epoch
+        self._redeliver()
+        self._idle()
 
     def work(self, deliveries: Sequence[Delivery]) -> None:
         """Decode, hand over for prediction, commit, acknowledge.
@@ -277,9 +288,6 @@ class Ingest:
         self.failed_commits += 1
         self.problem = problem.line()
         log.error("commit_failed", problem=problem.line())
-        self._inbox.clear()
-        self._redeliver()
-        self._idle()
 
     def _idle(self) -> None:
         time.sleep(PAUSE_AFTER_FAILURE)

@@ -275,11 +275,6 @@ class Session:
         selector.select(0.0 if at_once else TICK)
         self._waker.clear()
 
-    def _work_waits(self, wire: Wire) -> bool:
-        """What no selector tells: bytes inside TLS, messages that have just found room."""
-        sendable = self._online.is_set() and wire.room and self._publisher.outgoing.fast > 0
-        return sendable or wire.holds_decrypted
-
     def _receive(self, wire: Wire) -> None:
         received = time.monotonic()
         while self._client.wire is wire:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.clock import VirtualClock
+from edged.domain.forecast import Forecast
 from edged.domain.outputs import answers
 from edged.domain.sample import Batch, LabelUpdate
 from edged.domain.standardise import RunningMoments
@@ -16,7 +17,6 @@ from edged.engines import usual_engine
 from edged.engines.inference import InferenceModel
 from edged.errors import ConfigError, TrainingError
 from edged.loop.bootstrap import open_samples, with_bundle
-from edged.loop.ingest import Forecast
 from edged.loop.learn import Learner
 from edged.loop.promote import Promoter
 from edged.loop.serve import Server

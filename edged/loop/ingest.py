@@ -2,6 +2,10 @@
 
 A batch goes to the serving loop before its commit, so a prediction does not wait for the disk;
 the acknowledgement goes to the broker after it, so nothing acknowledged can be lost.
+
+While the disk refuses, what has come is held, already predicted, and its commit is tried again: each
+sample is predicted once however long that takes. The broker sends no more than may be unacknowledged,
+so memory stays bounded; the rest waits at the broker.
 """
 
 from __future__ import annotations
@@ -9,12 +13,13 @@ from __future__ import annotations
 import collections
 import threading
 import time
-import zlib
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from edged.domain.forecast import Forecast
+from edged.domain.group import Group, Held
+from edged.domain.redelivery import Redelivery, checksum
 from edged.domain.sample import Batch, LabelUpdate, Reading, Rejected
 from edged.errors import RejectedSampleError, StorageError
 from edged.logs import get_logger
@@ -26,14 +31,16 @@ if TYPE_CHECKING:
 
     from edged.clock import Clock
     from edged.config import StorageConfig
-    from edged.domain.sample import LabelReading, LabelValue
+    from edged.domain.redelivery import Packet
+    from edged.domain.sample import LabelReading
     from edged.domain.schema import Schema
 
 log = get_logger("edged.ingest")
 
 IDLE_SECONDS = 0.5
 EVICT_SECONDS = 5.0
-PAUSE_AFTER_FAILURE = 1.0
+FIRST_RETRY, LONGEST_RETRY = 0.2, 5.0  # seconds until a failed commit is tried again
+HELD_BYTES = 16 * 1024**2  # payloads of the messages that are held while commits fail
 
 
 class Delivery(Protocol):
@@ -72,50 +79,6 @@ class SampleStore(Protocol):
         """Keep the store within its bounds."""
 
 
-@dataclass
-class _Group:
-    """What one group commit collects."""
-
-    readings: list[Reading] = field(default_factory=list)
-    received: list[float] = field(default_factory=list)
-    packets: list[tuple[int, int] | None] = field(default_factory=list)
-    labels: list[LabelReading] = field(default_factory=list)
-    label_packets: list[tuple[int, int]] = field(default_factory=list)
-    rejected: list[Rejected] = field(default_factory=list)
-
-
-class Redelivery:
-    """Recognises messages that were stored but whose acknowledgement never reached the broker.
-
-    A redelivery carries the DUP flag, the same packet id and the same content as one of the newest
-    `window` stored messages: more cannot be unacknowledged at once. Fixed memory: one checksum and
-    one position for each of the 65,536 packet ids.
-    """
-
-    def __init__(self, recent: Sequence[tuple[int, int]], window: int) -> None:
-        self._checksums = np.zeros(1 << 16, np.int64)
-        self._positions = np.full(1 << 16, -(1 << 62), np.int64)
-        self._count = 0
-        self._window = window
-        self.stored(recent)
-
-    def seen(self, delivery: Delivery, checksum: int) -> bool:
-        """Whether this delivery has been stored already."""
-        if not delivery.dup or self._count - self._positions[delivery.mid] > self._window:
-            return False
-        return bool(self._checksums[delivery.mid] == checksum)
-
-    def stored(self, packets: Sequence[tuple[int, int] | None]) -> None:
-        """These are durable now, oldest first."""
-        known = [packet for packet in packets if packet is not None and packet[0]]
-        if not known:
-            return
-        mids, checksums = np.array(known, np.int64).T
-        self._checksums[mids] = checksums
-        self._positions[mids] = self._count + np.arange(len(known))
-        self._count += len(known)
-
-
 class Ingest:
     """The ingest thread and the inbox that the network thread fills."""
 
@@ -137,6 +100,7 @@ class Ingest:
         on_committed: Callable[[int], None],
         on_rejected: Callable[[Rejected], None],
         beat: Callable[[], object],
+        on_problem: Callable[[], object] = lambda: None,
         forecast: tuple[tuple[int, ...], int] | None = None,
     ) -> None:
         self._config = config
@@ -153,14 +117,20 @@ class Ingest:
         self._on_committed = on_committed
         self._on_rejected = on_rejected
         self._beat = beat
+        self._on_problem = on_problem
         self._forecast = Forecast(*forecast) if forecast is not None else None
         window = 2 * unacknowledged + config.commit_rows
         self._redelivery = Redelivery(store.recent_packets(window), window)
         self._next_offset = store.next_offset()
         self._inbox: collections.deque[Delivery] = collections.deque()
+        self._held = Held(unacknowledged + config.commit_rows, HELD_BYTES, config.commit_rows)
         self._wake = threading.Event()
         self._stopping = False
         self._given_up = 0
+        self.retry_at = 0.0
+        self._retry_in = FIRST_RETRY
+        self._failing_since = 0.0
+        self._overflowed = False
         self._evicted = 0.0
         self._thread = threading.Thread(target=self._loop, name="ingest", daemon=True)
         self.received = 0
@@ -168,7 +138,6 @@ class Ingest:
         self.failed_commits = 0
         self.problem: str | None = None
         self.lag: float | None = None
-        self.paused = False
 
     # ---- the network thread's side ---------------------------------------------------------
 
@@ -180,8 +149,8 @@ class Ingest:
 
     @property
     def waiting(self) -> int:
-        """Deliveries not yet looked at."""
-        return len(self._inbox)
+        """Deliveries that are not yet acknowledged."""
+        return len(self._inbox) + len(self._held)
 
     # ---- the ingest thread -----------------------------------------------------------------
 
@@ -190,28 +159,34 @@ class Ingest:
         self._thread.start()
 
     def stop(self, timeout: float = 5.0) -> None:
-        """Commit what is here, then end."""
+        """Commit what is here, then end; what cannot be committed is left to the broker."""
         self._stopping = True
         self._wake.set()
         self._thread.join(timeout)
 
     def _loop(self) -> None:
         while not (self._stopping and not self._inbox):
-            if not self._wake.wait(IDLE_SECONDS):
-                self._beat()
-                continue
-            self._wait_for_company()
-            deliveries = self._take()
-            try:
-                if deliveries:
-                    self.work(deliveries)
-            except StorageError as problem:
-                self._commit_failed(problem)
-                self._give_up(deliveries)
-            except Exception:
-                log.exception("ingest_failed", messages=len(deliveries))
-                self._give_up(deliveries)
+            self._turn(woken=self._wake.wait(self._patience()))
             self._beat()
+        self._turn(woken=True)
+
+    def _turn(self, *, woken: bool) -> None:
+        deliveries: list[Delivery] = []
+        try:
+            if woken:
+                self._wait_for_company()
+                deliveries = self._take()
+                self.take_in(deliveries)
+            if self._stopping or time.monotonic() >= self.retry_at:
+                self.settle()
+        except Exception:
+            log.exception("ingest_failed", messages=self.waiting + len(deliveries))
+            self._start_over(deliveries)
+
+    def _patience(self) -> float:
+        if self._held.first is None:
+            return IDLE_SECONDS
+        return min(IDLE_SECONDS, max(0.0, self.retry_at - time.monotonic()))
 
     def _wait_for_company(self) -> None:
         """Let a commit gather more messages while they keep coming, up to `commit_delay`."""
@@ -229,127 +204,182 @@ class Ingest:
         deliveries = [self._inbox.popleft() for _ in range(count)]
         if self._inbox or self._stopping:
             self._wake.set()
-        return [delivery for delivery in deliveries if delivery.epoch > self._given_up]
-
-    def _give_up(self, deliveries: Sequence[Delivery]) -> None:
-        """Have these delivered again, with whatever came after them: order must not suffer.
-
-        The connection still brings messages for a moment; stored now, they would overtake.
-        """
-        self._given_up = deliveries[-1].epoch
-        self._redeliver()
-        self._idle()
+        return deliveries
 
     def work(self, deliveries: Sequence[Delivery]) -> None:
-        """Decode, hand over for prediction, commit, acknowledge.
+        """Decode, hand over for prediction, commit, acknowledge; what cannot be committed is held."""
+        self.take_in(deliveries)
+        self.settle()
 
-        Raises
-        ------
-        StorageError
-            When the commit failed: nothing was acknowledged, the broker will deliver again.
-        """
-        group = self._decode_all(deliveries)
-        batch, received = self._assemble(group)
+    def take_in(self, deliveries: Sequence[Delivery]) -> None:
+        """Decode and hand over for prediction; held until `settle` has made it durable."""
         self.received += len(deliveries)
-        if batch is not None:
-            self._on_batch(batch, received)
-        updates = self._forecast.update(batch) if self._forecast is not None and batch is not None else []
-        try:
-            self._store.commit(batch, updates, group.rejected)
-        except StorageError:
+        group, received = self._decode_all(deliveries)
+        if not group.deliveries:
+            return
+        if group.batch is not None:
+            self._on_batch(group.batch, received)
             if self._forecast is not None:
-                self._forecast.take_back()
-            raise
-        # Known from now on, even if the commit of labels fails and all of them come again.
-        self._redelivery.stored([*group.packets, *(r.packet for r in group.rejected)])
-        updates += self._join_labels(group)
-        self._redelivery.stored(group.label_packets)
-        self._acknowledge(deliveries)
-        self.problem = None
-        if batch is not None:
-            self.lag = round(float(batch.ingested[-1] - batch.ts[-1]), 3)
-        self._after_commit(batch, updates, group.rejected)
+                group.updates = self._forecast.update(group.batch)
+        self._held.add(group)
 
-    def _after_commit(
-        self, batch: Batch | None, updates: list[LabelUpdate], rejected: Sequence[Rejected]
-    ) -> None:
-        if updates:
-            self._on_labels(updates)
-        for item in rejected:
+    def settle(self) -> None:
+        """Commit what is held, oldest first, and acknowledge it; on a failure it stays held."""
+        while (group := self._held.first) is not None:
+            try:
+                self._store_group(group)
+            except StorageError as problem:
+                self._commit_failed(problem)
+                return
+            self._acknowledge(group.deliveries)
+            self._held.done()
+            self._after_commit(group)
+            self._beat()
+        if self.problem is not None:
+            self._recovered()
+
+    def _store_group(self, group: Group) -> None:
+        batch = group.batch
+        if not group.stored:
+            if not (group.tried and batch is not None and self._is_stored(batch)):
+                group.tried = True
+                self._store.commit(batch, group.updates, group.rejected)
+            # Known from now on, even if the commit of labels fails and all of them come again.
+            packets = batch.packets if batch is not None else []
+            self._redelivery.stored([*packets, *(r.packet for r in group.rejected)])
+            group.stored = True
+        group.updates += self._join_labels(group)
+        self._redelivery.stored(group.label_packets)
+
+    def _is_stored(self, batch: Batch) -> bool:
+        """After an error never assume: the commit may have come through all the same."""
+        return self._store.next_offset() > int(batch.offsets[-1])
+
+    def _after_commit(self, group: Group) -> None:
+        batch = group.batch
+        labelled = 0
+        if batch is not None:
+            self.lag = round(max(0.0, float(batch.ingested[-1] - batch.ts[-1])), 3)
+            labelled = sum(label is not None for label in batch.labels)
+        if group.updates:
+            self._on_labels(group.updates)
+        for item in group.rejected:
             self._on_rejected(item)
-        labelled = sum(label is not None for label in batch.labels) if batch is not None else 0
-        self._on_committed(labelled + len(updates))
+        self._on_committed(labelled + len(group.updates))
         now = self._clock.monotonic()
         if now - self._evicted >= EVICT_SECONDS:
             self._evicted = now
+            self._evict()
+
+    def _evict(self) -> None:
+        """A disk that refuses this will be told of by the next commit."""
+        try:
             self._store.evict(self._clock.now())
+        except StorageError as problem:
+            log.warning("eviction_failed", problem=problem.line())
+
+    # ---- while commits fail ----------------------------------------------------------------
 
     def _commit_failed(self, problem: StorageError) -> None:
+        now, line = time.monotonic(), problem.line()
         self.failed_commits += 1
-        self.problem = problem.line()
-        log.error("commit_failed", problem=problem.line())
+        if self.problem is None:
+            self._failing_since, self._retry_in = now, FIRST_RETRY
+        else:
+            self._retry_in = min(LONGEST_RETRY, 2 * self._retry_in)
+        self.retry_at = now + self._retry_in
+        if self.problem != line:
+            self.problem = line
+            log.error("commit_failed", problem=line, remedy="tried again; nothing is acknowledged meanwhile")
+            self._on_problem()
 
-    def _idle(self) -> None:
-        time.sleep(PAUSE_AFTER_FAILURE)
+    def _recovered(self) -> None:
+        self.problem = None
+        seconds = round(time.monotonic() - self._failing_since, 1)
+        log.info("commits_go_on", after_s=seconds, overflowed=self._overflowed)
+        if self._overflowed:
+            self._overflowed = False
+            self._redeliver()
+        self._on_problem()
+
+    def _start_over(self, deliveries: Sequence[Delivery]) -> None:
+        """After an error that nobody foresaw: have everything that is here delivered again.
+
+        What still comes over the old connection is left out, so that it does not overtake.
+        """
+        newest = deliveries[-1].epoch if deliveries else 0
+        self._given_up = max(self._given_up, self._held.newest_epoch, newest)
+        self._held.clear()
+        self._redeliver()
+        self.retry_at = time.monotonic() + LONGEST_RETRY
+
+    def _leave_out(self, delivery: Delivery, beside: int) -> bool:
+        """Whether a delivery, and all that follow it, is left to a later one: no more can be held.
+
+        Only brokers that send more than we asked for get us there (MQTT 3.1.1 knows no limit), and
+        senders of QoS 0, whose messages are lost then.
+        """
+        if delivery.epoch <= self._given_up:
+            return True
+        if self._held.has_room(delivery, beside):
+            return False
+        self._given_up = delivery.epoch
+        self._overflowed = True
+        return True
 
     # ---- from messages to a batch ----------------------------------------------------------
 
-    def _decode_all(self, deliveries: Sequence[Delivery]) -> _Group:
-        group, here = _Group(), set[tuple[int, int]]()
+    def _decode_all(self, deliveries: Sequence[Delivery]) -> tuple[Group, NDArray[np.float64]]:
+        group = Group()
+        readings: list[Reading] = []
+        received: list[float] = []
+        packets: list[Packet | None] = []
         for delivery in deliveries:
-            checksum = zlib.crc32(delivery.payload, zlib.crc32(delivery.topic.encode()))
-            packet = (delivery.mid, checksum)
-            if delivery.dup and (packet in here or self._redelivery.seen(delivery, checksum)):
+            packet = (delivery.mid, checksum(delivery.topic, delivery.payload))
+            if delivery.dup and self._known(delivery, packet, group):
                 self.redelivered += 1
                 continue
-            here.add(packet)
-            try:
-                if self._decode_label is not None and self._is_label(delivery.topic):
-                    group.labels.append(self._decode_label(delivery.topic, delivery.payload))
-                    group.label_packets.append(packet)
-                    continue
-                group.readings.append(self._decode(delivery.topic, delivery.payload))
-            except Exception as problem:  # whatever a message does to a decoder, the stream goes on
-                if not isinstance(problem, RejectedSampleError):
-                    log.exception("decoder_failed", topic=delivery.topic)
-                    problem = RejectedSampleError("internal", f"the decoder failed: {problem!r}"[:200])
-                group.rejected.append(self._reject(delivery, packet, problem))
+            if self._leave_out(delivery, len(group.deliveries)):
                 continue
-            group.received.append(delivery.received)
-            group.packets.append(packet)
-        return group
+            group.deliveries.append(delivery)
+            self._held.note(packet, delivery)
+            reading = self._read(delivery, packet, group)
+            if reading is not None:
+                readings.append(reading)
+                received.append(delivery.received)
+                packets.append(packet)
+        if readings:
+            group.batch = Batch.of(readings, packets, first=self._next_offset, now=self._clock.now())
+            self._next_offset += len(readings)
+        return group, np.asarray(received, np.float64)
 
-    def _reject(self, delivery: Delivery, packet: tuple[int, int], problem: RejectedSampleError) -> Rejected:
+    def _known(self, delivery: Delivery, packet: Packet, group: Group) -> bool:
+        """Whether a redelivery is here already or even stored; it is then acknowledged, not read."""
+        if self._redelivery.seen(packet):
+            group.deliveries.append(delivery)
+            return True
+        return self._held.renew(packet, delivery.epoch)
+
+    def _read(self, delivery: Delivery, packet: Packet, group: Group) -> Reading | None:
+        """The sample in a message; labels and bad messages go to the group."""
+        try:
+            if self._decode_label is None or not self._is_label(delivery.topic):
+                return self._decode(delivery.topic, delivery.payload)
+            group.labels.append(self._decode_label(delivery.topic, delivery.payload))
+            group.label_packets.append(packet)
+        except Exception as problem:  # whatever a message does to a decoder, the stream goes on
+            if not isinstance(problem, RejectedSampleError):
+                log.exception("decoder_failed", topic=delivery.topic)
+                problem = RejectedSampleError("internal", f"the decoder failed: {problem!r}"[:200])
+            group.rejected.append(self._reject(delivery, packet, problem))
+        return None
+
+    def _reject(self, delivery: Delivery, packet: Packet, problem: RejectedSampleError) -> Rejected:
         return Rejected(
-            self._clock.now(),
-            delivery.topic,
-            problem.reason,
-            delivery.payload,
-            problem.what,
-            packet,
+            self._clock.now(), delivery.topic, problem.reason, delivery.payload, problem.what, packet
         )
 
-    def _assemble(self, group: _Group) -> tuple[Batch | None, NDArray[np.float64]]:
-        received = np.asarray(group.received, np.float64)
-        count = len(group.readings)
-        if count == 0:
-            return None, received
-        now = self._clock.now()
-        offsets = np.arange(self._next_offset, self._next_offset + count, dtype=np.int64)
-        self._next_offset += count
-        batch = Batch(
-            offsets,
-            [r.key for r in group.readings],
-            np.array([now if r.ts is None else r.ts for r in group.readings], np.float64),
-            np.full(count, now, np.float64),
-            np.array([r.values for r in group.readings], np.float32),
-            [r.label for r in group.readings],
-            [r.id for r in group.readings],
-            group.packets,
-        )
-        return batch, received
-
-    def _join_labels(self, group: _Group) -> list[LabelUpdate]:
+    def _join_labels(self, group: Group) -> list[LabelUpdate]:
         """Labels that came by themselves: join, commit, and quarantine those without a sample."""
         if not group.labels:
             return []
@@ -364,34 +394,4 @@ class Ingest:
                 lost.append(Rejected(now, "label", "label_unmatched", b"", what))
         self._store.commit(None, updates, lost, group.label_packets)
         group.rejected.extend(lost)
-        return updates
-
-
-class Forecast:
-    """Makes the label of a sample from a later one of the same key, `horizon` samples ahead."""
-
-    def __init__(self, columns: tuple[int, ...], horizon: int) -> None:
-        self._columns = list(columns)
-        self._waiting: dict[str, collections.deque[int]] = {}
-        self._horizon = horizon
-        self._before: dict[str, collections.deque[int]] = {}
-
-    def take_back(self) -> None:
-        """Undo the last `update`: its samples were not stored and will come again."""
-        self._waiting.update(self._before)
-        self._before = {}
-
-    def update(self, batch: Batch) -> list[LabelUpdate]:
-        """Labels for the samples whose future has now come."""
-        updates = []
-        self._before = {key: self._waiting.get(key, collections.deque()).copy() for key in set(batch.keys)}
-        values = batch.x[:, self._columns].tolist()
-        for key, offset, ts, value in zip(
-            batch.keys, batch.offsets.tolist(), batch.ts.tolist(), values, strict=True
-        ):
-            waiting = self._waiting.setdefault(key, collections.deque())
-            if len(waiting) == self._horizon:
-                label: LabelValue = value[0] if len(value) == 1 else tuple(value)
-                updates.append(LabelUpdate(waiting.popleft(), label, ts))
-            waiting.append(offset)
         return updates

@@ -2,151 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import threading
-from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any
+from contextlib import closing
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
-from edged.clock import VirtualClock
-from edged.config import MqttConfig, StorageConfig, StreamConfig
-from edged.errors import StorageError
-from edged.loop.ingest import Forecast, Ingest
-from edged.mqtt.codecs import JsonCodec, LabelCodec
-from edged.mqtt.delivery import Delivery
-from edged.mqtt.session import Session
-from edged.mqtt.topics import matches
-from edged.storage.samples import SampleLog
+from edged.domain.forecast import Forecast
 from tests.device import wait_until
+from tests.loop.dock import CLASSIFY, JOINED, Dock, again, delivery, running
 from tests.loop.linear import samples
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator
     from pathlib import Path
-
-    from edged.demo.broker import Mosquitto
-    from edged.domain.sample import Batch, LabelUpdate, Rejected
-
-CLASSIFY: dict[str, Any] = {
-    "features": 2,
-    "classes": ["ok", "worn"],
-    "label": "label",
-    "key": "topic:1",
-    "ts": "ts",
-}
-JOINED: dict[str, Any] = {**CLASSIFY, "id": "id", "label_topic": "labels/#"}
-
-
-class FailingLog(SampleLog):
-    """A sample log whose disk fails on the commits of these numbers, counted from 1."""
-
-    failing: frozenset[int] = frozenset()
-    commits = 0
-
-    def commit(self, *arguments: Any, **named: Any) -> None:
-        self.commits += 1
-        if self.commits in self.failing:
-            raise StorageError("disk I/O error", where="samples.db")
-        super().commit(*arguments, **named)
-
-
-class Dock:
-    """Ingest on a log of its own; notes what it hands on, and what was durable at that moment."""
-
-    def __init__(self, folder: Path, stream: dict[str, Any] | None = None, **storage: Any) -> None:
-        self.path = folder / "samples.db"
-        self.stream = StreamConfig(**(stream or CLASSIFY))
-        self.schema = self.stream.to_schema()
-        self.config = StorageConfig(dir=folder, commit_delay=0, **storage)
-        self.acknowledged: list[Any] = []
-        self.durable_at_ack: list[int] = []
-        self.batches: list[Batch] = []
-        self.stored_at_batch: list[int] = []
-        self.labels: list[LabelUpdate] = []
-        self.rejected: list[Rejected] = []
-        self.redeliveries = 0
-        self.on_redeliver: Callable[[], None] = self._count_redelivery
-        self.committed = 0
-        self.order: list[str] = []
-        self.open()
-
-    def open(self, session: Session | None = None) -> None:
-        """Begin, or begin anew as after a restart."""
-        log = FailingLog.open(self.path, self.schema, holdout=0.1)
-        assert isinstance(log, FailingLog)
-        self.log: FailingLog = log
-        codec, filters = JsonCodec(self.stream), self.stream.label_topic
-        forecast = (
-            (self.stream.forecast_columns, self.stream.horizon) if self.schema.task == "forecast" else None
-        )
-        self.ingest = Ingest(
-            config=self.config,
-            schema=self.schema,
-            unacknowledged=MqttConfig().receive_maximum,
-            store=self.log,
-            clock=VirtualClock(1000.0),
-            decode=codec.decode,
-            decode_label=LabelCodec(self.stream).decode if filters else None,
-            is_label=(lambda topic: matches(filters, topic)) if filters else (lambda _: False),
-            acknowledge=self._acknowledge if session is None else session.ack,
-            redeliver=self._redeliver if session is None else session.drop,
-            on_batch=self._on_batch,
-            on_labels=self.labels.extend,
-            on_committed=self._on_committed,
-            on_rejected=self.rejected.append,
-            beat=lambda: None,
-            forecast=forecast,
-        )
-
-    def stored(self) -> int:
-        """Samples that another connection sees: only what is committed."""
-        with closing(SampleLog.open(self.path, self.schema, readonly=True)) as reader:
-            return reader.counters().samples
-
-    def _acknowledge(self, deliveries: Sequence[Any]) -> None:
-        self.order.append("acknowledge")
-        self.acknowledged.extend(deliveries)
-        self.durable_at_ack.append(self.stored())
-
-    def _redeliver(self) -> None:
-        self.on_redeliver()
-
-    def _count_redelivery(self) -> None:
-        self.redeliveries += 1
-
-    def _on_batch(self, batch: Batch, received: Any) -> None:
-        assert len(received) == len(batch)
-        self.order.append("batch")
-        self.batches.append(batch)
-        self.stored_at_batch.append(self.stored())
-
-    def _on_committed(self, labelled: int) -> None:
-        self.committed += labelled
-
-    def close(self) -> None:
-        self.log.close()
-
-
-@contextmanager
-def running(dock: Dock) -> Iterator[Ingest]:
-    """The ingest thread; what was received is worked on when the block ends."""
-    dock.ingest.start()
-    yield dock.ingest
-    dock.ingest.stop()
-
-
-def delivery(
-    mid: int, topic: str = "s/m1", *, dup: bool = False, payload: bytes | None = None, **fields: Any
-) -> Delivery:
-    body = payload if payload is not None else json.dumps({"x": [mid, 0.5], **fields}).encode()
-    return Delivery(topic, body, mid, 1, dup, False, 1, 0.0)
-
-
-def again(first: Delivery) -> Delivery:
-    """The same, delivered once more by the broker."""
-    return Delivery(first.topic, first.payload, first.mid, 1, True, False, 2, 0.0)
 
 
 @pytest.fixture
@@ -178,75 +48,6 @@ def test_samples_are_stored_as_they_came(dock: Dock) -> None:
     found = dock.log.rows(batch.offsets)
     assert (found.offsets.tolist(), found.y.tolist(), found.x.tolist()) == ([1], [[1.0]], [[7.0, 0.5]])
     assert dock.committed == 1
-
-
-def test_a_failed_commit_acknowledges_nothing_and_is_made_good_later(dock: Dock) -> None:
-    dock.log.failing = frozenset({1})
-    messages = [delivery(mid) for mid in range(1, 11)]
-    with pytest.raises(StorageError, match="disk I/O"):
-        dock.ingest.work(messages)
-    assert (dock.acknowledged, dock.stored()) == ([], 0)
-    dock.ingest.work([again(m) for m in messages])
-    assert (len(dock.acknowledged), dock.stored()) == (10, 10)
-    assert dock.log.recent_inputs(10)[:, 0].tolist() == list(range(1, 11))
-
-
-def test_the_thread_asks_for_redelivery_after_a_failed_commit(tmp_path: Path) -> None:
-    with closing(Dock(tmp_path)) as dock:
-        dock.log.failing = frozenset({1})
-        with running(dock) as ingest:
-            ingest.receive(delivery(1))
-            wait_until(lambda: dock.redeliveries == 1)
-            assert (dock.ingest.failed_commits, dock.acknowledged) == (1, [])
-            assert "disk I/O" in (ingest.problem or "")
-            ingest.receive(again(delivery(1)))
-            wait_until(lambda: len(dock.acknowledged) == 1)
-            assert ingest.problem is None
-        assert (dock.stored(), dock.redeliveries) == (1, 1)
-
-
-def test_what_still_comes_over_a_connection_that_was_given_up_does_not_overtake(tmp_path: Path) -> None:
-    with closing(Dock(tmp_path)) as dock:
-        dock.log.failing = frozenset({1})
-        messages = [delivery(mid) for mid in range(1, 6)]
-
-        def late() -> None:
-            dock.redeliveries += 1
-            for message in messages[2:]:  # already on their way
-                dock.ingest.receive(message)
-            for message in messages:
-                dock.ingest.receive(again(message))
-
-        dock.on_redeliver = late
-        with running(dock) as ingest:
-            for message in messages[:2]:
-                ingest.receive(message)
-            wait_until(lambda: len(dock.acknowledged) == 5)
-        assert dock.redeliveries == 1
-        assert dock.log.recent_inputs(10)[:, 0].tolist() == [1, 2, 3, 4, 5]
-        assert {d.epoch for d in dock.acknowledged} == {2}
-
-
-@pytest.mark.slow
-def test_the_broker_delivers_again_what_a_failed_commit_left(tmp_path: Path, broker: Mosquitto) -> None:
-    config = MqttConfig(host="127.0.0.1", port=broker.port, reconnect_max=1)
-    with closing(Dock(tmp_path, commit_rows=20)) as dock:
-        dock.close()
-        receiver, sender = (Session(config, client_id=name) for name in ("receiver", "sender"))
-        dock.open(receiver)
-        dock.log.failing = frozenset({2, 4})
-        receiver.subscribe(["s/#"], 1, dock.ingest.receive)
-        with running(dock):
-            for session in (receiver, sender):
-                session.start()
-                assert session.wait_ready(20)
-            for number in range(300):
-                sender.publish("s/m1", json.dumps({"x": [number, number % 7]}).encode(), qos=1)
-            wait_until(lambda: dock.stored() >= 300)
-            for session in (sender, receiver):
-                session.stop()
-        assert dock.ingest.failed_commits >= 1
-        assert dock.log.recent_inputs(1000)[:, 0].tolist() == list(range(300))
 
 
 # ---- redelivery ------------------------------------------------------------------------------
@@ -289,17 +90,6 @@ def test_a_packet_id_of_long_ago_is_no_redelivery(dock: Dock) -> None:
         dock.ingest.work([delivery(2 + n) for n in range(1000)])
     dock.ingest.work([again(delivery(1))])
     assert dock.stored() == 6002
-
-
-def test_samples_are_stored_once_when_only_the_commit_of_their_labels_fails(tmp_path: Path) -> None:
-    with closing(Dock(tmp_path, JOINED)) as dock:
-        messages = [delivery(1, id="a"), delivery(2, "labels/x", payload=b'{"id": "a", "label": "worn"}')]
-        dock.log.failing = frozenset({2})
-        with pytest.raises(StorageError):
-            dock.ingest.work(messages)
-        assert dock.acknowledged == []
-        dock.ingest.work([again(m) for m in messages])
-        assert (dock.stored(), dock.log.counters().labels, len(dock.acknowledged)) == (1, 1, 2)
 
 
 # ---- quarantine ------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterable
 
+    from edged.clock import Ages
     from edged.storage.sample_tables import Tally
 
 _ROUNDS = 4
@@ -38,11 +39,14 @@ class Eviction:
         Cap of database and write-ahead log together.
     max_age
         Seconds after which a sample goes; None for never. The replay memory stays: it is bounded.
+    ages
+        How old a stamp is on a device whose clock may be set; the difference of the stamps when absent.
     """
 
-    def __init__(self, max_bytes: int, max_age: float | None) -> None:
+    def __init__(self, max_bytes: int, max_age: float | None, ages: Ages | None = None) -> None:
         self.limit_pages = (max_bytes - wal_budget(max_bytes)) // PAGE_SIZE
         self._max_age = max_age
+        self._age = (lambda stamp, now: now - stamp) if ages is None else ages.age
         self._start = 0  # below it there are only protected rows
 
     def forget_position(self) -> None:
@@ -66,13 +70,13 @@ class Eviction:
         """Whether something is too old or too much."""
         if file_pages(db) > self.limit_pages:
             return True
-        return self._max_age is not None and bool(self._oldest(db, 1, now - self._max_age))
+        return self._max_age is not None and bool(self._oldest(db, 1, now))
 
     def expire(self, db: sqlite3.Connection, tally: Tally, now: float, rows: int) -> int:
         """Evict at most `rows` samples that are older than the allowed age."""
         if self._max_age is None:
             return 0
-        return self._delete(db, tally, self._oldest(db, rows, now - self._max_age), protected=True)
+        return self._delete(db, tally, self._oldest(db, rows, now), protected=True)
 
     def _evict(self, db: sqlite3.Connection, tally: Tally, rows: int) -> int:
         gone = self._delete(db, tally, self._oldest(db, rows), protected=True)
@@ -85,14 +89,15 @@ class Eviction:
         db.execute("DELETE FROM replay WHERE offset <= ?", (last[-1] if last else -1,))
         return gone
 
-    def _oldest(self, db: sqlite3.Connection, rows: int, before: float | None = None) -> list[int]:
+    def _oldest(self, db: sqlite3.Connection, rows: int, now: float | None = None) -> list[int]:
+        """Offsets of the oldest rows; with `now` only of those beyond the allowed age."""
         found = db.execute(_UNPROTECTED, (self._start, rows))
-        if before is None:
+        if now is None or self._max_age is None:
             return [offset for offset, _ in found]
         old = []
         for offset, ingested in found:
             # Rows lie in the order of arrival: behind the first young one there are no old ones.
-            if ingested >= before:
+            if self._age(ingested, now) <= self._max_age:
                 break
             old.append(offset)
         found.close()

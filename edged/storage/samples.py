@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edged.clock import Ages
 from edged.domain.holdout import is_holdout
 from edged.errors import StorageError
 from edged.storage import eviction, joins, quarantine
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Self
 
+    from edged.clock import Clock
     from edged.domain.sample import Batch, LabelReading, LabelUpdate, Rejected
     from edged.domain.schema import Schema
     from edged.storage.database import Synchronous
@@ -89,6 +91,7 @@ class SampleLog(WindowReader):
         quarantine_rows: int = 1000,
         readonly: bool = False,
         synchronous: Synchronous = "FULL",
+        clock: Clock | None = None,
     ) -> SampleLog:
         """Open the log, creating it unless `readonly`.
 
@@ -110,6 +113,8 @@ class SampleLog(WindowReader):
             For the trainer and `edged status`; only `path` and `schema` matter then.
         synchronous
             FULL, except for logs that need not survive anything.
+        clock
+            With it `max_age` is not fooled by the wall clock being set; see `Ages`.
 
         Raises
         ------
@@ -131,7 +136,7 @@ class SampleLog(WindowReader):
             path,
             schema,
             holdout=holdout,
-            evicting=Eviction(max_bytes, max_age),
+            evicting=Eviction(max_bytes, max_age, None if clock is None else Ages(clock)),
             quarantine_rows=quarantine.rows_allowed(quarantine_rows, max_bytes),
             packets_kept=max(2048, min(PACKET_IDS, max_bytes // 128)),
             wal_bytes=wal_bytes,

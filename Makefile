@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-stock test-arm64 stock lint check bench clean system-packages arm64-packages
+.PHONY: help setup demo test test-stock test-arm64 test-faults stock lint check bench clean system-packages arm64-packages
 
 # The first interpreter that edged runs on; `python3` where it is one.
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13 python3.10; do \
@@ -36,6 +36,9 @@ test-stock: setup system-packages stock ## run the tests on stock onnxruntime al
 
 test-arm64: setup stock system-packages arm64-packages ## train on emulated ARM64 and compare with this machine
 	@$(BIN)/python -m tests.arm64 build/wheel build/arm64
+
+test-faults: setup system-packages ## break disk, broker and network some hundred times: 15 minutes
+	@$(BIN)/python -m pytest -m faults $(PYTEST_ARGS)
 
 lint: setup
 	@$(BIN)/ruff check .
@@ -87,6 +90,7 @@ system-packages:
 	@missing=; \
 	command -v mosquitto >/dev/null || missing+=" mosquitto"; \
 	command -v mosquitto_pub >/dev/null || missing+=" mosquitto-clients"; \
+	command -v strace >/dev/null || missing+=" strace"; \
 	command -v systemd-analyze >/dev/null || missing+=" systemd"; \
 	[[ -z "$$missing" ]] || $(call apt,$$missing)
 

@@ -37,7 +37,7 @@ test-stock: setup system-packages stock ## run the tests on stock onnxruntime al
 test-arm64: setup stock system-packages arm64-packages ## train on emulated ARM64 and compare with this machine
 	@$(BIN)/python -m tests.arm64 build/wheel build/arm64
 
-test-faults: setup system-packages ## break disk, broker and network some hundred times: 15 minutes
+test-faults: setup system-packages ## break disk, broker and network some hundred times
 	@$(BIN)/python -m pytest -m faults $(PYTEST_ARGS)
 
 lint: setup

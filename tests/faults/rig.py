@@ -45,7 +45,7 @@ class Rig:
             listener.publish("sensors/a", payload(number))
         self.sent += count
 
-    def answered(self, listener: Listener, seconds: float = 30.0) -> None:
+    def answered(self, listener: Listener, seconds: float = 90.0) -> None:
         """Wait for the predictions of all samples sent so far."""
         listener.wait(lambda: len(listener.messages["predictions"]) >= self.sent, seconds)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-SECONDS = 20.0
+SECONDS = 90.0
 
 
 def require_strace() -> None:

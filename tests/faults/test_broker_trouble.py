@@ -9,6 +9,7 @@ import subprocess
 import threading
 import time
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,7 +22,6 @@ from tests.faults.rig import Rig, payload
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from edged.demo.broker import Mosquitto
     from tests.conftest import MakeBroker
@@ -65,6 +65,11 @@ class Storm:
 
     def restart_broker(self) -> None:
         """End it while it still has messages for us; it keeps them on its disk."""
+        os.kill(self._broker.pid, signal.SIGTERM)
+        state = Path(f"/proc/{self._broker.pid}/stat")
+        wait_until(
+            lambda: state.read_text().rpartition(") ")[2].startswith("Z"), PATIENCE
+        )  # it takes its time
         self._broker.stop()
         self._broker.start()
         self.faults += 1

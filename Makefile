@@ -40,6 +40,9 @@ test-stock: setup system-packages stock ## run the tests on stock onnxruntime al
 test-arm64: setup stock system-packages arm64-packages ## train on emulated ARM64 and compare with this machine
 	@$(BIN)/python -m tests.arm64 build/wheel build/arm64
 
+test-faults: setup system-packages ## break disk, broker and network some hundred times
+	@$(BIN)/python -m pytest -m faults $(PYTEST_ARGS)
+
 lint: setup
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -90,6 +93,7 @@ system-packages:
 	@missing=; \
 	command -v mosquitto >/dev/null || missing+=" mosquitto"; \
 	command -v mosquitto_pub >/dev/null || missing+=" mosquitto-clients"; \
+	command -v strace >/dev/null || missing+=" strace"; \
 	command -v systemd-analyze >/dev/null || missing+=" systemd"; \
 	[[ -z "$$missing" ]] || $(call apt,$$missing)
 

@@ -1,6 +1,6 @@
 """The daemon: `edged run`. The one place that knows every part of the serving side.
 
-Threads: network (paho), ingest, serve, learn, control, scheduler, and the main thread that waits.
+Threads: network (paho), ingest, serve, learn, control, timetable, and the main thread that waits.
 Imports nothing of the training stack; training happens in a child process.
 """
 
@@ -22,6 +22,7 @@ from edged.domain.label_requests import LabelRequests
 from edged.engines.inference import InferenceModel
 from edged.errors import ConfigError, EdgedError, StorageError
 from edged.host.notify import Notifier, Watchdog
+from edged.host.timetable import Timetable
 from edged.host.vitals import VitalsReader
 from edged.learning import Learning
 from edged.loop.ask import Asking
@@ -45,8 +46,6 @@ from edged.storage.registry import Registry
 from edged.storage.sequence import Sequence
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import numpy as np
     from numpy.typing import NDArray
 
@@ -81,10 +80,12 @@ class Daemon:
         bundle.check_schema(self.schema)
         self.registry = Registry.open(state)
         self.boot = self.registry.next_boot()
-        self.samples = open_samples(config)
+        self.samples = open_samples(config, clock=self.clock)
         self._reader = open_samples(config, readonly=True)
         self._sequence = Sequence(self.registry)
+        self._status_problem: str | None = None
         self._throttle = Throttle(self.clock)
+        self.timetable = Timetable(self.clock)
         self.watchdog = Watchdog(notifier, ("ingest", "serve"))
         self._wire(bundle)
 
@@ -236,6 +237,7 @@ class Daemon:
             on_committed=self._on_committed,
             on_rejected=self._on_rejected,
             beat=lambda: self.watchdog.beat("ingest"),
+            on_problem=lambda: self.timetable.soon(self._tell),
             forecast=forecast,
             intake=Intake(stream.intake_rules(), self.schema.width),
             notice=self._notice,
@@ -289,27 +291,38 @@ class Daemon:
 
     def _online(self) -> None:
         self.reporter.birth()
-        self._publish_states()
         self.publishing.wake()
+        self.timetable.soon(self._tell)
 
     def _offline(self) -> None:
         self.publishing.wake()
+        self.timetable.soon(self._tell)
 
     def _report(self) -> None:
-        """The periodic job: metrics, states, and what `edged status` reads when nobody answers."""
+        """The periodic job."""
         # States first: the metrics of this moment would count as waiting, and change them each time.
-        self._publish_states()
+        self._tell()
         self.reporter.metrics(self.selfreport.metrics())
-        self._keep_status(self.selfreport.status())
         self._sequence.keep()
-        self.notifier.status(f"serving model {self.server.champion.version}")
+
+    def _tell(self) -> None:
+        """How things stand: for the broker, for systemd, and for `edged status`, which reads it from disk."""
+        self._publish_states()
+        self._keep_status(self.selfreport.status())
+        serving = f"serving model {self.server.champion.version}"
+        problem = self.selfreport.problem
+        self.notifier.status(f"{serving}; {problem}" if problem else serving)
 
     def _keep_status(self, status: dict[str, Any]) -> None:
-        """For `edged status`; on a full disk it stays the older one."""
+        """For `edged status`; on a full disk it stays the older one, which is noticed by its age."""
         try:
-            self.registry.set_value("status", status)
+            self.registry.set_value("status", status | {"told_at": self.clock.monotonic()})
         except StorageError as problem:
-            log.warning("status_not_kept", problem=problem.line())
+            level = log.debug if self._status_problem == problem.line() else log.warning
+            self._status_problem = problem.line()
+            level("status_not_kept", problem=problem.line())
+        else:
+            self._status_problem = None
 
     def _publish_states(self) -> None:
         self.selfreport.states(self.reporter)
@@ -325,7 +338,7 @@ class Daemon:
         self.control.start()
         self.learning.start()
         self.publishing.start()
-        self.scheduler = _schedule(self.config, self._scheduled, self._report)
+        self._plan()
         stream = self.config.stream
         # A message comes once for each filter that covers it: subscribe to none that another covers.
         filters = widest([*stream.topics, *([stream.label_topic] if stream.label_topic else [])])
@@ -335,6 +348,16 @@ class Daemon:
         gc.collect()
         gc.freeze()
         self.notifier.ready()
+
+    def _plan(self) -> None:
+        training = self.config.training
+        if training.cron is not None:
+            self.timetable.cron(training.cron, self._scheduled)
+        elif training.every:
+            self.timetable.every(training.every, self._scheduled)
+        self.timetable.every(self.config.report.every, self._report)
+        self.timetable.soon(self._tell)
+        self.timetable.start()
 
     def _scheduled(self) -> None:
         self.learner.triggers.scheduled = True
@@ -364,7 +387,7 @@ class Daemon:
         """Orderly: no new messages, what is here committed and answered, trainer ended, goodbye said."""
         self.notifier.stopping()
         self.learning.end()
-        self.scheduler.shutdown(wait=False)
+        self.timetable.stop(1.0)
         self.learner.process.cancel()
         self.ingest.stop()
         self.serving.stop()
@@ -387,24 +410,6 @@ def _bundle_path(config: Config) -> Path:
     if config.model.bundle is None:
         raise ConfigError("no bundle", where="model.bundle")
     return config.model.bundle
-
-
-def _schedule(config: Config, train: Callable[[], None], report: Callable[[], None]) -> Any:
-    """Interval or cron for training, interval for reports; missed runs are made up for once."""
-    from apscheduler.schedulers.background import BackgroundScheduler
-    from apscheduler.triggers.cron import CronTrigger
-
-    scheduler = BackgroundScheduler(
-        job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
-    )
-    training = config.training
-    if training.cron is not None:
-        scheduler.add_job(train, CronTrigger.from_crontab(training.cron))
-    elif training.every is not None:
-        scheduler.add_job(train, "interval", seconds=training.every)
-    scheduler.add_job(report, "interval", seconds=config.report.every)
-    scheduler.start()
-    return scheduler
 
 
 def run(path: Path) -> int:

@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from edged.errors import StorageError
 from edged.logs import get_logger
 from edged.storage.erasure import erase_files
 
@@ -131,15 +132,29 @@ class Learning:
             self._wake.wait(IDLE_SECONDS)
             self._wake.clear()
             try:
-                while self._waiting:
-                    self._waiting.popleft()()
+                self._carry_out()
                 options, self._options = self._options, {}
                 result = self._learner.step(options)
                 if result is not None:
                     self._learned(result)
+            except StorageError as problem:
+                log.warning("learning_held", problem=problem.line(), remedy="tried again")
+                self._ending.wait(IDLE_SECONDS)
             except Exception:
                 log.exception("learning_failed")
                 self._ending.wait(IDLE_SECONDS)
+
+    def _carry_out(self) -> None:
+        """Do what was left to this thread; what the disk refuses stays first, and is tried again."""
+        while self._waiting:
+            try:
+                self._waiting[0]()
+            except StorageError:
+                raise
+            except Exception:
+                self._waiting.popleft()
+                raise
+            self._waiting.popleft()
 
     def _learned(self, result: dict[str, Any]) -> None:
         """A run has ended well: judge its candidate and remember how far it came."""

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from edged.config import Config
     from edged.storage.samples import SampleLog
 
+STATUS_SECONDS = 5.0  # that a status may be late
+
 
 # Everything that a stream leaves in a state directory; other files in it are nobody's business.
 ERASED = (
@@ -62,11 +64,11 @@ def status_of(config: Config) -> dict[str, Any]:
     if running is None and (state / outbox.DATABASE).exists():
         values["outbox"] = outbox.waiting(state / outbox.DATABASE)._asdict()
     if (state / "state.db").exists():
-        _add_registry(values, state)
+        _add_registry(values, state, config.report.every)
     return values
 
 
-def _add_registry(values: dict[str, Any], state: Path) -> None:
+def _add_registry(values: dict[str, Any], state: Path, report_every: float) -> None:
     registry = Registry.open(state, readonly=True)
     last: dict[str, Any] = registry.get_value("status") or {}
     champion = registry.champion()
@@ -81,9 +83,21 @@ def _add_registry(values: dict[str, Any], state: Path) -> None:
     values["engine"] = last.get("engine") or values["engine"]
     if values["state"] == "online":
         values["outbox"] = last.get("outbox", values["outbox"])
-        if last.get("state") == "degraded":
-            values |= {"state": "degraded", "problem": last.get("problem")}
+        problem = _problem(last, registry.boots(), report_every)
+        if problem is not None:
+            values |= {"state": "degraded", "problem": problem}
     registry.close()
+
+
+def _problem(last: dict[str, Any], boot: int, report_every: float) -> str | None:
+    """What the running daemon has told last; where that is old, that it cannot tell any more."""
+    if last.get("boot") != boot or "told_at" not in last:
+        return None  # of an earlier start: this one has not come to it yet
+    # Both processes count on the same monotonic clock, whatever happens to the wall clock.
+    age = SystemClock().monotonic() - last["told_at"]
+    if age > 2 * report_every + STATUS_SECONDS:
+        return f"the daemon has not written its status for {age:.0f} s: is the disk full or read-only?"
+    return str(last["problem"]) if last.get("problem") else None
 
 
 def train_once(

@@ -63,16 +63,19 @@ class SelfReport:
         """What keeps the daemon from its work, in one line."""
         if self._ingest.problem:
             return self._ingest.problem
-        return None if self._session.connected else "no connection to the broker"
+        return self._session.problem
 
     def status(self) -> dict[str, Any]:
         """The summary of `edged status` and `request/status`."""
         counters = self._samples.counters()
         champion, reign = self._server.champion, self._registry.reign()
         runs = self._registry.runs(1)
+        problem = self.problem
         return {
-            "state": "degraded" if self.problem else "online",
-            "problem": self.problem,
+            "state": "degraded" if problem else "online",
+            "problem": problem,
+            "ts": self._clock.now(),
+            "uptime_s": round(self._clock.monotonic() - self._started, 1),
             "version": __version__,
             "boot": self._boot,
             "samples": counters.samples,

@@ -171,6 +171,10 @@ def main() -> int:
         return 1
     except BrokenPipeError:
         return 0
+    except OSError as problem:
+        where = f"{problem.filename}: " if problem.filename else ""
+        say({"type": "error", "what": f"{where}{problem.strerror or problem}", "reason": "StorageError"})
+        return 1
 
 
 if __name__ == "__main__":

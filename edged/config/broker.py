@@ -41,7 +41,7 @@ class MqttConfig(Section):
     receive_maximum: int = Field(
         2000, ge=1, le=65535, description="unacknowledged messages in flight (MQTT 5)"
     )
-    reconnect_max: Duration = Field(60.0, description="longest pause between two attempts to connect", ge=1)
+    reconnect_max: Duration = Field(10.0, description="longest pause between two attempts to connect", ge=1)
 
     @model_validator(mode="before")
     @classmethod

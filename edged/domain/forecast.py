@@ -1,34 +1,35 @@
-"""Labels of a forecast: what a sample's later neighbour turned out to be."""
+"""Labels of a forecast: the stream's own future."""
 
 from __future__ import annotations
 
 import collections
 from typing import TYPE_CHECKING
 
-from edged.domain.sample import LabelUpdate
+from edged.domain.sample import Batch, LabelUpdate
 
 if TYPE_CHECKING:
-    from edged.domain.sample import Batch, LabelValue
+    from edged.domain.sample import LabelValue
 
 
 class Forecast:
-    """Makes the label of a sample from a later one of the same key, `horizon` samples ahead."""
+    """Makes the label of a sample from a later one of the same key, `horizon` samples ahead.
+
+    Parameters
+    ----------
+    columns
+        Features that are foretold.
+    horizon
+        How many samples of the same key ahead.
+    """
 
     def __init__(self, columns: tuple[int, ...], horizon: int) -> None:
         self._columns = list(columns)
         self._waiting: dict[str, collections.deque[int]] = {}
         self._horizon = horizon
-        self._before: dict[str, collections.deque[int]] = {}
-
-    def take_back(self) -> None:
-        """Undo the last `update`: its samples were not stored and will come again."""
-        self._waiting.update(self._before)
-        self._before = {}
 
     def update(self, batch: Batch) -> list[LabelUpdate]:
         """Labels for the samples whose future has now come."""
         updates = []
-        self._before = {key: self._waiting.get(key, collections.deque()).copy() for key in set(batch.keys)}
         values = batch.x[:, self._columns].tolist()
         for key, offset, ts, value in zip(
             batch.keys, batch.offsets.tolist(), batch.ts.tolist(), values, strict=True

@@ -1,13 +1,21 @@
-"""Which redeliveries are stored already."""
+"""Recognising messages that the broker delivers once more although they are stored already."""
 
 from __future__ import annotations
 
+import zlib
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+Packet = tuple[int, int]
+
+
+def checksum(topic: str, payload: bytes) -> int:
+    """CRC-32 of a message's topic and payload."""
+    return zlib.crc32(payload, zlib.crc32(topic.encode()))
 
 
 class Redelivery:
@@ -16,22 +24,32 @@ class Redelivery:
     A redelivery carries the DUP flag, the same packet id and the same content as one of the newest
     `window` stored messages: more cannot be unacknowledged at once. Fixed memory: one checksum and
     one position for each of the 65,536 packet ids.
+
+    Parameters
+    ----------
+    recent
+        Packet ids and checksums of the newest stored messages, oldest first.
+    window
+        How many messages may have been stored since.
+
+    >>> known = Redelivery([(7, 1234)], window=100)
+    >>> known.seen((7, 1234)), known.seen((7, 99))
+    (True, False)
     """
 
-    def __init__(self, recent: Sequence[tuple[int, int]], window: int) -> None:
+    def __init__(self, recent: Sequence[Packet], window: int) -> None:
         self._checksums = np.zeros(1 << 16, np.int64)
         self._positions = np.full(1 << 16, -(1 << 62), np.int64)
         self._count = 0
         self._window = window
         self.stored(recent)
 
-    def seen(self, mid: int, checksum: int) -> bool:
-        """Whether a redelivery with this packet id and this content has been stored already."""
-        if self._count - self._positions[mid] > self._window:
-            return False
-        return bool(self._checksums[mid] == checksum)
+    def seen(self, packet: Packet) -> bool:
+        """Whether a message with the DUP flag has been stored already."""
+        mid, content = packet
+        return self._count - self._positions[mid] <= self._window and bool(self._checksums[mid] == content)
 
-    def stored(self, packets: Sequence[tuple[int, int] | None]) -> None:
+    def stored(self, packets: Sequence[Packet | None]) -> None:
         """These are durable now, oldest first."""
         known = [packet for packet in packets if packet is not None and packet[0]]
         if not known:

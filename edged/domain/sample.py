@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
 LabelValue = float | tuple[float, ...]
@@ -57,6 +58,42 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    @classmethod
+    def of(
+        cls,
+        readings: list[Reading],
+        packets: list[tuple[int, int] | None],
+        *,
+        first: int,
+        now: float,
+        ts: NDArray[np.float64],
+    ) -> Batch:
+        """A batch of decoded messages that came at `now`; offsets rise from `first`, event times are `ts`."""
+        count = len(readings)
+        return cls(
+            np.arange(first, first + count, dtype=np.int64),
+            [r.key for r in readings],
+            ts,
+            np.full(count, now, np.float64),
+            np.array([r.values for r in readings], np.float32),
+            [r.label for r in readings],
+            [r.id for r in readings],
+            packets,
+        )
+
+    def followed_by(self, later: Batch) -> Batch:
+        """Both as one batch."""
+        return Batch(
+            np.concatenate((self.offsets, later.offsets)),
+            self.keys + later.keys,
+            np.concatenate((self.ts, later.ts)),
+            np.concatenate((self.ingested, later.ingested)),
+            np.concatenate((self.x, later.x)),
+            self.labels + later.labels,
+            self.ids + later.ids,
+            self.packets + later.packets,
+        )
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from edged.storage.samples import SampleLog
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from edged.clock import Clock
     from edged.config import Config
 
 log = get_logger("edged.bootstrap")
@@ -28,8 +29,8 @@ BUILD_SECONDS = 120.0
 ORDER_FILE = "bundle.hidden.json"
 
 
-def open_samples(config: Config, *, readonly: bool = False) -> SampleLog:
-    """The sample log of a configuration."""
+def open_samples(config: Config, *, readonly: bool = False, clock: Clock | None = None) -> SampleLog:
+    """The sample log of a configuration; with `clock`, ages are not fooled by its being set."""
     storage = config.storage
     return SampleLog.open(
         storage.dir / "samples.db",
@@ -41,6 +42,7 @@ def open_samples(config: Config, *, readonly: bool = False) -> SampleLog:
         relabels=config.stream.max_relabels,
         secure=storage.secure,
         readonly=readonly,
+        clock=clock,
     )
 
 

@@ -2,6 +2,10 @@
 
 A batch goes to the serving loop before its commit, so a prediction does not wait for the disk;
 the acknowledgement goes to the broker after it, so nothing acknowledged can be lost.
+
+While the disk refuses, what has come is held, already predicted, and its commit is tried again: each
+sample is predicted once however long that takes. The broker sends no more than may be unacknowledged,
+so memory stays bounded; the rest waits at the broker.
 """
 
 from __future__ import annotations
@@ -9,15 +13,14 @@ from __future__ import annotations
 import collections
 import threading
 import time
-import zlib
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from edged.domain.forecast import Forecast
+from edged.domain.group import Group, Held
 from edged.domain.intake import Intake, IntakeRules
-from edged.domain.redelivery import Redelivery
+from edged.domain.redelivery import Redelivery, checksum
 from edged.domain.sample import Batch, LabelUpdate, Reading, Rejected
 from edged.errors import RejectedSampleError, StorageError
 from edged.logs import get_logger
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
 
     from edged.clock import Clock
     from edged.config import StorageConfig
+    from edged.domain.redelivery import Packet
     from edged.domain.sample import LabelReading
     from edged.domain.schema import Schema
 
@@ -38,7 +42,8 @@ IDLE_SECONDS = 0.5
 EVICT_SECONDS = 5.0
 INBOX_FACTOR = 5  # times what can be unacknowledged: more is at QoS 0, which nothing else holds back
 NOTICES = 20  # of one batch, at most
-PAUSE_AFTER_FAILURE = 1.0
+FIRST_RETRY, LONGEST_RETRY = 0.2, 5.0  # seconds until a failed commit is tried again
+HELD_BYTES = 16 * 1024**2  # payloads of the messages that are held while commits fail
 
 
 class Delivery(Protocol):
@@ -48,6 +53,7 @@ class Delivery(Protocol):
     payload: bytes
     mid: int
     dup: bool
+    epoch: int
     received: float
 
 
@@ -76,18 +82,6 @@ class SampleStore(Protocol):
         """Keep the store within its bounds."""
 
 
-@dataclass
-class _Group:
-    """What one group commit collects."""
-
-    readings: list[Reading] = field(default_factory=list)
-    received: list[float] = field(default_factory=list)
-    packets: list[tuple[int, int] | None] = field(default_factory=list)
-    labels: list[LabelReading] = field(default_factory=list)
-    label_packets: list[tuple[int, int]] = field(default_factory=list)
-    rejected: list[Rejected] = field(default_factory=list)
-
-
 class Ingest:
     """The ingest thread and the inbox that the network thread fills."""
 
@@ -109,6 +103,7 @@ class Ingest:
         on_committed: Callable[[int], None],
         on_rejected: Callable[[Rejected], None],
         beat: Callable[[], object],
+        on_problem: Callable[[], object] = lambda: None,
         forecast: tuple[tuple[int, ...], int] | None = None,
         intake: Intake | None = None,
         notice: Callable[[str, dict[str, Any]], None] = lambda *_: None,
@@ -127,6 +122,7 @@ class Ingest:
         self._on_committed = on_committed
         self._on_rejected = on_rejected
         self._beat = beat
+        self._on_problem = on_problem
         self._forecast = Forecast(*forecast) if forecast is not None else None
         self.intake = intake or Intake(IntakeRules(), schema.width)
         self._notice = notice
@@ -135,8 +131,14 @@ class Ingest:
         self._redelivery = Redelivery(store.recent_packets(window), window)
         self._next_offset = store.next_offset()
         self._inbox: collections.deque[Delivery] = collections.deque()
+        self._held = Held(unacknowledged + config.commit_rows, HELD_BYTES, config.commit_rows)
         self._wake = threading.Event()
         self._stopping = False
+        self._given_up = 0
+        self.retry_at = 0.0
+        self._retry_in = FIRST_RETRY
+        self._failing_since = 0.0
+        self._overflowed = False
         self._evicted = 0.0
         self._thread = threading.Thread(target=self._loop, name="ingest", daemon=True)
         self.received = 0
@@ -145,7 +147,6 @@ class Ingest:
         self.failed_commits = 0
         self.problem: str | None = None
         self.lag: float | None = None
-        self.paused = False
 
     # ---- the network thread's side ---------------------------------------------------------
 
@@ -163,8 +164,8 @@ class Ingest:
 
     @property
     def waiting(self) -> int:
-        """Deliveries not yet looked at."""
-        return len(self._inbox)
+        """Deliveries that are not yet acknowledged."""
+        return len(self._inbox) + len(self._held)
 
     # ---- the ingest thread -----------------------------------------------------------------
 
@@ -173,36 +174,35 @@ class Ingest:
         self._thread.start()
 
     def stop(self, timeout: float = 5.0) -> None:
-        """Commit what is here, then end."""
+        """Commit what is here, then end; what cannot be committed is left to the broker."""
         self._stopping = True
         self._wake.set()
         self._thread.join(timeout)
 
     def _loop(self) -> None:
         while not (self._stopping and not self._inbox):
-            if not self._wake.wait(IDLE_SECONDS):
-                self._rest()
-                continue
-            self._wait_for_company()
-            deliveries = self._take()
-            try:
-                if deliveries:
-                    self.work(deliveries)
-            except StorageError as problem:
-                self._commit_failed(problem)
-            except Exception:
-                log.exception("ingest_failed", messages=len(deliveries))
-                self._redeliver()
-                self._idle()
+            self._turn(woken=self._wake.wait(self._patience()))
             self._beat()
+        self._turn(woken=True)
 
-    def _rest(self) -> None:
-        """Nothing comes: what is too old goes all the same."""
+    def _turn(self, *, woken: bool) -> None:
+        deliveries: list[Delivery] = []
         try:
+            if woken:
+                self._wait_for_company()
+                deliveries = self._take()
+                self.take_in(deliveries)
+            if self._stopping or time.monotonic() >= self.retry_at:
+                self.settle()
             self._evict()
-        except StorageError as problem:
-            log.error("eviction_failed", problem=problem.line())
-        self._beat()
+        except Exception:
+            log.exception("ingest_failed", messages=self.waiting + len(deliveries))
+            self._start_over(deliveries)
+
+    def _patience(self) -> float:
+        if self._held.first is None:
+            return IDLE_SECONDS
+        return min(IDLE_SECONDS, max(0.0, self.retry_at - time.monotonic()))
 
     def _wait_for_company(self) -> None:
         """Let a commit gather more messages while they keep coming, up to `commit_delay`."""
@@ -223,35 +223,54 @@ class Ingest:
         return deliveries
 
     def work(self, deliveries: Sequence[Delivery]) -> None:
-        """Decode, hand over for prediction, commit, acknowledge.
+        """Decode, hand over for prediction, commit, acknowledge; what cannot be committed is held."""
+        self.take_in(deliveries)
+        self.settle()
 
-        Raises
-        ------
-        StorageError
-            When the commit failed: nothing was acknowledged, the broker will deliver again.
-        """
-        group = self._decode_all(deliveries)
-        batch, received = self._assemble(group)
+    def take_in(self, deliveries: Sequence[Delivery]) -> None:
+        """Decode and hand over for prediction; held until `settle` has made it durable."""
         self.received += len(deliveries)
-        if batch is not None:
-            self._on_batch(batch, received)
-        updates = self._forecast.update(batch) if self._forecast is not None and batch is not None else []
-        try:
-            self._store.commit(batch, updates, group.rejected)
-        except StorageError:
+        group, received = self._decode_all(deliveries)
+        if not group.deliveries:
+            return
+        if group.batch is not None:
+            self._on_batch(group.batch, received)
             if self._forecast is not None:
-                self._forecast.take_back()
-            raise
-        # Known from now on, even if the commit of labels fails and all of them come again.
-        self._redelivery.stored([*group.packets, *(r.packet for r in group.rejected)])
-        updates += self._join_labels(group)
+                group.updates = self._forecast.update(group.batch)
+        self._held.add(group)
+
+    def settle(self) -> None:
+        """Commit what is held, oldest first, and acknowledge it; on a failure it stays held."""
+        while (group := self._held.first) is not None:
+            try:
+                self._store_group(group)
+            except StorageError as problem:
+                self._commit_failed(problem)
+                return
+            self._hold_back(len(group.deliveries))
+            self._acknowledge(group.deliveries)
+            self._held.done()
+            self._after_commit(group)
+            self._beat()
+        if self.problem is not None:
+            self._recovered()
+
+    def _store_group(self, group: Group) -> None:
+        batch = group.batch
+        if not group.stored:
+            if not (group.tried and batch is not None and self._is_stored(batch)):
+                group.tried = True
+                self._store.commit(batch, group.updates, group.rejected)
+            # Known from now on, even if the commit of labels fails and all of them come again.
+            packets = batch.packets if batch is not None else []
+            self._redelivery.stored([*packets, *(r.packet for r in group.rejected)])
+            group.stored = True
+        group.updates += self._join_labels(group)
         self._redelivery.stored(group.label_packets)
-        self._hold_back(len(deliveries))
-        self._acknowledge(deliveries)
-        self.problem = None
-        if batch is not None:
-            self.lag = round(max(0.0, float(batch.ingested[-1] - batch.ts[-1])), 3)
-        self._after_commit(batch, updates, group.rejected)
+
+    def _is_stored(self, batch: Batch) -> bool:
+        """After an error never assume: the commit may have come through all the same."""
+        return self._store.next_offset() > int(batch.offsets[-1])
 
     def _hold_back(self, messages: int) -> None:
         """Acknowledge no faster than is allowed: the broker keeps what comes meanwhile."""
@@ -260,18 +279,19 @@ class Ingest:
             time.sleep(min(left, IDLE_SECONDS))
             self._beat()
 
-    def _after_commit(
-        self, batch: Batch | None, updates: list[LabelUpdate], rejected: Sequence[Rejected]
-    ) -> None:
-        if updates:
-            self._on_labels(updates)
-        for item in rejected:
+    def _after_commit(self, group: Group) -> None:
+        batch = group.batch
+        labelled = 0
+        if batch is not None:
+            self.lag = round(max(0.0, float(batch.ingested[-1] - batch.ts[-1])), 3)
+            labelled = sum(label is not None for label in batch.labels)
+        if group.updates:
+            self._on_labels(group.updates)
+        for item in group.rejected:
             self._on_rejected(item)
-        labelled = sum(label is not None for label in batch.labels) if batch is not None else 0
-        self._on_committed(labelled + len(updates))
+        self._on_committed(labelled + len(group.updates))
         if batch is not None:
             self._tell_stillness(batch)
-        self._evict()
 
     def _tell_stillness(self, batch: Batch) -> None:
         """Sensors that have stopped or moved again: one event for each, up to a limit."""
@@ -284,85 +304,124 @@ class Ingest:
             )
 
     def _evict(self) -> None:
+        """What is too old goes even when nothing comes. A disk that refuses is told of by the next commit."""
         now = self._clock.monotonic()
-        if now - self._evicted >= EVICT_SECONDS:
-            self._evicted = now
+        if now - self._evicted < EVICT_SECONDS:
+            return
+        self._evicted = now
+        try:
             self._store.evict(self._clock.now())
+        except StorageError as problem:
+            log.warning("eviction_failed", problem=problem.line())
+
+    # ---- while commits fail ----------------------------------------------------------------
 
     def _commit_failed(self, problem: StorageError) -> None:
+        now, line = time.monotonic(), problem.line()
         self.failed_commits += 1
-        self.problem = problem.line()
-        log.error("commit_failed", problem=problem.line())
-        self._inbox.clear()
-        self._redeliver()
-        self._idle()
+        if self.problem is None:
+            self._failing_since, self._retry_in = now, FIRST_RETRY
+        else:
+            self._retry_in = min(LONGEST_RETRY, 2 * self._retry_in)
+        self.retry_at = now + self._retry_in
+        if self.problem != line:
+            self.problem = line
+            log.error("commit_failed", problem=line, remedy="tried again; nothing is acknowledged meanwhile")
+            self._on_problem()
 
-    def _idle(self) -> None:
-        time.sleep(PAUSE_AFTER_FAILURE)
+    def _recovered(self) -> None:
+        self.problem = None
+        seconds = round(time.monotonic() - self._failing_since, 1)
+        log.info("commits_go_on", after_s=seconds, overflowed=self._overflowed)
+        if self._overflowed:
+            self._overflowed = False
+            self._redeliver()
+        self._on_problem()
+
+    def _start_over(self, deliveries: Sequence[Delivery]) -> None:
+        """After an error that nobody foresaw: have everything that is here delivered again.
+
+        What still comes over the old connection is left out, so that it does not overtake.
+        """
+        newest = deliveries[-1].epoch if deliveries else 0
+        self._given_up = max(self._given_up, self._held.newest_epoch, newest)
+        self._held.clear()
+        self._redeliver()
+        self.retry_at = time.monotonic() + LONGEST_RETRY
+
+    def _leave_out(self, delivery: Delivery, beside: int) -> bool:
+        """Whether a delivery, and all that follow it, is left to a later one: no more can be held.
+
+        Only brokers that send more than we asked for get us there (MQTT 3.1.1 knows no limit), and
+        senders of QoS 0, whose messages are lost then.
+        """
+        if delivery.epoch <= self._given_up:
+            return True
+        if self._held.has_room(delivery, beside):
+            return False
+        self._given_up = delivery.epoch
+        self._overflowed = True
+        return True
 
     # ---- from messages to a batch ----------------------------------------------------------
 
-    def _decode_all(self, deliveries: Sequence[Delivery]) -> _Group:
-        group, here = _Group(), set[tuple[int, int]]()
-        monotonic = self._clock.monotonic()
+    def _decode_all(self, deliveries: Sequence[Delivery]) -> tuple[Group, NDArray[np.float64]]:
+        group = Group()
+        readings: list[Reading] = []
+        received: list[float] = []
+        packets: list[Packet | None] = []
         for delivery in deliveries:
-            checksum = zlib.crc32(delivery.payload, zlib.crc32(delivery.topic.encode()))
-            packet = (delivery.mid, checksum)
-            if delivery.dup and (packet in here or self._redelivery.seen(delivery.mid, checksum)):
+            packet = (delivery.mid, checksum(delivery.topic, delivery.payload))
+            if delivery.dup and self._known(delivery, packet, group):
                 self.redelivered += 1
                 continue
-            here.add(packet)
-            try:
-                if self._decode_label is not None and self._is_label(delivery.topic):
-                    group.labels.append(self._decode_label(delivery.topic, delivery.payload))
-                    group.label_packets.append(packet)
-                    continue
-                reading = self._decode(delivery.topic, delivery.payload)
-                if not self.intake.admit(reading.key, monotonic):
-                    self._notice("sensor_flooding", {"key": reading.key})
-                    continue
-                group.readings.append(reading)
-            except Exception as problem:  # whatever a message does to a decoder, the stream goes on
-                if not isinstance(problem, RejectedSampleError):
-                    log.exception("decoder_failed", topic=delivery.topic)
-                    problem = RejectedSampleError("internal", f"the decoder failed: {problem!r}"[:200])
-                group.rejected.append(self._reject(delivery, packet, problem))
+            if self._leave_out(delivery, len(group.deliveries)):
                 continue
-            group.received.append(delivery.received)
-            group.packets.append(packet)
-        return group
+            group.deliveries.append(delivery)
+            self._held.note(packet, delivery)
+            reading = self._read(delivery, packet, group)
+            if reading is not None:
+                readings.append(reading)
+                received.append(delivery.received)
+                packets.append(packet)
+        if readings:
+            now = self._clock.now()
+            ts = self.intake.event_times([reading.ts for reading in readings], now)
+            group.batch = Batch.of(readings, packets, first=self._next_offset, now=now, ts=ts)
+            self._next_offset += len(readings)
+        return group, np.asarray(received, np.float64)
 
-    def _reject(self, delivery: Delivery, packet: tuple[int, int], problem: RejectedSampleError) -> Rejected:
+    def _known(self, delivery: Delivery, packet: Packet, group: Group) -> bool:
+        """Whether a redelivery is here already or even stored; it is then acknowledged, not read."""
+        if self._redelivery.seen(packet):
+            group.deliveries.append(delivery)
+            return True
+        return self._held.renew(packet, delivery.epoch)
+
+    def _read(self, delivery: Delivery, packet: Packet, group: Group) -> Reading | None:
+        """The sample in a message; labels and bad messages go to the group."""
+        try:
+            if self._decode_label is None or not self._is_label(delivery.topic):
+                reading = self._decode(delivery.topic, delivery.payload)
+                if self.intake.admit(reading.key, self._clock.monotonic()):
+                    return reading
+                self._notice("sensor_flooding", {"key": reading.key})
+                return None
+            group.labels.append(self._decode_label(delivery.topic, delivery.payload))
+            group.label_packets.append(packet)
+        except Exception as problem:  # whatever a message does to a decoder, the stream goes on
+            if not isinstance(problem, RejectedSampleError):
+                log.exception("decoder_failed", topic=delivery.topic)
+                problem = RejectedSampleError("internal", f"the decoder failed: {problem!r}"[:200])
+            group.rejected.append(self._reject(delivery, packet, problem))
+        return None
+
+    def _reject(self, delivery: Delivery, packet: Packet, problem: RejectedSampleError) -> Rejected:
         return Rejected(
-            self._clock.now(),
-            delivery.topic,
-            problem.reason,
-            delivery.payload,
-            problem.what,
-            packet,
+            self._clock.now(), delivery.topic, problem.reason, delivery.payload, problem.what, packet
         )
 
-    def _assemble(self, group: _Group) -> tuple[Batch | None, NDArray[np.float64]]:
-        received = np.asarray(group.received, np.float64)
-        count = len(group.readings)
-        if count == 0:
-            return None, received
-        now = self._clock.now()
-        offsets = np.arange(self._next_offset, self._next_offset + count, dtype=np.int64)
-        self._next_offset += count
-        batch = Batch(
-            offsets,
-            [r.key for r in group.readings],
-            self.intake.event_times([r.ts for r in group.readings], now),
-            np.full(count, now, np.float64),
-            np.array([r.values for r in group.readings], np.float32),
-            [r.label for r in group.readings],
-            [r.id for r in group.readings],
-            group.packets,
-        )
-        return batch, received
-
-    def _join_labels(self, group: _Group) -> list[LabelUpdate]:
+    def _join_labels(self, group: Group) -> list[LabelUpdate]:
         """Labels that came by themselves: join, commit, and quarantine those without a sample."""
         if not group.labels:
             return []

@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from edged.domain.triggers import TriggerRules, Triggers
-from edged.errors import ConfigError, NoDataError, TrainingError, UnavailableError
+from edged.errors import ConfigError, EdgedError, NoDataError, StorageError, TrainingError, UnavailableError
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
@@ -289,7 +289,11 @@ class Learner:
         self, trigger: str, options: Message, on_progress: Callable[[Message], None] | None = None
     ) -> Message | None:
         """One run now. A failure is recorded and reported, and holds back the next one for a while."""
-        run = self._begin(trigger, self._clock.now(), options)
+        try:
+            run = self._begin(trigger, self._clock.now(), options)
+        except StorageError as problem:
+            self._failed(None, problem)
+            return None
         self._notify("training_started", {"run": run, "trigger": trigger, "new": self.new()})
         self.progress = {"run": run, "step": 0}
         self._on_progress = on_progress
@@ -300,10 +304,10 @@ class Learner:
             self.consumed = problem.consumed
             self._close(run, "no_data", {"error": problem.line()})
         except (TrainingError, UnavailableError, ConfigError) as problem:
-            self.failures += 1
-            self.triggers.hold(self._clock.monotonic(), self.failures)
-            log.warning("training_failed", run=run, problem=problem.line(), failures=self.failures)
-            self._close(run, "failed", {"error": problem.line()})
+            self._failed(run, problem)
+        except OSError as problem:
+            what = f"the trainer could not be started: {problem.strerror or problem}"
+            self._failed(run, TrainingError(what, where="trainer"))
         else:
             self.failures = 0
             self.trainings += 1
@@ -320,8 +324,20 @@ class Learner:
         """Begin no run by itself before so many times the usual new labels have come; how many that is."""
         return self.triggers.rest(times)
 
+    def _failed(self, run: int | None, problem: EdgedError) -> None:
+        """Count it and hold the next run back; `run` is None when not even its begin could be noted."""
+        self.failures += 1
+        self.triggers.hold(self._clock.monotonic(), self.failures)
+        log.warning("training_failed", run=run, problem=problem.line(), failures=self.failures)
+        if run is not None:
+            self._close(run, "failed", {"error": problem.line()})
+
     def _close(self, run: int, outcome: str, result: Message) -> None:
-        self._end(run, self._clock.now(), outcome, result)
+        try:
+            self._end(run, self._clock.now(), outcome, result)
+        except StorageError as problem:
+            # What the run has brought counts all the same; at the next start it is noted as interrupted.
+            log.warning("run_not_recorded", run=run, problem=problem.line())
         self._notify("training_finished", {"run": run, "outcome": outcome, **result})
 
     def _on_message(self, message: Message) -> None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from edged.domain.protocols import Model
     from edged.domain.sample import Window
     from edged.domain.schema import Schema
+    from edged.storage.model_records import Status
     from edged.storage.registry import ModelRecord, Registry
 
 log = get_logger("edged.promote")
@@ -106,11 +107,12 @@ class Promoter:
             return served
         return self.install_base(base_model)
 
-    def _clear_candidates(self) -> None:
-        """What an earlier process left before the gate: the next run makes a newer one."""
+    def _clear_candidates(self, but: Path | None = None) -> None:
+        """What earlier runs left before the gate, on a full disk or at a crash: there is a newer one."""
         if self._staging.is_dir():
             for left in self._staging.iterdir():
-                remove(left)
+                if left != but:
+                    remove(left)
 
     def install_base(self, base_model: Path) -> Served:
         """Make the bundle's own model the champion, under a new version."""
@@ -150,6 +152,7 @@ class Promoter:
         the registry but not yet champion. `first` skips the comparison, not the verification.
         """
         folder = Path(result["candidate"])
+        self._clear_candidates(but=folder)
         try:
             model, seconds = self._verify(folder)
         except (EdgedError, OSError) as problem:
@@ -302,10 +305,19 @@ class Promoter:
         StorageError
             When the pointer could not be published; the old champion stays.
         """
-        self._registry.set_champion(served.version, reason, self._clock.now())
-        if self._registry.champion() != served.version:
-            raise StorageError("the champion pointer did not move", where="models/champion")
+        self._enthrone(served.version, reason)
         self.promotions += 1
+
+    def _enthrone(self, version: int, reason: str, outgoing: Status | None = None) -> None:
+        """Move the pointer; what counts is where it stands afterwards, whatever error there was."""
+        try:
+            self._registry.set_champion(version, reason, self._clock.now(), outgoing=outgoing)
+        except StorageError as problem:
+            if self._registry.champion() != version:
+                raise
+            log.warning("champion_not_synced", version=version, problem=problem.line())
+        if self._registry.champion() != version:
+            raise StorageError("the champion pointer did not move", where="models/champion")
 
     def confirm(self, version: int) -> None:
         """Probation passed."""
@@ -328,7 +340,7 @@ class Promoter:
             except EdgedError as problem:
                 log.error("model_unusable", version=version, problem=problem.line())
                 continue
-            self._registry.set_champion(version, reason, self._clock.now(), outgoing="rolled_back")
+            self._enthrone(version, reason, "rolled_back")
             self.rollbacks += 1
             return served
         raise RefusedError(

@@ -71,7 +71,12 @@ class Succession:
         """Bring the candidate of a training run before the gate; the new champion, if it became one."""
         with self._lock:
             champion = self._serving.champion
-            verdict, served = self._promotion.consider(result, champion)
+            try:
+                verdict, served = self._promotion.consider(result, champion)
+            except StorageError as problem:  # there will be a newer candidate; this one was no worse for it
+                told = {"run": result["run"], "accepted": False, "reasons": [problem.line()]}
+                self._notify("candidate_rejected", told)
+                return None
             told = {"run": result["run"], **verdict.as_dict()}
             if served is None:
                 self._notify("candidate_rejected", told)

@@ -148,6 +148,8 @@ def _first_line(path: Path) -> str:
     return lines[0] if lines else ""
 
 
+TAKEN_OVER = "Session taken over"
+
 _REFUSALS = {
     "Bad user name or password": "check mqtt.username and the first line of mqtt.password_file",
     "Not authorized": "check mqtt.username, mqtt.password_file and the broker's access rules",
@@ -155,7 +157,7 @@ _REFUSALS = {
     "Banned": "the broker has banned this client",
     "Server unavailable": "the broker is up but not ready; trying again",
     "Server busy": "trying again",
-    "Session taken over": "another client uses the same mqtt.client_id: give each device its own device.id",
+    TAKEN_OVER: "another client uses the same mqtt.client_id: give each device its own device.id",
     "Unspecified error": "the connection broke; when that repeats, see whether two use one mqtt.client_id",
     "Keep alive timeout": "the broker or the network hangs; see mqtt.keepalive",
     "Packet too large": "raise the broker's packet limit or lower report.chunk",

@@ -9,6 +9,7 @@ Protocol = Literal["5", "3.1.1"]
 
 FIRST = 0.2
 SETTLED = 10.0
+TWIN_FIRST, TWIN_LONGEST = 15.0, 300.0
 SILENT_CLOSES = 2
 PATIENCE = 2.0
 LONGEST_PATIENCE = 30.0
@@ -18,21 +19,35 @@ class Backoff:
     """Exponential backoff with full jitter (Brooker, AWS Architecture Blog, 2015).
 
     A connection has to last `SETTLED` seconds to be forgiven: a broker that takes us and throws us
-    out at once, or a disk that refuses every commit, must not make us spin.
+    out at once must not make us spin. Where another client uses our name, each of the two throws the
+    other out: then the pauses are long, between half of 15, 30, 60 ... 300 seconds and the whole.
     """
 
     def __init__(self, longest: float, rng: random.Random | None = None) -> None:
         self._longest = longest
         self._rng = rng or random.Random()
         self._attempt = 0
+        self._twins = 0
+        self._taken_over = False
+
+    def taken_over(self) -> None:
+        """Another client has come with our name; call it before `ended`."""
+        self._taken_over = True
+        self._twins += 1
 
     def ended(self, lasted: float) -> None:
         """A connection ended after `lasted` seconds, 0 when none came about."""
         if lasted >= SETTLED:
             self._attempt = 0
+        if lasted >= TWIN_LONGEST:
+            self._twins = int(self._taken_over)
 
     def delay(self) -> float:
         """Seconds to wait before the next attempt."""
+        if self._taken_over:
+            self._taken_over = False
+            bound = min(TWIN_LONGEST, TWIN_FIRST * 2.0 ** min(self._twins - 1, 32))
+            return self._rng.uniform(bound / 2, bound)
         bound = min(self._longest, FIRST * 2.0 ** min(self._attempt, 32))
         self._attempt += 1
         return self._rng.uniform(0.0, bound)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from edged.errors import EdgedError
 from edged.logs import get_logger
 from edged.mqtt import connection
+from edged.mqtt.condition import Condition
 from edged.mqtt.delivery import Delivery, Message, MessageProperties
 from edged.mqtt.publisher import Limits, Publisher
 from edged.mqtt.reconnect import Backoff, ProtocolChoice
@@ -86,7 +87,7 @@ class Session:
         self._dropping = False
         self._closing = threading.Event()
         self._deadline = 0.0
-        self._last_problem: tuple[str, str] | None = None
+        self._condition = Condition(config.host, config.port, client_id)
         self._protocol = self._choice.protocol
         self._client = self._make_client()
         self._waker = Waker()
@@ -180,6 +181,11 @@ class Session:
         return self._online.is_set()
 
     @property
+    def problem(self) -> str | None:
+        """What is wrong with the connection, in one line; None when all is well."""
+        return self._condition.problem
+
+    @property
     def pending(self) -> int:
         """QoS 1 messages that the broker has not acknowledged."""
         return self._publisher.pending
@@ -207,9 +213,9 @@ class Session:
             try:
                 self._connection()
             except OSError as problem:
-                self._complain("mqtt_unreachable", *connection.failure(problem, self._config))
+                self._condition.complain("mqtt_unreachable", *connection.failure(problem, self._config))
             except EdgedError as problem:
-                self._complain("mqtt_failed", problem.line(), "")
+                self._condition.complain("mqtt_failed", problem.line(), "")
             except Exception:
                 log.exception("mqtt_failed", remedy="reconnecting")
             self._after(began)
@@ -219,6 +225,7 @@ class Session:
         """Bring everything into the state between two connections."""
         was_online = self._online.is_set()
         self._online.clear()
+        self._condition.ended()
         self._subscriptions.confirmed.clear()
         self._dropping = False
         self._acks.clear()
@@ -242,7 +249,9 @@ class Session:
         if wire is not None:
             self._serve(wire)
         if not self._answered and not self._closing.is_set():
-            self._complain("mqtt_refused", "no answer to our CONNECT", "is this an MQTT port? with TLS?")
+            self._condition.complain(
+                "mqtt_refused", "no answer to our CONNECT", "is this an MQTT port? with TLS?"
+            )
             self._choice.closed_silently()
 
     def _serve(self, wire: Wire) -> None:
@@ -274,11 +283,6 @@ class Session:
         )
         selector.select(0.0 if at_once else TICK)
         self._waker.clear()
-
-    def _work_waits(self, wire: Wire) -> bool:
-        """What no selector tells: bytes inside TLS, messages that have just found room."""
-        sendable = self._online.is_set() and wire.room and self._publisher.outgoing.fast > 0
-        return sendable or wire.holds_decrypted
 
     def _receive(self, wire: Wire) -> None:
         received = time.monotonic()
@@ -364,12 +368,12 @@ class Session:
             self._refused(str(reason))
             return
         if self._choice.accepted() and self._protocol != self._config.protocol:
-            self._complain("mqtt_fallback", "the broker does not speak MQTT 5", "3.1.1 is used from now on")
+            log.warning("mqtt_fallback", reason="the broker does not speak MQTT 5, 3.1.1 is used from now on")
         self._epoch += 1
         self._dropping = False
         self._publisher.limits = Limits.of(limits)
         self._subscriptions.session_present(present=flags.session_present)
-        self._last_problem = None
+        self._condition.connected()
         where = {"host": self._config.host, "port": self._config.port, "protocol": self._protocol}
         log.info("mqtt_connected", **where, session_present=flags.session_present)
         self._online.set()
@@ -377,19 +381,14 @@ class Session:
     def _refused(self, reason: str) -> None:
         if reason == "Unsupported protocol version" and self._choice.refused():
             return
-        self._complain("mqtt_refused", reason, connection.refusal_remedy(reason))
+        self._condition.complain("mqtt_refused", reason, connection.refusal_remedy(reason))
 
     def _disconnected(self, reason: str) -> None:
-        if self._online.is_set() and not self._dropping and not self._closing.is_set():
-            self._complain("mqtt_lost", reason, connection.refusal_remedy(reason))
+        unwanted = self._online.is_set() and not self._dropping and not self._closing.is_set()
+        if unwanted and self._condition.disconnected(reason):
+            self._backoff.taken_over()
 
     def _subscribed(self, mid: int, reasons: Any) -> None:
         for pattern, reason in self._subscriptions.answered(mid, reasons):
             remedy = "check the broker's access rules"
             log.error("mqtt_subscription_refused", filter=pattern, reason=reason, remedy=remedy)
-
-    def _complain(self, event: str, reason: str, remedy: str) -> None:
-        """Log a problem once, not at every attempt, until it changes or is over."""
-        level = log.debug if self._last_problem == (event, reason) else log.warning
-        self._last_problem = (event, reason)
-        level(event, reason=reason, remedy=remedy, host=self._config.host, port=self._config.port)

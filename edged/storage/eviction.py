@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterable
 
+    from edged.clock import Ages
     from edged.storage.sample_tables import Tally
 
 _ROUNDS = 4
@@ -39,13 +40,18 @@ class Eviction:
         Cap of database and write-ahead log together.
     max_age
         Seconds after which a sample or a refused message goes; None for never.
+    ages
+        How old a stamp is on a device whose clock may be set; the difference of the stamps when absent.
     spare_replay
         Whether the replay memory outlives `max_age`: it is bounded.
     """
 
-    def __init__(self, max_bytes: int, max_age: float | None, *, spare_replay: bool = True) -> None:
+    def __init__(
+        self, max_bytes: int, max_age: float | None, ages: Ages | None = None, *, spare_replay: bool = True
+    ) -> None:
         self.limit_pages = (max_bytes - wal_budget(max_bytes)) // PAGE_SIZE
         self._max_age = max_age
+        self._ages = ages
         self._spare_replay = spare_replay
         self._start = 0  # below it there are only protected rows
 
@@ -72,26 +78,38 @@ class Eviction:
             return True
         if self._max_age is None:
             return False
-        before = now - self._max_age
-        return bool(self._aged(db, 1, before)) or quarantine.any_before(db, before)
+        return bool(self._aged(db, 1, now)) or quarantine.any_before(db, self._before(self._max_age, now))
 
     def expire(self, db: sqlite3.Connection, tally: Tally, now: float, rows: int) -> int:
         """Evict at most `rows` samples that are older than the allowed age."""
         if self._max_age is None:
             return 0
-        before = now - self._max_age
-        quarantine.drop_before(db, before)
-        old = self._aged(db, rows, before)
+        quarantine.drop_before(db, self._before(self._max_age, now))
+        old = self._aged(db, rows, now)
         gone = self._delete(db, tally, old, protected=self._spare_replay)
         if old and not self._spare_replay:
             db.execute("DELETE FROM replay WHERE offset <= ?", (old[-1],))
         return gone
 
-    def _aged(self, db: sqlite3.Connection, rows: int, before: float) -> list[int]:
-        """Offsets of at most `rows` samples that came before a moment."""
-        if self._spare_replay:
-            return self._oldest(db, rows, before)
-        return _older_than(db.execute(_ANY, (0, rows)), before)
+    def _before(self, age: float, now: float) -> float:
+        """A moment before which every stamp is older than `age`."""
+        return now - age if self._ages is None else self._ages.before(age, now)
+
+    def _aged(self, db: sqlite3.Connection, rows: int, now: float) -> list[int]:
+        """Offsets of at most `rows` samples beyond the allowed age."""
+        rest = (self._start, rows) if self._spare_replay else (0, rows)
+        found = db.execute(_UNPROTECTED if self._spare_replay else _ANY, rest)
+        old = []
+        for offset, ingested in found:
+            # Rows lie in the order of arrival: behind the first young one there are no old ones.
+            if self._max_age is None or self._age(ingested, now) <= self._max_age:
+                break
+            old.append(offset)
+        found.close()
+        return old
+
+    def _age(self, stamp: float, now: float) -> float:
+        return now - stamp if self._ages is None else self._ages.age(stamp, now)
 
     def _evict(self, db: sqlite3.Connection, tally: Tally, rows: int) -> int:
         gone = self._delete(db, tally, self._oldest(db, rows), protected=True)
@@ -104,11 +122,8 @@ class Eviction:
         db.execute("DELETE FROM replay WHERE offset <= ?", (last[-1] if last else -1,))
         return gone
 
-    def _oldest(self, db: sqlite3.Connection, rows: int, before: float | None = None) -> list[int]:
-        found = db.execute(_UNPROTECTED, (self._start, rows))
-        if before is None:
-            return [offset for offset, _ in found]
-        return _older_than(found, before)
+    def _oldest(self, db: sqlite3.Connection, rows: int) -> list[int]:
+        return [offset for offset, _ in db.execute(_UNPROTECTED, (self._start, rows))]
 
     def _delete(self, db: sqlite3.Connection, tally: Tally, offsets: list[int], *, protected: bool) -> int:
         if not offsets:
@@ -123,17 +138,6 @@ class Eviction:
         tally.evicted += gone
         self._start = offsets[-1] + 1 if protected else 0
         return gone
-
-
-def _older_than(found: sqlite3.Cursor, before: float) -> list[int]:
-    old = []
-    for offset, ingested in found:
-        # Rows lie in the order of arrival: behind the first young one there are no old ones.
-        if ingested >= before:
-            break
-        old.append(offset)
-    found.close()
-    return old
 
 
 def row_bytes(width: int, targets: int) -> int:

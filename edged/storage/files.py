@@ -39,6 +39,8 @@ _REMEDIES = {
     errno.EACCES: "give this user write permission",
     errno.EPERM: "give this user write permission",
     errno.EIO: "check the disk: it reports read or write errors",
+    errno.EMFILE: "raise the limit of open files (LimitNOFILE=)",
+    errno.ENFILE: "raise the limit of open files (LimitNOFILE=)",
 }
 
 

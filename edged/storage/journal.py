@@ -115,6 +115,10 @@ class Journal:
         with self._writing():
             return self._count("boot")
 
+    def boots(self) -> int:
+        """Starts of the daemon so far."""
+        return int(self.get_value(_COUNTER + "boot", 0))
+
     def _set(self, name: str, value: Any) -> None:
         self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, json.dumps(value)))
 

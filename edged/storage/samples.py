@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edged.clock import Ages
 from edged.domain.holdout import is_holdout
 from edged.errors import StorageError
 from edged.storage import erasure, eviction, labelling, quarantine
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Self
 
+    from edged.clock import Clock
     from edged.domain.sample import Batch, LabelUpdate, Rejected
     from edged.domain.schema import Schema
     from edged.storage.database import Synchronous
@@ -93,6 +95,7 @@ class SampleLog(JoiningReader):
         secure: bool = False,
         readonly: bool = False,
         synchronous: Synchronous = "FULL",
+        clock: Clock | None = None,
     ) -> SampleLog:
         """Open the log, creating it unless `readonly`.
 
@@ -118,6 +121,8 @@ class SampleLog(JoiningReader):
             For the trainer and `edged status`; only `path` and `schema` matter then.
         synchronous
             FULL, except for logs that need not survive anything.
+        clock
+            With it `max_age` is not fooled by the wall clock being set; see `Ages`.
 
         Raises
         ------
@@ -139,7 +144,9 @@ class SampleLog(JoiningReader):
             path,
             schema,
             holdout=holdout,
-            evicting=Eviction(max_bytes, max_age, spare_replay=not secure),
+            evicting=Eviction(
+                max_bytes, max_age, None if clock is None else Ages(clock), spare_replay=not secure
+            ),
             quarantine_rows=quarantine.rows_allowed(quarantine_rows, max_bytes),
             packets_kept=max(2048, min(PACKET_IDS, max_bytes // 128)),
             wal_bytes=wal_bytes,

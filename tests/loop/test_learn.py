@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import signal
-from contextlib import closing
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from edged.artifacts.build import build
 from edged.artifacts.templates import mlp
-from edged.errors import ConfigError, TrainingError, UnavailableError
+from edged.errors import ConfigError, StorageError, TrainingError, UnavailableError
 from edged.loop.learn import NothingNewError, trigger_rules
+from edged.storage import journal
 from tests.device import wait_until
 from tests.loop.learning import model_bytes
 from tests.loop.trainers import Desk, Ear, Plant, signalled
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from edged.storage.bundles import Bundle
@@ -240,6 +244,65 @@ def test_a_killed_run_counts_as_one_failure_and_success_forgets_it(tmp_path: Pat
         assert learner.step() is not None
         assert (learner.failures, learner.trainings) == (0, 1)
     assert desk.outcomes() == ["failed", "done"]
+
+
+def test_a_run_whose_begin_cannot_be_noted_is_held_back_like_a_failed_one(
+    tmp_path: Path, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = Desk(Plant(tmp_path, bundle))
+    learner = desk.learner
+    with closing(learner.process):
+        for failures in (1, 2):
+            with disk_full(monkeypatch):
+                assert learner.step() is None
+            assert (learner.failures, learner.due(), learner.process.pid) == (failures, None, None)
+            desk.wait(2.0 ** (failures - 1) + 0.1)
+        assert desk.told == []
+        assert learner.step() is not None
+
+
+def test_a_run_whose_end_cannot_be_noted_counts_all_the_same(
+    tmp_path: Path, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = Desk(Plant(tmp_path, bundle))
+    full = disk_full(monkeypatch)
+    with closing(desk.learner.process):
+        result = desk.learner.train("labels", {"steps": 40}, lambda _: full.__enter__())
+        full.__exit__(None, None, None)
+    assert result is not None
+    assert (desk.learner.consumed, desk.told[-1][0]) == (result["consumed"], "training_finished")
+    assert desk.outcomes() == [None]
+
+
+def test_a_trainer_that_cannot_be_started_is_a_failed_run(tmp_path: Path, bundle: Bundle) -> None:
+    desk = Desk(Plant(tmp_path, bundle))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with closing(desk.learner.process):
+        spare = [os.open(os.devnull, os.O_RDONLY)]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, spare[0] + 64), hard))
+        try:
+            with suppress(OSError):
+                while True:
+                    spare.append(os.open(os.devnull, os.O_RDONLY))
+            assert desk.learner.step() is None
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            for descriptor in spare:
+                os.close(descriptor)
+    assert desk.outcomes() == ["failed"]
+    assert "Too many open files" in desk.told[-1][1]["error"]
+
+
+@contextmanager
+def disk_full(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nothing can be committed to any database of this process."""
+
+    def full(_db: object, path: Path) -> None:
+        raise StorageError("the database refused: database or disk is full", where=str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(journal, "transaction", full)
+        yield
 
 
 def test_a_paused_learner_obeys_commands_only(tmp_path: Path, bundle: Bundle) -> None:

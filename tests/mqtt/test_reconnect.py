@@ -2,9 +2,18 @@ from __future__ import annotations
 
 import random
 
+from edged.mqtt.condition import Condition
 from edged.mqtt.delivery import Message
 from edged.mqtt.outgoing import Outgoing
-from edged.mqtt.reconnect import FIRST, LONGEST_PATIENCE, PATIENCE, SETTLED, Backoff, ProtocolChoice
+from edged.mqtt.reconnect import (
+    FIRST,
+    LONGEST_PATIENCE,
+    PATIENCE,
+    SETTLED,
+    TWIN_LONGEST,
+    Backoff,
+    ProtocolChoice,
+)
 
 
 def test_the_first_attempts_come_fast_and_none_later_than_the_longest_pause() -> None:
@@ -99,3 +108,52 @@ def test_what_is_put_back_comes_first_and_in_order() -> None:
     queue.put(Message("t", b"3", qos=1))
     queue.put_back([Message("t", b"1", qos=1), Message("t", b"2", qos=1)])
     assert [message.payload for message in iter(queue.next_sure, None)] == [b"1", b"2", b"3"]
+
+
+def test_where_another_uses_our_name_the_pauses_are_long_until_it_is_gone() -> None:
+    backoff = Backoff(1.0, random.Random(1))
+    pauses = []
+    for _ in range(8):
+        backoff.taken_over()
+        backoff.ended(1.0)
+        pauses.append(backoff.delay())
+    for pause, bound in zip(pauses, (15, 30, 60, 120, 240, 300, 300, 300), strict=True):
+        assert bound / 2 <= pause <= bound
+    backoff.ended(0.0)  # an attempt that only failed waits as usual
+    assert backoff.delay() <= 1.0
+    backoff.ended(TWIN_LONGEST)
+    backoff.taken_over()
+    backoff.ended(1.0)
+    assert backoff.delay() <= 15.0
+
+
+def test_a_client_of_our_name_is_told_of_even_while_we_are_connected_again() -> None:
+    condition = Condition("broker", 1883, "edged-rig")
+    assert condition.problem == "not connected yet"
+    condition.connected()
+    assert condition.disconnected("Session taken over")
+    condition.ended()
+    assert "device.id" in (condition.problem or "")
+    condition.connected()
+    assert "another client calls itself edged-rig" in (condition.problem or "")
+
+
+def test_what_was_wrong_is_not_told_any_more_once_we_are_connected() -> None:
+    condition = Condition("broker", 1883, "edged-rig")
+    condition.complain("mqtt_unreachable", "connection refused", "does a broker listen?")
+    condition.ended()
+    assert condition.problem == "no connection to the broker: connection refused (does a broker listen?)"
+    condition.connected()
+    assert condition.problem is None
+
+
+def test_connections_that_break_at_once_raise_a_suspicion_only_after_some() -> None:
+    condition = Condition("broker", 1883, "edged-rig")
+    told = []
+    for _ in range(4):
+        condition.connected()
+        told.append(condition.problem is not None)
+        assert not condition.disconnected("Unspecified error")
+        condition.ended()
+    assert told == [False, False, False, True]
+    assert "does another client call itself edged-rig?" in (condition.problem or "")

@@ -76,4 +76,6 @@ class Fault:
 
 def faults(count: int) -> list[Fault]:
     """Each of the first `count` operations failing in every way."""
-    return [Fault(at, kind) for at in range(count) for kind in ("ENOSPC", "EIO", "power_cut")]
+    return [
+        Fault(at, kind) for at in range(count) for kind in ("ENOSPC", "EIO", "EROFS", "EMFILE", "power_cut")
+    ]

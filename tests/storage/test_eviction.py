@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
+from edged.clock import VirtualClock
 from edged.domain.sample import LabelUpdate, Rejected
 from edged.storage.database import file_bytes
 from tests.storage.stream import START, batch, open_log
@@ -159,3 +161,22 @@ def test_a_flood_of_refused_messages_stays_within_the_cap(tmp_path: Path) -> Non
         assert log.counters().quarantined == 10_000
         assert 0 < len(log.quarantine(1000)) < 100
         assert log.counters().rows > 1000
+
+
+def test_setting_the_clock_forwards_evicts_nothing(tmp_path: Path) -> None:
+    clock = VirtualClock(START)
+    with open_log(tmp_path, max_age=3600.0, clock=clock) as log:
+        log.commit(batch(1, 500))
+        clock.advance_to(START + 600.0)
+        clock.step(10 * 365 * 86400.0)
+        assert log.evict(clock.now()) == 0
+        later = batch(501, 10)
+        log.commit(replace(later, ingested=np.full(10, clock.now())))
+        assert log.counters().rows == 510
+        clock.advance_to(clock.now() + 3550.0)  # the first 500 are an hour old now, though stamped otherwise
+        while log.evict(clock.now()):
+            pass
+        assert log.counters().rows == 10
+        clock.advance_to(clock.now() + 600.0)
+        log.evict(clock.now())
+        assert log.counters().rows == 0

@@ -1,0 +1,118 @@
+"""Messages between the first look at them and their acknowledgement: one commit's, and all that are held."""
+
+from __future__ import annotations
+
+import collections
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from edged.domain.redelivery import Packet
+    from edged.domain.sample import Batch, LabelReading, LabelUpdate, Rejected
+
+
+@dataclass
+class Group:
+    """Messages that become durable together and are acknowledged afterwards.
+
+    `deliveries` in the order they came; `batch` the samples among them; `labels` those that came by
+    themselves, with `label_packets`; `updates` labels for samples that are known; `rejected` what goes
+    to the quarantine. `tried` tells that its commit has begun; `stored` that all but `labels` is durable.
+    """
+
+    deliveries: list[Any] = field(default_factory=list)
+    batch: Batch | None = None
+    updates: list[LabelUpdate] = field(default_factory=list)
+    labels: list[LabelReading] = field(default_factory=list)
+    label_packets: list[Packet] = field(default_factory=list)
+    rejected: list[Rejected] = field(default_factory=list)
+    tried: bool = False
+    stored: bool = False
+
+    def absorb(self, later: Group) -> None:
+        """Take in a group that came later, so that one commit does for both."""
+        self.deliveries += later.deliveries
+        self.updates += later.updates
+        self.labels += later.labels
+        self.label_packets += later.label_packets
+        self.rejected += later.rejected
+        if self.batch is None:
+            self.batch = later.batch
+        elif later.batch is not None:
+            self.batch = self.batch.followed_by(later.batch)
+
+
+class Held:
+    """The groups that are not yet durable, oldest first, within bounds.
+
+    Parameters
+    ----------
+    messages
+        How many messages may be held.
+    payload_bytes
+        How much their payloads may be together.
+    rows
+        Messages of one group: a later group joins the last one up to there, so that what has gathered
+        in small pieces takes few commits.
+    """
+
+    def __init__(self, messages: int, payload_bytes: int, rows: int) -> None:
+        self._limit = messages
+        self._limit_bytes = payload_bytes
+        self._rows = rows
+        self._groups: collections.deque[Group] = collections.deque()
+        self._places: dict[Packet, Any] = {}
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return sum(len(group.deliveries) for group in self._groups)
+
+    @property
+    def first(self) -> Group | None:
+        """The group to commit next."""
+        return self._groups[0] if self._groups else None
+
+    @property
+    def newest_epoch(self) -> int:
+        """The connection that the newest messages came over; 0 when nothing is held."""
+        return max((d.epoch for group in self._groups for d in group.deliveries), default=0)
+
+    def add(self, group: Group) -> None:
+        """Hold one more group."""
+        last = self._groups[-1] if self._groups else None
+        if last is None or last.tried or len(last.deliveries) >= self._rows:
+            self._groups.append(group)
+        else:
+            last.absorb(group)
+
+    def done(self) -> None:
+        """The first group is durable."""
+        self._groups.popleft()
+        if not self._groups:
+            self.clear()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._groups.clear()
+        self._places.clear()
+        self._bytes = 0
+
+    def has_room(self, delivery: Any, beside: int) -> bool:
+        """Whether a delivery can be held with `beside` others that are about to be."""
+        if not self._groups:
+            return True
+        self._bytes += len(delivery.payload)
+        return len(self) + beside < self._limit and self._bytes <= self._limit_bytes
+
+    def note(self, packet: Packet, delivery: Any) -> None:
+        """Know a delivery again should the broker repeat it. QoS 0 has no packet id and no repetition."""
+        if packet[0]:
+            self._places[packet] = delivery
+
+    def renew(self, packet: Packet, epoch: int) -> bool:
+        """A repetition came over a new connection: the one held is acknowledged there. False without one."""
+        first = self._places.get(packet)
+        if first is None:
+            return False
+        first.epoch = epoch
+        return True

@@ -1,0 +1,126 @@
+"""What is done regularly, whatever happens to the device's clock.
+
+Intervals are counted on the monotonic clock: setting the clock neither delays them nor makes them up for.
+A crontab is about the wall clock by its nature: after a step forwards a run that was missed is made up
+for once, after a step backwards the next one is computed anew.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from edged.logs import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from edged.clock import Clock
+
+log = get_logger("edged.timetable")
+
+LOOK_SECONDS = 1.0  # how often the wall clock is looked at
+STEP_SECONDS = 60.0  # less is a correction of the clock, after which nothing is to be done twice
+
+
+@dataclass
+class _Interval:
+    action: Callable[[], None]
+    seconds: float
+    next: float
+
+    def due(self, clock: Clock) -> bool:
+        """Whether it is time; if so the next time is set."""
+        now = clock.monotonic()
+        if now < self.next:
+            return False
+        # Those that were missed are made up for once; the others keep their beat.
+        self.next += self.seconds * (1 + (now - self.next) // self.seconds)
+        return True
+
+
+@dataclass
+class _Cron:
+    action: Callable[[], None]
+    trigger: Any
+    seen: float
+    next: float
+
+    def due(self, clock: Clock) -> bool:
+        """Whether it is time; if so the next time is set."""
+        now, before = clock.now(), self.seen
+        self.seen = now
+        if now < before - STEP_SECONDS:
+            self.next = _after(self.trigger, now)
+        if now < self.next:
+            return False
+        self.next = _after(self.trigger, now)
+        return True
+
+
+def _after(trigger: Any, now: float) -> float:
+    moment = datetime.fromtimestamp(now, timezone.utc).astimezone(trigger.timezone)
+    found = trigger.get_next_fire_time(moment, moment)
+    return float("inf") if found is None else float(found.timestamp())
+
+
+class Timetable:
+    """Actions at intervals, by crontab, or soon; one after the other on a thread of their own.
+
+    An action that fails is logged and done again when its time comes.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._entries: list[_Interval | _Cron] = []
+        self._wake = threading.Event()
+        self._soon: set[Callable[[], None]] = set()
+        self._lock = threading.Lock()
+        self._ending = False
+        self._thread = threading.Thread(target=self._loop, name="timetable", daemon=True)
+
+    def every(self, seconds: float, action: Callable[[], None]) -> None:
+        """Do it each so many seconds, counted from now."""
+        self._entries.append(_Interval(action, seconds, self._clock.monotonic() + seconds))
+
+    def cron(self, expression: str, action: Callable[[], None]) -> None:
+        """Do it when a crontab line of five fields says so, in the device's time zone."""
+        from apscheduler.triggers.cron import CronTrigger
+
+        trigger, now = CronTrigger.from_crontab(expression), self._clock.now()
+        self._entries.append(_Cron(action, trigger, now, _after(trigger, now)))
+
+    def soon(self, action: Callable[[], None]) -> None:
+        """Do it as soon as the thread is free; asked for twice it is done once. From any thread."""
+        with self._lock:
+            self._soon.add(action)
+        self._wake.set()
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self, timeout: float = 5.0) -> None:
+        """End after the present action."""
+        self._ending = True
+        self._wake.set()
+        self._thread.join(timeout)
+
+    def turn(self) -> None:
+        """Do everything that is due now."""
+        with self._lock:
+            wanted, self._soon = self._soon, set()
+        wanted |= {entry.action for entry in self._entries if entry.due(self._clock)}
+        for action in wanted:
+            try:
+                action()
+            except Exception:
+                log.exception("regular_action_failed", action=getattr(action, "__name__", ""))
+
+    def _loop(self) -> None:
+        while not self._ending:
+            self.turn()
+            self._wake.wait(LOOK_SECONDS)
+            self._wake.clear()

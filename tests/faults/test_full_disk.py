@@ -1,0 +1,197 @@
+"""The daemon while its disk fails: it serves, acknowledges nothing, says why, and recovers by itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+import pytest
+
+from edged import configfile
+from edged.local import status_of
+from edged.storage.registry import Registry
+from tests.device import Listener, running, wait_until
+from tests.faults.rig import Rig
+from tests.faults.tracing import failing, require_strace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from edged.demo.broker import Mosquitto
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+# That commits are tried every 5 s at least is tested beside ingest: this is for machines with much to do.
+PATIENCE = 90.0
+WRITES = "pwrite64,write,pwritev"
+SYNCS = "fsync,fdatasync"
+RENAMES = "rename,renameat,renameat2"
+
+
+def problem(listener: Listener) -> str | None:
+    """What state/buffer has said last."""
+    told: str | None = listener.messages["state/buffer"][-1]["problem"]
+    return told
+
+
+def recovered(rig: Rig, listener: Listener) -> None:
+    """All is stored and the complaint taken back."""
+    rig.all_stored(PATIENCE)
+    listener.wait(lambda: problem(listener) is None, PATIENCE)
+
+
+def test_whatever_the_disk_refuses_to_a_commit_nothing_is_lost(broker: Mosquitto, tmp_path: Path) -> None:
+    require_strace()
+    rig = Rig(tmp_path, broker.port)
+    wal = rig.state / "samples.db-wal"
+    faults = [(WRITES, "ENOSPC"), (SYNCS, "EIO"), (WRITES, "EROFS")]
+    with running(rig.device, broker.port) as listener:
+        assert rig.device.process is not None
+        rig.publish(listener, 20)
+        rig.answered(listener)
+        for calls, error in faults:
+            with failing(rig.device.process.pid, calls, error, wal):
+                before = rig.count()
+                rig.publish(listener, 30)
+                rig.answered(listener)  # serving goes on
+                listener.wait(lambda: "samples.db" in (problem(listener) or ""), PATIENCE)
+                assert rig.count() == before
+            recovered(rig, listener)
+        status = rig.device.cli("status", str(rig.device.path))
+        assert (status["state"], status["samples"]) == ("online", rig.sent)
+        rig.check_predictions(listener)
+
+
+def test_a_wal_that_cannot_be_folded_in_and_files_that_cannot_be_opened(
+    broker: Mosquitto, tmp_path: Path
+) -> None:
+    """Neither keeps a sample from being stored as long as the write-ahead log may grow."""
+    require_strace()
+    rig = Rig(tmp_path, broker.port)
+    with running(rig.device, broker.port) as listener:
+        assert rig.device.process is not None
+        rig.publish(listener, 20)
+        rig.answered(listener)
+        for calls, error, *paths in (
+            (f"{WRITES},{SYNCS}", "EIO", rig.state / "samples.db"),
+            ("openat", "EMFILE"),
+        ):
+            with failing(rig.device.process.pid, str(calls), str(error), *paths):
+                rig.publish(listener, 60)
+                rig.answered(listener)
+            recovered(rig, listener)
+        rig.check_predictions(listener)
+
+
+def test_a_status_that_cannot_be_written_is_noticed_and_taken_back(broker: Mosquitto, tmp_path: Path) -> None:
+    require_strace()
+    rig = Rig(tmp_path, broker.port, report={"every": "0.2s"})
+    config = configfile.load(rig.device.path, {})
+    with running(rig.device, broker.port) as listener:
+        assert rig.device.process is not None
+        with failing(rig.device.process.pid, f"{WRITES},{SYNCS}", "ENOSPC", rig.state / "state.db-wal"):
+            rig.publish(listener, 10)
+            rig.answered(listener)
+            rig.all_stored(PATIENCE)
+            wait_until(lambda: status_of(config)["state"] == "degraded", PATIENCE)
+            assert "has not written its status" in status_of(config)["problem"]
+        wait_until(lambda: status_of(config)["state"] == "online", PATIENCE)
+        assert "problem" not in status_of(config)
+
+
+def trained(listener: Listener) -> str:
+    """Have one run done; how it ended."""
+    before = len(listener.events("training_finished"))
+    listener.request("train", steps=5)
+    listener.wait(lambda: len(listener.events("training_finished")) > before, PATIENCE)
+    outcome: str = listener.events("training_finished")[-1]["outcome"]
+    return outcome
+
+
+def champion(state: Path) -> int:
+    """Whom the registry names."""
+    with Registry.open(state, readonly=True) as registry:
+        return registry.champion() or 0
+
+
+def test_training_and_promotion_on_a_failing_disk_leave_the_champion_serving(
+    broker: Mosquitto, tmp_path: Path
+) -> None:
+    require_strace()
+    gate = {"min_gain": -1.0, "max_regret": 1.0, "min_holdout": 1, "holdout": 0.3, "probation": 0}
+    rig = Rig(tmp_path, broker.port, gate=gate, training={"every": None, "new_labels": 0, "resident": "60s"})
+    state = rig.state
+    sites: list[tuple[str, str, list[Path], str]] = [
+        (SYNCS, "EIO", [state / "checkpoints"], "failed"),
+        (SYNCS, "ENOSPC", [state / "candidates"], "failed"),
+        (RENAMES, "EROFS", [], "failed"),
+        (SYNCS, "EIO", [state / "models"], "done"),
+    ]
+    with running(rig.device, broker.port) as listener:
+        assert rig.device.process is not None
+        pid = rig.device.process.pid
+        rig.publish(listener, 120)
+        rig.answered(listener)
+        rig.all_stored(PATIENCE)
+        for calls, error, paths, outcome in sites:
+            with failing(pid, calls, error, *paths):
+                assert trained(listener) == outcome
+                rig.publish(listener, 5)
+                rig.answered(listener)
+                if outcome == "done":
+                    listener.wait(lambda: listener.events("candidate_rejected"), PATIENCE)
+        assert "failed" in listener.events("candidate_rejected")[-1]["reasons"][0]
+        assert {p["model"] for p in listener.messages["predictions"]} == {1}
+        with failing(pid, SYNCS, "EIO", state / "models", first=2):  # the pointer has moved by then
+            listener.request("train", steps=5)
+            listener.wait(lambda: listener.events("model_promoted"), PATIENCE)
+        rig.publish(listener, 5)
+        rig.answered(listener)
+        assert listener.messages["predictions"][-1]["model"] == champion(state) > 1
+        rig.check_predictions(listener)
+        left = [path.name for path in (state / "candidates").iterdir()]
+        assert len(left) <= 1, "candidates of failed runs do not pile up"
+
+
+@contextmanager
+def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
+    """A file system of its own; needs the right to mount."""
+    path = folder / "disk"
+    path.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "edged-test", str(path)]
+    if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode != 0:
+        pytest.skip("may not mount a file system; the same errors are injected by the other tests")
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+def fill(path: Path) -> None:
+    """Write to a file until nothing more fits."""
+    with suppress(OSError), path.open("wb", buffering=0) as ballast:
+        while ballast.write(bytes(4096)):
+            pass
+
+
+def test_a_disk_that_is_really_full(broker: Mosquitto, tmp_path: Path) -> None:
+    with small_disk(tmp_path, 16) as disk:
+        state = disk / "state"
+        rig = Rig(tmp_path, broker.port, storage={"dir": str(state), "max_bytes": "2MiB"})
+        rig.state = state
+        with running(rig.device, broker.port) as listener:
+            rig.publish(listener, 20)
+            rig.answered(listener)
+            rig.all_stored(PATIENCE)
+            fill(disk / "ballast")
+            rig.publish(listener, 400)
+            rig.answered(listener)
+            listener.wait(lambda: "full" in (problem(listener) or ""), PATIENCE)
+            held = rig.count()
+            assert held < rig.sent
+            (disk / "ballast").unlink()
+            recovered(rig, listener)
+            rig.check_predictions(listener)

@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-stock test-arm64 stock lint check bench clean system-packages arm64-packages
+.PHONY: help setup demo test test-stock test-arm64 test-faults stock lint check bench clean system-packages arm64-packages
 
 # The first interpreter that edged runs on; `python3` where it is one.
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13 python3.10; do \
@@ -37,6 +37,9 @@ test-stock: setup system-packages stock ## run the tests on stock onnxruntime al
 test-arm64: setup stock system-packages arm64-packages ## train on emulated ARM64 and compare with this machine
 	@$(BIN)/python -m tests.arm64 build/wheel build/arm64
 
+test-faults: setup system-packages ## kill, fill and break everything, for hours if need be
+	@$(BIN)/python -m pytest -m faults -s $(PYTEST_ARGS)
+
 lint: setup
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -44,7 +47,7 @@ lint: setup
 	@$(BIN)/lint-imports
 
 check: lint system-packages ## lint, types, import contracts and the fast tests
-	@$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -m "not slow and not faults" $(PYTEST_ARGS)
 
 bench: setup system-packages ## run every benchmark; results go to benchmarks/results
 	@for program in benchmarks/{engines,footprint,ingest,serving}.py; do echo "== $$program"; \

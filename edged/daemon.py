@@ -27,7 +27,7 @@ from edged.learning import Learning
 from edged.loop.bootstrap import open_samples, with_bundle
 from edged.loop.control import Control
 from edged.loop.ingest import Ingest
-from edged.loop.learn import Learner
+from edged.loop.learn import SETBACKS, Learner
 from edged.loop.promote import Promoter
 from edged.loop.report import Reporter, Throttle, will_payload
 from edged.loop.serve import Server, ServingLoop
@@ -126,6 +126,9 @@ class Daemon:
             end=self.registry.end_run,
             notify=self.reporter.event,
             consumed=int(self.registry.get_value("consumed") or 0),
+            keep=lambda values: self.registry.set_value(SETBACKS, values),
+            kept=self.registry.get_value(SETBACKS),
+            bundle=bundle.fingerprint,
         )
         self.ingest = self._ingest()
         self.selfreport = SelfReport(

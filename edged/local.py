@@ -7,10 +7,11 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from edged.clock import SystemClock
+from edged.domain.setbacks import Setbacks
 from edged.engines.inference import InferenceModel
 from edged.errors import ConfigError, RefusedError, StorageError
 from edged.loop.bootstrap import open_samples, with_bundle
-from edged.loop.learn import Learner
+from edged.loop.learn import SETBACKS, Learner, setback_rules
 from edged.loop.promote import Promoter
 from edged.storage.bundles import Bundle
 from edged.storage.files import DirectoryLock, publish_file
@@ -40,7 +41,7 @@ def status_of(config: Config) -> dict[str, Any]:
         "quarantined": 0,
         "evicted": 0,
         "model": {"version": None, "since": None, "quality": None},
-        "training": {"runs": 0, "last": None},
+        "training": {"runs": 0, "last": None, "paused": None},
         "outbox": {"pending": 0},
         "engine": config.training.engine,
     }
@@ -50,12 +51,12 @@ def status_of(config: Config) -> dict[str, Any]:
         samples.close()
         values |= {k: getattr(counters, k) for k in ("samples", "labels", "quarantined", "evicted")}
     if (state / "state.db").exists():
-        _add_registry(values, state)
+        _add_registry(values, config)
     return values
 
 
-def _add_registry(values: dict[str, Any], state: Path) -> None:
-    registry = Registry.open(state, readonly=True)
+def _add_registry(values: dict[str, Any], config: Config) -> None:
+    registry = Registry.open(config.storage.dir, readonly=True)
     last: dict[str, Any] = registry.get_value("status") or {}
     champion = registry.champion()
     reign = registry.reign()
@@ -65,7 +66,11 @@ def _add_registry(values: dict[str, Any], state: Path) -> None:
         "since": reign.ts if reign else None,
         "quality": last.get("model", {}).get("quality"),
     }
-    values["training"] = {"runs": registry.run_count(), "last": asdict(runs[0]) if runs else None}
+    values["training"] = {
+        "runs": registry.run_count(),
+        "last": asdict(runs[0]) if runs else None,
+        "paused": Setbacks.recalled(setback_rules(config.training), registry.get_value(SETBACKS)).pause(),
+    }
     values["engine"] = last.get("engine") or values["engine"]
     if values["state"] == "online":
         values["outbox"] = last.get("outbox", values["outbox"])
@@ -93,9 +98,8 @@ def train_once(
         samples = open_samples(config, readonly=False)
         stack.callback(samples.close)
         promoter = _promoter(config, registry, samples, clock)
-        champion = promoter.boot(
-            Bundle.open(config.model.bundle or config.storage.dir / "bundle").inference_model
-        )
+        bundle = Bundle.open(config.model.bundle or config.storage.dir / "bundle")
+        champion = promoter.boot(bundle.inference_model)
         learner = Learner(
             config,
             clock=clock,
@@ -104,6 +108,9 @@ def train_once(
             end=registry.end_run,
             notify=lambda *_: None,
             consumed=int(registry.get_value("consumed") or 0),
+            keep=lambda values: registry.set_value(SETBACKS, values),
+            kept=registry.get_value(SETBACKS),
+            bundle=bundle.fingerprint,
         )
         stack.callback(learner.process.close)
         if resume and (not (runs := registry.runs(1)) or runs[0].outcome != "interrupted"):

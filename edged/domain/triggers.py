@@ -28,9 +28,9 @@ class Triggers:
     last_end: float | None = None
     held_until: float = float("-inf")
 
-    def hold(self, monotonic: float, failures: int) -> None:
-        """After a failed run: wait 1, 2, 4 ... seconds, at most an hour, before the next automatic one."""
-        self.held_until = monotonic + min(3600.0, 2.0 ** (failures - 1))
+    def hold(self, monotonic: float, seconds: float) -> None:
+        """After a failed run: wait so long before the next automatic one."""
+        self.held_until = monotonic + seconds
 
     def decide(self, new: int, monotonic: float) -> str | None:
         """The trigger of the run to start now, or None. `new` counts labelled samples not yet learned."""

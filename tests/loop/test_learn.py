@@ -209,7 +209,7 @@ def test_progress_can_be_followed(tmp_path: Path, bundle: Bundle) -> None:
 
 
 def test_failures_hold_back_the_next_run_longer_each_time(tmp_path: Path, bundle: Bundle) -> None:
-    plant = Plant(tmp_path, bundle, timeout="10ms")
+    plant = Plant(tmp_path, bundle, timeout="10ms", retry_after="1s", max_failures=0)
     desk = Desk(plant)
     learner = desk.learner
     with closing(learner.process):
@@ -236,7 +236,7 @@ def test_a_killed_run_counts_as_one_failure_and_success_forgets_it(tmp_path: Pat
         assert learner.train("labels", {}, lambda _: kill()) is None
         assert (learner.failures, learner.trainings) == (1, 0)
         assert "SIGKILL" in desk.told[-1][1]["error"]
-        desk.wait(1.1)
+        desk.wait(10.1)
         assert learner.step() is not None
         assert (learner.failures, learner.trainings) == (0, 1)
     assert desk.outcomes() == ["failed", "done"]

@@ -87,6 +87,7 @@ class Tally:
     rows: int = 0
     lost: int = 0
     doubled: int = 0
+    runs: int = 0
     promotions: int = 0
 
     def line(self) -> str:
@@ -94,7 +95,7 @@ class Tally:
         ready = np.sort(self.ready) if self.ready else np.zeros(1)
         return (
             f"{self.daemon_kills} kills of the daemon, {self.trainer_kills} of the trainer; {self.rows} rows, "
-            f"{self.lost} lost, {self.doubled} stored twice; {self.promotions} promotions; online again after "
+            f"{self.lost} lost, {self.doubled} stored twice; {self.runs} runs, {self.promotions} promotions; online again after "
             f"{ready[len(ready) // 2]:.2f} s (median), {ready[-1]:.2f} s (worst)"
         )
 
@@ -116,7 +117,7 @@ def campaign(device: Device, listener: Listener, gateway: Gateway, kills: int, s
     for kill in range(kills):
         assert device.process is not None
         trainer = _trainer(device) if kill % 2 else None
-        pause.wait(rng.uniform(0.0, 1.2))
+        pause.wait(rng.uniform(0.0, 2.0))
         if trainer is not None:
             tally.trainer_kills += _killed(trainer)
             continue
@@ -127,11 +128,19 @@ def campaign(device: Device, listener: Listener, gateway: Gateway, kills: int, s
     assert device.process is not None
     if device.process.poll() is not None:
         _restart(device, listener, patient=True)
+    done = len(trained(listener))
+    listener.wait(lambda: len(trained(listener)) > done, 100.0)
     tally.rows = gateway.stop()
     _settle(device, tally)
+    tally.runs = len(trained(listener))
     tally.promotions = len(listener.events("model_promoted"))
     tally.ready = [seconds for seconds in tally.ready if seconds > 0]
     return tally
+
+
+def trained(listener: Listener) -> list[dict[str, Any]]:
+    """Runs that ended well."""
+    return [e for e in listener.events("training_finished") if e["outcome"] == "done"]
 
 
 def _trainer(device: Device, seconds: float = 20.0) -> int | None:

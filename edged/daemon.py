@@ -116,7 +116,11 @@ class Daemon:
         self.server = Server(
             config.serving, config.gate, self.schema, self.promoter.boot(bundle.inference_model)
         )
+        predecessor = self.promoter.unproven()
+        if predecessor is not None:
+            self.server.resume(predecessor)
         self.succession = Succession(self.promoter, self.server, self.reporter.event)
+        self.server.rescue = self.succession.rescue
         self.serving = self._serving_loop()
         self.learner = Learner(
             config,

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from edged.config import Config
     from edged.storage.samples import SampleLog
 
+UNFINISHED = ("interrupted", "stopped")
+
 
 def status_of(config: Config) -> dict[str, Any]:
     """What `edged status` prints, from the state directory, whether the daemon runs or not.
@@ -113,7 +115,7 @@ def train_once(
             bundle=bundle.fingerprint,
         )
         stack.callback(learner.process.close)
-        if resume and (not (runs := registry.runs(1)) or runs[0].outcome != "interrupted"):
+        if resume and (not (runs := registry.runs(1)) or runs[0].outcome not in UNFINISHED):
             raise RefusedError(
                 "no run was interrupted",
                 where=str(config.storage.dir),

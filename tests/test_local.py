@@ -67,7 +67,7 @@ def test_status_of_a_device_that_never_ran_is_all_zeros(tmp_path: Path) -> None:
     assert {status[key] for key in ("samples", "labels", "quarantined", "evicted")} == {0}
     assert status["state"] == "stopped"
     assert status["model"] == {"version": None, "since": None, "quality": None}
-    assert status["training"] == {"runs": 0, "last": None}
+    assert status["training"] == {"runs": 0, "last": None, "paused": None}
     assert status["outbox"] == {"pending": 0}
 
 

@@ -23,5 +23,11 @@ class GateConfig(Section):
     max_regret: float = Field(0.02, ge=0.0, description="what it may lose on the older holdout")
     tolerance: float = Field(1e-4, gt=0, description="largest difference to the trainer's own outputs")
     latency: Duration = Field(0.05, gt=0, description="largest time for one prediction of a candidate")
+    timeout: Duration = Field(
+        60.0, gt=0, description="longest time for verifying, for judging and for loading a candidate"
+    )
     probation: int = Field(200, ge=0, description="labelled predictions watched after a swap; 0 for none")
     probation_drop: float = Field(0.1, ge=0, description="fall of live quality that rolls back")
+    probation_time: Duration = Field(
+        7 * 86400.0, gt=0, description="a probation for which too few labels come ends after this, unproven"
+    )

@@ -30,14 +30,14 @@ CLASSES = ("0", "1")
 STREAM: dict[str, Any] = {"features": WIDTH, "classes": 2, "label": "y", "id": "id"}
 TRAINING: dict[str, Any] = {
     "every": None, "new_labels": 60, "min_new_samples": 20, "steps": 400, "steps_per": 60,
-    "checkpoint_every": 50, "max_failures": 0, "retry_after": "50ms",
+    "checkpoint_every": 50, "engine": "native", "max_failures": 0, "retry_after": "50ms",
 }  # fmt: skip
 
 
 def rows(first: int, n: int) -> NDArray[np.float32]:
     """Rows `(n, 6)` from number `first` on; the number itself stands in the last two columns."""
     number = np.arange(first, first + n)
-    x = np.sin(number[:, None] * np.array([0.7, 1.3, 2.1, 3.7, 0, 0])).astype(np.float32)
+    x: NDArray[np.float32] = np.sin(number[:, None] * np.array([0.7, 1.3, 2.1, 3.7, 0, 0])).astype(np.float32)
     x[:, 4], x[:, 5] = number // 4096, number % 4096
     return x
 
@@ -94,8 +94,9 @@ class Tally:
         """For the log of the long form."""
         ready = np.sort(self.ready) if self.ready else np.zeros(1)
         return (
-            f"{self.daemon_kills} kills of the daemon, {self.trainer_kills} of the trainer; {self.rows} rows, "
-            f"{self.lost} lost, {self.doubled} stored twice; {self.runs} runs, {self.promotions} promotions; online again after "
+            f"{self.daemon_kills} kills of the daemon, {self.trainer_kills} of the trainer; "
+            f"{self.rows} rows, {self.lost} lost, {self.doubled} stored twice; "
+            f"{self.runs} runs, {self.promotions} promotions; online again after "
             f"{ready[len(ready) // 2]:.2f} s (median), {ready[-1]:.2f} s (worst)"
         )
 
@@ -124,7 +125,7 @@ def campaign(device: Device, listener: Listener, gateway: Gateway, kills: int, s
         device.process.kill()
         device.process.wait()
         tally.daemon_kills += 1
-        tally.ready.append(_restart(device, listener, patient=rng.random() < 0.8))
+        tally.ready.append(_restart(device, listener, patient=rng.random() < 0.5))
     assert device.process is not None
     if device.process.poll() is not None:
         _restart(device, listener, patient=True)

@@ -115,12 +115,12 @@ def campaign(device: Device, listener: Listener, gateway: Gateway, kills: int, s
     """Kill -9 now the daemon, now its trainer, at random moments, then let everything arrive."""
     rng, tally = random.Random(seed), Tally()
     pause = threading.Event()  # never set: something to wait on
-    for kill in range(kills):
+    for number in range(kills):
         assert device.process is not None
-        trainer = _trainer(device) if kill % 2 else None
+        found = trainer(device) if number % 2 else None
         pause.wait(rng.uniform(0.0, 2.0))
-        if trainer is not None:
-            tally.trainer_kills += _killed(trainer)
+        if found is not None:
+            tally.trainer_kills += kill(found)
             continue
         device.process.kill()
         device.process.wait()
@@ -144,7 +144,7 @@ def trained(listener: Listener) -> list[dict[str, Any]]:
     return [e for e in listener.events("training_finished") if e["outcome"] == "done"]
 
 
-def _trainer(device: Device, seconds: float = 20.0) -> int | None:
+def trainer(device: Device, seconds: float = 20.0) -> int | None:
     """The trainer as soon as there is one."""
     assert device.process is not None
     found: list[int] = []
@@ -161,7 +161,7 @@ def _trainer(device: Device, seconds: float = 20.0) -> int | None:
     return found[0]
 
 
-def _killed(pid: int) -> bool:
+def kill(pid: int) -> bool:
     """Whether it was still there to be killed."""
     try:
         os.kill(pid, signal.SIGKILL)

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 log = get_logger("edged.child")
 
+GONE_SECONDS = 10.0  # how long a process that was killed may take to be gone
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -54,11 +56,16 @@ def message_in(line: bytes) -> dict[str, Any] | None:
     return None
 
 
-def kill(process: subprocess.Popen[bytes], seconds: float) -> None:
-    """End a process at once; wait no longer than `seconds` for it to be gone."""
-    process.kill()
+def end(process: subprocess.Popen[bytes], seconds: float, *, kindly: bool = True) -> None:
+    """End a process: ask it to (not `kindly` when it is leaving by itself), wait, then kill it and wait."""
+    if kindly:
+        process.terminate()
     try:
         process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+    try:
+        process.wait(GONE_SECONDS)
     except subprocess.TimeoutExpired:
         # It waits for a disk inside the kernel, and dies as soon as that answers.
         log.error("child_unkillable", pid=process.pid)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from edged.domain.setbacks import SetbackRules, Setbacks
 from edged.domain.triggers import TriggerRules, Triggers
 from edged.errors import ConfigError, EdgedError, NoDataError, StorageError, TrainingError, UnavailableError
-from edged.host.child import kill, message_in
+from edged.host.child import end, message_in
 from edged.host.endings import ending
 from edged.logs import get_logger
 
@@ -137,9 +137,12 @@ class TrainerProcess:
             if self._process is not None and self._process.poll() is None:
                 return
             self._forget()
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "edged.trainer"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-            )
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "edged.trainer"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+                )
+            except OSError as problem:
+                raise TrainingError(f"the trainer cannot be started: {problem.strerror}") from problem
             if self._process.stdout is None:
                 raise TrainingError("the trainer has no output")
             os.set_blocking(self._process.stdout.fileno(), False)
@@ -221,12 +224,7 @@ class TrainerProcess:
         with self._lock:
             process = self._process
             if process is not None:
-                if kindly:
-                    process.terminate()
-                try:
-                    process.wait(KILL_AFTER)
-                except subprocess.TimeoutExpired:
-                    kill(process, KILL_AFTER)
+                end(process, KILL_AFTER, kindly=kindly)
             self._forget()
 
     def _forget(self) -> None:

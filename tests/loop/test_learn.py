@@ -97,15 +97,6 @@ def test_a_trainer_that_says_nothing_is_ended(tmp_path: Path, bundle: Bundle) ->
         assert process.pid is None
 
 
-@pytest.mark.slow
-def test_a_trainer_that_hangs_in_mid_run_is_killed(tmp_path: Path, bundle: Bundle) -> None:
-    with closing(Plant(tmp_path, bundle, timeout="4s", **LONG).process()) as process:
-        with pytest.raises(TrainingError, match="no progress"):
-            process.run(order(1), Ear("checkpoint", signalled(process, signal.SIGSTOP), 300))
-        assert process.pid is None
-        assert process.run(order(2), Ear())["run"] == 2
-
-
 def test_a_trainer_that_left_for_idleness_is_started_again(tmp_path: Path, bundle: Bundle) -> None:
     plant = Plant(tmp_path, bundle, resident="50ms")
     with closing(plant.process()) as process:

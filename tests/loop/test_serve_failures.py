@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -44,8 +44,8 @@ def with_outlier(n: int, row: int) -> Floats:
     return x
 
 
-def on_probation(folder: Path, new: Served, old: float = GOOD, **gate: float) -> Server:
-    server = make_server(served(folder, 1, old), **gate)
+def on_probation(folder: Path, new: Served, **gate: Any) -> Server:
+    server = make_server(served(folder, 1, GOOD), **gate)
     server.swap(new)
     return server
 

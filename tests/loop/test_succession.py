@@ -107,7 +107,9 @@ def test_a_rollback_goes_to_the_model_before_and_not_to_itself(house: House) -> 
     assert house.serving() == (1, 1)
 
 
-def test_a_candidate_judged_against_a_model_that_is_gone_by_then_is_withdrawn(house: House) -> None:
+def test_a_candidate_judged_against_a_model_that_is_gone_by_then_is_withdrawn(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
     house.consider(GOOD)
     judged = house.gate.promoter.consider
 
@@ -115,7 +117,7 @@ def test_a_candidate_judged_against_a_model_that_is_gone_by_then_is_withdrawn(ho
         house.succession.roll_back("command")
         return judged(*arguments)
 
-    house.gate.promoter.consider = meanwhile  # type: ignore[method-assign]
+    monkeypatch.setattr(house.gate.promoter, "consider", meanwhile)
     assert house.consider(GOOD, 2) is None
     assert house.serving() == (1, 1)
     assert "took over while it was judged" in house.told[-1][1]["reasons"][0]

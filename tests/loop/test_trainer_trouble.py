@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import sys
 import textwrap
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
@@ -65,6 +66,17 @@ def test_an_exit_without_a_word_ends_the_run(
         process.run(ORDER, Ear())
 
 
+def test_a_trainer_that_cannot_be_started_is_a_failed_run(
+    tmp_path: Path, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = Desk(Plant(tmp_path, bundle))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "nowhere"))
+    assert desk.learner.step() is None
+    assert desk.outcomes() == ["failed"]
+    assert desk.told[-1][1]["error"] == "the trainer cannot be started: No such file or directory"
+    assert desk.learner.due() is None
+
+
 def test_what_libraries_print_is_passed_over(tmp_path: Path, bundle: Bundle, at_start: Any) -> None:
     plant = Plant(tmp_path, bundle)
     at_start('import os; os.write(1, b"loading...\\n17\\n{\\n" + bytes([255]) + b"\\n")')
@@ -90,7 +102,7 @@ def test_an_error_that_nobody_expected_is_one_line(tmp_path: Path, bundle: Bundl
 
 
 def test_memory_that_runs_out_in_mid_run_is_told(tmp_path: Path, bundle: Bundle) -> None:
-    plant = Plant(tmp_path, bundle, **LONG | {"batch": 8192})
+    plant = Plant(tmp_path, bundle, **LONG | {"batch": 8192, "steps": 300})
     with closing(plant.process()) as process:
 
         def starve() -> None:
@@ -106,6 +118,7 @@ def test_memory_that_runs_out_in_mid_run_is_told(tmp_path: Path, bundle: Bundle)
 
 def test_a_disk_that_fills_up_in_mid_run_leaves_the_last_checkpoint(tmp_path: Path, bundle: Bundle) -> None:
     plant = Plant(tmp_path, bundle, **LONG)
+    (tmp_path / "candidates" / ".staging-99").mkdir(parents=True)
     with closing(plant.process()) as process:
 
         def fill() -> None:
@@ -121,29 +134,37 @@ def test_a_disk_that_fills_up_in_mid_run_leaves_the_last_checkpoint(tmp_path: Pa
     assert result["run"] == 2
     left = [path.name for path in (tmp_path / "checkpoints").iterdir() if path.name.startswith(".")]
     assert not left, "what the full disk cut off is swept"
+    assert [path.name for path in (tmp_path / "candidates").iterdir()] == ["2"]
 
 
-def test_a_hanging_trainer_is_killed_soon_after_its_time(
+def test_a_hanging_trainer_is_killed_soon_after_its_time_and_its_run_taken_up(
     tmp_path: Path, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("edged.loop.learn.KILL_AFTER", 0.3)
-    with closing(Plant(tmp_path, bundle, timeout="3s", **LONG).process()) as process:
+    plant = Plant(tmp_path, bundle, **LONG)
+    with closing(plant.process()) as process:
+
+        def hang() -> None:
+            signalled(process, signal.SIGSTOP)()
+            plant.config.training.__dict__["timeout"] = 0.5  # not before: a busy machine starts slowly
+
         with pytest.raises(TrainingError, match="made no progress"):
-            process.run(ORDER, Ear("checkpoint", signalled(process, signal.SIGSTOP), 100))
+            process.run(ORDER, Ear("checkpoint", hang, 100))
         assert process.pid is None
+        plant.config.training.__dict__["timeout"] = 600.0
+        assert process.run(ORDER | {"run": 2}, Ear())["run"] == 2
 
 
 # ---- pausing ---------------------------------------------------------------------------------
 
 
-def fail(desk: Desk, times: int) -> None:
-    """Runs that are killed at once."""
+def fail(desk: Desk, times: int, trigger: str = "labels") -> None:
+    """Runs whose trainer cannot even be started."""
     for _ in range(times):
-        desk.wait(4000.0)
-        learner = desk.learner
-        assert learner.due() is not None
-        kill = signalled(learner.process, signal.SIGKILL)
-        assert learner.train("labels", {}, lambda _: kill()) is None  # noqa: B023  called at once
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "executable", str(desk.registry._path.parent / "nowhere"))  # noqa: SLF001
+            assert desk.learner.train(trigger, {}) is None
+        desk.wait(1.0)
 
 
 def names(desk: Desk) -> list[str]:
@@ -151,7 +172,7 @@ def names(desk: Desk) -> list[str]:
 
 
 def test_three_failures_pause_training_until_a_command(tmp_path: Path, bundle: Bundle) -> None:
-    desk = Desk(Plant(tmp_path, bundle, **LONG))
+    desk = Desk(Plant(tmp_path, bundle))
     learner = desk.learner
     with closing(learner.process):
         fail(desk, 2)
@@ -159,7 +180,10 @@ def test_three_failures_pause_training_until_a_command(tmp_path: Path, bundle: B
         fail(desk, 1)
         assert names(desk)[-1] == "training_paused"
         told = desk.told[-1][1]
-        assert (told["failures"], told["reason"]) == (3, "the trainer was killed by SIGKILL")
+        assert (told["failures"], told["reason"]) == (
+            3,
+            "the trainer cannot be started: No such file or directory",
+        )
         assert "command `train`" in told["remedy"]
         desk.wait(1e6)
         learner.triggers.scheduled = True
@@ -171,20 +195,18 @@ def test_three_failures_pause_training_until_a_command(tmp_path: Path, bundle: B
 
 
 def test_a_commanded_run_that_fails_leaves_training_paused(tmp_path: Path, bundle: Bundle) -> None:
-    desk = Desk(Plant(tmp_path, bundle, max_failures=1, **LONG))
-    with closing(desk.learner.process):
-        fail(desk, 1)
-        kill = signalled(desk.learner.process, signal.SIGKILL)
-        assert desk.learner.train("command", {}, lambda _: kill()) is None
-        assert desk.learner.due() is None
+    desk = Desk(Plant(tmp_path, bundle, max_failures=1))
+    fail(desk, 1)
+    fail(desk, 1, "command")
+    desk.wait(1e6)
+    assert desk.learner.due() is None
     assert [fields["failures"] for name, fields in desk.told if name == "training_paused"] == [1, 2]
 
 
 def test_the_pause_survives_a_restart_but_not_a_new_bundle(tmp_path: Path, bundle: Bundle) -> None:
-    plant = Plant(tmp_path, bundle, **LONG)
+    plant = Plant(tmp_path, bundle)
     desk = Desk(plant)
-    with closing(desk.learner.process):
-        fail(desk, 3)
+    fail(desk, 3)
     before = desk.learner.setbacks.pause()
     assert before is not None
     again = Desk(plant)
@@ -197,10 +219,9 @@ def test_the_pause_survives_a_restart_but_not_a_new_bundle(tmp_path: Path, bundl
 
 
 def test_after_a_restart_the_pause_between_runs_begins_anew(tmp_path: Path, bundle: Bundle) -> None:
-    plant = Plant(tmp_path, bundle, **LONG)
+    plant = Plant(tmp_path, bundle)
     desk = Desk(plant)
-    with closing(desk.learner.process):
-        fail(desk, 2)
+    fail(desk, 2)
     again = Desk(plant)
     again.wait(19.0)
     assert again.learner.due() is None
@@ -214,7 +235,7 @@ def test_a_run_that_was_asked_to_stop_is_no_failure(tmp_path: Path, bundle: Bund
     with closing(learner.process):
         assert learner.train("labels", {}, lambda _: learner.process.cancel()) is None
         assert (desk.outcomes(), learner.failures) == (["stopped"], 0)
-        assert learner.step() is not None
+        assert learner.due() == "labels"
 
 
 def test_a_trainer_that_dies_of_the_request_to_stop_is_no_failure(

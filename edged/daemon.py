@@ -116,7 +116,7 @@ class Daemon:
         self.server = Server(
             config.serving, config.gate, self.schema, self.promoter.boot(bundle.inference_model)
         )
-        predecessor = self.promoter.unproven()
+        predecessor = self.promoter.unproven(self.server.champion.version)
         if predecessor is not None:
             self.server.resume(predecessor)
         self.succession = Succession(self.promoter, self.server, self.reporter.event)

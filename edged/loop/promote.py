@@ -157,13 +157,13 @@ class Promoter:
         self._point_to(record.version, reason, outgoing="rolled_back")
         return served
 
-    def unproven(self) -> Served | None:
-        """The predecessor of a champion whose probation the end of an earlier process cut short, loaded."""
+    def unproven(self, champion: int) -> Served | None:
+        """The predecessor, loaded, of a champion whose probation the end of an earlier process cut short."""
         reign = self._registry.reign()
-        if reign is None or reign.previous is None or reign.outgoing == "rolled_back":
+        if reign is None or reign.version != champion or reign.outgoing == "rolled_back":
             return None
-        record = self._registry.get(reign.version)
-        if record.proven or record.source != "training":
+        record = self._registry.get(champion)
+        if reign.previous is None or record.proven or record.source != "training":
             return None
         try:
             return self.open(reign.previous)

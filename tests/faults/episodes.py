@@ -191,6 +191,7 @@ class Episode:
         until(lambda: self.published[-1]["model"] == last)
         self._ending.set()
         feeder.join()
+        until(lambda: len(self.published) >= self.submitted)
         self.loop.stop()
         return {
             "serving": last, "champion": self.registry.champion(), "settled": settled,

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.timeout(300),
     pytest.mark.skipif(not training_api.available(), reason="bundles are built with onnxruntime-training"),
 ]
 
@@ -34,7 +35,7 @@ def paused(listener: Listener) -> list[dict[str, Any]]:
 def test_three_failures_pause_training_in_the_daemon_and_over_its_restart(
     broker: Broker, tmp_path: Path
 ) -> None:
-    training = TRAINING | {"max_failures": 2, "steps": 4000, "max_steps": 4000}
+    training = TRAINING | {"max_failures": 2, "steps": 100, "checkpoint_every": 1000}
     device = Device(tmp_path, broker.port, STREAM, training=training, model={"hidden": [8]})
     with running(device, broker.port) as listener:
         feed(listener, 0, 100)
@@ -54,6 +55,6 @@ def test_three_failures_pause_training_in_the_daemon_and_over_its_restart(
         feed(listener, 200, 100)
         assert not listener.events("training_started")
         assert listener.request("train")["status"] == "ok"
-        listener.wait(lambda: listener.events("training_resumed"), 60)
+        listener.wait(lambda: listener.events("training_resumed"), 120)
         listener.wait(lambda: listener.messages["state/training"][-1]["paused"] is None, 10)
     assert device.cli("status", str(device.path))["training"]["paused"] is None

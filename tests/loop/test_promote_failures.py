@@ -156,21 +156,22 @@ def test_when_all_others_are_damaged_a_rollback_ends_on_the_bundles_own_model(ga
 
 
 def test_the_predecessor_of_an_unproven_champion_is_loaded_again(gate: Gate) -> None:
-    assert gate.promoter.unproven() is None, "the first model has none"
+    assert gate.promoter.unproven(1) is None, "the first model has none"
     version = gate.crowned(GOOD, 1).version
     gate.reboot()
-    previous = gate.promoter.unproven()
+    previous = gate.promoter.unproven(version)
     assert previous is not None
     assert previous.version == 1
+    assert gate.promoter.unproven(1) is None, "it does not serve"
     gate.promoter.confirm(version)
-    assert gate.promoter.unproven() is None, "it has proved itself"
+    assert gate.promoter.unproven(version) is None, "it has proved itself"
     after = gate.crowned(BAD, 2).version
     gate.promoter.rollback(after, "it fails")
-    assert gate.promoter.unproven() is None, "it came back by a rollback"
+    assert gate.promoter.unproven(version) is None, "it came back by a rollback"
 
 
 def test_a_damaged_predecessor_costs_the_probation_alone(gate: Gate) -> None:
     version = gate.crowned(GOOD, 1).version
     gate.damage(1)
     assert gate.reboot().version == version
-    assert gate.promoter.unproven() is None
+    assert gate.promoter.unproven(version) is None

@@ -341,17 +341,12 @@ class Promoter:
     def stand_down(self, failing: int, to: int, reason: str) -> None:
         """Make durable that `to` serves in the place of a champion that failed.
 
-        Raises
-        ------
-        CorruptError
-            When the files of `to` are damaged.
-        StorageError
-            When the pointer could not be moved.
+        CorruptError when the files of `to` are damaged, StorageError when the pointer did not move.
         """
-        if self._registry.champion() == to:
-            self._registry.set_status(failing, "rolled_back")
-        else:
+        if self._registry.champion() != to:
             self._point_to(to, reason, outgoing="rolled_back")
+        elif any(record.version == failing for record in self._registry.records()):
+            self._registry.set_status(failing, "rolled_back")
         self.rollbacks += 1
 
     def rollback(self, failing: int, reason: str, to: int | None = None) -> Served:
@@ -375,8 +370,13 @@ class Promoter:
             self.rollbacks += 1
             return served
         if to is None and self._base is not None and self._registry.get(failing).source != "bundle":
-            self.rollbacks += 1
-            return self._install_base(self._base, reason)
+            try:
+                served = self._install_base(self._base, reason)
+            except (ModelError, OSError) as problem:
+                log.error("base_model_unusable", problem=_line(problem))
+            else:
+                self.rollbacks += 1
+                return served
         raise RefusedError(
             "no other model can be loaded",
             where=f"version {to}" if to is not None else "registry",

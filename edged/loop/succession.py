@@ -144,15 +144,26 @@ class Succession:
             while self._owed:
                 failing, reason = self._owed[0]
                 try:
-                    self._promotion.stand_down(failing, self._serving.champion.version, reason)
-                except CorruptError:
-                    # What is served cannot be read back: find one that can, and serve that.
-                    self._serving.revert(self._promotion.rollback(failing, reason))
+                    self._stand_down(failing, reason)
                 except StorageError as problem:
                     log.warning("rollback_not_durable", version=failing, problem=problem.line())
                     return False
+                except RefusedError as problem:
+                    # It goes on serving from memory; nothing on the disk is any better.
+                    log.error("rollback_not_durable", version=failing, problem=problem.line())
                 self._owed.pop(0)
         return True
+
+    def _stand_down(self, failing: int, reason: str) -> None:
+        serving = self._serving.champion.version
+        try:
+            self._promotion.stand_down(failing, serving, reason)
+        except CorruptError as problem:
+            # What is served cannot be read back: find one that can, and serve that.
+            served = self._promotion.rollback(failing, reason)
+            self._serving.revert(served)
+            change = {"from": serving, "to": served.version, "reason": problem.line()}
+            self._notify("model_rolled_back", change)
 
     def rescue(self, failing: Served, reason: str) -> Served | None:
         """Another model when what is served fails and has no predecessor; None when there is none."""

@@ -138,6 +138,18 @@ def test_a_predecessor_that_was_damaged_on_the_disk_is_replaced_by_another(house
     house.gate.damage(2)
     house.succession.probation_ended(3, passed=False)
     assert house.serving() == (1, 1)
+    changes = [(e["from"], e["to"]) for name, e in house.told if name == "model_rolled_back"]
+    assert changes == [(3, 2), (2, 1)]
+
+
+def test_when_nothing_on_the_disk_can_be_read_the_predecessor_serves_from_memory(house: House) -> None:
+    house.consider(GOOD)
+    house.gate.damage(1)
+    house.gate.base.write_bytes(b"nothing")
+    house.succession.probation_ended(2, passed=False)
+    assert house.server.champion.version == 1
+    assert house.succession.settle(), "it is not tried for ever"
+    assert house.server.predict(numbered(1, 4), inputs(4)).version == 1
 
 
 def test_a_champion_without_predecessor_is_rescued_by_the_registry(house: House) -> None:

@@ -21,7 +21,7 @@ export PATH := $(PATH):/usr/sbin:/sbin
 export DEBIAN_FRONTEND := noninteractive
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.development ## make .venv with edged and everything for development
 
@@ -40,8 +40,8 @@ test-stock: setup system-packages stock ## run the tests on stock onnxruntime al
 test-arm64: setup stock system-packages arm64-packages ## train on emulated ARM64 and compare with this machine
 	@$(BIN)/python -m tests.arm64 build/wheel build/arm64
 
-test-faults: setup system-packages ## break disk, broker and network some hundred times
-	@$(BIN)/python -m pytest -m faults $(PYTEST_ARGS)
+test-faults: setup system-packages ## kill, fill and break everything, for half an hour and more
+	@$(BIN)/python -m pytest -m faults -s $(PYTEST_ARGS)
 
 lint: setup
 	@$(BIN)/ruff check .

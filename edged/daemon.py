@@ -29,7 +29,7 @@ from edged.loop.ask import Asking
 from edged.loop.bootstrap import open_samples, with_bundle
 from edged.loop.control import Control
 from edged.loop.ingest import Ingest
-from edged.loop.learn import Learner
+from edged.loop.learn import SETBACKS, Learner
 from edged.loop.promote import Promoter
 from edged.loop.report import Reporter, Throttle, will_payload
 from edged.loop.serve import Server, ServingLoop
@@ -132,7 +132,11 @@ class Daemon:
         self.server = Server(
             config.serving, config.gate, self.schema, self.promoter.boot(bundle.inference_model)
         )
+        predecessor = self.promoter.unproven(self.server.champion.version)
+        if predecessor is not None:
+            self.server.resume(predecessor)
         self.succession = Succession(self.promoter, self.server, self.reporter.event, self._rest)
+        self.server.rescue = self.succession.rescue
         self.asking = self._asking()
         self.serving = self._serving_loop()
         self.learner = Learner(
@@ -143,6 +147,9 @@ class Daemon:
             end=self.registry.end_run,
             notify=self.reporter.event,
             consumed=int(self.registry.get_value("consumed") or 0),
+            keep=lambda values: self.registry.set_value(SETBACKS, values),
+            kept=self.registry.get_value(SETBACKS),
+            bundle=bundle.fingerprint,
         )
         self.ingest = self._ingest()
         self.selfreport = SelfReport(

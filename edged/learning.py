@@ -1,7 +1,8 @@
-"""The learning thread: probations that ended, training runs, and what their candidates become."""
+"""Two threads: one for training runs and what their candidates become, one for changes that cannot wait."""
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -22,17 +23,20 @@ if TYPE_CHECKING:
 log = get_logger("edged.learning")
 
 IDLE_SECONDS = 1.0
+SETTLE_SECONDS = 2.0
 
 
 class Learning:
-    """One thread on which everything happens that changes the champion or starts training.
+    """Where training runs are started, and the outcomes of probations carried out.
+
+    A run may take hours: a champion that fails meanwhile is replaced by the other thread.
 
     Parameters
     ----------
     learner, succession, samples, registry
         The parts that it brings together.
     publish_states
-        Called after each run that ended well.
+        Called after each run that ended well, and after each change of champion.
     promoted
         Called with the version of each candidate that became champion.
     """
@@ -56,7 +60,9 @@ class Learning:
         self._wake = threading.Event()
         self._ending = threading.Event()
         self._options: dict[str, Any] = {}
-        self._waiting: deque[Callable[[], None]] = deque()
+        self._between: deque[Callable[[], None]] = deque()
+        self._changes: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._changer = threading.Thread(target=self._change, name="change", daemon=True)
         self._thread = threading.Thread(target=self._loop, name="learn", daemon=True)
 
     # ---- what other threads call -----------------------------------------------------------
@@ -64,15 +70,15 @@ class Learning:
     def start(self) -> None:
         """Begin to work."""
         self._thread.start()
+        self._changer.start()
 
     def wake(self) -> None:
         """Something has happened that may start a run."""
         self._wake.set()
 
     def later(self, action: Callable[[], None]) -> None:
-        """Leave an action to this thread: the serving thread must not wait for it."""
-        self._waiting.append(action)
-        self.wake()
+        """Carry out a change of champion soon: the serving thread must not wait for it."""
+        self._changes.put(action)
 
     def command(self, options: dict[str, Any]) -> None:
         """Train as soon as the guards allow, with these options for the next run alone."""
@@ -114,25 +120,28 @@ class Learning:
                 self._registry.set_value("consumed", 0)
             done(gone)
 
-        self.later(between_runs)
+        self._between.append(between_runs)
+        self.wake()
 
     def end(self) -> None:
         """Begin nothing new."""
         self._ending.set()
+        self._changes.put(None)
         self.wake()
 
     def join(self, timeout: float) -> None:
         """Wait for what is being done."""
         self._thread.join(timeout)
+        self._changer.join(timeout)
 
-    # ---- the thread ------------------------------------------------------------------------
+    # ---- the threads -----------------------------------------------------------------------
 
     def _loop(self) -> None:
         while not self._ending.is_set():
             self._wake.wait(IDLE_SECONDS)
             self._wake.clear()
             try:
-                self._carry_out()
+                self._do_between_runs()
                 options, self._options = self._options, {}
                 result = self._learner.step(options)
                 if result is not None:
@@ -144,23 +153,46 @@ class Learning:
                 log.exception("learning_failed")
                 self._ending.wait(IDLE_SECONDS)
 
-    def _carry_out(self) -> None:
-        """Do what was left to this thread; what the disk refuses stays first, and is tried again."""
-        while self._waiting:
+    def _do_between_runs(self) -> None:
+        """What the disk refuses stays first, and is tried again."""
+        while self._between:
             try:
-                self._waiting[0]()
+                self._between[0]()
             except StorageError:
                 raise
             except Exception:
-                self._waiting.popleft()
+                self._between.popleft()
                 raise
-            self._waiting.popleft()
+            self._between.popleft()
 
     def _learned(self, result: dict[str, Any]) -> None:
         """A run has ended well: judge its candidate and remember how far it came."""
         served = self._succession.consider(result)
-        self._samples.protect(result["memory"])
-        self._registry.set_value("consumed", self._learner.consumed)
+        try:
+            self._samples.protect(result["memory"])
+            self._registry.set_value("consumed", self._learner.consumed)
+        except StorageError as problem:
+            # The trainer's checkpoint knows it, too, and says so when nothing is new.
+            log.warning("position_not_kept", problem=problem.line())
         self._publish_states()
         if served is not None:
             self._promoted(served.version)
+
+    def _change(self) -> None:
+        """Carry out changes as they come, and make those durable that a full disk has refused."""
+        while True:
+            try:
+                action = self._changes.get(timeout=SETTLE_SECONDS)
+            except queue.Empty:
+                action = self._settle
+            if action is None:
+                return
+            try:
+                action()
+                if action != self._settle:
+                    self._publish_states()
+            except Exception:
+                log.exception("change_failed")
+
+    def _settle(self) -> None:
+        self._succession.settle()

@@ -7,10 +7,11 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from edged.clock import SystemClock
+from edged.domain.setbacks import Setbacks
 from edged.engines.inference import InferenceModel
 from edged.errors import ConfigError, RefusedError, StorageError
 from edged.loop.bootstrap import open_samples, with_bundle
-from edged.loop.learn import Learner
+from edged.loop.learn import SETBACKS, Learner, setback_rules
 from edged.loop.promote import Promoter
 from edged.storage import outbox
 from edged.storage.bundles import Bundle
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from edged.config import Config
     from edged.storage.samples import SampleLog
 
+UNFINISHED = ("interrupted", "stopped")
 STATUS_SECONDS = 5.0  # that a status may be late
 
 
@@ -52,7 +54,7 @@ def status_of(config: Config) -> dict[str, Any]:
         "quarantined": 0,
         "evicted": 0,
         "model": {"version": None, "since": None, "quality": None},
-        "training": {"runs": 0, "last": None},
+        "training": {"runs": 0, "last": None, "paused": None},
         "outbox": {"pending": 0, "bytes": 0, "dropped": 0},
         "engine": config.training.engine,
     }
@@ -64,12 +66,12 @@ def status_of(config: Config) -> dict[str, Any]:
     if running is None and (state / outbox.DATABASE).exists():
         values["outbox"] = outbox.waiting(state / outbox.DATABASE)._asdict()
     if (state / "state.db").exists():
-        _add_registry(values, state, config.report.every)
+        _add_registry(values, config)
     return values
 
 
-def _add_registry(values: dict[str, Any], state: Path, report_every: float) -> None:
-    registry = Registry.open(state, readonly=True)
+def _add_registry(values: dict[str, Any], config: Config) -> None:
+    registry = Registry.open(config.storage.dir, readonly=True)
     last: dict[str, Any] = registry.get_value("status") or {}
     champion = registry.champion()
     reign = registry.reign()
@@ -79,11 +81,15 @@ def _add_registry(values: dict[str, Any], state: Path, report_every: float) -> N
         "since": reign.ts if reign else None,
         "quality": last.get("model", {}).get("quality"),
     }
-    values["training"] = {"runs": registry.run_count(), "last": asdict(runs[0]) if runs else None}
+    values["training"] = {
+        "runs": registry.run_count(),
+        "last": asdict(runs[0]) if runs else None,
+        "paused": Setbacks.recalled(setback_rules(config.training), registry.get_value(SETBACKS)).pause(),
+    }
     values["engine"] = last.get("engine") or values["engine"]
     if values["state"] == "online":
         values["outbox"] = last.get("outbox", values["outbox"])
-        problem = _problem(last, registry.boots(), report_every)
+        problem = _problem(last, registry.boots(), config.report.every)
         if problem is not None:
             values |= {"state": "degraded", "problem": problem}
     registry.close()
@@ -119,9 +125,8 @@ def train_once(
         samples = open_samples(config, readonly=False)
         stack.callback(samples.close)
         promoter = _promoter(config, registry, samples, clock)
-        champion = promoter.boot(
-            Bundle.open(config.model.bundle or config.storage.dir / "bundle").inference_model
-        )
+        bundle = Bundle.open(config.model.bundle or config.storage.dir / "bundle")
+        champion = promoter.boot(bundle.inference_model)
         learner = Learner(
             config,
             clock=clock,
@@ -130,9 +135,12 @@ def train_once(
             end=registry.end_run,
             notify=lambda *_: None,
             consumed=int(registry.get_value("consumed") or 0),
+            keep=lambda values: registry.set_value(SETBACKS, values),
+            kept=registry.get_value(SETBACKS),
+            bundle=bundle.fingerprint,
         )
         stack.callback(learner.process.close)
-        if resume and (not (runs := registry.runs(1)) or runs[0].outcome != "interrupted"):
+        if resume and (not (runs := registry.runs(1)) or runs[0].outcome not in UNFINISHED):
             raise RefusedError(
                 "no run was interrupted",
                 where=str(config.storage.dir),

@@ -59,6 +59,8 @@ def show_status(values: Mapping[str, Any]) -> None:
     }
     if last:
         rows["last run"] = f"{last['id']} ({last['trigger']}): {last['outcome']} at {_when(last['ended'])}"
+    if paused := values["training"].get("paused"):
+        rows["training paused"] = f"{paused['reason']} ({paused['remedy']})"
     if values.get("problem"):
         rows["problem"] = values["problem"]
     show_pairs("edged", rows)

@@ -11,17 +11,19 @@ available here; 130 stopped in the middle of a run, after a checkpoint.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import select
 import signal
 import sys
+import traceback
 from typing import TYPE_CHECKING, Any
 
 from edged import configfile
 from edged.engines import open_engine
 from edged.engines.inference import InferenceModel
-from edged.errors import BundleError, ConfigError, CorruptError, EdgedError, NoDataError
+from edged.errors import BundleError, ConfigError, CorruptError, EdgedError, NoDataError, TrainingError
 from edged.host.limits import ChildLimits, apply, die_with_parent
 from edged.loop.choose import choose
 from edged.loop.train import RunRequest, Trainee
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.config import Config
+
+
+MORE_MEMORY = "raise training.memory_limit or lower training.batch"
 
 
 def say(message: dict[str, Any]) -> None:
@@ -107,6 +112,25 @@ def _packer(config: Config) -> Callable[[Mapping[str, NDArray[np.float32]]], byt
     return lambda parameters: pack(parameters, {"device": config.device.id})
 
 
+def complaint(problem: EdgedError, reason: str = "") -> dict[str, Any]:
+    """What the daemon is told of an error."""
+    return {
+        "type": "error",
+        "what": problem.what,
+        "where": problem.where,
+        "remedy": problem.remedy,
+        "reason": reason or type(problem).__name__,
+    }
+
+
+def _foreign(problem: Exception) -> TrainingError:
+    """An error that is not our own, in one line."""
+    text = " ".join(str(problem).split()) or "no message"
+    if isinstance(problem, OSError) and problem.errno == errno.ENOMEM:
+        return TrainingError(text, remedy=MORE_MEMORY)
+    return TrainingError(f"{type(problem).__name__}: {text}", where="trainer")
+
+
 def serve(orders: Orders) -> int:
     """Take orders until there are no more; the exit code."""
     first = orders.next(None)
@@ -137,14 +161,7 @@ def serve(orders: Orders) -> int:
                 }
             )
         except EdgedError as problem:
-            say(
-                {
-                    "type": "error",
-                    "run": order["run"],
-                    "what": problem.line(),
-                    "reason": type(problem).__name__,
-                }
-            )
+            say({"run": order["run"], **complaint(problem)})
             return problem.exit_code
     return code
 
@@ -154,26 +171,18 @@ def main() -> int:
     die_with_parent()
     try:
         return serve(Orders())
-    except (BundleError, CorruptError) as problem:
-        say({"type": "error", "what": problem.line(), "reason": type(problem).__name__})
-        return 2
     except EdgedError as problem:
-        say({"type": "error", "what": problem.line(), "reason": type(problem).__name__})
-        return problem.exit_code
+        say(complaint(problem))
+        return 2 if isinstance(problem, BundleError | CorruptError) else problem.exit_code
     except MemoryError:
-        say(
-            {
-                "type": "error",
-                "what": "out of memory (raise training.memory_limit or lower training.batch)",
-                "reason": "MemoryError",
-            }
-        )
+        say(complaint(TrainingError("out of memory", remedy=MORE_MEMORY), "MemoryError"))
         return 1
     except BrokenPipeError:
         return 0
-    except OSError as problem:
-        where = f"{problem.filename}: " if problem.filename else ""
-        say({"type": "error", "what": f"{where}{problem.strerror or problem}", "reason": "StorageError"})
+    except Exception as problem:  # noqa: BLE001  the top of the process
+        # One line for the daemon, whatever it was; the rest is in the log.
+        traceback.print_exc()
+        say(complaint(_foreign(problem), type(problem).__name__))
         return 1
 
 

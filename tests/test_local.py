@@ -16,8 +16,11 @@ from edged.engines.inference import InferenceModel
 from edged.errors import ConfigError, EdgedError, RefusedError, StorageError
 from edged.local import on_models, status_of, train_once
 from edged.loop.bootstrap import open_samples
+from edged.loop.learn import SETBACKS
+from edged.storage.bundles import Bundle
 from edged.storage.checkpoints import Checkpoints
 from edged.storage.files import DirectoryLock
+from edged.storage.registry import Registry
 from tests.commands import COMMAND, edged, two_classes, write_config
 from tests.device import wait_until
 
@@ -67,7 +70,7 @@ def test_status_of_a_device_that_never_ran_is_all_zeros(tmp_path: Path) -> None:
     assert {status[key] for key in ("samples", "labels", "quarantined", "evicted")} == {0}
     assert status["state"] == "stopped"
     assert status["model"] == {"version": None, "since": None, "quality": None}
-    assert status["training"] == {"runs": 0, "last": None}
+    assert status["training"] == {"runs": 0, "last": None, "paused": None}
     assert status["outbox"] == {"pending": 0, "bytes": 0, "dropped": 0}
 
 
@@ -220,6 +223,19 @@ def test_the_registry_of_a_running_daemon_is_only_read(trained: Config, action: 
 def test_resume_without_an_interrupted_run_is_refused(config: Config) -> None:
     with pytest.raises(RefusedError, match="no run was interrupted"):
         train_once(config, resume=True)
+
+
+def test_a_paused_training_is_told_and_a_run_by_hand_lifts_it(config: Config) -> None:
+    train_once(config)
+    with Registry.open(config.storage.dir) as registry:
+        bundle = Bundle.open(config.storage.dir / "bundle").fingerprint
+        values = {"failures": 3, "reason": "killed by SIGSEGV", "remedy": "", "since": 5.0}
+        registry.set_value(SETBACKS, {"bundle": bundle, **values})
+    paused = status_of(config)["training"]["paused"]
+    assert (paused["failures"], paused["reason"], paused["since"]) == (3, "killed by SIGSEGV", 5.0)
+    add(config, 200, seed=1)
+    train_once(config)
+    assert status_of(config)["training"]["paused"] is None
 
 
 @pytest.mark.slow

@@ -26,5 +26,11 @@ class GateConfig(Section):
     suspect_labels: bool = Field(
         True, description="refuse candidates and pause training while no model can explain the labels"
     )
+    timeout: Duration = Field(
+        60.0, gt=0, description="longest time for verifying, for judging and for loading a candidate"
+    )
     probation: int = Field(200, ge=0, description="labelled predictions watched after a swap; 0 for none")
     probation_drop: float = Field(0.1, ge=0, description="fall of live quality that rolls back")
+    probation_time: Duration = Field(
+        7 * 86400.0, gt=0, description="a probation for which too few labels come ends after this, unproven"
+    )

@@ -72,7 +72,13 @@ class TrainingConfig(Section):
     resident: Duration = Field(
         60.0, description="how long an idle trainer process stays; 0 ends it after each run"
     )
-    timeout: Duration = Field(3600.0, description="a run without progress for this long is stopped", gt=0)
+    timeout: Duration = Field(600.0, description="a run without progress for this long is stopped", gt=0)
+    retry_after: Duration = Field(
+        10.0, gt=0, description="pause after a failed run; doubled by each further failure, at most an hour"
+    )
+    max_failures: int = Field(
+        3, ge=0, description="failed runs in a row that pause training until a command `train`; 0 for none"
+    )
     threads: int = Field(1, ge=1, le=256, description="threads of one training step")
     nice: int = Field(10, ge=0, le=19, description="lowers the trainer's priority")
     affinity: Annotated[list[Cpu], Field(min_length=1)] | None = Field(

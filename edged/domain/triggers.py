@@ -29,9 +29,9 @@ class Triggers:
     held_until: float = float("-inf")
     least: int = 0
 
-    def hold(self, monotonic: float, failures: int) -> None:
-        """After a failed run: wait 1, 2, 4 ... seconds, at most an hour, before the next automatic one."""
-        self.held_until = monotonic + min(3600.0, 2.0 ** (failures - 1))
+    def hold(self, monotonic: float, seconds: float) -> None:
+        """After a failed run: wait so long before the next automatic one."""
+        self.held_until = monotonic + seconds
 
     def rest(self, times: int) -> int:
         """Wait for so many times the new labels that start a run; how many that is. A command ends it."""

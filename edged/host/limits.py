@@ -13,6 +13,7 @@ import resource
 import signal
 import struct
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edged.errors import EdgedError
@@ -34,6 +35,7 @@ _IOPRIO_SET = {
 _IOPRIO_WHO_PROCESS = 1
 _IOPRIO_IDLE = 3 << 13
 _PR_SET_PDEATHSIG = 1
+_EXPENDABLE = 900
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +52,15 @@ class ChildLimits:
         Address space in bytes; None for no limit.
     idle_io
         Whether it gets the disk only when nobody else wants it.
+    expendable
+        Whether the kernel ends it before others when the machine runs out of memory.
     """
 
     nice: int = 0
     affinity: Sequence[int] | None = None
     memory_limit: int | None = None
     idle_io: bool = True
+    expendable: bool = True
 
 
 def apply(limits: ChildLimits) -> list[str]:
@@ -74,6 +79,8 @@ def apply(limits: ChildLimits) -> list[str]:
         _try(warnings, f"nice {limits.nice}", lambda: _set_nice(limits.nice))
     if limits.idle_io:
         _try(warnings, "idle I/O class", _set_idle_io)
+    if limits.expendable:
+        _try(warnings, "out-of-memory score", _set_expendable)
     if limits.affinity is not None:
         cpus = frozenset(limits.affinity)
         _try(warnings, f"CPU affinity {sorted(cpus)}", lambda: _set_affinity(cpus))
@@ -130,6 +137,11 @@ def _set_idle_io() -> None:
     if machine not in _IOPRIO_SET:
         raise OSError(0, f"unknown on {machine[0]}")
     _call("syscall", _IOPRIO_SET[machine], _IOPRIO_WHO_PROCESS, 0, _IOPRIO_IDLE)
+
+
+def _set_expendable() -> None:
+    # proc(5): from -1000, never, to 1000, first. Anyone may raise the score of a process of their own.
+    Path("/proc/self/oom_score_adj").write_text(str(_EXPENDABLE), encoding="ascii")
 
 
 def _set_affinity(cpus: frozenset[int]) -> None:

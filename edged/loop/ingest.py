@@ -292,6 +292,7 @@ class Ingest:
         self._on_committed(labelled + len(group.updates))
         if batch is not None:
             self._tell_stillness(batch)
+        self._evict()
 
     def _tell_stillness(self, batch: Batch) -> None:
         """Sensors that have stopped or moved again: one event for each, up to a limit."""

@@ -12,8 +12,11 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from edged.domain.setbacks import SetbackRules, Setbacks
 from edged.domain.triggers import TriggerRules, Triggers
 from edged.errors import ConfigError, EdgedError, NoDataError, StorageError, TrainingError, UnavailableError
+from edged.host.child import end, message_in
+from edged.host.endings import ending
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
@@ -35,7 +38,15 @@ class NothingNewError(NoDataError):
         super().__init__(what)
 
 
+class StoppedRunError(TrainingError):
+    """The run was asked to stop; the next one takes it up. No failure."""
+
+
+SETBACKS = "setbacks"  # name of the registry's value that `keep` writes
 KILL_AFTER = 5.0
+DISK_SECONDS = 10.0  # until a run that the disk did not let begin is tried again
+LONGEST_LINE = 1 << 24  # bytes; what the trainer says is far shorter
+RESTARTS = 2  # how often an order is given again to a trainer that left for idleness just then
 
 
 class TrainerProcess:
@@ -50,6 +61,7 @@ class TrainerProcess:
         self._selector = selectors.DefaultSelector()
         self._buffer = b""
         self._lock = threading.Lock()
+        self._cancelled = False
 
     @property
     def pid(self) -> int | None:
@@ -66,20 +78,24 @@ class TrainerProcess:
             When nothing is new.
         UnavailableError
             When the engine is missing on this machine.
+        StoppedRunError
+            When it was cancelled.
         TrainingError
-            When the run failed, was cancelled, or made no progress for `training.timeout`.
+            When the run failed, or made no progress for `training.timeout`.
         """
+        self._cancelled = False
         self._order(request)
-        answered = False
+        answered, restarts = False, 0
         while True:
             message = self._receive(self._config.training.timeout)
             if message is None:
                 code = self._exit_code()
-                if code == 0 and not answered:
+                if code == 0 and not answered and restarts < RESTARTS:
                     # It had idled too long and was leaving when the order came.
+                    restarts += 1
                     self._order(request)
                     continue
-                raise _ended(code)
+                raise self._ended(code)
             answered = answered or message["type"] != "ready"
             kind = message["type"]
             if kind == "result":
@@ -92,6 +108,7 @@ class TrainerProcess:
         """Ask a run to stop after the present step and its checkpoint."""
         with self._lock:
             if self._process is not None and self._process.poll() is None:
+                self._cancelled = True
                 self._process.send_signal(signal.SIGTERM)
 
     def end(self) -> None:
@@ -125,9 +142,12 @@ class TrainerProcess:
             if self._process is not None and self._process.poll() is None:
                 return
             self._forget()
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "edged.trainer"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-            )
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "edged.trainer"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+                )
+            except OSError as problem:
+                raise TrainingError(f"the trainer cannot be started: {problem.strerror}") from problem
             if self._process.stdout is None:
                 raise TrainingError("the trainer has no output")
             os.set_blocking(self._process.stdout.fileno(), False)
@@ -149,7 +169,17 @@ class TrainerProcess:
     def _receive(self, timeout: float) -> Message | None:
         """The next message, or None when the process has ended or was ended for its silence."""
         deadline = time.monotonic() + timeout
-        while b"\n" not in self._buffer:
+        while True:
+            line = self._line(deadline, timeout)
+            if line is None:
+                return None
+            message = message_in(line)
+            if message is not None:
+                return message
+
+    def _line(self, deadline: float, timeout: float) -> bytes | None:
+        """The next whole line of output; None at its end, and at the deadline, which ends the process."""
+        while b"\n" not in self._buffer and len(self._buffer) < LONGEST_LINE:
             if not self._selector.select(max(0.0, deadline - time.monotonic())):
                 log.warning("trainer_silent", seconds=timeout)
                 self._end()
@@ -160,19 +190,27 @@ class TrainerProcess:
                 return None
             self._buffer += chunk
         line, _, self._buffer = self._buffer.partition(b"\n")
-        message: Message = json.loads(line)
-        return message
+        return line
 
     def _raise(self, message: Message) -> None:
         what, reason = message["what"], message.get("reason")
         if reason == "no_data":
             raise NothingNewError(what, message["consumed"])
         self._end()
+        kind: type[EdgedError] = TrainingError
         if reason == "UnavailableError":
-            raise UnavailableError(what)
-        if reason in ("ConfigError", "BundleError", "CorruptError"):
-            raise ConfigError(what)
-        raise TrainingError(what)
+            kind = UnavailableError
+        elif reason in ("ConfigError", "BundleError", "CorruptError"):
+            kind = ConfigError
+        elif reason == "InterruptedRunError":
+            kind = StoppedRunError
+        raise kind(what, where=message.get("where", ""), remedy=message.get("remedy", ""))
+
+    def _ended(self, code: int | None) -> TrainingError:
+        what, remedy = ending(code)
+        if self._cancelled:
+            return StoppedRunError(f"the trainer {what} when it was asked to stop")
+        return TrainingError(f"the trainer {what}", remedy=remedy)
 
     def _exit_code(self) -> int | None:
         """How the process ended, after its output has."""
@@ -191,13 +229,7 @@ class TrainerProcess:
         with self._lock:
             process = self._process
             if process is not None:
-                if kindly:
-                    process.terminate()
-                try:
-                    process.wait(KILL_AFTER)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
+                end(process, KILL_AFTER, kindly=kindly)
             self._forget()
 
     def _forget(self) -> None:
@@ -215,24 +247,15 @@ class TrainerProcess:
                 log.debug("trainer_input_closed")
 
 
-def _ended(code: int | None) -> TrainingError:
-    if code is not None and code < 0:
-        what = f"the trainer was killed by {signal.Signals(-code).name}"
-        return TrainingError(
-            what, where="trainer", remedy="its run is taken up again from the last checkpoint"
-        )
-    what = (
-        "the trainer made no progress and was ended"
-        if code is None
-        else f"the trainer ended with exit code {code}"
-    )
-    return TrainingError(what, where="trainer", remedy="its log says why; the run is taken up again")
-
-
 def trigger_rules(config: TrainingConfig) -> TriggerRules:
     """The configured rules; without `new_labels` a run starts at `min_new_samples`."""
     wanted = config.min_new_samples if config.new_labels is None else config.new_labels
     return TriggerRules(wanted or None, config.min_new_samples, config.cooldown)
+
+
+def setback_rules(config: TrainingConfig) -> SetbackRules:
+    """The configured rules."""
+    return SetbackRules(config.retry_after, config.max_failures)
 
 
 class Learner:
@@ -240,7 +263,8 @@ class Learner:
 
     `labelled_since(seq)` counts labelled samples after a position; `begin` and `end` keep the
     record of runs. The daemon calls `step` from its learning thread, a replay calls it in between
-    samples.
+    samples. `keep` is given what is to be known of failures after a restart, and `kept` is what it
+    was given last; it holds for the `bundle` of that fingerprint alone.
     """
 
     def __init__(
@@ -253,22 +277,34 @@ class Learner:
         end: Callable[[int, float, str, Message], None],
         notify: Callable[[str, Message], None],
         consumed: int = 0,
+        keep: Callable[[Message], None] = lambda _: None,
+        kept: Message | None = None,
+        bundle: str = "",
     ) -> None:
         self._clock = clock
         self._labelled_since = labelled_since
         self._begin = begin
         self._end = end
         self._notify = notify
+        self._keep = keep
+        self._bundle = bundle
         self.triggers = Triggers(trigger_rules(config.training))
+        same = kept is not None and kept["bundle"] == bundle
+        self.setbacks = Setbacks.recalled(setback_rules(config.training), kept if same else None)
+        self.triggers.hold(clock.monotonic(), self.setbacks.wait)
         self.process = TrainerProcess(config)
         self.consumed = consumed
         self.progress: Message | None = None
         self.paused = not config.training.enabled
         self.trainings = 0
-        self.failures = 0
         self.train_seconds = 0.0
         self.engine: str | None = None
         self._on_progress: Callable[[Message], None] | None = None
+
+    @property
+    def failures(self) -> int:
+        """Runs that failed since the last one that ended well."""
+        return self.setbacks.failures
 
     def new(self) -> int:
         """Labelled samples that no run has learned from."""
@@ -276,7 +312,7 @@ class Learner:
 
     def due(self) -> str | None:
         """The trigger of a run that should start now."""
-        if self.paused and not self.triggers.commanded:
+        if (self.paused or self.setbacks.paused) and not self.triggers.commanded:
             return None
         return self.triggers.decide(self.new(), self._clock.monotonic())
 
@@ -292,7 +328,9 @@ class Learner:
         try:
             run = self._begin(trigger, self._clock.now(), options)
         except StorageError as problem:
-            self._failed(None, problem)
+            # No fault of training: it goes on by itself once the disk does.
+            self.triggers.hold(self._clock.monotonic(), DISK_SECONDS)
+            log.warning("training_held", problem=problem.line())
             return None
         self._notify("training_started", {"run": run, "trigger": trigger, "new": self.new()})
         self.progress = {"run": run, "step": 0}
@@ -303,18 +341,13 @@ class Learner:
         except NothingNewError as problem:
             self.consumed = problem.consumed
             self._close(run, "no_data", {"error": problem.line()})
+        except StoppedRunError as problem:
+            self._close(run, "stopped", {"error": problem.line()})
         except (TrainingError, UnavailableError, ConfigError) as problem:
+            self._close(run, "failed", {"error": problem.line()})
             self._failed(run, problem)
-        except OSError as problem:
-            what = f"the trainer could not be started: {problem.strerror or problem}"
-            self._failed(run, TrainingError(what, where="trainer"))
         else:
-            self.failures = 0
-            self.trainings += 1
-            self.consumed = result["consumed"]
-            self.train_seconds += result["seconds"]
-            self.engine = result["engine"]
-            self._close(run, "done", {k: v for k, v in result.items() if k not in ("type", "memory", "run")})
+            self._succeeded(run, result)
         finally:
             self.progress = None
             self.triggers.last_end = self._clock.monotonic()
@@ -324,20 +357,42 @@ class Learner:
         """Begin no run by itself before so many times the usual new labels have come; how many that is."""
         return self.triggers.rest(times)
 
-    def _failed(self, run: int | None, problem: EdgedError) -> None:
-        """Count it and hold the next run back; `run` is None when not even its begin could be noted."""
-        self.failures += 1
-        self.triggers.hold(self._clock.monotonic(), self.failures)
+    def _succeeded(self, run: int, result: Message) -> None:
+        self.trainings += 1
+        self.consumed = result["consumed"]
+        self.train_seconds += result["seconds"]
+        self.engine = result["engine"]
+        self._close(run, "done", {k: v for k, v in result.items() if k not in ("type", "memory", "run")})
+        if self.failures:
+            was_paused = self.setbacks.paused
+            self.setbacks.succeeded()
+            self._keep_setbacks()
+            if was_paused:
+                self._notify("training_resumed", {"run": run})
+
+    def _failed(self, run: int, problem: EdgedError) -> None:
+        where = f"{problem.where}: " if problem.where else ""
+        self.setbacks.failed(f"{where}{problem.what}", problem.remedy, self._clock.now())
+        self.triggers.hold(self._clock.monotonic(), self.setbacks.wait)
         log.warning("training_failed", run=run, problem=problem.line(), failures=self.failures)
-        if run is not None:
-            self._close(run, "failed", {"error": problem.line()})
+        self._keep_setbacks()
+        pause = self.setbacks.pause()
+        if pause is not None:
+            log.error("training_paused", **pause)
+            self._notify("training_paused", pause)
+
+    def _keep_setbacks(self) -> None:
+        try:
+            self._keep({"bundle": self._bundle, **self.setbacks.dump()})
+        except StorageError as problem:
+            log.warning("setbacks_not_kept", problem=problem.line())
 
     def _close(self, run: int, outcome: str, result: Message) -> None:
         try:
             self._end(run, self._clock.now(), outcome, result)
         except StorageError as problem:
-            # What the run has brought counts all the same; at the next start it is noted as interrupted.
-            log.warning("run_not_recorded", run=run, problem=problem.line())
+            # The next start of the daemon finds it open and calls it interrupted.
+            log.warning("run_not_recorded", run=run, outcome=outcome, problem=problem.line())
         self._notify("training_finished", {"run": run, "outcome": outcome, **result})
 
     def _on_message(self, message: Message) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -12,9 +11,19 @@ from edged.domain.gate import Evidence, GateRules, Verdict, judge, refuse
 from edged.domain.outputs import answers, errors, unit_scale
 from edged.domain.protocols import Served
 from edged.domain.trust import LabelTrust
-from edged.errors import ConfigError, EdgedError, ModelError, RefusedError, StorageError, UnavailableError
+from edged.errors import (
+    ConfigError,
+    CorruptError,
+    EdgedError,
+    ModelError,
+    RefusedError,
+    StorageError,
+    UnavailableError,
+)
+from edged.host.bounded import within
 from edged.logs import get_logger
-from edged.storage.files import remove, verify_directory
+from edged.storage.candidates import Probing, verify_candidate
+from edged.storage.files import remove
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,12 +35,13 @@ if TYPE_CHECKING:
     from edged.domain.protocols import Model
     from edged.domain.sample import Window
     from edged.domain.schema import Schema
-    from edged.storage.model_records import Status
-    from edged.storage.registry import ModelRecord, Registry
+    from edged.storage.model_records import ModelRecord, Status
+    from edged.storage.registry import Registry
 
 log = get_logger("edged.promote")
 
-LATENCY_RUNS = 20
+LOADING = "loading"  # the registry's value that tells which model was being loaded when the process died
+BOOT_TRIES = 3
 PROBE_FILES = ("probe_input.npy", "probe_output.npy")
 TRUST = "label_trust"
 
@@ -76,6 +86,7 @@ class Promoter:
         self._staging = staging
         self._breathe = breathe
         self.trust = LabelTrust.load(schema.task, registry.get_value(TRUST))
+        self._base: Path | None = None
         self.promotions = 0
         self.rejections = 0
         self.rollbacks = 0
@@ -92,18 +103,19 @@ class Promoter:
         ConfigError, UnavailableError
             When no model can be loaded the way the configuration asks for. Nothing is changed then.
         """
+        self._base = base_model
         self._clear_candidates()
         champion = self._registry.champion()
         for version in self._registry.best_loadable():
             try:
-                served = self.open(version)
+                served = self._open_at_boot(version)
             except (ConfigError, UnavailableError):
                 raise  # serving is set up wrongly; no model is to blame, and none must be dethroned for it
             except EdgedError as problem:
                 log.error("model_unusable", version=version, problem=problem.line())
                 continue
             if version != champion:
-                self._registry.set_champion(version, "the champion could not be loaded", self._clock.now())
+                self._dethrone(version)
             return served
         return self.install_base(base_model)
 
@@ -112,16 +124,58 @@ class Promoter:
         if self._staging.is_dir():
             for left in self._staging.iterdir():
                 if left != but:
-                    remove(left)
+                    _discard(left)
 
-    def install_base(self, base_model: Path) -> Served:
+    def _open_at_boot(self, version: int) -> Served:
+        """Load a version; one that ended the process several times while it was loaded is not tried again."""
+        kept = self._registry.get_value(LOADING) or {}
+        tries = kept["tries"] if kept.get("version") == version else 0
+        if tries >= BOOT_TRIES:
+            raise ModelError(
+                f"the process died {tries} times while it was loaded", where=f"version {version}"
+            )
+        self._note_loading({"version": version, "tries": tries + 1})
+        try:
+            return within(self._config.timeout, "loading", lambda: self.open(version))
+        finally:
+            self._note_loading(None)
+
+    def _note_loading(self, value: dict[str, int] | None) -> None:
+        try:
+            self._registry.set_value(LOADING, value)
+        except StorageError as problem:
+            log.warning("loading_not_noted", problem=problem.line())
+
+    def _dethrone(self, successor: int) -> None:
+        """The champion cannot be loaded; on a full disk the next start finds that out again."""
+        try:
+            self._point_to(successor, "the champion could not be loaded", outgoing="rolled_back")
+        except StorageError as problem:
+            log.warning("champion_not_replaced", version=successor, problem=problem.line())
+
+    def install_base(self, base_model: Path, reason: str = "first model") -> Served:
         """Make the bundle's own model the champion, under a new version."""
         staging = self._staging / ".staging-bundle"
         staging.mkdir(parents=True, exist_ok=True)
         (staging / "model.onnx").write_bytes(base_model.read_bytes())
         record = self._registry.add(staging, parent=None, created=self._clock.now(), source="bundle")
-        self._registry.set_champion(record.version, "first model", self._clock.now())
-        return self.open(record.version)
+        served = self.open(record.version)
+        self._point_to(record.version, reason, outgoing="rolled_back")
+        return served
+
+    def unproven(self, champion: int) -> Served | None:
+        """The predecessor, loaded, of a champion whose probation the end of an earlier process cut short."""
+        reign = self._registry.reign()
+        if reign is None or reign.version != champion or reign.outgoing == "rolled_back":
+            return None
+        record = self._registry.get(champion)
+        if reign.previous is None or record.proven or record.source != "training":
+            return None
+        try:
+            return self.open(reign.previous)
+        except EdgedError as problem:
+            log.warning("previous_unusable", version=reign.previous, problem=problem.line())
+            return None
 
     def open(self, version: int) -> Served:
         """Load a version from the registry, verified and warmed up.
@@ -136,7 +190,9 @@ class Promoter:
         path = self._registry.verify(version)
         self._breathe()
         model = self._load_model(path)
-        model.predict(np.zeros((1, self._schema.width), np.float32))
+        out = model.predict(np.zeros((1, self._schema.width), np.float32))
+        if out.shape[1] not in self._widths() or not np.isfinite(out).all():
+            raise ModelError(f"it answers {out.tolist()} to zeros", where=f"version {version}")
         self._breathe()
         scale = record.metrics.get("scale")
         return Served(version, model, None if scale is None else np.asarray(scale, np.float32))
@@ -153,65 +209,50 @@ class Promoter:
         """
         folder = Path(result["candidate"])
         self._clear_candidates(but=folder)
+        doing = "verification"
         try:
-            model, seconds = self._verify(folder)
-        except (EdgedError, OSError) as problem:
-            what = problem.line() if isinstance(problem, EdgedError) else str(problem)
-            verdict: Verdict = refuse(f"verification failed: {what}")
+            model, seconds = within(self._config.timeout, doing, lambda: self._verify(folder))
+            doing = "judging"
+            verdict, scale = within(
+                self._config.timeout, doing, lambda: self._judge(model, champion, first=first)
+            )
+            verdict = self._review(verdict)
+            verdict = Verdict(verdict.accepted, verdict.reasons, verdict.numbers | {"latency_s": seconds})
+            doing = "storing"
+            record = self._store(folder, result, champion, verdict, scale)
+        except (EdgedError, OSError, ValueError, MemoryError) as problem:
+            verdict = refuse(f"{doing} failed: {_line(problem)}")
             self._rejected(result, verdict, None)
-            if folder.exists():
-                remove(folder)
+            _discard(folder)
             return verdict, None
-        verdict, scale = self._judge(model, champion, first=first)
-        verdict = self._review(verdict)
-        verdict = Verdict(verdict.accepted, verdict.reasons, verdict.numbers | {"latency_s": seconds})
-        record = self._store(folder, result, champion, verdict, scale)
         if not verdict.accepted:
             self._rejected(result, verdict, record)
             return verdict, None
-        loaded = self.open(record.version)
+        try:
+            loaded = within(self._config.timeout, "loading", lambda: self.open(record.version))
+        except (EdgedError, OSError, MemoryError) as problem:
+            return self.withdraw(record.version, f"loading failed: {_line(problem)}"), None
         return verdict, loaded
+
+    def withdraw(self, version: int, reason: str) -> Verdict:
+        """An accepted candidate cannot take over after all; the verdict that says why."""
+        verdict = refuse(reason)
+        self.rejections += 1
+        log.warning("candidate_withdrawn", version=version, reason=reason)
+        try:
+            self._registry.set_status(version, "rejected", verdict=verdict.as_dict())
+        except StorageError as problem:
+            log.warning("verdict_not_kept", version=version, problem=problem.line())
+        return verdict
 
     def _verify(self, folder: Path) -> tuple[Model, float]:
         """Whole, loadable, with the trainer's own outputs, and fast enough."""
-        verify_directory(folder)
-        self._breathe()
-        model = self._load_model(folder / "model.onnx")
-        x, expected = (np.load(folder / name, allow_pickle=False) for name in PROBE_FILES)
-        if x.shape[1:] != (self._schema.width,) or len(x) == 0:
-            raise ModelError(
-                f"probe shape {x.shape}, the stream has {self._schema.width} features", where=str(folder)
-            )
-        got = model.predict(x)
-        if got.shape != expected.shape or got.shape[1] not in self._widths():
-            raise ModelError(f"output shape {got.shape}, the trainer had {expected.shape}", where=str(folder))
-        if not np.isfinite(got).all():
-            raise ModelError("the model's outputs are not finite", where=str(folder))
-        worst = float(np.max(np.abs(got - expected) / np.maximum(1.0, np.abs(expected))))
-        if not worst <= self._config.tolerance:  # NaN must not pass
-            raise ModelError(f"outputs differ from the trainer's by {worst:.2g}", where=str(folder))
-        self._breathe()
-        seconds = self._latency(model, x[:1])
-        if seconds > self._config.latency:
-            raise ModelError(
-                f"one prediction takes {seconds * 1e3:.1f} ms, {self._config.latency * 1e3:.1f} ms allowed",
-                where=str(folder),
-                remedy="raise gate.latency or use a smaller model",
-            )
-        return model, seconds
+        rules = Probing(self._schema.width, self._widths(), self._config.tolerance, self._config.latency)
+        return verify_candidate(folder, self._load_model, rules, self._breathe)
 
     def _widths(self) -> tuple[int, ...]:
         """Output widths that fit the stream: two classes may share one logit."""
         return (1, 2) if len(self._schema.classes) == 2 else (self._schema.outputs,)
-
-    @staticmethod
-    def _latency(model: Model, x: NDArray[np.float32]) -> float:
-        times = []
-        for _ in range(LATENCY_RUNS):
-            started = time.perf_counter()
-            model.predict(x)
-            times.append(time.perf_counter() - started)
-        return float(np.median(times))
 
     def _judge(
         self, model: Model, champion: Served, *, first: bool
@@ -305,26 +346,37 @@ class Promoter:
         StorageError
             When the pointer could not be published; the old champion stays.
         """
-        self._enthrone(served.version, reason)
+        self._point_to(served.version, reason, outgoing=None)
         self.promotions += 1
 
-    def _enthrone(self, version: int, reason: str, outgoing: Status | None = None) -> None:
-        """Move the pointer; what counts is where it stands afterwards, whatever error there was."""
+    def _point_to(self, version: int, reason: str, *, outgoing: Status | None) -> None:
+        """Move the champion pointer; what counts after an error is where it points then."""
         try:
             self._registry.set_champion(version, reason, self._clock.now(), outgoing=outgoing)
+        except CorruptError:
+            raise
         except StorageError as problem:
             if self._registry.champion() != version:
                 raise
-            log.warning("champion_not_synced", version=version, problem=problem.line())
-        if self._registry.champion() != version:
-            raise StorageError("the champion pointer did not move", where="models/champion")
+            log.warning("champion_moved_with_an_error", version=version, problem=problem.line())
 
     def confirm(self, version: int) -> None:
         """Probation passed."""
         self._registry.set_status(version, "good")
 
+    def stand_down(self, failing: int, to: int, reason: str) -> None:
+        """Make durable that `to` serves in the place of a champion that failed.
+
+        CorruptError when the files of `to` are damaged, StorageError when the pointer did not move.
+        """
+        if self._registry.champion() != to:
+            self._point_to(to, reason, outgoing="rolled_back")
+        elif any(record.version == failing for record in self._registry.records()):
+            self._registry.set_status(failing, "rolled_back")
+        self.rollbacks += 1
+
     def rollback(self, failing: int, reason: str, to: int | None = None) -> Served:
-        """Go back to `to`, or to the newest loadable model before the failing one.
+        """Go back to `to`, or to the newest loadable model before the failing one, or to the bundle's own.
 
         Raises
         ------
@@ -336,15 +388,39 @@ class Promoter:
         choices = [to] if to is not None else [v for v in self._registry.best_loadable() if v != failing]
         for version in choices:
             try:
-                served = self.open(version)
+                served = within(self._config.timeout, "loading", lambda: self.open(version))  # noqa: B023
             except EdgedError as problem:
                 log.error("model_unusable", version=version, problem=problem.line())
                 continue
-            self._enthrone(version, reason, "rolled_back")
+            self._point_to(version, reason, outgoing="rolled_back")
             self.rollbacks += 1
             return served
+        if to is None and self._base is not None and self._registry.get(failing).source != "bundle":
+            try:
+                served = self.install_base(self._base, reason)
+            except (ModelError, OSError) as problem:
+                log.error("base_model_unusable", problem=_line(problem))
+            else:
+                self.rollbacks += 1
+                return served
         raise RefusedError(
             "no other model can be loaded",
             where=f"version {to}" if to is not None else "registry",
             remedy="`edged models CONFIG list` shows what is there",
         )
+
+
+def _line(problem: Exception) -> str:
+    if isinstance(problem, EdgedError):
+        return problem.line()
+    return " ".join(str(problem).split()) or type(problem).__name__
+
+
+def _discard(folder: Path) -> None:
+    """Remove what nobody will use; the next start tries again where the disk refuses."""
+    if not folder.exists():
+        return
+    try:
+        remove(folder)
+    except StorageError as problem:
+        log.warning("not_removed", path=str(folder), problem=problem.line())

@@ -12,6 +12,7 @@ import numpy as np
 
 from edged.domain.drift import LiveDrift
 from edged.domain.gate import Probation
+from edged.domain.latencies import Latencies
 from edged.domain.outputs import answers, probabilities
 from edged.domain.predictions import LiveQuality, Memory, Predictions
 from edged.errors import ModelError
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 log = get_logger("edged.serve")
 
 IDLE_SECONDS = 0.5
-LATENCIES = 4096
 MAX_WAITING = 64  # batches; beyond, ingest waits, acknowledges later, and the broker holds the rest
 
 
@@ -57,23 +57,29 @@ class Server:
         self.unanswerable = 0
         self.label_delay: int | None = None
         self._newest = 0
+        self._overdue: tuple[Probation, float] | None = None
+        self._missed = 0  # rows that only the predecessor could answer, in this probation
+        self.rescue: Callable[[Served, str], Served | None] = lambda *_: None
 
     # ---- predicting ------------------------------------------------------------------------
 
     def predict(self, offsets: NDArray[np.int64], x: NDArray[np.float32]) -> Predictions:
         """Answers for `x` `(n, d)`. A champion that fails is replaced by its predecessor at once.
 
+        Without a predecessor `rescue` is asked for another model.
+
         Raises
         ------
         ModelError
-            When the champion fails and there is no predecessor.
+            When there is none.
         """
         served = self.champion
-        try:
-            raw = self._run(served, x)
-        except ModelError as problem:
-            served = self._fall_back(served, problem)
-            raw = self._run(served, x)
+        while True:
+            try:
+                raw = self._run(served, x)
+                break
+            except ModelError as problem:
+                served = self._fall_back(served, problem)
         made = self._decode(served, offsets, x, raw)
         self._memory.remember(made)
         if made.confidence is not None:
@@ -97,25 +103,47 @@ class Server:
 
     def _run(self, served: Served, x: NDArray[np.float32]) -> NDArray[np.float32]:
         """Raw outputs; NaN in rows that are themselves too extreme for the model."""
-        raw = served.model.predict(x)
+        try:
+            raw = served.model.predict(x)
+        except ModelError:
+            raw = _one_by_one(served, x)
         finite = np.asarray(np.isfinite(raw).all(axis=1))
         if finite.all():
             return raw
         if not np.isfinite(served.model.predict(np.zeros_like(x[:1]))).all():
             raise ModelError("the model's output is not finite", where=f"version {served.version}")
+        self._compare(served, x[~finite])
         self.unanswerable += int((~finite).sum())
         return np.where(finite[:, None], raw, np.float32("nan"))
+
+    def _compare(self, served: Served, x: NDArray[np.float32]) -> None:
+        """On probation: whether the predecessor answers rows `x` that the champion does not."""
+        if self._probation is None or self.previous is None or served is not self.champion:
+            return
+        try:
+            raw = self.previous.model.predict(x)
+        except ModelError:
+            return
+        self._missed += int(np.isfinite(raw).all(axis=1).sum())
+        if self._missed >= max(10, self._gate.probation // 10):
+            raise ModelError(
+                f"no answer to {self._missed} rows that its predecessor answers",
+                where=f"version {served.version}",
+            )
 
     def _fall_back(self, served: Served, problem: ModelError) -> Served:
         log.error("champion_failed", version=served.version, problem=problem.line())
         if self.champion is not served:
             return self.champion  # another has taken its place meanwhile
         previous = self.previous
-        if previous is None or previous.version == served.version:
+        if previous is not None and previous.version != served.version:
+            self.revert(previous)
+            self.failed = (served, problem.line())
+            return previous
+        other = self.rescue(served, problem.line())
+        if other is None:
             raise problem
-        self.champion, self.previous, self._probation = previous, None, None
-        self.failed = (served, problem.line())
-        return previous
+        return other
 
     def _decode(
         self, served: Served, offsets: NDArray[np.int64], x: NDArray[np.float32], raw: NDArray[np.float32]
@@ -135,14 +163,39 @@ class Server:
 
     def swap(self, served: Served, *, watch: bool = True) -> None:
         """Serve another model from the next batch on; with `watch` it is on probation."""
-        old = self.champion
-        self.previous = old
+        self.previous = self.champion
+        self._watch(watch)
+        self.champion = served
+
+    def revert(self, served: Served) -> None:
+        """Serve an earlier model from the next batch on; what has failed is not gone back to."""
+        self.champion, self.previous = served, None
+        self._watch(False)
+
+    def resume(self, previous: Served) -> None:
+        """Go on with a probation that the end of an earlier process cut short."""
+        self.previous = previous
+        self._watch(True)
+
+    def _watch(self, watch: bool) -> None:
+        self._missed = 0
+        rules = self._gate
         self._probation = (
-            Probation(self._schema.task, self._gate.probation, self._gate.probation_drop)
-            if watch and self._gate.probation
+            Probation(self._schema.task, rules.probation, rules.probation_drop)
+            if watch and rules.probation
             else None
         )
-        self.champion = served
+
+    def lapse(self, monotonic: float) -> None:
+        """End a probation whose labels do not come; call it now and then, with monotonic seconds."""
+        probation = self._probation
+        if probation is None:
+            return
+        if self._overdue is None or self._overdue[0] is not probation:
+            self._overdue = probation, monotonic + self._gate.probation_time
+        elif monotonic >= self._overdue[1]:
+            log.warning("probation_lapsed", version=self.champion.version, labelled=probation.count)
+            self._probation = None
 
     def label(self, offsets: NDArray[np.int64], y: NDArray[np.float32]) -> bool | None:
         """Join labels `(n, targets)` to answers. The probation's outcome once it is known."""
@@ -168,6 +221,18 @@ class Server:
         name = "accuracy" if self._schema.task == "classify" else "error"
         value = None if mean is None else (1.0 - mean if name == "accuracy" else mean)
         return {name: value, "labelled": self.quality.count}
+
+
+def _one_by_one(served: Served, x: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Raw outputs where a batch fails as a whole; NaN in the rows to blame. Raises when zeros fail, too."""
+    rest = served.model.predict(np.zeros_like(x[:1]))
+    raw = np.full((len(x), rest.shape[1]), np.nan, np.float32)
+    for i in range(len(x)):
+        try:
+            raw[i] = served.model.predict(x[i : i + 1])[0]
+        except ModelError as problem:
+            log.warning("row_unanswerable", version=served.version, problem=problem.line())
+    return raw
 
 
 def encode(
@@ -227,28 +292,6 @@ def _encode_gaps(
     return payloads
 
 
-class Latencies:
-    """The newest latencies in seconds, for percentiles; single writer."""
-
-    def __init__(self) -> None:
-        self._ring = np.zeros(LATENCIES, np.float64)
-        self._count = 0
-
-    def add(self, seconds: NDArray[np.float64]) -> None:
-        """Take in latencies `(n,)`."""
-        newest = seconds[-LATENCIES:]
-        self._ring[(self._count + np.arange(len(newest))) % LATENCIES] = newest
-        self._count += len(newest)
-
-    def percentiles(self) -> dict[str, float | None]:
-        """Median and 99th percentile in milliseconds."""
-        held = min(self._count, LATENCIES)
-        if held == 0:
-            return {"p50_ms": None, "p99_ms": None}
-        p50, p99 = np.percentile(self._ring[:held], [50, 99])
-        return {"p50_ms": round(float(p50) * 1e3, 3), "p99_ms": round(float(p99) * 1e3, 3)}
-
-
 class ServingLoop:
     """The serving thread: takes batches as they come, micro-batches what waits, publishes.
 
@@ -305,6 +348,7 @@ class ServingLoop:
 
     def _loop(self) -> None:
         while True:
+            self._server.lapse(time.monotonic())
             try:
                 item = self._queue.get(timeout=IDLE_SECONDS)
             except queue.Empty:

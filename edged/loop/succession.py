@@ -1,7 +1,10 @@
 """Succession: who serves. Candidates take over, disappointing ones go, failing ones are replaced.
 
-Joins promotion (what is durable) with serving (what answers), always in this order: durable first,
-then the one reference that the serving loop looks at. Safe to call from several threads.
+Joins promotion (what is durable) with serving (what answers). A candidate becomes durable first, then
+the one reference that the serving loop looks at is exchanged. A champion that fails leaves in the other
+order: its predecessor, still loaded, answers from the next batch on, whatever the disk says, and is made
+durable then. A crash in between leaves the failed one in the pointer: it is on probation again after it.
+Safe to call from several threads.
 """
 
 from __future__ import annotations
@@ -9,13 +12,19 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, Protocol
 
-from edged.errors import RefusedError, StorageError
+from edged.errors import CorruptError, EdgedError, RefusedError, StorageError
+from edged.logs import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from edged.domain.gate import Verdict
     from edged.domain.protocols import Served
+
+
+log = get_logger("edged.succession")
+
+DISAPPOINTED = "probation failed: on live samples it was worse than its predecessor"
 
 
 class Promotion(Protocol):
@@ -30,8 +39,14 @@ class Promotion(Protocol):
     def crown(self, served: Served, reason: str) -> None:
         """Make it the durable champion."""
 
+    def withdraw(self, version: int, reason: str) -> Verdict:
+        """Refuse an accepted one after all."""
+
     def confirm(self, version: int) -> None:
         """Probation passed."""
+
+    def stand_down(self, failing: int, to: int, reason: str) -> None:
+        """Make durable that another serves in the place of one that failed."""
 
     def rollback(self, failing: int, reason: str, to: int | None = None) -> Served:
         """Make an earlier one the durable champion again."""
@@ -45,6 +60,9 @@ class Serving(Protocol):
 
     def swap(self, served: Served, *, watch: bool = True) -> None:
         """Serve another model from the next batch on."""
+
+    def revert(self, served: Served) -> None:
+        """The same when what is served has failed: nothing goes back to that."""
 
 
 class Succession:
@@ -66,30 +84,42 @@ class Succession:
         self._notify = notify
         self._rest = rest
         self._lock = threading.RLock()
+        self._owed: list[tuple[int, str]] = []  # failed versions that the registry does not know of yet
 
     def consider(self, result: dict[str, Any]) -> Served | None:
         """Bring the candidate of a training run before the gate; the new champion, if it became one."""
-        with self._lock:
-            champion = self._serving.champion
-            try:
-                verdict, served = self._promotion.consider(result, champion)
-            except StorageError as problem:  # there will be a newer candidate; this one was no worse for it
-                told = {"run": result["run"], "accepted": False, "reasons": [problem.line()]}
-                self._notify("candidate_rejected", told)
-                return None
-            told = {"run": result["run"], **verdict.as_dict()}
-            if served is None:
-                self._notify("candidate_rejected", told)
-                self._perhaps_rest()
-                return None
-            try:
-                self._promotion.crown(served, "; ".join(verdict.reasons))
-            except StorageError as problem:
-                self._notify("candidate_rejected", told | {"accepted": False, "reasons": [problem.line()]})
-                return None
-            self._serving.swap(served)
+        champion = self._serving.champion
+        try:
+            verdict, served = self._promotion.consider(result, champion)
+        except StorageError as problem:  # there will be a newer candidate; this one was no worse for it
+            told = {"run": result["run"], "accepted": False, "reasons": [problem.line()]}
+            self._notify("candidate_rejected", told)
+            return None
+        told = {"run": result["run"], **verdict.as_dict()}
+        if served is None:
+            self._notify("candidate_rejected", told)
+            self._perhaps_rest()
+            return None
+        against = self._take_over(served, champion, "; ".join(verdict.reasons))
+        if against is not None:
+            self._notify(
+                "candidate_rejected", told | self._promotion.withdraw(served.version, against).as_dict()
+            )
+            return None
         self._notify("model_promoted", {"version": served.version, "parent": champion.version, **told})
         return served
+
+    def _take_over(self, served: Served, champion: Served, reason: str) -> str | None:
+        """Durable first, then serving; what stood against it."""
+        with self._lock:
+            if self._serving.champion is not champion:
+                return "another model took over while it was judged"
+            try:
+                self._promotion.crown(served, reason)
+            except StorageError as problem:
+                return problem.line()
+            self._serving.swap(served)
+        return None
 
     def _perhaps_rest(self) -> None:
         pause = self._promotion.resting()
@@ -103,15 +133,70 @@ class Succession:
             if self._serving.champion.version != version:
                 return
             if passed:
-                self._promotion.confirm(version)
-            else:
-                self.roll_back("probation failed: on live samples it was worse than its predecessor")
+                self._confirm(version)
+                return
+            previous = self._serving.previous
+            if previous is None:
+                self.roll_back(DISAPPOINTED)
+                return
+            self._serving.revert(previous)
+            self._fallen(version, DISAPPOINTED)
+
+    def _confirm(self, version: int) -> None:
+        try:
+            self._promotion.confirm(version)
+        except StorageError as problem:
+            log.warning("confirmation_not_kept", version=version, problem=problem.line())
 
     def champion_failed(self, failing: int, reason: str) -> None:
         """The serving loop has gone back to its predecessor by itself; make that durable."""
         with self._lock:
-            back = self._promotion.rollback(failing, reason, to=self._serving.champion.version)
-        self._notify("model_rolled_back", {"from": failing, "to": back.version, "reason": reason})
+            self._fallen(failing, reason)
+
+    def _fallen(self, failing: int, reason: str) -> None:
+        back = self._serving.champion.version
+        self._notify("model_rolled_back", {"from": failing, "to": back, "reason": reason})
+        self._owed.append((failing, reason))
+        self.settle()
+
+    def settle(self) -> bool:
+        """Make durable what serving has done already; False while the disk refuses. Call it again then."""
+        with self._lock:
+            while self._owed:
+                failing, reason = self._owed[0]
+                try:
+                    self._stand_down(failing, reason)
+                except StorageError as problem:
+                    log.warning("rollback_not_durable", version=failing, problem=problem.line())
+                    return False
+                except RefusedError as problem:
+                    # It goes on serving from memory; nothing on the disk is any better.
+                    log.error("rollback_not_durable", version=failing, problem=problem.line())
+                self._owed.pop(0)
+        return True
+
+    def _stand_down(self, failing: int, reason: str) -> None:
+        serving = self._serving.champion.version
+        try:
+            self._promotion.stand_down(failing, serving, reason)
+        except CorruptError as problem:
+            # What is served cannot be read back: find one that can, and serve that.
+            served = self._promotion.rollback(failing, reason)
+            self._serving.revert(served)
+            change = {"from": serving, "to": served.version, "reason": problem.line()}
+            self._notify("model_rolled_back", change)
+
+    def rescue(self, failing: Served, reason: str) -> Served | None:
+        """Another model when what is served fails and has no predecessor; None when there is none."""
+        with self._lock:
+            if self._serving.champion is not failing:
+                return self._serving.champion
+            try:
+                self.roll_back(reason)
+            except EdgedError as problem:
+                log.error("no_model_left", problem=problem.line())
+                return None
+            return self._serving.champion
 
     def roll_back(self, reason: str, to: int | None = None) -> dict[str, Any]:
         """Serve `to` again, or the model that served before; what changed.
@@ -123,12 +208,12 @@ class Succession:
         """
         with self._lock:
             failing, previous = self._serving.champion.version, self._serving.previous
-            if to is None and previous is not None and previous.version < failing:
+            if to is None and previous is not None:
                 to = previous.version
             if to == failing:
                 raise RefusedError("that version is being served already", where=f"version {to}")
             served = self._promotion.rollback(failing, reason, to=to)
-            self._serving.swap(served, watch=False)
+            self._serving.revert(served)
         change = {"from": failing, "to": served.version, "reason": reason}
         self._notify("model_rolled_back", change)
         return change

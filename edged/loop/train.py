@@ -17,7 +17,7 @@ from edged.domain.learner import LearnerState, Plan, planned_steps
 from edged.domain.pool import Pool, labels_for
 from edged.domain.protocols import LearningRate
 from edged.errors import NoDataError, NonFiniteError, TrainingError
-from edged.storage.files import publish_directory
+from edged.storage.files import disk_errors, publish_directory, remove
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -396,14 +396,17 @@ class Trainee:
     def _export(self, run: int) -> Path:
         """Publish the candidate with a probe: inputs, and the outputs this process got for them."""
         staging = self._candidates / f".staging-{run}"
-        staging.mkdir(parents=True, exist_ok=True)
-        path = staging / "model.onnx"
-        self._engine.export(path)
-        output = self._load_model(path).predict(self._probe)
-        np.save(staging / PROBE_INPUT, self._probe)
-        np.save(staging / PROBE_OUTPUT, output)
-        if self._pack_weights is not None:
-            (staging / WEIGHTS_FILE).write_bytes(self._pack_weights(self._engine.parameters()))
+        with disk_errors("writing the candidate", staging):
+            for left in self._candidates.glob(".staging-[0-9]*"):
+                remove(left)  # a run before this one came no further
+            staging.mkdir(parents=True, exist_ok=True)
+            path = staging / "model.onnx"
+            self._engine.export(path)
+            output = self._load_model(path).predict(self._probe)
+            np.save(staging / PROBE_INPUT, self._probe)
+            np.save(staging / PROBE_OUTPUT, output)
+            if self._pack_weights is not None:
+                (staging / WEIGHTS_FILE).write_bytes(self._pack_weights(self._engine.parameters()))
         final = self._candidates / str(run)
         publish_directory(staging, final, extra={"run": run})
         return final

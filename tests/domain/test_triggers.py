@@ -25,14 +25,13 @@ def test_cooldown_holds_back_all_but_a_command() -> None:
     assert triggers.decide(500, 160.0) == "labels"
 
 
-def test_failures_hold_back_longer_and_longer() -> None:
+def test_a_failure_holds_back_all_but_a_command() -> None:
     triggers = Triggers(TriggerRules(new_labels=1))
-    triggers.hold(0.0, 1)
-    assert (triggers.decide(9, 0.9), triggers.decide(9, 1.0)) == (None, "labels")
-    triggers.hold(0.0, 4)
-    assert (triggers.decide(9, 7.9), triggers.decide(9, 8.0)) == (None, "labels")
-    triggers.hold(0.0, 50)
-    assert triggers.decide(9, 3600.0) == "labels"
+    triggers.hold(5.0, 8.0)
+    assert (triggers.decide(9, 12.9), triggers.decide(9, 13.0)) == (None, "labels")
+    triggers.hold(13.0, 8.0)
+    triggers.commanded = True
+    assert triggers.decide(9, 14.0) == "command"
 
 
 def test_a_rest_ends_with_enough_labels_or_a_command() -> None:

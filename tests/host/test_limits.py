@@ -25,6 +25,7 @@ print(json.dumps(dict(
     cpus=sorted(os.sched_getaffinity(0)),
     memory=resource.getrlimit(resource.RLIMIT_AS),
     io=subprocess.run(["ionice"], capture_output=True, text=True, check=True).stdout.strip(),
+    oom=int(open("/proc/self/oom_score_adj").read()),
 )))
 """
 
@@ -44,12 +45,15 @@ def child(limits: str) -> dict[str, Any]:
 def test_all_limits_hold_in_the_child() -> None:
     cpu = min(os.sched_getaffinity(0))
     found = child(f"ChildLimits(nice=5, affinity=({cpu},), memory_limit=2**30, idle_io=True)")
-    assert found == {"warnings": [], "nice": 5, "cpus": [cpu], "memory": [2**30, 2**30], "io": "idle"}
+    assert found == {
+        "warnings": [], "nice": 5, "cpus": [cpu], "memory": [2**30, 2**30], "io": "idle", "oom": 900
+    }  # fmt: skip
 
 
 def test_no_limits_change_nothing() -> None:
-    found = child("ChildLimits(idle_io=False)")
+    found = child("ChildLimits(idle_io=False, expendable=False)")
     assert found["warnings"] == []
+    assert found["oom"] < 900
     assert found["nice"] == 0
     assert found["cpus"] == sorted(os.sched_getaffinity(0))
     assert found["io"] != "idle"

@@ -37,6 +37,18 @@ class Gate:
         self.promoter = self.make_promoter(schema)
         self.champion = self.promoter.boot(self.base)
 
+    @classmethod
+    def reopened(cls, folder: Path, schema: Schema = SCHEMA, **gate: Any) -> Gate:
+        """What an earlier process has left there."""
+        found = cls.__new__(cls)
+        found.folder, found.candidates, found.base = folder, folder / "candidates", folder / "base.onnx"
+        found.log = SampleLog.open(folder / "samples.db", schema, holdout=0.2)
+        found.registry = Registry.open(folder)
+        found.settings = {"latency": 1.0, **gate}
+        found.promoter = found.make_promoter(schema)
+        found.champion = found.promoter.boot(found.base)
+        return found
+
     def make_promoter(self, schema: Schema = SCHEMA, provider: str = "CPUExecutionProvider") -> Promoter:
         """A promoter on what is here, its models run by `provider`."""
         return Promoter(

@@ -13,7 +13,7 @@ import pytest
 from edged.artifacts.build import build
 from edged.artifacts.templates import mlp
 from edged.errors import ConfigError, StorageError, TrainingError, UnavailableError
-from edged.loop.learn import NothingNewError, trigger_rules
+from edged.loop.learn import DISK_SECONDS, NothingNewError, trigger_rules
 from edged.storage import journal
 from tests.device import wait_until
 from tests.loop.learning import model_bytes
@@ -99,15 +99,6 @@ def test_a_trainer_that_says_nothing_is_ended(tmp_path: Path, bundle: Bundle) ->
         with pytest.raises(TrainingError, match="no progress"):
             process.run(order(1), Ear())
         assert process.pid is None
-
-
-@pytest.mark.slow
-def test_a_trainer_that_hangs_in_mid_run_is_killed(tmp_path: Path, bundle: Bundle) -> None:
-    with closing(Plant(tmp_path, bundle, timeout="4s", **LONG).process()) as process:
-        with pytest.raises(TrainingError, match="no progress"):
-            process.run(order(1), Ear("checkpoint", signalled(process, signal.SIGSTOP), 300))
-        assert process.pid is None
-        assert process.run(order(2), Ear())["run"] == 2
 
 
 def test_a_trainer_that_left_for_idleness_is_started_again(tmp_path: Path, bundle: Bundle) -> None:
@@ -213,7 +204,7 @@ def test_progress_can_be_followed(tmp_path: Path, bundle: Bundle) -> None:
 
 
 def test_failures_hold_back_the_next_run_longer_each_time(tmp_path: Path, bundle: Bundle) -> None:
-    plant = Plant(tmp_path, bundle, timeout="10ms")
+    plant = Plant(tmp_path, bundle, timeout="10ms", retry_after="1s", max_failures=0)
     desk = Desk(plant)
     learner = desk.learner
     with closing(learner.process):
@@ -240,23 +231,23 @@ def test_a_killed_run_counts_as_one_failure_and_success_forgets_it(tmp_path: Pat
         assert learner.train("labels", {}, lambda _: kill()) is None
         assert (learner.failures, learner.trainings) == (1, 0)
         assert "SIGKILL" in desk.told[-1][1]["error"]
-        desk.wait(1.1)
+        desk.wait(10.1)
         assert learner.step() is not None
         assert (learner.failures, learner.trainings) == (0, 1)
     assert desk.outcomes() == ["failed", "done"]
 
 
-def test_a_run_whose_begin_cannot_be_noted_is_held_back_like_a_failed_one(
+def test_a_run_whose_begin_cannot_be_noted_is_held_back_and_no_failure(
     tmp_path: Path, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     desk = Desk(Plant(tmp_path, bundle))
     learner = desk.learner
     with closing(learner.process):
-        for failures in (1, 2):
+        for _ in range(4):
             with disk_full(monkeypatch):
                 assert learner.step() is None
-            assert (learner.failures, learner.due(), learner.process.pid) == (failures, None, None)
-            desk.wait(2.0 ** (failures - 1) + 0.1)
+            assert (learner.failures, learner.due(), learner.process.pid) == (0, None, None)
+            desk.wait(DISK_SECONDS + 0.1)
         assert desk.told == []
         assert learner.step() is not None
 

@@ -125,3 +125,60 @@ def test_labels_that_nobody_can_explain_make_training_rest(house: House) -> None
         {"reason": "labels", "verdicts": 3, "new_labels": 500},
         {"reason": "labels", "verdicts": 4, "new_labels": 1000},
     ]
+
+
+def test_a_candidate_judged_against_a_model_that_is_gone_by_then_is_withdrawn(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.consider(GOOD)
+    judged = house.gate.promoter.consider
+
+    def meanwhile(*arguments: Any) -> Any:
+        house.succession.roll_back("command")
+        return judged(*arguments)
+
+    monkeypatch.setattr(house.gate.promoter, "consider", meanwhile)
+    assert house.consider(GOOD, 2) is None
+    assert house.serving() == (1, 1)
+    assert "took over while it was judged" in house.told[-1][1]["reasons"][0]
+    assert house.gate.registry.get(3).status == "rejected"
+
+
+def test_the_failure_of_a_model_that_was_replaced_meanwhile_is_recorded_alone(house: House) -> None:
+    house.consider(GOOD)
+    house.consider(GOOD, 2)
+    house.succession.champion_failed(2, "output is not finite")
+    assert house.serving() == (3, 3)
+    assert house.gate.registry.get(2).status == "rolled_back"
+
+
+def test_a_predecessor_that_was_damaged_on_the_disk_is_replaced_by_another(house: House) -> None:
+    house.consider(GOOD)
+    house.consider(GOOD, 2)
+    house.gate.damage(2)
+    house.succession.probation_ended(3, passed=False)
+    assert house.serving() == (1, 1)
+    changes = [(e["from"], e["to"]) for name, e in house.told if name == "model_rolled_back"]
+    assert changes == [(3, 2), (2, 1)]
+
+
+def test_when_nothing_on_the_disk_can_be_read_the_predecessor_serves_from_memory(house: House) -> None:
+    house.consider(GOOD)
+    house.gate.damage(1)
+    house.gate.base.write_bytes(b"nothing")
+    house.succession.probation_ended(2, passed=False)
+    assert house.server.champion.version == 1
+    assert house.succession.settle(), "it is not tried for ever"
+    assert house.server.predict(numbered(1, 4), inputs(4)).version == 1
+
+
+def test_a_champion_without_predecessor_is_rescued_by_the_registry(house: House) -> None:
+    house.consider(GOOD)
+    house.server.revert(house.server.champion)
+    house.server.rescue = house.succession.rescue
+    broken = type(house.server.champion)(2, house.gate.model(BROKEN))
+    house.server.champion = broken
+    assert house.server.predict(numbered(1, 4), inputs(4)).version == 1
+    assert house.serving() == (1, 1)
+    assert house.told[-1][0] == "model_rolled_back"
+    assert house.succession.rescue(house.server.champion, "fails") is None, "there is no other"

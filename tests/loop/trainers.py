@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from edged.clock import VirtualClock
 from edged.config import Config
-from edged.loop.learn import Learner, TrainerProcess
+from edged.loop.learn import SETBACKS, Learner, TrainerProcess
 from edged.storage.registry import Registry
 from edged.storage.samples import SampleLog
 from tests.loop.learning import CLASSIFY, batch, task
 
 if TYPE_CHECKING:
-    import signal
     from collections.abc import Callable
     from pathlib import Path
 
@@ -57,7 +56,7 @@ class Plant:
 class Desk:
     """A learner with its registry, on a clock that stands still."""
 
-    def __init__(self, plant: Plant, consumed: int = 0) -> None:
+    def __init__(self, plant: Plant, consumed: int = 0, bundle: str = "one") -> None:
         self.clock = VirtualClock(1.7e9)
         self.registry = Registry.open(plant.config.storage.dir)
         self.told: list[tuple[str, Message]] = []
@@ -69,6 +68,9 @@ class Desk:
             end=self.registry.end_run,
             notify=lambda name, fields: self.told.append((name, fields)),
             consumed=consumed,
+            keep=lambda values: self.registry.set_value(SETBACKS, values),
+            kept=self.registry.get_value(SETBACKS),
+            bundle=bundle,
         )
 
     def wait(self, seconds: float) -> None:
@@ -101,7 +103,7 @@ class Ear:
         return {message["type"] for message in self.heard}
 
 
-def signalled(process: TrainerProcess, number: signal.Signals) -> Callable[[], None]:
+def signalled(process: TrainerProcess, number: int) -> Callable[[], None]:
     """An action that sends a signal to the trainer."""
 
     def send() -> None:

@@ -1,0 +1,34 @@
+"""How long predictions take: percentiles over the newest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+LATENCIES = 4096
+
+
+class Latencies:
+    """The newest latencies in seconds, for percentiles; single writer."""
+
+    def __init__(self) -> None:
+        self._ring = np.zeros(LATENCIES, np.float64)
+        self._count = 0
+
+    def add(self, seconds: NDArray[np.float64]) -> None:
+        """Take in latencies `(n,)`."""
+        newest = seconds[-LATENCIES:]
+        self._ring[(self._count + np.arange(len(newest))) % LATENCIES] = newest
+        self._count += len(newest)
+
+    def percentiles(self) -> dict[str, float | None]:
+        """Median and 99th percentile in milliseconds."""
+        held = min(self._count, LATENCIES)
+        if held == 0:
+            return {"p50_ms": None, "p99_ms": None}
+        p50, p99 = np.percentile(self._ring[:held], [50, 99])
+        return {"p50_ms": round(float(p50) * 1e3, 3), "p99_ms": round(float(p99) * 1e3, 3)}

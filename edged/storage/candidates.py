@@ -1,0 +1,97 @@
+"""What a training run leaves for the gate: a model, and a probe to know it by again."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from edged.errors import ModelError
+from edged.storage.files import verify_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from edged.domain.protocols import Model
+
+LATENCY_RUNS = 20
+MODEL_FILE = "model.onnx"
+PROBE_FILES = ("probe_input.npy", "probe_output.npy")
+
+
+@dataclass(frozen=True)
+class Probing:
+    """What a candidate must keep to.
+
+    Attributes
+    ----------
+    inputs
+        Width of a row.
+    outputs
+        Widths of an answer that fit the stream.
+    tolerance
+        Largest difference to the trainer's outputs, relative where those are above 1.
+    latency
+        Longest median time of one prediction, in seconds.
+    """
+
+    inputs: int
+    outputs: tuple[int, ...]
+    tolerance: float
+    latency: float
+
+
+def verify_candidate(
+    folder: Path, load_model: Callable[[Path], Model], rules: Probing, breathe: Callable[[], None]
+) -> tuple[Model, float]:
+    """See that a candidate is whole, loads, gives the trainer's own outputs, and is fast enough.
+
+    Returns
+    -------
+    The loaded model, and the median seconds of one prediction. `breathe` is called between the
+    pieces of work that hold the interpreter's lock.
+
+    Raises
+    ------
+    CorruptError
+        When a file is missing or damaged.
+    ModelError
+        When it cannot be loaded or breaks one of the rules.
+    """
+    verify_directory(folder)
+    breathe()
+    model = load_model(folder / MODEL_FILE)
+    x, expected = (np.load(folder / name, allow_pickle=False) for name in PROBE_FILES)
+    if x.shape[1:] != (rules.inputs,) or len(x) == 0:
+        raise ModelError(f"probe shape {x.shape}, the stream has {rules.inputs} features", where=str(folder))
+    got = model.predict(x)
+    if got.shape != expected.shape or got.shape[1] not in rules.outputs:
+        raise ModelError(f"output shape {got.shape}, the trainer had {expected.shape}", where=str(folder))
+    if not np.isfinite(got).all():
+        raise ModelError("the model's outputs are not finite", where=str(folder))
+    worst = float(np.max(np.abs(got - expected) / np.maximum(1.0, np.abs(expected))))
+    if not worst <= rules.tolerance:  # NaN must not pass
+        raise ModelError(f"outputs differ from the trainer's by {worst:.2g}", where=str(folder))
+    breathe()
+    seconds = _latency(model, x[:1])
+    if seconds > rules.latency:
+        raise ModelError(
+            f"one prediction takes {seconds * 1e3:.1f} ms, {rules.latency * 1e3:.1f} ms allowed",
+            where=str(folder),
+            remedy="raise gate.latency or use a smaller model",
+        )
+    return model, seconds
+
+
+def _latency(model: Model, x: NDArray[np.float32]) -> float:
+    times = []
+    for _ in range(LATENCY_RUNS):
+        started = time.perf_counter()
+        model.predict(x)
+        times.append(time.perf_counter() - started)
+    return float(np.median(times))

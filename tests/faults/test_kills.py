@@ -1,0 +1,121 @@
+"""`kill -9` of daemon and trainer at random moments, under load from a real broker.
+
+The short form runs with all tests, the long one with `make test-faults`.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from edged.engines import training_api
+from edged.errors import TrainingError
+from tests.device import Device, running
+from tests.faults.plant import STREAM, TRAINING, Gateway, campaign, whole
+from tests.loop.learning import model_bytes
+from tests.loop.trainers import Ear, Plant
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from edged.demo.broker import Mosquitto as Broker
+    from edged.storage.bundles import Bundle
+
+pytestmark = pytest.mark.skipif(
+    not training_api.available(), reason="bundles are built with onnxruntime-training"
+)
+
+KILLS = int(os.environ.get("EDGED_FAULTS_KILLS", "300"))
+RUN: dict[str, Any] = {"checkpoint_every": 50, "batch": 16}
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    from edged.artifacts.build import build
+    from edged.artifacts.standardise import Statistics
+    from edged.artifacts.templates import mlp
+
+    path: Path = tmp_path_factory.mktemp("bundles") / "classifier"
+    return build(mlp(5, 3, (16,)), path, loss="cross_entropy", standardise=Statistics.identity(5))
+
+
+@pytest.mark.parametrize(
+    ("kills", "rate"),
+    [
+        pytest.param(8, 100.0, marks=[pytest.mark.slow, pytest.mark.timeout(600)]),
+        pytest.param(KILLS, 100.0, marks=[pytest.mark.faults, pytest.mark.timeout(5400)]),
+    ],
+)
+def test_no_message_is_lost_or_stored_twice_whatever_is_killed(
+    broker: Broker, tmp_path: Path, kills: int, rate: float
+) -> None:
+    seed = int(os.environ.get("EDGED_FAULTS_SEED", random.randrange(10_000)))
+    device = Device(
+        tmp_path, broker.port, STREAM, training=TRAINING, model={"hidden": [8]},
+        gate={"min_holdout": 5, "probation": 50}, storage={"max_bytes": "512MiB"},
+    )  # fmt: skip
+    with running(device, broker.port) as listener:
+        gateway = Gateway(broker.port, rate)
+        try:
+            tally = campaign(device, listener, gateway, kills, seed)
+        finally:
+            gateway.stop()
+    print(f"seed {seed}: {tally.line()}")  # noqa: T201  the figures of the long form
+    assert (tally.lost, tally.doubled) == (0, 0), f"seed {seed}"
+    assert tally.daemon_kills > 0 < tally.trainer_kills
+    assert not tally.ready or min(tally.ready) < 30.0
+    whole(device)
+
+
+@pytest.mark.parametrize(
+    ("kills", "steps"),
+    [
+        pytest.param(4, 1500, marks=[pytest.mark.slow, pytest.mark.timeout(600)]),
+        pytest.param(200, 300_000, marks=[pytest.mark.faults, pytest.mark.timeout(3600)]),
+    ],
+)
+def test_a_trainer_that_is_killed_at_random_ends_with_the_weights_of_one_that_is_not(
+    tmp_path: Path, bundle: Bundle, kills: int, steps: int
+) -> None:
+    settings = RUN | {"steps": steps, "max_steps": steps}
+    with closing(Plant(tmp_path / "straight", bundle, **settings).process()) as process:
+        undisturbed = process.run({"run": 1, "trigger": "labels"}, Ear())
+    rng = random.Random(int(os.environ.get("EDGED_FAULTS_SEED", "1")))
+    plant, killed, run, result = Plant(tmp_path / "killed", bundle, **settings), 0, 0, None
+    endings: set[str] = set()
+    with closing(plant.process()) as process:
+        while result is None:
+            run += 1
+            timer = threading.Timer(_moment(rng), _kill, (process,))
+            if killed < kills:
+                timer.start()
+            try:
+                result = process.run({"run": run, "trigger": "labels"}, Ear())
+            except TrainingError as problem:
+                endings.add(problem.what)
+                killed += 1
+            finally:
+                timer.cancel()
+                timer.join() if timer.ident else None
+    print(f"killed {killed} times in {run} runs")  # noqa: T201  the figures of the long form
+    assert killed >= min(kills, 3)
+    assert endings == {"the trainer was killed by SIGKILL"}
+    assert model_bytes(result) == model_bytes(undisturbed)
+    assert (result["memory"], result["consumed"]) == (undisturbed["memory"], undisturbed["consumed"])
+
+
+def _moment(rng: random.Random) -> float:
+    """Often while it starts, often while it learns."""
+    return rng.uniform(0.05, 2.5)
+
+
+def _kill(process: Any) -> None:
+    pid = process.pid
+    if pid is not None:
+        os.kill(pid, signal.SIGKILL)

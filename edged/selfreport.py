@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from edged.loop.ingest import Ingest
     from edged.loop.learn import Learner
     from edged.loop.promote import Promoter
+    from edged.loop.recover import Recovery
     from edged.loop.report import Reporter
     from edged.loop.serve import Server, ServingLoop
     from edged.mqtt.session import Session
@@ -40,6 +41,7 @@ class SelfReport:
         session: Session,
         vitals: VitalsReader,
         unpublished: Callable[[], int],
+        recovery: Recovery,
     ) -> None:
         self._clock = clock
         self._boot = boot
@@ -53,6 +55,7 @@ class SelfReport:
         self._session = session
         self._vitals = vitals
         self._unpublished = unpublished
+        self._recovery = recovery
         self._started = clock.monotonic()
         self._rate = _Rate(self._started)
 
@@ -162,6 +165,12 @@ class SelfReport:
             "outbox": {
                 "pending": self._session.pending,
                 "dropped": self._session.dropped + self._unpublished(),
+            },
+            "recovery": {
+                "boot_reason": self._recovery.reason,
+                "repaired": len(self._recovery.repaired),
+                "damaged_checkpoints": len(self._learner.damaged),
+                "damaged_models": len(self._promoter.unusable),
             },
             "host": self._vitals.read().as_dict(),
         }

@@ -75,6 +75,7 @@ class Promoter:
         self.promotions = 0
         self.rejections = 0
         self.rollbacks = 0
+        self.unusable: list[int] = []
 
     # ---- at start --------------------------------------------------------------------------
 
@@ -96,12 +97,17 @@ class Promoter:
             except (ConfigError, UnavailableError):
                 raise  # serving is set up wrongly; no model is to blame, and none must be dethroned for it
             except EdgedError as problem:
-                log.error("model_unusable", version=version, problem=problem.line())
+                self._pass_over(version, problem)
                 continue
             if version != champion:
                 self._registry.set_champion(version, "the champion could not be loaded", self._clock.now())
             return served
         return self._install_base(base_model)
+
+    def _pass_over(self, version: int, problem: EdgedError) -> None:
+        log.error("model_unusable", version=version, problem=problem.line())
+        if version not in self.unusable:
+            self.unusable.append(version)
 
     def _clear_candidates(self) -> None:
         """What an earlier process left before the gate: the next run makes a newer one."""
@@ -279,7 +285,13 @@ class Promoter:
         StorageError
             When the pointer could not be published; the old champion stays.
         """
-        self._registry.set_champion(served.version, reason, self._clock.now())
+        try:
+            self._registry.set_champion(served.version, reason, self._clock.now())
+        except StorageError as problem:
+            if self._registry.champion() != served.version:
+                raise
+            # It moved and only its last sync failed: after a power cut either model serves, both whole.
+            log.warning("pointer_not_synced", version=served.version, problem=problem.line())
         if self._registry.champion() != served.version:
             raise StorageError("the champion pointer did not move", where="models/champion")
         self.promotions += 1
@@ -303,7 +315,7 @@ class Promoter:
             try:
                 served = self.open(version)
             except EdgedError as problem:
-                log.error("model_unusable", version=version, problem=problem.line())
+                self._pass_over(version, problem)
                 continue
             self._registry.set_champion(version, reason, self._clock.now(), outgoing="rolled_back")
             self.rollbacks += 1

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edged.domain.holdout import is_holdout
-from edged.errors import StorageError
+from edged.errors import CorruptError, StorageError
 from edged.storage import eviction, joins, quarantine
 from edged.storage.database import (
     WAL_BYTES,
@@ -55,6 +55,11 @@ class SampleLog(WindowReader):
     """A bounded, durable log of samples and their labels in one SQLite file.
 
     Made by `SampleLog.open`. Offsets are given by the writer (`next_offset`) and never used twice.
+
+    Attributes
+    ----------
+    damage
+        What a commit found wrong with the file itself. It will not go away: begin a new log.
     """
 
     def __init__(
@@ -76,6 +81,7 @@ class SampleLog(WindowReader):
         self._packets_kept = packets_kept
         self._wal = WriteAheadLog(path, wal_bytes)
         self._times_indexed = False
+        self.damage: CorruptError | None = None
 
     @classmethod
     def open(
@@ -195,9 +201,13 @@ class SampleLog(WindowReader):
         StorageError
             When nothing at all was stored: the messages must not be acknowledged.
         """
-        with self._lock:
-            self._wal.keep_short(self._db)
-            self._commit(samples, labels, quarantined, list(packets))
+        try:
+            with self._lock:
+                self._wal.keep_short(self._db)
+                self._commit(samples, labels, quarantined, list(packets))
+        except CorruptError as problem:
+            self.damage = problem
+            raise
 
     def _commit(
         self,
@@ -239,6 +249,29 @@ class SampleLog(WindowReader):
         """Whether there is anything to evict: asked after each commit, so it must not cost another one."""
         with self._reading():
             return evicting.due(self._db, now)
+
+    def continue_from(self, offset: int, seq: int) -> None:
+        """Go on with the numbering of a log that was lost; this one must not have given any number yet.
+
+        Offsets and positions in label order stand in checkpoints, in the registry and in predictions:
+        given again they would mean other samples.
+
+        Parameters
+        ----------
+        offset
+            For the next sample.
+        seq
+            Position in label order for the next label.
+
+        Raises
+        ------
+        StorageError
+            When this log has samples already.
+        """
+        with self._writing() as (tally, _):
+            if (tally.next_offset, tally.next_seq) != (1, 1):
+                raise StorageError("the log has a numbering of its own", where=str(self._path))
+            tally.next_offset, tally.next_seq = offset, seq
 
     def protect(self, offsets: NDArray[np.int64] | Iterable[int]) -> None:
         """Replace the replay memory: its samples are evicted only when nothing else is left."""

@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-stock test-arm64 stock lint check bench clean system-packages arm64-packages
+.PHONY: help setup demo test test-faults test-stock test-arm64 stock lint check bench clean system-packages arm64-packages
 
 # The first interpreter that edged runs on; `python3` where it is one.
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13 python3.10; do \
@@ -31,6 +31,9 @@ demo: $(VENV)/.demo ## watch edged adapt to a simulated plant, in about a minute
 test: setup system-packages stock ## run all tests against real mosquitto, SQLite and onnxruntime
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
+test-faults: setup system-packages ## run the long fault injection: thousands of power cuts and damages
+	@$(BIN)/python -m pytest -s -m faults $(PYTEST_ARGS)
+
 test-stock: setup system-packages stock ## run the tests on stock onnxruntime alone
 	@$(BIN)/python -m pytest tests/stock $(PYTEST_ARGS)
 
@@ -44,7 +47,7 @@ lint: setup
 	@$(BIN)/lint-imports
 
 check: lint system-packages ## lint, types, import contracts and the fast tests
-	@$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -m "not slow and not faults" $(PYTEST_ARGS)
 
 bench: setup system-packages ## run every benchmark; results go to benchmarks/results
 	@for program in benchmarks/{engines,footprint,ingest,serving}.py; do echo "== $$program"; \
@@ -87,6 +90,7 @@ system-packages:
 	@missing=; \
 	command -v mosquitto >/dev/null || missing+=" mosquitto"; \
 	command -v mosquitto_pub >/dev/null || missing+=" mosquitto-clients"; \
+	command -v strace >/dev/null || missing+=" strace"; \
 	command -v systemd-analyze >/dev/null || missing+=" systemd"; \
 	[[ -z "$$missing" ]] || $(call apt,$$missing)
 

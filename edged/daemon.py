@@ -266,19 +266,29 @@ class Daemon:
 
     def _report(self) -> None:
         """The periodic job: metrics, states, and what `edged status` reads when nobody answers."""
-        self.reporter.metrics(self.selfreport.metrics())
-        self._publish_states()
-        self._keep_status(self.selfreport.status())
+        try:
+            self.reporter.metrics(self.selfreport.metrics())
+            self._publish_states()
+            self._keep_status(self.selfreport.status())
+        except CorruptError as problem:
+            self._found_damaged(problem)
         if self.samples.damage is not None:
-            self._give_up(SAMPLES)
+            self._found_damaged(self.samples.damage)
         self.notifier.status(f"serving model {self.server.champion.version}")
+
+    def _found_damaged(self, problem: CorruptError) -> None:
+        """A database cannot be repaired while it is open: the next start sets it aside."""
+        log.error("damaged", problem=problem.line())
+        name = Path(problem.where).name
+        if name in (SAMPLES, STATE):
+            self._give_up(name)
 
     def _keep_status(self, status: dict[str, Any]) -> None:
         """For `edged status`; on a full disk it stays the older one."""
         try:
             self.registry.set_value("status", status)
-        except CorruptError:
-            self._give_up(STATE)
+        except CorruptError as problem:
+            self._found_damaged(problem)
         except StorageError as problem:
             log.warning("status_not_kept", problem=problem.line())
 
@@ -365,7 +375,8 @@ class Daemon:
         self.learning.join(8.0)
         self.learner.process.close()
         self.reporter.farewell()
-        self._keep_status({**self.selfreport.status(), "state": "stopped"})
+        if damaged is None:
+            self._keep_status({**self.selfreport.status(), "state": "stopped"})
         self.session.stop()
         self._state.close("damaged" if damaged else "clean_stop", damaged)
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
+from edged.errors import RefusedError
 from edged.storage.checkpoints import Checkpoints
 from edged.storage.files import Disk
 from tests.crash.checks import Restarted, check_samples
@@ -49,6 +50,7 @@ class Device(RuleBasedStateMachine):
         self.generations: list[int] = []
         self.given = (0, 0)  # largest generation and version ever reported
         self.champions: set[int] = set()
+        self.damaged: set[int] = set()
 
     @property
     def root(self) -> Path:
@@ -125,7 +127,12 @@ class Device(RuleBasedStateMachine):
     @precondition(lambda self: self.state.registry.previous() is not None)
     @rule()
     def roll_back(self) -> None:
-        back = self.gate.promoter.rollback(self.gate.champion.version, "command")
+        failing = self.gate.champion.version
+        try:
+            back = self.gate.promoter.rollback(failing, "command")
+        except RefusedError:
+            assert set(self.state.registry.best_loadable()) <= {failing, *self.damaged}
+            return
         self.gate.champion = back
         self.champions = {back.version}
 
@@ -187,6 +194,7 @@ class Device(RuleBasedStateMachine):
     @rule(where=st.floats(0, 0.999))
     def damage_the_champion(self, where: float) -> None:
         flip(self.directory / "models" / str(self.gate.champion.version) / "model.onnx", where)
+        self.damaged.add(self.gate.champion.version)
         self.champions = set()  # another one will serve
         self.kill()
         assert self.gate.promoter.unusable

@@ -33,3 +33,14 @@ def test_failures_hold_back_longer_and_longer() -> None:
     assert (triggers.decide(9, 7.9), triggers.decide(9, 8.0)) == (None, "labels")
     triggers.hold(0.0, 50)
     assert triggers.decide(9, 3600.0) == "labels"
+
+
+def test_a_run_that_was_cut_off_needs_no_new_labels() -> None:
+    triggers = Triggers(TriggerRules(new_labels=500), interrupted=True)
+    triggers.hold(0.0, 1)
+    assert triggers.decide(0, 0.5) is None
+    assert triggers.decide(0, 1.0) == "resume"
+    assert triggers.decide(0, 2.0) is None, "once"
+    triggers.interrupted = triggers.commanded = True
+    assert triggers.decide(0, 3.0) == "command"
+    assert triggers.decide(0, 4.0) is None, "the command has taken it up"

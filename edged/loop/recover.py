@@ -33,6 +33,8 @@ CHECK_SECONDS = 1.0
 OFFSET_MARGIN = 1_000_000
 """Offsets that a lost sample log may have given beyond those that are known."""
 
+_BEGUN = "log.begun"
+
 
 @dataclass
 class Recovery:
@@ -112,8 +114,10 @@ def renumber(samples: SampleLog, registry: Registry, checkpoints: Checkpoints) -
     offset, seq = _known(registry, checkpoints)
     if (offset, seq) == (0, 0):
         return None
-    samples.continue_from(offset + OFFSET_MARGIN, seq + 1)
-    return f"the sample log begins anew at offset {offset + OFFSET_MARGIN}"
+    offset += OFFSET_MARGIN
+    registry.set_value(_BEGUN, offset)  # first, so that a log that gets lost again is behind this one, too
+    samples.continue_from(offset, seq + 1)
+    return f"the sample log begins anew at offset {offset}"
 
 
 def unfinished(checkpoints: Checkpoints) -> bool:
@@ -124,7 +128,7 @@ def unfinished(checkpoints: Checkpoints) -> bool:
 
 def _known(registry: Registry, checkpoints: Checkpoints) -> tuple[int, int]:
     """The largest offset and the largest position in label order that anything kept speaks of."""
-    offsets, seqs = [0], [int(registry.get_value("consumed") or 0)]
+    offsets, seqs = [int(registry.get_value(_BEGUN) or 0)], [int(registry.get_value("consumed") or 0)]
     offsets += [int(record.data.get("last_offset") or 0) for record in registry.records()]
     newest = checkpoints.latest()
     if newest is not None:

@@ -251,22 +251,9 @@ class SampleLog(WindowReader):
             return evicting.due(self._db, now)
 
     def continue_from(self, offset: int, seq: int) -> None:
-        """Go on with the numbering of a log that was lost; this one must not have given any number yet.
+        """Give `offset` to the next sample and position `seq` to the next label, behind those of a lost log.
 
-        Offsets and positions in label order stand in checkpoints, in the registry and in predictions:
-        given again they would mean other samples.
-
-        Parameters
-        ----------
-        offset
-            For the next sample.
-        seq
-            Position in label order for the next label.
-
-        Raises
-        ------
-        StorageError
-            When this log has samples already.
+        StorageError when this log has given numbers of its own.
         """
         with self._writing() as (tally, _):
             if (tally.next_offset, tally.next_seq) != (1, 1):
@@ -404,25 +391,10 @@ class SampleLog(WindowReader):
         with self._reading():
             first = self._db.execute("SELECT min(offset) FROM samples").fetchone()[0] or 0
             last = Tally.read(self._db).next_offset - 1
-            return [self._find_one(*one, tolerance, first, last) for one in wanted]
+            return [joins.find(self._db, *one, tolerance, first, last) for one in wanted]
 
     def _index_times(self) -> None:
         if self._evicting is not None:
             with self._lock, transaction(self._db, self._path):
                 joins.index_times(self._db)
         self._times_indexed = True
-
-    def _find_one(
-        self,
-        sample_id: str | None,
-        key: str | None,
-        ts: float | None,
-        tolerance: float,
-        first: int,
-        last: int,
-    ) -> int | None:
-        if sample_id is not None:
-            return joins.by_id(self._db, sample_id, first, last)
-        if key is not None and ts is not None:
-            return joins.by_time(self._db, key, ts, tolerance)
-        return None

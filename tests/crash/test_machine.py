@@ -261,7 +261,7 @@ def sequences(count: int) -> None:
     run_machine(
         seed(SEED)(Device),
         settings=settings(
-            max_examples=count, stateful_step_count=8, deadline=None, database=None, print_blob=True,
+            max_examples=count, stateful_step_count=6, deadline=None, database=None, print_blob=True,
             suppress_health_check=list(HealthCheck),
         ),
     )  # fmt: skip

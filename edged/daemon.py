@@ -28,7 +28,7 @@ from edged.loop.control import Control
 from edged.loop.ingest import Ingest
 from edged.loop.learn import Learner
 from edged.loop.promote import Promoter
-from edged.loop.recover import SAMPLES, STATE
+from edged.loop.recover import DATABASES
 from edged.loop.report import Reporter, Throttle, will_payload
 from edged.loop.serve import Server, ServingLoop
 from edged.loop.succession import Succession
@@ -280,7 +280,7 @@ class Daemon:
         """A database cannot be repaired while it is open: the next start sets it aside."""
         log.error("damaged", problem=problem.line())
         name = Path(problem.where).name
-        if name in (SAMPLES, STATE):
+        if name in DATABASES:
             self._give_up(name)
 
     def _keep_status(self, status: dict[str, Any]) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 log = get_logger("edged.recover")
 
-SAMPLES, STATE = "samples.db", "state.db"
+DATABASES = ("samples.db", "state.db")
 PUBLISHED = ("models", "checkpoints", "candidates")
 CHECK_SECONDS = 1.0
 """For each database: a device must not stand still because its log is large."""
@@ -79,7 +79,7 @@ def recover(
         if finish_interrupted(place):
             found.note(f"the bundle {place.name} was put back in its place")
     _sweep(state, found)
-    for name in (SAMPLES, STATE):
+    for name in DATABASES:
         path = state / name
         problem = damage(path, check_seconds)
         if problem is None and boot.damaged == name:

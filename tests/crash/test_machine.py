@@ -183,7 +183,7 @@ class Device(RuleBasedStateMachine):
 
     # ---- damage ----------------------------------------------------------------------------
 
-    @precondition(lambda self: self.store().numbers())
+    @precondition(lambda self: self.store().numbers()[-1:] == self.generations[-1:] != [])
     @rule(where=st.floats(0, 0.999))
     def damage_a_checkpoint(self, where: float) -> None:
         newest = self.store().numbers()[-1]

@@ -10,7 +10,7 @@ from edged.errors import ConfigError, CorruptError, StorageError
 from edged.host.boot import boot_id
 from edged.logs import get_logger
 from edged.loop.bootstrap import open_samples, with_bundle
-from edged.loop.recover import Recovery, recover, renumber, unfinished
+from edged.loop.recover import CHECK_SECONDS, Recovery, recover, renumber, unfinished
 from edged.storage import boots
 from edged.storage.bundles import Bundle
 from edged.storage.checkpoints import Checkpoints
@@ -53,8 +53,10 @@ class State:
         self.lock.release()
 
 
-def open_state(config: Config, clock: Clock) -> State:
+def open_state(config: Config, clock: Clock, *, check_seconds: float = CHECK_SECONDS) -> State:
     """Lock, recover and open what `config` names, ready to be served from.
+
+    `check_seconds` is how long one database may be checked.
 
     Raises
     ------
@@ -65,7 +67,13 @@ def open_state(config: Config, clock: Clock) -> State:
     state = config.storage.dir
     with ExitStack() as unless_opened:
         lock = unless_opened.enter_context(DirectoryLock(state))
-        recovery = recover(state, boot_id=boot_id(), now=clock.now(), bundle=config.model.bundle)
+        recovery = recover(
+            state,
+            boot_id=boot_id(),
+            now=clock.now(),
+            bundle=config.model.bundle,
+            check_seconds=check_seconds,
+        )
         config = with_bundle(config)
         bundle = _open_bundle(config, recovery)
         bundle.check_schema(config.stream.to_schema())

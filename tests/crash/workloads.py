@@ -68,7 +68,7 @@ def config_of(root: Path, bundle: Path) -> Config:
 
 def opened(root: Path, bundle: Path) -> State:
     """A start of the daemon, as far as its files go."""
-    return open_state(config_of(root, bundle), VirtualClock(1000.0))
+    return open_state(config_of(root, bundle), VirtualClock(1000.0), check_seconds=60.0)
 
 
 def tell(*words: object) -> None:
@@ -142,6 +142,8 @@ def checkpoints(root: Path, _bundle: Path, mistake: str) -> None:
     """Generations as a trainer makes them, the oldest pruned, one of them pinned."""
     folder = root / "lib" / "state" / "checkpoints"
     disk = NamesNotSynced() if mistake == "names" else Disk()
+    if mistake == "directories":
+        folder.mkdir(parents=True)  # and no sync of where they are named
     store = Checkpoints(folder, 2, disk=disk)
     for number in range(1, 6):
         try:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from edged.demo.broker import Mosquitto as Broker
     from tests.device import Listener
 
+pytestmark = pytest.mark.timeout(600)  # several starts of a daemon each
+PATIENCE = 120.0
 SMALL: dict[str, Any] = {"features": 3, "classes": 2, "label": "y", "id": "id"}
 
 
@@ -27,14 +29,14 @@ def feed(listener: Listener, count: int) -> None:
     for row in range(count):
         x = rng.normal(size=3)
         listener.send("sensors/a", {"id": f"s{before + row}", "x": x.tolist(), "y": int(x[0] > 0)})
-    listener.wait(lambda: len(listener.messages["predictions"]) >= before + count, 60)
+    listener.wait(lambda: len(listener.messages["predictions"]) >= before + count, PATIENCE)
 
 
 def started(device: Device, listener: Listener, **environment: str) -> dict[str, Any]:
     """Start the daemon again; its event."""
     before = len(listener.events("started"))
     device.start(**environment)
-    listener.wait(lambda: len(listener.events("started")) > before, 60)
+    listener.wait(lambda: len(listener.events("started")) > before, PATIENCE)
     return listener.events("started")[-1]
 
 
@@ -42,7 +44,7 @@ def started(device: Device, listener: Listener, **environment: str) -> dict[str,
 def test_a_start_says_why_it_is_one(broker: Broker, tmp_path: Path) -> None:
     device = Device(tmp_path, broker.port, SMALL, training={"enabled": False})
     with running(device, broker.port) as listener:
-        listener.wait(lambda: listener.events("started"))
+        listener.wait(lambda: listener.events("started"), PATIENCE)
         (first,) = listener.events("started")
         assert (first["boot_reason"], first["repaired"], first["model"]) == ("first_start", [], 1)
         assert device.stop() == 0
@@ -52,7 +54,9 @@ def test_a_start_says_why_it_is_one(broker: Broker, tmp_path: Path) -> None:
         crashed = started(device, listener, WATCHDOG_USEC="600000000")
         assert crashed["boot_reason"] == "crash"
         assert crashed["repaired"] == ["removed models/.staging-9, which was never published"]
-        listener.wait(lambda: any(m["recovery"]["repaired"] == 1 for m in listener.messages["metrics"]))
+        listener.wait(
+            lambda: any(m["recovery"]["repaired"] == 1 for m in listener.messages["metrics"]), PATIENCE
+        )
         assert listener.messages["metrics"][-1]["recovery"]["boot_reason"] == "crash"
         assert device.stop(signal.SIGABRT) == -signal.SIGABRT
         again = started(device, listener)
@@ -86,12 +90,12 @@ def test_damaged_databases_are_set_aside_and_serving_goes_on(broker: Broker, tmp
         spoil_a_table(device.state / "samples.db")
         listener.send("sensors/a", {"id": "late", "x": [1.0, 2.0, 3.0], "y": 1})
         assert device.process is not None
-        assert device.process.wait(30) == EXIT_DAMAGED
+        assert device.process.wait(PATIENCE) == EXIT_DAMAGED
         given_up = started(device, listener)
         assert given_up["boot_reason"] == "damaged"
         assert given_up["repaired"][0].startswith("samples.db was set aside as samples.db.damaged-")
         # The message that could not be stored was not acknowledged either: the broker delivers it again.
-        wait_until(lambda: device.cli("status", str(device.path))["samples"] == 1)
+        wait_until(lambda: device.cli("status", str(device.path))["samples"] == 1, PATIENCE)
         assert len(list(device.state.glob("samples.db.damaged-*Z*"))) >= 2
 
 
@@ -103,8 +107,8 @@ def test_a_training_run_that_was_cut_off_goes_on_by_itself(broker: Broker, tmp_p
     with running(device, broker.port) as listener:
         feed(listener, 300)
         assert listener.request("train", transaction="t", steps=30_000)["status"] == "ok"
-        wait_until((device.state / "checkpoints" / "1").exists, 60)
+        wait_until((device.state / "checkpoints" / "1").exists, PATIENCE)
         device.stop(signal.SIGKILL)
         started(device, listener)
-        listener.wait(lambda: len(listener.events("training_started")) == 2)
+        listener.wait(lambda: len(listener.events("training_started")) == 2, PATIENCE)
         assert listener.events("training_started")[-1]["trigger"] == "resume"

@@ -36,7 +36,11 @@ def started(device: Device, listener: Listener, **environment: str) -> dict[str,
     """Start the daemon again; its event."""
     before = len(listener.events("started"))
     device.start(**environment)
-    listener.wait(lambda: len(listener.events("started")) > before, PATIENCE)
+    try:
+        listener.wait(lambda: len(listener.events("started")) > before, PATIENCE)
+    except AssertionError:
+        assert device.process is not None
+        pytest.fail(f"exit code {device.process.poll()}; {device.log.read_text()[-3000:]}")
     return listener.events("started")[-1]
 
 

@@ -114,7 +114,6 @@ class Device(RuleBasedStateMachine):
 
     def promote(self) -> None:
         """One model through the gate; reported when this returns."""
-        self.champions.add(max(r.version for r in self.state.registry.records()) + 1)
         version = self.gate.crowned(1.0, self.state.registry.begin_run("command", 1.0)).version
         assert version > self.given[1], "a version was given twice"
         self.given = (self.given[0], version)
@@ -178,6 +177,8 @@ class Device(RuleBasedStateMachine):
             self.promote()
         except PowerCutError:
             on_disk = [int(p.name) for p in (self.directory / "models").iterdir() if p.name.isdigit()]
+            # It may serve already; a number that a cut-off promotion took is not given again.
+            self.champions |= {version for version in on_disk if version > self.given[1]}
             self.given = (self.given[0], max([self.given[1], *on_disk]))
         self.kill()
 

@@ -177,7 +177,7 @@ def models(root: Path, bundle: Path, mistake: str) -> None:
     state = persistently(partial(opened, root, bundle))
     folder = state.config.storage.dir
     state.close(how=None)
-    gate = Gate(folder, GOOD, samples=0)
+    gate = persistently(partial(Gate, folder, GOOD, samples=0))
     tell("champion", gate.champion.version)
     if mistake in ("names", "pointer"):
         gate.registry.close()

@@ -103,8 +103,15 @@ def make_directory(path: Path, *, disk: Disk = DISK) -> None:
     with disk_errors("creating the directory", path):
         missing = [directory for directory in (path, *path.parents) if not directory.exists()]
         disk.make_directory(path)
-        for directory in reversed(missing):
-            disk.sync(directory.parent)
+        try:
+            for directory in reversed(missing):
+                disk.sync(directory.parent)
+        except OSError:
+            # One that is there the next time would be taken for durable.
+            for directory in missing:
+                with suppress(OSError):
+                    directory.rmdir()
+            raise
 
 
 def fsync_directory(path: Path, *, disk: Disk = DISK) -> None:

@@ -12,6 +12,7 @@ import queue
 import signal
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,32 +21,32 @@ from edged.clock import SystemClock
 from edged.domain.intake import Intake
 from edged.domain.label_requests import LabelRequests
 from edged.engines.inference import InferenceModel
-from edged.errors import ConfigError, EdgedError, StorageError
-from edged.host.notify import Notifier, Watchdog
+from edged.errors import ConfigError, CorruptError, EdgedError, StorageError
+from edged.host.notify import Notifier, Watchdog, watchdog_interval
 from edged.host.timetable import Timetable
 from edged.host.vitals import VitalsReader
 from edged.learning import Learning
 from edged.loop.ask import Asking
-from edged.loop.bootstrap import open_samples, with_bundle
 from edged.loop.control import Control
 from edged.loop.ingest import Ingest
 from edged.loop.learn import SETBACKS, Learner
 from edged.loop.promote import Promoter
+from edged.loop.recover import DATABASES
 from edged.loop.report import Reporter, Throttle, will_payload
 from edged.loop.serve import Server, ServingLoop
 from edged.loop.succession import Succession
 from edged.mqtt.codecs import JsonCodec, LabelCodec
 from edged.mqtt.session import Session
 from edged.mqtt.topics import Topics, matches, widest
+from edged.opening import note_end, open_state
 from edged.publishing import Publishing
 from edged.selfreport import SelfReport
 from edged.steering import Labelling, Steering
-from edged.storage.bundles import Bundle
-from edged.storage.files import DirectoryLock
-from edged.storage.registry import Registry
 from edged.storage.sequence import Sequence
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -58,6 +59,8 @@ log = logs.get_logger("edged.daemon")
 
 SWITCH_INTERVAL = 0.0001  # seconds a thread may hold the interpreter: bounds what others add to a prediction
 BREATH = 0.003  # seconds left to the serving thread between two pieces of loading a model
+EXIT_DAMAGED = 5
+"""A database turned out to be damaged: the next start sets it aside and begins a new one."""
 
 
 def _breathe() -> None:
@@ -65,33 +68,30 @@ def _breathe() -> None:
 
 
 class Daemon:
-    """All parts of one running device, wired together."""
+    """All parts of one running device, wired together.
 
-    def __init__(self, config: Config, notifier: Notifier) -> None:
+    `give_up` is called, with the name of the file, when a database turns out to be damaged.
+    """
+
+    def __init__(self, config: Config, notifier: Notifier, give_up: Callable[[str], None]) -> None:
         self.clock = SystemClock()
         self.notifier = notifier
-        state = config.storage.dir
-        state.mkdir(parents=True, exist_ok=True)
-        self._lock = DirectoryLock(state)
-        self._lock.acquire()
-        self.config = config = with_bundle(config)
-        self.schema = config.stream.to_schema()
-        bundle = Bundle.open(_bundle_path(config))
-        bundle.check_schema(self.schema)
-        self.registry = Registry.open(state)
-        self.boot = self.registry.next_boot()
-        self.samples = open_samples(config, clock=self.clock)
-        self._reader = open_samples(config, readonly=True)
+        self._give_up = give_up
+        self._state = state = open_state(config, self.clock)
+        self.config, self.recovery, self.boot = state.config, state.recovery, state.boot
+        self.schema = self.config.stream.to_schema()
+        self.registry, self.samples, self._reader = state.registry, state.samples, state.reader
         self._sequence = Sequence(self.registry)
         self._status_problem: str | None = None
         self._throttle = Throttle(self.clock)
         self.timetable = Timetable(self.clock)
         self.watchdog = Watchdog(notifier, ("ingest", "serve"))
-        self._wire(bundle)
+        self._wire()
+        self.learner.triggers.interrupted = state.interrupted
 
     # ---- wiring ----------------------------------------------------------------------------
 
-    def _wire(self, bundle: Bundle) -> None:
+    def _wire(self) -> None:
         config = self.config
         self.topics = Topics(config.topic_root)
         self.session = Session(
@@ -129,9 +129,7 @@ class Daemon:
             staging=config.storage.dir / "candidates",
             breathe=_breathe,
         )
-        self.server = Server(
-            config.serving, config.gate, self.schema, self.promoter.boot(bundle.inference_model)
-        )
+        self.server = Server(config.serving, config.gate, self.schema, self._first_model())
         predecessor = self.promoter.unproven(self.server.champion.version)
         if predecessor is not None:
             self.server.resume(predecessor)
@@ -149,7 +147,7 @@ class Daemon:
             consumed=int(self.registry.get_value("consumed") or 0),
             keep=lambda values: self.registry.set_value(SETBACKS, values),
             kept=self.registry.get_value(SETBACKS),
-            bundle=bundle.fingerprint,
+            bundle=self._state.bundle.fingerprint,
         )
         self.ingest = self._ingest()
         self.selfreport = SelfReport(
@@ -166,6 +164,7 @@ class Daemon:
             vitals=VitalsReader(config.storage.dir),
             requested=lambda: self.asking.requested,
             outbox=self.publishing.outbox,
+            recovery=self.recovery,
         )
         self.learning = Learning(
             learner=self.learner,
@@ -187,6 +186,12 @@ class Daemon:
         self.control = Control(
             self.steering.commands(), answer=self.steering.answer, acknowledge=self.session.ack
         )
+
+    def _first_model(self) -> Served:
+        served = self.promoter.boot(self._state.bundle.inference_model)
+        for version in self.promoter.unusable:
+            self.recovery.note(f"model {version} cannot be used: model {served.version} serves")
+        return served
 
     def _load_model(self, path: Path) -> InferenceModel:
         model = InferenceModel(
@@ -309,21 +314,41 @@ class Daemon:
         """The periodic job."""
         # States first: the metrics of this moment would count as waiting, and change them each time.
         self._tell()
-        self.reporter.metrics(self.selfreport.metrics())
+        with self._damage_noticed():
+            self.reporter.metrics(self.selfreport.metrics())
         self._sequence.keep()
 
     def _tell(self) -> None:
         """How things stand: for the broker, for systemd, and for `edged status`, which reads it from disk."""
-        self._publish_states()
-        self._keep_status(self.selfreport.status())
+        with self._damage_noticed():
+            self._publish_states()
+            self._keep_status(self.selfreport.status())
+        if self.samples.damage is not None:
+            self._found_damaged(self.samples.damage)
         serving = f"serving model {self.server.champion.version}"
         problem = self.selfreport.problem
         self.notifier.status(f"{serving}; {problem}" if problem else serving)
+
+    @contextmanager
+    def _damage_noticed(self) -> Iterator[None]:
+        try:
+            yield
+        except CorruptError as problem:
+            self._found_damaged(problem)
+
+    def _found_damaged(self, problem: CorruptError) -> None:
+        """A database cannot be repaired while it is open: the next start sets it aside."""
+        log.error("damaged", problem=problem.line())
+        name = Path(problem.where).name
+        if name in DATABASES:
+            self._give_up(name)
 
     def _keep_status(self, status: dict[str, Any]) -> None:
         """For `edged status`; on a full disk it stays the older one, which is noticed by its age."""
         try:
             self.registry.set_value("status", status | {"told_at": self.clock.monotonic()})
+        except CorruptError as problem:
+            self._found_damaged(problem)
         except StorageError as problem:
             level = log.debug if self._status_problem == problem.line() else log.warning
             self._status_problem = problem.line()
@@ -352,6 +377,16 @@ class Daemon:
         self.session.subscribe(filters, 1, self.ingest.receive)
         self.session.subscribe([self.topics.requests], 1, self.control.receive)
         self.session.start()
+        self.reporter.event(
+            "started",
+            {
+                "boot": self.boot,
+                "version": __version__,
+                "model": self.server.champion.version,
+                "boot_reason": self.recovery.reason,
+                "repaired": self.recovery.repaired,
+            },
+        )
         gc.collect()
         gc.freeze()
         self.notifier.ready()
@@ -390,8 +425,11 @@ class Daemon:
             log.info("reloaded", level=config.log.level, needs_restart=changed)
         self.notifier.ready()
 
-    def stop(self) -> None:
-        """Orderly: no new messages, what is here committed and answered, trainer ended, goodbye said."""
+    def stop(self, damaged: str | None = None) -> None:
+        """Orderly: no new messages, what is here committed and answered, trainer ended, goodbye said.
+
+        `damaged` is the database because of which it ends, if it is one.
+        """
         self.notifier.stopping()
         self.learning.end()
         self.timetable.stop(1.0)
@@ -402,34 +440,27 @@ class Daemon:
         self.learning.join(8.0)
         self.learner.process.close()
         self.reporter.farewell()
-        self._keep_status({**self.selfreport.status(), "state": "stopped"})
+        if damaged is None:
+            self._keep_status({**self.selfreport.status(), "state": "stopped"})
         self.session.stop()
         self.publishing.stop()
         self._sequence.end()
-        # The writer last: closing the last connection folds the write-ahead log into the file.
-        self._reader.close()
-        self.samples.close()
-        self.registry.close()
-        self._lock.release()
-
-
-def _bundle_path(config: Config) -> Path:
-    if config.model.bundle is None:
-        raise ConfigError("no bundle", where="model.bundle")
-    return config.model.bundle
+        self._state.close("damaged" if damaged else "clean_stop", damaged)
 
 
 def run(path: Path) -> int:
-    """Run the daemon until SIGTERM or SIGINT; the exit code."""
+    """Run the daemon until SIGTERM or SIGINT, or until a database turns out to be damaged; the exit code."""
     sys.setswitchinterval(SWITCH_INTERVAL)
     # A queue: SIGHUP and SIGTERM may come while the other is being handled, or before all is ready.
-    signals: queue.SimpleQueue[int] = queue.SimpleQueue()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda got, _: signals.put(got))
+    endings: queue.SimpleQueue[int | str] = queue.SimpleQueue()
+    # SIGABRT is how systemd's watchdog ends a daemon; without one it keeps its meaning.
+    watched = (signal.SIGABRT,) if watchdog_interval() is not None else ()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, *watched):
+        signal.signal(number, lambda got, _: endings.put(got))
     config = configfile.load(path)
     logs.configure(config.log.level, config.log.format)
     notifier = Notifier()
-    daemon = Daemon(config, notifier)
+    daemon = Daemon(config, notifier, endings.put)
     daemon.start()
     log.info(
         "running",
@@ -438,15 +469,20 @@ def run(path: Path) -> int:
         pid=os.getpid(),
         model=daemon.server.champion.version,
     )
-    while signals.get() == signal.SIGHUP:
+    while (ending := endings.get()) == signal.SIGHUP:
         daemon.reload(path)
-    log.info("stopping")
-    daemon.stop()
-    return 0
+    if ending == signal.SIGABRT:
+        note_end(config.storage.dir, "watchdog")
+        signal.signal(signal.SIGABRT, signal.SIG_DFL)
+        os.abort()
+    damaged = ending if isinstance(ending, str) else None
+    log.info("stopping", damaged=damaged)
+    daemon.stop(damaged)
+    return EXIT_DAMAGED if damaged else 0
 
 
 def main() -> int:
-    """`python -m edged.daemon CONFIG`."""
+    """`python -m edged.daemon CONFIG`; the exit codes are in docs/promises.md."""
     try:
         return run(Path(sys.argv[1]))
     except EdgedError as problem:

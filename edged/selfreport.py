@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from edged.loop.ingest import Ingest
     from edged.loop.learn import Learner
     from edged.loop.promote import Promoter
+    from edged.loop.recover import Recovery
     from edged.loop.report import Reporter
     from edged.loop.serve import Server, ServingLoop
     from edged.mqtt.session import Session
@@ -41,6 +42,7 @@ class SelfReport:
         vitals: VitalsReader,
         requested: Callable[[], int],
         outbox: Callable[[], dict[str, Any]],
+        recovery: Recovery,
     ) -> None:
         self._clock = clock
         self._boot = boot
@@ -55,6 +57,7 @@ class SelfReport:
         self._vitals = vitals
         self._requested = requested
         self._outbox = outbox
+        self._recovery = recovery
         self._started = clock.monotonic()
         self._rate = _Rate(self._started)
 
@@ -178,6 +181,12 @@ class SelfReport:
             "predictions": self._server.predictions,
             "latency": self._serving.latencies.percentiles(),
             "outbox": self._outbox(),
+            "recovery": {
+                "boot_reason": self._recovery.reason,
+                "repaired": len(self._recovery.repaired),
+                "damaged_checkpoints": len(self._learner.damaged),
+                "damaged_models": len(self._promoter.unusable),
+            },
             "host": self._vitals.read().as_dict(),
         }
 

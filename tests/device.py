@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-START_SECONDS = 90.0
+START_SECONDS = 120.0
 
 
 class Listener:

@@ -18,13 +18,15 @@ class TriggerRules:
 class Triggers:
     """Decides whether to train now. One run at a time; a command overrides all guards but that.
 
-    Set `scheduled` when the schedule fires and `commanded` when someone asks; both are taken back by
-    `decide` when they were acted on. A schedule that finds too little data is dropped, not kept.
+    Set `scheduled` when the schedule fires, `commanded` when someone asks and `interrupted` when a run
+    was cut off; they are taken back by `decide` when they were acted on. A schedule that finds too
+    little data is dropped, not kept.
     """
 
     rules: TriggerRules
     scheduled: bool = False
     commanded: bool = False
+    interrupted: bool = False
     last_end: float | None = None
     held_until: float = float("-inf")
     least: int = 0
@@ -41,19 +43,24 @@ class Triggers:
     def decide(self, new: int, monotonic: float) -> str | None:
         """The trigger of the run to start now, or None. `new` counts labelled samples not yet learned."""
         if self.commanded:
-            self.commanded = self.scheduled = False
+            self.commanded = self.scheduled = self.interrupted = False
             self.least = 0
             return "command"
-        if monotonic < self.held_until or new < self.least:
+        cooling = self.last_end is not None and monotonic - self.last_end < self.rules.cooldown
+        if cooling or monotonic < self.held_until:
             return None
-        if self.last_end is not None and monotonic - self.last_end < self.rules.cooldown:
-            return None
+        if self.interrupted:
+            self.interrupted = False
+            return "resume"
+        return self._by_data(new) if new >= self.least else None
+
+    def _by_data(self, new: int) -> str | None:
+        trigger = None
         if self.scheduled:
             self.scheduled = False
-            if new >= self.rules.min_new_samples:
-                self.least = 0
-                return "schedule"
-        if self.rules.new_labels is not None and new >= self.rules.new_labels:
+            trigger = "schedule" if new >= self.rules.min_new_samples else None
+        if trigger is None and self.rules.new_labels is not None and new >= self.rules.new_labels:
+            trigger = "labels"
+        if trigger is not None:
             self.least = 0
-            return "labels"
-        return None
+        return trigger

@@ -7,10 +7,9 @@ which the daemon must not import; so it runs as a child process, `python -m edge
 from __future__ import annotations
 
 import json
-import shutil
 from typing import TYPE_CHECKING, Any
 
-from edged.errors import BundleError, CorruptError, UnavailableError
+from edged.errors import BundleError, StorageError, UnavailableError
 from edged.host.child import ask
 from edged.logs import get_logger
 from edged.storage.bundles import Bundle
@@ -63,7 +62,12 @@ def with_bundle(config: Config, statistics: dict[str, list[float]] | None = None
         return config
     out = config.storage.dir / "bundle"
     if not _usable(config, out):
-        build(config, out, statistics)
+        try:
+            build(config, out, statistics)
+        except (BundleError, UnavailableError) as problem:
+            if not (out / "bundle.json").exists():
+                raise
+            log.error("bundle_not_rebuilt", problem=problem.line())
     return config.model_copy(update={"model": config.model.model_copy(update={"bundle": out})})
 
 
@@ -73,15 +77,23 @@ def _usable(config: Config, out: Path) -> bool:
         return False  # whatever else is in its place is refused by the builder, not removed
     try:
         Bundle.open(out)
-    except (BundleError, CorruptError) as problem:
+    except (BundleError, StorageError) as problem:
+        # It stays until the new one takes its place: where none can be built, its models still serve.
         log.warning("bundle_damaged", problem=problem.line(), remedy="it is built again")
-        shutil.rmtree(out)
         return False
-    ordered = out.with_name(ORDER_FILE)
-    if ordered.exists() and json.loads(ordered.read_text(encoding="utf-8")) != config.model.hidden:
+    ordered = _ordered(out.with_name(ORDER_FILE))
+    if ordered is not None and ordered != config.model.hidden:
         log.warning("hidden_ignored", where="model.hidden",
                     remedy=f"the standard bundle has other layers; remove {out} to begin anew")  # fmt: skip
     return True
+
+
+def _ordered(file: Path) -> Any:
+    """The layers that the standard bundle was ordered with; None when that is not known."""
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
 
 
 def build(config: Config, out: Path, statistics: dict[str, list[float]] | None) -> None:

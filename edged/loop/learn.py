@@ -299,6 +299,7 @@ class Learner:
         self.trainings = 0
         self.train_seconds = 0.0
         self.engine: str | None = None
+        self.damaged: set[int] = set()
         self._on_progress: Callable[[Message], None] | None = None
 
     @property
@@ -403,7 +404,15 @@ class Learner:
                 self._on_progress(message)
         elif kind == "bad_samples":
             self._notify("sample_quarantined", {"reason": "bad_for_training", **message})
-        elif kind in ("note", "damaged_checkpoint"):
+        elif kind == "damaged_checkpoint":
+            self._damaged(message["generation"])
+        elif kind == "note":
             log.warning(kind, **message)
         else:
             log.debug(kind, **message)
+
+    def _damaged(self, generation: int) -> None:
+        """A generation that the trainer passed over; each trainer finds it again until it is pruned."""
+        if generation not in self.damaged:
+            self.damaged.add(generation)
+            self._notify("checkpoint_damaged", {"generation": generation})

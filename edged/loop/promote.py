@@ -90,6 +90,7 @@ class Promoter:
         self.promotions = 0
         self.rejections = 0
         self.rollbacks = 0
+        self.unusable: list[int] = []
 
     # ---- at start --------------------------------------------------------------------------
 
@@ -112,12 +113,17 @@ class Promoter:
             except (ConfigError, UnavailableError):
                 raise  # serving is set up wrongly; no model is to blame, and none must be dethroned for it
             except EdgedError as problem:
-                log.error("model_unusable", version=version, problem=problem.line())
+                self._pass_over(version, problem)
                 continue
             if version != champion:
                 self._dethrone(version)
             return served
         return self.install_base(base_model)
+
+    def _pass_over(self, version: int, problem: EdgedError) -> None:
+        log.error("model_unusable", version=version, problem=problem.line())
+        if version not in self.unusable:
+            self.unusable.append(version)
 
     def _clear_candidates(self, but: Path | None = None) -> None:
         """What earlier runs left before the gate, on a full disk or at a crash: there is a newer one."""
@@ -390,7 +396,7 @@ class Promoter:
             try:
                 served = within(self._config.timeout, "loading", lambda: self.open(version))  # noqa: B023
             except EdgedError as problem:
-                log.error("model_unusable", version=version, problem=problem.line())
+                self._pass_over(version, problem)
                 continue
             self._point_to(version, reason, outgoing="rolled_back")
             self.rollbacks += 1

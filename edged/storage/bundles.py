@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
-from edged.errors import BundleError, CorruptError
-from edged.storage.files import DISK, disk_errors, staging_path
+from edged.errors import BundleError, CorruptError, StorageError
+from edged.storage.files import DISK, STAGING, disk_errors, fsync_directory, staging_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -123,7 +123,9 @@ class Bundle:
             file = self.path / name
             if not file.is_file():
                 raise BundleError("this file of the bundle is missing", where=str(file), remedy=_REBUILD)
-            if file.stat().st_size != entry.bytes or FileEntry.of(file) != entry:
+            with disk_errors("reading", file):
+                same = file.stat().st_size == entry.bytes and FileEntry.of(file) == entry
+            if not same:
                 raise CorruptError("the file is not what bundle.json says", where=str(file), remedy=_REBUILD)
 
     @property
@@ -261,6 +263,28 @@ def publish(staged: Path, out: Path) -> None:
         DISK.sync(out.parent)
         if replacing:
             DISK.remove(retired)
+
+
+def finish_interrupted(out: Path) -> bool:
+    """After a crash between the two renames of `publish`: put a whole bundle back in its place.
+
+    Both the old and the new one lie beside `out` then, under temporary names; either will do.
+    Nothing is done where `out` holds anything. Call it before temporary names are swept.
+
+    Raises StorageError when the disk refuses.
+    """
+    if out.exists():
+        return False
+    for left in sorted(out.parent.glob(f"{STAGING}{out.name}-*")):
+        try:
+            Bundle.open(left)
+        except (BundleError, StorageError):
+            continue
+        with disk_errors("putting the bundle back", out):
+            DISK.rename(left, out)
+        fsync_directory(out.parent)
+        return True
+    return False
 
 
 def _read(path: Path) -> dict[str, Any]:

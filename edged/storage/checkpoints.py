@@ -19,6 +19,7 @@ from edged.storage.files import (
     DISK,
     Disk,
     disk_errors,
+    make_directory,
     publish_directory,
     publish_file,
     remove,
@@ -84,8 +85,8 @@ class Checkpoints:
 
     def stage(self) -> Path:
         """An empty directory to write a new generation into; an unpublished earlier one is removed."""
+        make_directory(self._directory, disk=self._disk)
         with disk_errors("preparing a checkpoint", self._directory):
-            self._disk.make_directory(self._directory)
             sweep(self._directory, disk=self._disk)
             staging = staging_path(self._directory, "generation")
             self._disk.make_directory(staging)
@@ -124,7 +125,7 @@ class Checkpoints:
         for number in reversed(self.numbers()):
             try:
                 return self.get(number)
-            except CorruptError:
+            except StorageError:  # damaged, or on a part of the disk that cannot be read any more
                 # One that is gone was pruned by its writer in this moment: that is no damage.
                 if self._path(number).exists():
                     self.damaged.append(number)
@@ -148,8 +149,7 @@ class Checkpoints:
 
     def pin(self, numbers: Iterable[int]) -> None:
         """Replace the set of generations that are never pruned; holds for all processes."""
-        with disk_errors("pinning checkpoints", self._directory):
-            self._disk.make_directory(self._directory)
+        make_directory(self._directory, disk=self._disk)
         publish_file(self._directory / PINS, seal({"pinned": sorted(set(numbers))}), disk=self._disk)
 
     def pinned(self) -> set[int]:
@@ -183,7 +183,7 @@ class Checkpoints:
         if number not in self._whole:
             try:
                 verify_directory(self._path(number))
-            except CorruptError:
+            except StorageError:
                 return False
             self._whole.add(number)
         return True

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Literal
 
 from edged.errors import CorruptError, StorageError
-from edged.storage.files import disk_errors, fsync_directory
+from edged.storage.files import fsync_directory, make_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -61,10 +61,8 @@ def connect(
     if readonly and not path.exists():
         raise StorageError("there is no such database yet", where=str(path),
                            remedy="start `edged run` first, or check storage.dir")  # fmt: skip
-    fresh = not path.exists()
-    if fresh:
-        with disk_errors("creating the directory", path.parent):
-            path.parent.mkdir(parents=True, exist_ok=True)
+    if not readonly:
+        make_directory(path.parent)
     with translated(path):
         db = sqlite3.connect(
             f"{path.absolute().as_uri()}?mode={'ro' if readonly else 'rwc'}", uri=True, timeout=_BUSY_SECONDS,
@@ -74,7 +72,8 @@ def connect(
             unless_opened.callback(db.close)
             _configure(db, readonly, synchronous, wal_bytes)
             unless_opened.pop_all()
-    if fresh:
+    if not readonly:
+        # Also where the file was there: whoever made it may have been cut off before this.
         fsync_directory(path.parent)
     return db
 
@@ -140,7 +139,7 @@ def translated(path: Path) -> Iterator[None]:
             raise CorruptError(
                 f"the database is damaged: {text}",
                 where=str(path),
-                remedy="move the file away; edged starts with an empty one",
+                remedy="restart `edged run`: it sets the file aside and begins a new one",
             ) from problem
         remedy = next((remedy for part, remedy in _REMEDIES.items() if part in text), "")
         raise StorageError(f"the database refused: {text}", where=str(path), remedy=remedy) from problem

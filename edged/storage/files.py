@@ -97,6 +97,25 @@ def staging_path(parent: Path, name: str) -> Path:
     return parent / f"{STAGING}{name}-{secrets.token_hex(4)}"
 
 
+def make_directory(path: Path, *, disk: Disk = DISK) -> None:
+    """Create `path` and its missing parents, durably: what is fsynced inside is worth nothing otherwise.
+
+    Raises StorageError when the disk refuses.
+    """
+    with disk_errors("creating the directory", path):
+        missing = [directory for directory in (path, *path.parents) if not directory.exists()]
+        disk.make_directory(path)
+        try:
+            for directory in reversed(missing):
+                disk.sync(directory.parent)
+        except OSError:
+            # One that is there the next time would be taken for durable.
+            for directory in missing:
+                with suppress(OSError):
+                    directory.rmdir()
+            raise
+
+
 def fsync_directory(path: Path, *, disk: Disk = DISK) -> None:
     """Make the names in a directory durable: a rename is not before this."""
     with disk_errors("syncing the directory", path):
@@ -268,8 +287,8 @@ class DirectoryLock:
             When another process holds it (its pid is named), or the directory cannot be written.
         """
         file = self._path / self.NAME
+        make_directory(self._path)
         with disk_errors("locking", file):
-            self._path.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
         if not self._lock(descriptor):
             pid = _read_pid(descriptor)

@@ -166,13 +166,15 @@ class Journal:
         """Runs ever begun."""
         return int(self.get_value(_COUNTER + "run", 0))
 
-    def _close_interrupted(self) -> None:
-        """At the start nothing can be under way: what is still open was cut off."""
+    def _close_interrupted(self) -> list[int]:
+        """At the start nothing can be under way: what is still open was cut off. The runs that were."""
         with self._writing():
+            cut = [row[0] for row in self._db.execute("SELECT id FROM runs WHERE outcome IS NULL")]
             self._db.execute("UPDATE runs SET outcome = 'interrupted' WHERE outcome IS NULL")
             self._db.execute(
                 "UPDATE commands SET answer = ? WHERE answer IS NULL", (json.dumps({"interrupted": True}),)
             )
+        return cut
 
     # ---- commands --------------------------------------------------------------------------
 

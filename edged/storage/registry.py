@@ -21,7 +21,7 @@ from edged.storage.erasure import erase_published
 from edged.storage.files import (
     DISK,
     Disk,
-    disk_errors,
+    make_directory,
     publish_directory,
     publish_file,
     read_manifest,
@@ -50,12 +50,18 @@ class Registry(Journal):
     """Models, training runs, commands and small values of one state directory.
 
     Made by `Registry.open`; safe to use from several threads of one process.
+
+    Attributes
+    ----------
+    repaired
+        What `open` mended, one line each.
     """
 
     def __init__(self, db: sqlite3.Connection, path: Path, *, disk: Disk = DISK) -> None:
         super().__init__(db, path)
         self._models = path.parent / MODELS
         self._disk = disk
+        self.repaired: list[str] = []
 
     @classmethod
     def open(cls, state_dir: Path, *, readonly: bool = False, disk: Disk = DISK) -> Registry:
@@ -310,19 +316,24 @@ class Registry(Journal):
         """The pointer, if it can be read and its model is there."""
         try:
             reign = Reign(**read_sealed(self._models / POINTER))
-        except CorruptError:
+        except (CorruptError, TypeError):
             return None
         return reign if self._path_of(reign.version).is_dir() else None
 
-    def _follow_pointer(self) -> None:
+    def _follow_pointer(self, *, repairing: bool = False) -> None:
         """Bring the rows in line with the pointer, and note a change of champion."""
         reign = self._pointer()
         if reign is None:
             return
         with self._writing():
-            for record in self._champion_rows():
-                if record.version != reign.version:
-                    self._insert(record.superseded(reign.outgoing))
+            others = [record for record in self._champion_rows() if record.version != reign.version]
+            for record in others:
+                self._insert(record.superseded(reign.outgoing))
+                if repairing:
+                    turn = "undone" if record.version > reign.version else "finished"
+                    self.repaired.append(
+                        f"the swap between models {record.version} and {reign.version} was {turn}"
+                    )
             self._db.execute("UPDATE models SET status = 'champion' WHERE version = ?", (reign.version,))
             self._note(reign)
 
@@ -344,32 +355,35 @@ class Registry(Journal):
 
     def _repair(self) -> None:
         """What `open` does after a crash; harmless after a clean end."""
-        with disk_errors("preparing the model directory", self._models):
-            self._disk.make_directory(self._models)
-        sweep(self._models, disk=self._disk)
-        self._close_interrupted()
+        make_directory(self._models, disk=self._disk)
+        swept = sweep(self._models, disk=self._disk)
+        self.repaired += [f"removed {MODELS}/{name}, which was never published" for name in swept]
+        self.repaired += [f"training run {run} was cut off" for run in self._close_interrupted()]
         self._match_rows_to_files()
         if self._pointer() is None:
             self._restore_pointer()
-        self._follow_pointer()
+        self._follow_pointer(repairing=True)
 
     def _match_rows_to_files(self) -> None:
         stored, known = set(self._on_disk()), {record.version for record in self.records()}
         with self._writing():
             self._db.executemany("DELETE FROM models WHERE version = ?", [(v,) for v in known - stored])
+        self.repaired += [f"model {v} has no files: its row was dropped" for v in sorted(known - stored)]
         for version in sorted(stored - known):
             self._take_up(version)
 
     def _take_up(self, version: int) -> None:
         """A model without a row: the crash came between the two, or `state.db` was lost."""
         try:
-            values = read_manifest(self._path_of(version))["model"]
-            record = replace(ModelRecord(**values), status="candidate")
+            record = ModelRecord(**read_manifest(self._path_of(version))["model"])
         except (CorruptError, KeyError, TypeError):
             return  # unreadable: it is never served, and its number is not given again
+        if record.status != "rejected":
+            record = replace(record, status="candidate")
         with self._writing():
             self._count("model", version)
             self._insert(record)
+        self.repaired.append(f"model {version} was taken up from its manifest")
 
     def _restore_pointer(self) -> None:
         """The pointer is missing or damaged: the last champion of the rows takes its place."""
@@ -378,4 +392,5 @@ class Registry(Journal):
             return
         noted = [reign for reign in self.reigns(REIGNS_KEPT) if reign.version == last[0].version]
         reign = noted[0] if noted else Reign(last[0].created, last[0].version, None, "pointer restored")
+        self.repaired.append(f"the pointer to the champion was lost: model {reign.version} is it again")
         publish_file(self._models / POINTER, seal(asdict(reign)), disk=self._disk)

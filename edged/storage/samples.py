@@ -13,7 +13,7 @@ import numpy as np
 
 from edged.clock import Ages
 from edged.domain.holdout import is_holdout
-from edged.errors import StorageError
+from edged.errors import CorruptError, StorageError
 from edged.storage import erasure, eviction, labelling, quarantine
 from edged.storage.database import (
     WAL_BYTES,
@@ -56,6 +56,11 @@ class SampleLog(JoiningReader):
     """A bounded, durable log of samples and their labels in one SQLite file.
 
     Made by `SampleLog.open`. Offsets are given by the writer (`next_offset`) and never used twice.
+
+    Attributes
+    ----------
+    damage
+        What a commit found wrong with the file itself. It will not go away: begin a new log.
     """
 
     def __init__(
@@ -80,6 +85,7 @@ class SampleLog(JoiningReader):
         self._quarantine_rows = quarantine_rows
         self._packets_kept = packets_kept
         self._wal = WriteAheadLog(path, wal_bytes)
+        self.damage: CorruptError | None = None
 
     @classmethod
     def open(
@@ -217,9 +223,13 @@ class SampleLog(JoiningReader):
         StorageError
             When nothing at all was stored: the messages must not be acknowledged.
         """
-        with self._lock:
-            self._wal.keep_short(self._db)
-            self._commit(samples, labels, quarantined, list(packets))
+        try:
+            with self._lock:
+                self._wal.keep_short(self._db)
+                self._commit(samples, labels, quarantined, list(packets))
+        except CorruptError as problem:
+            self.damage = problem
+            raise
 
     def _commit(
         self,
@@ -297,6 +307,16 @@ class SampleLog(JoiningReader):
                 evicting.forget_position()
             erasure.rewrite(self._db, self._path, alone=alone)
         return gone
+
+    def continue_from(self, offset: int, seq: int) -> None:
+        """Give `offset` to the next sample and position `seq` to the next label, behind those of a lost log.
+
+        StorageError when this log has given numbers of its own.
+        """
+        with self._writing() as (tally, _):
+            if (tally.next_offset, tally.next_seq) != (1, 1):
+                raise StorageError("the log has a numbering of its own", where=str(self._path))
+            tally.next_offset, tally.next_seq = offset, seq
 
     def protect(self, offsets: NDArray[np.int64] | Iterable[int]) -> None:
         """Replace the replay memory: its samples are evicted only when nothing else is left."""

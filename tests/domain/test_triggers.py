@@ -45,3 +45,14 @@ def test_a_rest_ends_with_enough_labels_or_a_command() -> None:
     triggers.commanded = True
     assert triggers.decide(0, 0.0) == "command"
     assert triggers.decide(200, 0.0) == "labels"
+
+
+def test_a_run_that_was_cut_off_needs_no_new_labels() -> None:
+    triggers = Triggers(TriggerRules(new_labels=500), interrupted=True)
+    triggers.hold(0.0, 1.0)
+    assert triggers.decide(0, 0.5) is None
+    assert triggers.decide(0, 1.0) == "resume"
+    assert triggers.decide(0, 2.0) is None, "once"
+    triggers.interrupted = triggers.commanded = True
+    assert triggers.decide(0, 3.0) == "command"
+    assert triggers.decide(0, 4.0) is None, "the command has taken it up"

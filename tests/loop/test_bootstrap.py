@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from edged.config import Config
 from edged.engines.native import NativeEngine
-from edged.errors import BundleError
+from edged.errors import BundleError, EdgedError
 from edged.loop.bootstrap import with_bundle
 from edged.storage.bundles import Bundle
 
@@ -89,6 +90,33 @@ def test_a_damaged_one_is_built_again_and_the_same(tmp_path: Path) -> None:
     content = bytearray(damaged.read_bytes())
     content[len(content) // 2] ^= 1
     damaged.write_bytes(content)
+    assert opened(with_bundle(config(tmp_path))).fingerprint == first.fingerprint
+
+
+def test_where_it_cannot_be_built_again_the_damaged_one_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = opened(with_bundle(config(tmp_path)))
+    (first.path / "training_model.onnx").write_bytes(b"x")
+    monkeypatch.setenv("PYTHONPATH", str(without_onnx(tmp_path)), prepend=os.pathsep)
+    kept = with_bundle(config(tmp_path)).model.bundle
+    assert kept == first.path
+    assert (first.path / "training_model.onnx").read_bytes() == b"x"
+    with pytest.raises(EdgedError):
+        with_bundle(config(tmp_path / "elsewhere"))
+
+
+def without_onnx(folder: Path) -> Path:
+    """A device on which nothing can be built: `import onnx` fails in child processes."""
+    hidden = folder / "device"
+    hidden.mkdir()
+    (hidden / "onnx.py").write_text("raise ImportError('no onnx here')")
+    return hidden
+
+
+def test_the_note_of_the_layers_may_be_damaged(tmp_path: Path) -> None:
+    first = opened(with_bundle(config(tmp_path)))
+    (tmp_path / "state" / "bundle.hidden.json").write_bytes(b"[6")
     assert opened(with_bundle(config(tmp_path))).fingerprint == first.fingerprint
 
 

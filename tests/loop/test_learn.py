@@ -314,3 +314,19 @@ def test_how_many_labels_start_a_run(
     tmp_path: Path, bundle: Bundle, settings: Any, labels: int | None
 ) -> None:
     assert trigger_rules(Plant(tmp_path, bundle, 0, **settings).config.training).new_labels == labels
+
+
+def test_a_damaged_checkpoint_is_told_and_counted_once(tmp_path: Path, bundle: Bundle) -> None:
+    plant = Plant(tmp_path, bundle, keep_checkpoints=3)
+    with closing(plant.process()) as process:
+        generation = process.run(order(50), Ear())["generation"]
+    engine_file = tmp_path / "checkpoints" / str(generation) / "state.json"
+    engine_file.write_bytes(engine_file.read_bytes().replace(b"consumed", b"Consumed"))
+    desk = Desk(plant)
+    for _ in range(2):
+        desk.learner._on_message({"type": "damaged_checkpoint", "generation": 77})  # noqa: SLF001  twice
+    with closing(desk.learner.process):
+        assert desk.learner.train("labels", {}) is not None
+    told = [fields for name, fields in desk.told if name == "checkpoint_damaged"]
+    assert told == [{"generation": 77}, {"generation": generation}]
+    assert desk.learner.damaged == {77, generation}

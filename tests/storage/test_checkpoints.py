@@ -126,6 +126,20 @@ def test_damaged_ones_are_passed_over_and_listed(tmp_path: Path) -> None:
     assert checkpoints.get(1).state["number"] == 1
 
 
+def test_one_that_cannot_be_read_is_passed_over_too(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, 5)
+    for number in (1, 2):
+        publish(checkpoints, number)
+    # Reading the memory of a process at address 0 fails with EIO, as a bad sector does.
+    (tmp_path / "2" / "checkpoint").unlink()
+    (tmp_path / "2" / "checkpoint").symlink_to("/proc/self/mem")
+    latest = checkpoints.latest()
+    assert latest is not None
+    assert latest.number == 1
+    assert checkpoints.damaged == [2]
+    assert publish(Checkpoints(tmp_path, 1), 3) == 3
+
+
 def test_a_damaged_one_does_not_count_among_those_kept(tmp_path: Path) -> None:
     for number in range(1, 4):
         publish(Checkpoints(tmp_path, 3), number)

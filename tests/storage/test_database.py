@@ -106,7 +106,7 @@ def test_a_reader_works_without_a_writer(tmp_path: Path) -> None:
 def test_what_is_no_database_is_damaged(tmp_path: Path, readonly: bool) -> None:
     path = tmp_path / "a.db"
     path.write_bytes(b"no database at all" * 500)
-    with pytest.raises(CorruptError, match=r"a.db: the database is damaged: .*move the file away"):
+    with pytest.raises(CorruptError, match=r"a.db: the database is damaged: .*sets the file aside"):
         connect(path, readonly=readonly)
 
 

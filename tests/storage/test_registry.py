@@ -3,13 +3,16 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from edged.errors import CorruptError, StorageError
 from edged.storage.files import verify_directory
+from edged.storage.model_records import Reign
 from edged.storage.registry import Registry
+from edged.storage.sealed import seal
 from tests.storage.disks import Fault, PowerCutError, TestedDisk, faults
 
 ROOT = Path(__file__).parents[2]
@@ -207,6 +210,49 @@ def test_models_are_taken_up_again_when_the_database_is_lost(tmp_path: Path) -> 
         assert registry.get(3) == before
         assert registry.champion() == 2
         assert add(registry, tmp_path) == 4
+
+
+def test_a_refused_model_stays_refused_when_the_database_is_lost(tmp_path: Path) -> None:
+    with Registry.open(tmp_path) as registry:
+        crowned(registry, tmp_path)
+        registry.add(staged(tmp_path), created=1.0, source="training", status="rejected")
+    for path in tmp_path.glob("state.db*"):
+        path.unlink()
+    with Registry.open(tmp_path) as registry:
+        assert statuses(registry) == {1: "champion", 2: "rejected"}
+        assert registry.repaired == [f"model {n} was taken up from its manifest" for n in (1, 2)]
+    with Registry.open(tmp_path) as registry:
+        assert registry.repaired == []
+
+
+@pytest.mark.parametrize(("served", "turn"), [(3, "finished"), (2, "undone")])
+def test_a_swap_that_was_cut_off_is_told(tmp_path: Path, served: int, turn: str) -> None:
+    with Registry.open(tmp_path) as registry:
+        crowned(registry, tmp_path, 3 if turn == "undone" else 2)
+        add(registry, tmp_path)
+        registry.begin_run("labels", 1.0)
+    reign = Reign(9.0, served, None, "moved alone")
+    (tmp_path / "models" / "champion").write_bytes(seal(asdict(reign)))
+    (tmp_path / "models" / ".staging-4").mkdir()
+    with Registry.open(tmp_path) as registry:
+        assert registry.champion() == served
+        assert statuses(registry)[served] == "champion"
+        assert registry.repaired == [
+            "removed models/.staging-4, which was never published",
+            "training run 1 was cut off",
+            f"the swap between models {5 - served} and {served} was {turn}",
+        ]
+
+
+def test_a_pointer_of_a_newer_edged_is_none(tmp_path: Path) -> None:
+    with Registry.open(tmp_path) as registry:
+        crowned(registry, tmp_path, 2)
+        reign = registry.reign()
+    assert reign is not None
+    (tmp_path / "models" / "champion").write_bytes(seal({**asdict(reign), "signed": "by"}))
+    with Registry.open(tmp_path) as registry:
+        assert registry.champion() == 2
+        assert registry.repaired == ["the pointer to the champion was lost: model 2 is it again"]
 
 
 def test_rows_without_files_are_dropped(tmp_path: Path) -> None:

@@ -1,0 +1,54 @@
+"""Opening a state directory: what a start survives, and what it leaves open when it fails."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from edged.clock import VirtualClock
+from edged.errors import CorruptError, StorageError
+from edged.opening import open_state
+from edged.storage.files import DirectoryLock
+from tests.crash.workloads import config_of, make_bundle, opened
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    make_bundle(tmp_path / "bundle")
+    return tmp_path / "bundle"
+
+
+def test_with_a_damaged_bundle_serving_goes_on(tmp_path: Path, bundle: Path) -> None:
+    opened(tmp_path, bundle).close()
+    (bundle / "inference_model.onnx").write_bytes(b"x")
+    state = opened(tmp_path, bundle)
+    (line,) = state.recovery.repaired
+    assert line.endswith("serving goes on, training cannot")
+    assert "inference_model.onnx" in line
+    state.close()
+
+
+def test_with_an_unreadable_description_it_does_not_start_and_leaves_nothing_open(
+    tmp_path: Path, bundle: Path
+) -> None:
+    (bundle / "bundle.json").write_bytes(b"{")
+    with pytest.raises(CorruptError, match=r"bundle\.json"):
+        opened(tmp_path, bundle)
+    assert DirectoryLock.holder(tmp_path / "lib" / "state") is None
+
+
+def test_a_state_directory_in_use_is_not_touched(tmp_path: Path, bundle: Path) -> None:
+    state = opened(tmp_path, bundle)
+    left = tmp_path / "lib" / "state" / ".staging-running"
+    left.mkdir()
+    with pytest.raises(StorageError, match="another edged is using this state directory"):
+        open_state(config_of(tmp_path, bundle), VirtualClock())
+    assert left.exists()
+    state.close()
+    again = opened(tmp_path, bundle)
+    assert again.recovery.reason == "clean_stop"
+    again.close()

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from edged.domain.gate import Evidence, GateRules, Verdict, judge, refuse
+from edged.domain.gate import Evidence, GateRules, Retained, Verdict, judge, refuse
 from edged.domain.outputs import answers, errors, unit_scale
 from edged.domain.protocols import Served
+from edged.domain.regimes import Regimes, elsewhere
 from edged.errors import ConfigError, EdgedError, ModelError, RefusedError, StorageError, UnavailableError
 from edged.logs import get_logger
 from edged.storage.files import remove, verify_directory
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 log = get_logger("edged.promote")
 
 LATENCY_RUNS = 20
+RETAINED = 200  # holdout samples of an earlier regime that are asked at most
 PROBE_FILES = ("probe_input.npy", "probe_output.npy")
 
 
@@ -39,8 +41,8 @@ class Holdout(Protocol):
     def holdout_window(self, limit: int, *, before_seq: int | None = None) -> Window:
         """The newest ones."""
 
-    def older_holdout(self, limit: int, before_seq: int, seed: int) -> Window:
-        """A sample of those before a position."""
+    def older_holdout(self, limit: int, before_seq: int, seed: int, *, after_seq: int = 0) -> Window:
+        """A sample of those between two positions."""
 
 
 class Promoter:
@@ -62,7 +64,9 @@ class Promoter:
         keep_models: int,
         staging: Path,
         breathe: Callable[[], None] = lambda: None,
+        regimes: Regimes | None = None,
     ) -> None:
+        self.regimes = Regimes() if regimes is None else regimes
         self._config = config
         self._schema = schema
         self._registry = registry
@@ -216,13 +220,35 @@ class Promoter:
         pinned = [record.version for record in self._registry.records() if record.pinned]
         if pinned:
             return refuse(f"version {pinned[0]} is pinned"), scale
-        rules = GateRules(self._config.min_gain, self._config.max_regret, self._config.min_holdout)
+        rules = self._rules()
         if len(recent) == 0:
             return refuse(f"no labelled holdout sample yet, {rules.min_holdout} needed"), scale
-        older = self._holdout.older_holdout(self._config.recent, int(recent.seq[0]), seed=0)
         evidence = self._evidence(model, champion, recent, scale)
-        earlier = self._evidence(model, champion, older, scale) if len(older) else None
-        return judge(self._schema.task, evidence, earlier, rules), scale
+        retained = self._retained(model, champion, recent, scale)
+        return judge(self._schema.task, evidence, retained, rules), scale
+
+    def _rules(self) -> GateRules:
+        config = self._config
+        return GateRules(config.min_gain, config.max_regret, config.min_holdout, config.significance)
+
+    def _retained(
+        self, model: Model, champion: Served, recent: Window, scale: NDArray[np.float32] | None
+    ) -> list[Retained]:
+        """Both models on what is kept of each earlier regime, and of the present one up to the newest."""
+        first, regimes = int(recent.seq[0]), self.regimes
+        stretches = [
+            (f"regime {i} (labels to {r.until})", r.after, r.until, regimes.drifted_since(r))
+            for i, r in enumerate(regimes.ended, 1)
+        ]
+        stretches.append(("the time before", regimes.begun, first, False))
+        retained = []
+        for name, after, until, drifted in stretches:
+            window = self._holdout.older_holdout(RETAINED, min(until + 1, first), seed=0, after_seq=after)
+            self._breathe()
+            if len(window):
+                evidence = self._evidence(model, champion, window, scale)
+                retained.append(Retained(name, evidence, elsewhere(window.x, recent.x), drifted))
+        return retained
 
     def _evidence(
         self, model: Model, champion: Served, window: Window, scale: NDArray[np.float32] | None

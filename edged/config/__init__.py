@@ -8,6 +8,7 @@ from __future__ import annotations
 from pydantic import Field, model_validator
 
 from edged.config.broker import MqttConfig, TlsConfig
+from edged.config.drift import DriftConfig
 from edged.config.gate import GateConfig
 from edged.config.report import LogConfig, ReportConfig
 from edged.config.serving import ServingConfig
@@ -19,6 +20,7 @@ from edged.config.values import Name, Section, parse_duration, parse_size
 __all__ = [
     "Config",
     "DeviceConfig",
+    "DriftConfig",
     "GateConfig",
     "LogConfig",
     "ModelConfig",
@@ -49,6 +51,7 @@ class Config(Section):
     stream: StreamConfig
     model: ModelConfig = ModelConfig()
     training: TrainingConfig = TrainingConfig()
+    drift: DriftConfig = DriftConfig()
     gate: GateConfig = GateConfig()
     serving: ServingConfig = ServingConfig()
     storage: StorageConfig = StorageConfig()

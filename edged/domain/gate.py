@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 Errors = NDArray[np.float64]
 
 FORGETTING = 0.05  # significance of the test on earlier regimes, shared by all of them (Bonferroni)
+RECALL = (
+    0.01  # significance at which a model of an earlier regime replaces the champion, shared by those tried
+)
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,28 @@ def judge(task: Task, recent: Evidence, retained: Sequence[Retained], rules: Gat
         return Verdict(False, tuple(reasons), numbers)
     forgotten = _forgotten(task, recent, retained, rules, numbers)
     return Verdict(not forgotten, (*reasons, *forgotten), numbers, forgets=bool(forgotten))
+
+
+def judge_recalled(task: Task, evidence: Evidence, tried: int) -> Verdict:
+    """Whether a model of an earlier regime, one of `tried`, is better than the champion beyond chance."""
+    found = compare(task, evidence.candidate, evidence.champion)
+    limit = RECALL / max(1, tried)
+    told = (
+        f"gain {found.gain:+.4f} on the {found.n} newest labelled samples: better on {found.wins}, worse on "
+        f"{found.losses}, p {found.p_better:.3g} of no gain, {limit:.3g} needed"
+    )
+    numbers = {
+        "candidate_error": float(evidence.candidate.mean()),
+        "champion_error": float(evidence.champion.mean()),
+        "samples": float(found.n),
+        "gain": found.gain,
+        "both": float(found.both),
+        "wins": float(found.wins),
+        "losses": float(found.losses),
+        "p_better": found.p_better,
+        "significance": limit,
+    }
+    return Verdict(found.p_better < limit, (told,), numbers)
 
 
 def _newest(task: Task, recent: Evidence, rules: GateRules) -> tuple[Comparison, bool]:

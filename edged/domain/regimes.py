@@ -39,7 +39,7 @@ def elsewhere(then: Inputs, now: Inputs) -> bool:
 
 @dataclass(frozen=True)
 class Signature:
-    """What a regime looks like: quantiles `(d, q)` of its inputs; for classes, shares `(c,)` of the labels."""
+    """What a regime looks like: quantiles `(d, q)` of its inputs; for classes, the labels' shares `(c,)`."""
 
     quantiles: tuple[tuple[float, ...], ...]
     shares: tuple[float, ...] = ()

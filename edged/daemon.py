@@ -19,8 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 from edged import __version__, configfile, logs
 from edged.clock import SystemClock
+from edged.conditions import ConditionsReader, Pacer
+from edged.domain.guards import Budget
+from edged.domain.regimes import Regimes
 from edged.engines.inference import InferenceModel
-from edged.errors import ConfigError, EdgedError, StorageError
+from edged.errors import ConfigError, CorruptError, EdgedError, StorageError
 from edged.host.notify import Notifier, Watchdog
 from edged.host.vitals import VitalsReader
 from edged.learning import Learning
@@ -29,6 +32,7 @@ from edged.loop.control import Control
 from edged.loop.ingest import Ingest
 from edged.loop.learn import Learner
 from edged.loop.promote import Promoter
+from edged.loop.recall import Recall
 from edged.loop.report import Reporter, Throttle, will_payload
 from edged.loop.serve import Server, ServingLoop
 from edged.loop.succession import Succession
@@ -112,10 +116,19 @@ class Daemon:
             keep_models=config.storage.keep_models,
             staging=config.storage.dir / "candidates",
             breathe=_breathe,
+            regimes=self._regimes(),
         )
+        self.recall = Recall(self.schema, self.promoter.regimes, self._reader)
+        self.promoter.bank = self.recall.bank
         self.server = Server(
-            config.serving, config.gate, self.schema, self.promoter.boot(bundle.inference_model)
+            config.serving,
+            config.gate,
+            self.schema,
+            self.promoter.boot(bundle.inference_model),
+            config.drift.rules(),
         )
+        self._restore_drift()
+        self.recall.crowned(self.server.champion.version)
         self.succession = Succession(self.promoter, self.server, self.reporter.event)
         self.serving = self._serving_loop()
         self.learner = Learner(
@@ -126,7 +139,11 @@ class Daemon:
             end=self.registry.end_run,
             notify=self.reporter.event,
             consumed=int(self.registry.get_value("consumed") or 0),
+            conditions=ConditionsReader(
+                self.clock, VitalsReader(config.storage.dir), self.serving.latencies
+            ).read,
         )
+        self.learner.budget = Budget.from_state(self.registry.get_value("budget"))
         self.ingest = self._ingest()
         self.selfreport = SelfReport(
             clock=self.clock,
@@ -147,6 +164,8 @@ class Daemon:
             succession=self.succession,
             samples=self.samples,
             registry=self.registry,
+            recall=self.recall,
+            drift_state=self.server.drift_state,
             publish_states=self._publish_states,
             promoted=self._promoted,
         )
@@ -182,6 +201,7 @@ class Daemon:
             on_outcome=self._on_outcome,
             on_failed=self._on_failed,
             on_drift=self._on_drift,
+            on_fall=self._on_fall,
             beat=lambda: self.watchdog.beat("serve"),
         )
 
@@ -254,7 +274,28 @@ class Daemon:
         self.learning.later(lambda: self.succession.champion_failed(served.version, reason))
 
     def _on_drift(self, signal: DriftSignal) -> None:
-        self.reporter.event("drift_detected", signal.as_dict())
+        self.reporter.event("drift_detected", signal.as_dict(self.schema.names))
+        self.learning.drifted(signal)
+
+    def _on_fall(self) -> None:
+        self.learning.fallen()
+
+    def _regimes(self) -> Regimes:
+        kept = self.registry.get_value("regimes")
+        try:
+            return Regimes() if kept is None else Regimes.from_state(kept)
+        except CorruptError as problem:
+            log.warning("regimes_lost", problem=problem.line())
+            return Regimes()
+
+    def _restore_drift(self) -> None:
+        kept = self.registry.get_value("drift")
+        try:
+            going_on = kept is not None and self.server.drift.restore(kept)
+        except CorruptError as problem:
+            log.warning("drift_state_lost", problem=problem.line())
+        else:
+            log.debug("drift_detectors", restored=going_on)
 
     # ---- reporting -------------------------------------------------------------------------
 
@@ -276,9 +317,16 @@ class Daemon:
         except StorageError as problem:
             log.warning("status_not_kept", problem=problem.line())
 
+    def _keep_learning(self) -> None:
+        """For the next start; on a full disk it goes on from an older state."""
+        try:
+            self.learning.keep()
+        except StorageError as problem:
+            log.warning("state_not_kept", problem=problem.line())
+
     def _publish_states(self) -> None:
         self.selfreport.states(self.reporter)
-        shown = {"stream", "training", "gate", "serving", "storage", "report"}
+        shown = {"stream", "training", "drift", "gate", "serving", "storage", "report"}
         self.reporter.state("config", self.config.model_dump(mode="json", include=shown))
 
     # ---- life ------------------------------------------------------------------------------
@@ -289,7 +337,9 @@ class Daemon:
         self.ingest.start()
         self.control.start()
         self.learning.start()
-        self.scheduler = _schedule(self.config, self._scheduled, self._report)
+        budget = self.config.training.serving_p99
+        pacer = Pacer(budget, self.serving.latencies, self.learner.process) if budget else None
+        self.scheduler = _schedule(self.config, self._scheduled, self._report, pacer)
         stream = self.config.stream
         # A message comes once for each filter that covers it: subscribe to none that another covers.
         filters = widest([*stream.topics, *([stream.label_topic] if stream.label_topic else [])])
@@ -345,6 +395,7 @@ class Daemon:
         self.control.stop()
         self.learning.join(8.0)
         self.learner.process.close()
+        self._keep_learning()
         self.reporter.farewell()
         self._keep_status({**self.selfreport.status(), "state": "stopped"})
         self.session.stop()
@@ -361,7 +412,9 @@ def _bundle_path(config: Config) -> Path:
     return config.model.bundle
 
 
-def _schedule(config: Config, train: Callable[[], None], report: Callable[[], None]) -> Any:
+def _schedule(
+    config: Config, train: Callable[[], None], report: Callable[[], None], pacer: Pacer | None
+) -> Any:
     """Interval or cron for training, interval for reports; missed runs are made up for once."""
     from apscheduler.schedulers.background import BackgroundScheduler
     from apscheduler.triggers.cron import CronTrigger
@@ -375,6 +428,8 @@ def _schedule(config: Config, train: Callable[[], None], report: Callable[[], No
     elif training.every is not None:
         scheduler.add_job(train, "interval", seconds=training.every)
     scheduler.add_job(report, "interval", seconds=config.report.every)
+    if pacer is not None:
+        scheduler.add_job(pacer.look, "interval", seconds=1.0)
     scheduler.start()
     return scheduler
 

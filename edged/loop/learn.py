@@ -10,8 +10,12 @@ import subprocess
 import sys
 import threading
 import time
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
+from edged.domain.drift import Level
+from edged.domain.effort import Effort
+from edged.domain.guards import Budget, Conditions, refusals
 from edged.domain.triggers import TriggerRules, Triggers
 from edged.errors import ConfigError, NoDataError, TrainingError, UnavailableError
 from edged.logs import get_logger
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
 
     from edged.clock import Clock
     from edged.config import Config, TrainingConfig
+    from edged.domain.drift import DriftSignal
 
 log = get_logger("edged.learn")
 
@@ -50,6 +55,7 @@ class TrainerProcess:
         self._selector = selectors.DefaultSelector()
         self._buffer = b""
         self._lock = threading.Lock()
+        self._rest: float | None = 0.0
 
     @property
     def pid(self) -> int | None:
@@ -94,6 +100,16 @@ class TrainerProcess:
             if self._process is not None and self._process.poll() is None:
                 self._process.send_signal(signal.SIGTERM)
 
+    def pace(self, rest: float) -> None:
+        """How long a run rests after each step, in times of the step's own length; without end if infinite.
+
+        From any thread. A process that leaves after each run (`training.resident: 0`) cannot hear it.
+        """
+        told = rest if isfinite(rest) else None
+        if told != self._rest:
+            self._rest = told
+            self._send({"pace": told})
+
     def close(self) -> None:
         """End the process, kindly first."""
         self._end()
@@ -130,6 +146,8 @@ class TrainerProcess:
             self._selector.register(self._process.stdout, selectors.EVENT_READ)
         settings = self._config.model_dump(mode="json", exclude_unset=True)
         self._send({"config": settings})
+        if self._rest != 0.0:
+            self._send({"pace": self._rest})
 
     def _send(self, message: Message) -> bool:
         process = self._process
@@ -225,10 +243,10 @@ def _ended(code: int | None) -> TrainingError:
     return TrainingError(what, where="trainer", remedy="its log says why; the run is taken up again")
 
 
-def trigger_rules(config: TrainingConfig) -> TriggerRules:
+def trigger_rules(config: TrainingConfig, *, drift: bool = True) -> TriggerRules:
     """The configured rules; without `new_labels` a run starts at `min_new_samples`."""
     wanted = config.min_new_samples if config.new_labels is None else config.new_labels
-    return TriggerRules(wanted or None, config.min_new_samples, config.cooldown)
+    return TriggerRules(wanted or None, config.min_new_samples, config.cooldown, drift)
 
 
 class Learner:
@@ -249,13 +267,20 @@ class Learner:
         end: Callable[[int, float, str, Message], None],
         notify: Callable[[str, Message], None],
         consumed: int = 0,
+        conditions: Callable[[], Conditions] | None = None,
     ) -> None:
         self._clock = clock
         self._labelled_since = labelled_since
         self._begin = begin
         self._end = end
         self._notify = notify
-        self.triggers = Triggers(trigger_rules(config.training))
+        self.triggers = Triggers(trigger_rules(config.training, drift=config.drift.train))
+        self.effort = Effort()
+        self.budget = Budget()
+        self.waiting_for: tuple[str, ...] = ()
+        self._guards = config.training.guard_rules()
+        self._usual = (config.training.learning_rate, config.training.new_share)
+        self._conditions = conditions or (lambda: Conditions.at(clock.now()))
         self.process = TrainerProcess(config)
         self.consumed = consumed
         self.progress: Message | None = None
@@ -270,16 +295,36 @@ class Learner:
         """Labelled samples that no run has learned from."""
         return self._labelled_since(self.consumed)
 
+    def drifted(self, signal: DriftSignal) -> None:
+        """A drift, or a warning of one. Inputs that move are no reason by themselves to learn."""
+        if signal.source == "inputs" or signal.level is Level.WARNING:
+            self.triggers.warned = True
+            return
+        self.triggers.drifted = True
+        self.effort.drifted()
+
     def due(self) -> str | None:
         """The trigger of a run that should start now."""
         if self.paused and not self.triggers.commanded:
             return None
-        return self.triggers.decide(self.new(), self._clock.monotonic())
+        wanted = self.triggers.wanted(self.new())
+        self.waiting_for = () if wanted in (None, "command") else self._held_back()
+        if wanted is None or self.waiting_for:
+            return None
+        self.triggers.begun(wanted)
+        return wanted
+
+    def _held_back(self) -> tuple[str, ...]:
+        """What keeps a run from beginning that a trigger wants."""
+        resting = self.triggers.resting(self._clock.monotonic())
+        return (resting,) if resting else refusals(self._guards, self._conditions(), self.budget)
 
     def step(self, options: Message | None = None) -> Message | None:
         """Train if a trigger says so; the result of the run, or None."""
         trigger = self.due()
-        return self.train(trigger, options or {}) if trigger is not None else None
+        if trigger is None:
+            return None
+        return self.train(trigger, self.effort.options(*self._usual) | (options or {}))
 
     def train(
         self, trigger: str, options: Message, on_progress: Callable[[Message], None] | None = None
@@ -289,6 +334,7 @@ class Learner:
         self._notify("training_started", {"run": run, "trigger": trigger, "new": self.new()})
         self.progress = {"run": run, "step": 0}
         self._on_progress = on_progress
+        day, started = self._conditions().day, time.monotonic()
         result: Message | None = None
         try:
             result = self.process.run({"run": run, "trigger": trigger, **options}, self._on_message)
@@ -310,6 +356,7 @@ class Learner:
         finally:
             self.progress = None
             self.triggers.last_end = self._clock.monotonic()
+            self.budget = self.budget.spent(day, time.monotonic() - started)
         return result
 
     def _close(self, run: int, outcome: str, result: Message) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from edged.domain.gate import Evidence, GateRules, Retained, Verdict, judge, refuse
+from edged.domain.gate import Evidence, GateRules, Retained, Verdict, judge, judge_recalled, refuse
 from edged.domain.outputs import answers, errors, unit_scale
 from edged.domain.protocols import Served
 from edged.domain.regimes import Regimes, elsewhere
@@ -76,6 +76,8 @@ class Promoter:
         self._keep = keep_models
         self._staging = staging
         self._breathe = breathe
+        self._recalled: dict[int, Served] = {}
+        self.bank: Callable[[], list[int]] = list
         self.promotions = 0
         self.rejections = 0
         self.rollbacks = 0
@@ -167,6 +169,32 @@ class Promoter:
             return verdict, None
         loaded = self.open(record.version)
         return verdict, loaded
+
+    def recall(self, versions: list[int], champion: Served, window: Window) -> tuple[Verdict, Served] | None:
+        """Try models of earlier regimes on rows `window` that nobody has learned from; the first that wins.
+
+        They have learned from older data than the champion, so being as good is not enough: the win must be
+        beyond chance, though several are tried.
+        """
+        if any(record.pinned for record in self._registry.records()):
+            return None
+        self._recalled = {v: m for v, m in self._recalled.items() if v in versions}
+        scale = unit_scale(window.y) if self._schema.task != "classify" else None
+        known = {record.version for record in self._registry.records()}
+        for version in versions:
+            if version not in known:
+                continue
+            try:
+                served = self._recalled.get(version) or self.open(version)
+            except EdgedError as problem:
+                log.error("model_unusable", version=version, problem=problem.line())
+                continue
+            self._recalled[version] = served
+            evidence = self._evidence(served.model, champion, window, scale)
+            verdict = judge_recalled(self._schema.task, evidence, len(versions))
+            if verdict.accepted:
+                return verdict, served
+        return None
 
     def _verify(self, folder: Path) -> tuple[Model, float]:
         """Whole, loadable, with the trainer's own outputs, and fast enough."""
@@ -283,7 +311,7 @@ class Promoter:
             verdict=verdict.as_dict(),
             status="candidate" if verdict.accepted else "rejected",
         )
-        self._registry.prune(self._keep, protect={champion.version, record.version})
+        self._registry.prune(self._keep, protect={champion.version, record.version, *self.bank()})
         return record
 
     def _rejected(self, result: dict[str, Any], verdict: Verdict, record: ModelRecord | None) -> None:

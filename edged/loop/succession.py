@@ -10,12 +10,17 @@ import threading
 from typing import TYPE_CHECKING, Any, Protocol
 
 from edged.errors import RefusedError, StorageError
+from edged.logs import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from edged.domain.gate import Verdict
     from edged.domain.protocols import Served
+    from edged.domain.sample import Window
+
+
+log = get_logger("edged.succession")
 
 
 class Promotion(Protocol):
@@ -23,6 +28,9 @@ class Promotion(Protocol):
 
     def consider(self, result: dict[str, Any], champion: Served) -> tuple[Verdict, Served | None]:
         """Verify, judge and store a candidate."""
+
+    def recall(self, versions: list[int], champion: Served, window: Window) -> tuple[Verdict, Served] | None:
+        """Try models of earlier regimes."""
 
     def crown(self, served: Served, reason: str) -> None:
         """Make it the durable champion."""
@@ -57,12 +65,20 @@ class Succession:
         self._serving = serving
         self._notify = notify
         self._lock = threading.RLock()
+        self.origins: dict[str, int] = {}
+        self.forgets = False
+
+    @property
+    def champion(self) -> int:
+        """Version of the model that serves."""
+        return self._serving.champion.version
 
     def consider(self, result: dict[str, Any]) -> Served | None:
         """Bring the candidate of a training run before the gate; the new champion, if it became one."""
         with self._lock:
             champion = self._serving.champion
             verdict, served = self._promotion.consider(result, champion)
+            self.forgets = verdict.forgets
             told = {"run": result["run"], **verdict.as_dict()}
             if served is None:
                 self._notify("candidate_rejected", told)
@@ -73,8 +89,32 @@ class Succession:
                 self._notify("candidate_rejected", told | {"accepted": False, "reasons": [problem.line()]})
                 return None
             self._serving.swap(served)
-        self._notify("model_promoted", {"version": served.version, "parent": champion.version, **told})
+        self._crowned(served, champion, "training", told)
         return served
+
+    def recall(self, versions: list[int], window: Window) -> Served | None:
+        """Try models of earlier regimes on rows that nobody has learned from; the one that serves now."""
+        with self._lock:
+            champion = self._serving.champion
+            found = self._promotion.recall(versions, champion, window)
+            if found is None:
+                return None
+            verdict, served = found
+            try:
+                self._promotion.crown(served, "its regime is back: " + "; ".join(verdict.reasons))
+            except StorageError as problem:
+                log.error("recall_failed", version=served.version, problem=problem.line())
+                return None
+            self._serving.swap(served)
+        self._crowned(served, champion, "bank", verdict.as_dict())
+        return served
+
+    def _crowned(self, served: Served, before: Served, origin: str, told: dict[str, Any]) -> None:
+        self.origins[origin] = self.origins.get(origin, 0) + 1
+        self._notify(
+            "model_promoted",
+            {"version": served.version, "parent": before.version, "origin": origin, **told},
+        )
 
     def probation_ended(self, version: int, passed: bool) -> None:
         """The probation of a version has an outcome; void if another serves by now."""

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 KEYS = {
     "samples", "scored", "quarantined", "metric", "frozen", "no_change", "windows", "trainings",
-    "promotions", "rejections", "rollbacks", "drifts", "labels_used", "forgetting", "engine", "seconds",
-    "train_seconds", "peak_rss_mb",
+    "promotions", "origins", "rejections", "rollbacks", "drifts", "labels_used", "forgetting", "engine",
+    "seconds", "train_seconds", "peak_rss_mb",
 }  # fmt: skip
 TIMES = {"seconds", "train_seconds", "peak_rss_mb"}
 CLASSIFY = {"features": 4, "classes": 2}

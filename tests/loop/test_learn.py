@@ -258,13 +258,13 @@ def test_guards_hold_a_run_back_and_say_so(tmp_path: Path, bundle: Bundle) -> No
     learner = desk.learner
     with closing(learner.process):
         assert learner.step() is None
-        assert learner.waiting_for == ("quiet hours, until 06:00",)
+        assert list(learner.waiting_for) == ["quiet hours, until 06:00"]
         desk.wait(8 * 3600)
         assert learner.step() is not None
-        assert learner.waiting_for == ()
+        assert not learner.waiting_for
         learner.consumed = 0
         assert learner.step() is None
-        assert learner.waiting_for == ("1 runs today",)
+        assert list(learner.waiting_for) == ["1 runs today"]
         desk.wait(24 * 3600)
         assert learner.due() == "labels"
     assert learner.budget.runs == 1

@@ -42,7 +42,7 @@ class Stream:
         x = inputs(n, self.gate.log.last_seq())
         labels = [1.0 - c if turned else c for c in classes(x)]  # type: ignore[operator]
         x[:, 1:] += np.float32(shift)
-        self.gate.log.commit(batch(self.gate.log, x, labels))  # type: ignore[arg-type]
+        self.gate.log.commit(batch(self.gate.log, x, labels))
 
     def learned(self, slope: float) -> int:
         """A run that ends in a model of that slope, taken over by the gate."""

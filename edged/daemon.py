@@ -118,7 +118,7 @@ class Daemon:
             breathe=_breathe,
             regimes=self._regimes(),
         )
-        self.recall = Recall(self.schema, self.promoter.regimes, self._reader)
+        self.recall = Recall(self.schema, self.promoter.regimes, self._reader, enabled=config.gate.recall)
         self.promoter.bank = self.recall.bank
         self.server = Server(
             config.serving,

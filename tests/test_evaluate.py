@@ -160,6 +160,45 @@ def test_a_change_of_the_rule_is_detected_once_and_a_quiet_stream_never(tmp_path
     assert 4000 < drifts[0]["offset"] < 4200
 
 
+RULE = 1200
+
+
+def turning(n: int) -> tuple[Any, Any]:
+    """Two rules on the same inputs, in turn: what was right is wrong, and right again."""
+    x = np.random.default_rng(0).normal(size=(n, 4)).astype(np.float32)
+    first, second = x[:, 0] + x[:, 1] > 0, x[:, 0] - x[:, 1] > 0.2
+    return x, np.where(np.arange(n) // RULE % 2, second, first).astype(np.int64)
+
+
+@pytest.mark.slow
+def test_a_regime_that_is_back_is_served_sooner_by_its_own_model(tmp_path: Path) -> None:
+    """Measured where the first rule is back, up to 500 samples after: the labels come 50 late."""
+    x, y = turning(5 * RULE)
+    found = {}
+    for recall in (True, False):
+        folder = tmp_path / str(recall)
+        folder.mkdir()
+        replayed, told = replay(
+            folder, save(folder, X=x, y=y), CLASSIFY,
+            options=Options(delay=50), training={"learning_rate": 3e-3}, gate={"recall": recall},
+        )  # fmt: skip
+        right = replayed.answers[:, 0] == y
+        back = np.concatenate([right[k * RULE : k * RULE + 500] for k in (2, 3, 4)])
+        found[recall] = back.mean(), told["origins"].get("bank", 0)
+    assert found[False][1] == 0
+    assert found[True][1] >= 2
+    assert found[True][0] > found[False][0] + 0.02
+
+
+def test_a_drift_starts_a_run_and_the_next_one_learns_harder(tmp_path: Path) -> None:
+    x, y = turning(2 * RULE)
+    options, training = Options(delay=20), {"every": None, "new_labels": 0}
+    replayed, _ = replay(tmp_path, save(tmp_path, X=x, y=y), CLASSIFY, options=options, training=training)
+    started = [e for e in replayed.events if e["event"] == "training_started"][1:]
+    assert {e["trigger"] for e in started} <= {"drift", "quality"}
+    assert RULE < started[0]["sample"] < RULE + 300
+
+
 @pytest.mark.parametrize("delay", [0, 37])
 def test_no_model_answers_a_sample_after_learning_from_a_label_that_was_not_known(
     tmp_path: Path, delay: int

@@ -34,6 +34,9 @@ class GateConfig(Section):
     max_regret: float = Field(
         0.02, ge=0.0, description="what it may lose on each earlier regime, beyond chance and its gain"
     )
+    recall: bool = Field(
+        True, description="try the models of earlier regimes on the newest labels: one of them may be back"
+    )
     tolerance: float = Field(1e-4, gt=0, description="largest difference to the trainer's own outputs")
     latency: Duration = Field(0.05, gt=0, description="largest time for one prediction of a candidate")
     probation: int = Field(200, ge=0, description="labelled predictions watched after a swap; 0 for none")

@@ -99,7 +99,7 @@ class Replay:
             keep_models=config.storage.keep_models,
             staging=config.storage.dir / "candidates",
         )
-        self.recall = Recall(self.schema, self.promoter.regimes, self.log)
+        self.recall = Recall(self.schema, self.promoter.regimes, self.log, enabled=config.gate.recall)
         self.promoter.bank = self.recall.bank
         self.server = Server(
             config.serving,

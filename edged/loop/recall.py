@@ -49,7 +49,8 @@ class Recall:
     comparison costs less than a millisecond, and a regime may be back long before a detector is sure.
     """
 
-    def __init__(self, schema: Schema, regimes: Regimes, samples: Labelled) -> None:
+    def __init__(self, schema: Schema, regimes: Regimes, samples: Labelled, *, enabled: bool = True) -> None:
+        self._enabled = enabled
         self._schema = schema
         self.regimes = regimes
         self._samples = samples
@@ -81,6 +82,8 @@ class Recall:
 
     def bank(self) -> list[int]:
         """Versions of the models of the newest regimes, newest first, which the registry must keep."""
+        if not self._enabled:
+            return []
         versions = [r.version for r in reversed(self.regimes.ended) if r.version is not None]
         return list(dict.fromkeys(versions))[:BANK]
 

@@ -160,7 +160,7 @@ def test_a_change_of_the_rule_is_detected_once_and_a_quiet_stream_never(tmp_path
     assert 4000 < drifts[0]["offset"] < 4200
 
 
-RULE = 1200
+RULE = 1000
 
 
 def turning(n: int) -> tuple[Any, Any]:
@@ -180,7 +180,8 @@ def test_a_regime_that_is_back_is_served_sooner_by_its_own_model(tmp_path: Path)
         folder.mkdir()
         replayed, told = replay(
             folder, save(folder, X=x, y=y), CLASSIFY,
-            options=Options(delay=50), training={"learning_rate": 3e-3}, gate={"recall": recall},
+            options=Options(delay=50), gate={"recall": recall},
+            training={"learning_rate": 3e-3, "min_new_samples": 150},
         )  # fmt: skip
         right = replayed.answers[:, 0] == y
         back = np.concatenate([right[k * RULE : k * RULE + 500] for k in (2, 3, 4)])

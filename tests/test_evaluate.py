@@ -160,7 +160,7 @@ def test_a_change_of_the_rule_is_detected_once_and_a_quiet_stream_never(tmp_path
     assert 4000 < drifts[0]["offset"] < 4200
 
 
-RULE = 1000
+RULE = 900
 
 
 def turning(n: int) -> tuple[Any, Any]:
@@ -171,9 +171,10 @@ def turning(n: int) -> tuple[Any, Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_a_regime_that_is_back_is_served_sooner_by_its_own_model(tmp_path: Path) -> None:
     """Measured where the first rule is back, up to 500 samples after: the labels come 50 late."""
-    x, y = turning(5 * RULE)
+    x, y = turning(4 * RULE)
     found = {}
     for recall in (True, False):
         folder = tmp_path / str(recall)
@@ -184,10 +185,10 @@ def test_a_regime_that_is_back_is_served_sooner_by_its_own_model(tmp_path: Path)
             training={"learning_rate": 3e-3, "min_new_samples": 150},
         )  # fmt: skip
         right = replayed.answers[:, 0] == y
-        back = np.concatenate([right[k * RULE : k * RULE + 500] for k in (2, 3, 4)])
+        back = np.concatenate([right[k * RULE : k * RULE + 500] for k in (2, 3)])
         found[recall] = back.mean(), told["origins"].get("bank", 0)
     assert found[False][1] == 0
-    assert found[True][1] >= 2
+    assert found[True][1] >= 1
     assert found[True][0] > found[False][0] + 0.02
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -162,7 +163,7 @@ class Promoter:
                 remove(folder)
             return verdict, None
         verdict, scale = self._judge(model, champion, first=first)
-        verdict = Verdict(verdict.accepted, verdict.reasons, verdict.numbers | {"latency_s": seconds})
+        verdict = replace(verdict, numbers=verdict.numbers | {"latency_s": seconds})
         record = self._store(folder, result, champion, verdict, scale)
         if not verdict.accepted:
             self._rejected(result, verdict, record)

@@ -17,13 +17,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edged import __version__, configfile, logs
+from edged import __version__, configfile, logs, remembered
 from edged.clock import SystemClock
 from edged.conditions import ConditionsReader, Pacer
-from edged.domain.guards import Budget
-from edged.domain.regimes import Regimes
 from edged.engines.inference import InferenceModel
-from edged.errors import ConfigError, CorruptError, EdgedError, StorageError
+from edged.errors import ConfigError, EdgedError, StorageError
 from edged.host.notify import Notifier, Watchdog
 from edged.host.vitals import VitalsReader
 from edged.learning import Learning
@@ -116,7 +114,7 @@ class Daemon:
             keep_models=config.storage.keep_models,
             staging=config.storage.dir / "candidates",
             breathe=_breathe,
-            regimes=self._regimes(),
+            regimes=remembered.regimes(self.registry),
         )
         self.recall = Recall(self.schema, self.promoter.regimes, self._reader, enabled=config.gate.recall)
         self.promoter.bank = self.recall.bank
@@ -127,7 +125,7 @@ class Daemon:
             self.promoter.boot(bundle.inference_model),
             config.drift.rules(),
         )
-        self._restore_drift()
+        remembered.restore_drift(self.registry, self.server.drift)
         self.recall.crowned(self.server.champion.version)
         self.succession = Succession(self.promoter, self.server, self.reporter.event)
         self.serving = self._serving_loop()
@@ -143,7 +141,7 @@ class Daemon:
                 self.clock, VitalsReader(config.storage.dir), self.serving.latencies
             ).read,
         )
-        self.learner.budget = Budget.from_state(self.registry.get_value("budget"))
+        self.learner.budget = remembered.budget(self.registry)
         self.ingest = self._ingest()
         self.selfreport = SelfReport(
             clock=self.clock,
@@ -279,23 +277,6 @@ class Daemon:
 
     def _on_fall(self) -> None:
         self.learning.fallen()
-
-    def _regimes(self) -> Regimes:
-        kept = self.registry.get_value("regimes")
-        try:
-            return Regimes() if kept is None else Regimes.from_state(kept)
-        except CorruptError as problem:
-            log.warning("regimes_lost", problem=problem.line())
-            return Regimes()
-
-    def _restore_drift(self) -> None:
-        kept = self.registry.get_value("drift")
-        try:
-            going_on = kept is not None and self.server.drift.restore(kept)
-        except CorruptError as problem:
-            log.warning("drift_state_lost", problem=problem.line())
-        else:
-            log.debug("drift_detectors", restored=going_on)
 
     # ---- reporting -------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from edged.domain.regimes import Regimes, elsewhere
 from edged.errors import ConfigError, EdgedError, ModelError, RefusedError, StorageError, UnavailableError
 from edged.logs import get_logger
 from edged.storage.files import remove, verify_directory
+from edged.storage.model_records import BAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -181,7 +182,7 @@ class Promoter:
             return None
         self._recalled = {v: m for v, m in self._recalled.items() if v in versions}
         scale = unit_scale(window.y) if self._schema.task != "classify" else None
-        known = {record.version for record in self._registry.records()}
+        known = {record.version for record in self._registry.records() if record.status not in BAD}
         for version in versions:
             if version not in known:
                 continue

@@ -177,3 +177,9 @@ def test_what_is_known_of_regimes_survives_a_restart(stream: Stream) -> None:
     found = again.worth_trying(stream.consumed, stream.server.champion.version)
     assert found is not None
     assert found[0] == [first]
+
+
+def test_a_model_that_was_rolled_back_since_is_not_tried_again(stream: Stream) -> None:
+    stream.gate.registry.set_status(back_and_forth(stream), "rolled_back")
+    stream.feed(60)
+    assert stream.tried() is None

@@ -31,12 +31,6 @@ demo: $(VENV)/.demo ## watch edged adapt to a simulated plant, in about a minute
 test: setup system-packages stock ## run all tests against real mosquitto, SQLite and onnxruntime
 	@$(BIN)/python -m pytest -m "not faults" $(PYTEST_ARGS)
 
-test-faults: setup system-packages ## the long forms of what should not happen: a million broken payloads
-	@$(BIN)/python -m pytest -m faults $(PYTEST_ARGS)
-
-test-faults: setup system-packages ## run the long fault injection: thousands of power cuts and damages
-	@$(BIN)/python -m pytest -s -m faults $(PYTEST_ARGS)
-
 test-stock: setup system-packages stock ## run the tests on stock onnxruntime alone
 	@$(BIN)/python -m pytest tests/stock $(PYTEST_ARGS)
 

@@ -16,8 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edged import __version__, configfile, logs
+from edged import __version__, configfile, logs, remembered
 from edged.clock import SystemClock
+from edged.conditions import ConditionsReader, Pacer
 from edged.domain.intake import Intake
 from edged.domain.label_requests import LabelRequests
 from edged.engines.inference import InferenceModel
@@ -31,6 +32,7 @@ from edged.loop.control import Control
 from edged.loop.ingest import Ingest
 from edged.loop.learn import SETBACKS, Learner
 from edged.loop.promote import Promoter
+from edged.loop.recall import Recall
 from edged.loop.recover import DATABASES
 from edged.loop.report import Reporter, Throttle, will_payload
 from edged.loop.serve import Server, ServingLoop
@@ -128,8 +130,15 @@ class Daemon:
             keep_models=config.storage.keep_models,
             staging=config.storage.dir / "candidates",
             breathe=_breathe,
+            regimes=remembered.regimes(self.registry),
         )
-        self.server = Server(config.serving, config.gate, self.schema, self._first_model())
+        self.recall = Recall(self.schema, self.promoter.regimes, self._reader, enabled=config.gate.recall)
+        self.promoter.bank = self.recall.bank
+        self.server = Server(
+            config.serving, config.gate, self.schema, self._first_model(), config.drift.rules()
+        )
+        remembered.restore_drift(self.registry, self.server.drift)
+        self.recall.crowned(self.server.champion.version)
         predecessor = self.promoter.unproven(self.server.champion.version)
         if predecessor is not None:
             self.server.resume(predecessor)
@@ -148,7 +157,11 @@ class Daemon:
             keep=lambda values: self.registry.set_value(SETBACKS, values),
             kept=self.registry.get_value(SETBACKS),
             bundle=self._state.bundle.fingerprint,
+            conditions=ConditionsReader(
+                self.clock, VitalsReader(config.storage.dir), self.serving.latencies
+            ).read,
         )
+        self.learner.budget = remembered.budget(self.registry)
         self.ingest = self._ingest()
         self.selfreport = SelfReport(
             clock=self.clock,
@@ -171,6 +184,8 @@ class Daemon:
             succession=self.succession,
             samples=self.samples,
             registry=self.registry,
+            recall=self.recall,
+            drift_state=self.server.drift_state,
             publish_states=self._publish_states,
             promoted=self.publishing.weights,
         )
@@ -225,6 +240,7 @@ class Daemon:
             on_outcome=self._on_outcome,
             on_failed=self._on_failed,
             on_drift=self._on_drift,
+            on_fall=self._on_fall,
             beat=lambda: self.watchdog.beat("serve"),
         )
 
@@ -297,7 +313,11 @@ class Daemon:
         return self.learner.rest(times)
 
     def _on_drift(self, signal: DriftSignal) -> None:
-        self.reporter.event("drift_detected", signal.as_dict())
+        self.reporter.event("drift_detected", signal.as_dict(self.schema.names))
+        self.learning.drifted(signal)
+
+    def _on_fall(self) -> None:
+        self.learning.fallen()
 
     # ---- reporting -------------------------------------------------------------------------
 
@@ -356,9 +376,16 @@ class Daemon:
         else:
             self._status_problem = None
 
+    def _keep_learning(self) -> None:
+        """For the next start; on a full disk it goes on from an older state."""
+        try:
+            self.learning.keep()
+        except StorageError as problem:
+            log.warning("state_not_kept", problem=problem.line())
+
     def _publish_states(self) -> None:
         self.selfreport.states(self.reporter)
-        shown = {"stream", "training", "gate", "serving", "storage", "outbox", "report"}
+        shown = {"stream", "training", "drift", "gate", "serving", "storage", "outbox", "report"}
         self.reporter.state("config", self.config.model_dump(mode="json", include=shown))
 
     # ---- life ------------------------------------------------------------------------------
@@ -398,6 +425,9 @@ class Daemon:
         elif training.every:
             self.timetable.every(training.every, self._scheduled)
         self.timetable.every(self.config.report.every, self._report)
+        if training.serving_p99:
+            pacer = Pacer(training.serving_p99, self.serving.latencies, self.learner.process)
+            self.timetable.every(1.0, pacer.look)
         self.timetable.soon(self._tell)
         self.timetable.start()
 
@@ -439,6 +469,7 @@ class Daemon:
         self.control.stop()
         self.learning.join(8.0)
         self.learner.process.close()
+        self._keep_learning()
         self.reporter.farewell()
         if damaged is None:
             self._keep_status({**self.selfreport.status(), "state": "stopped"})

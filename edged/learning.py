@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from edged.domain.drift import DriftSignal
     from edged.loop.learn import Learner
+    from edged.loop.recall import Recall
     from edged.loop.succession import Succession
     from edged.storage.registry import Registry
     from edged.storage.samples import SampleLog
@@ -48,6 +50,8 @@ class Learning:
         succession: Succession,
         samples: SampleLog,
         registry: Registry,
+        recall: Recall,
+        drift_state: Callable[[], dict[str, Any]],
         publish_states: Callable[[], None],
         promoted: Callable[[int], None],
     ) -> None:
@@ -55,6 +59,8 @@ class Learning:
         self._succession = succession
         self._samples = samples
         self._registry = registry
+        self._recall = recall
+        self._drift_state = drift_state
         self._publish_states = publish_states
         self._promoted = promoted
         self._wake = threading.Event()
@@ -79,6 +85,14 @@ class Learning:
     def later(self, action: Callable[[], None]) -> None:
         """Carry out a change of champion soon: the serving thread must not wait for it."""
         self._changes.put(action)
+
+    def drifted(self, signal: DriftSignal) -> None:
+        """A drift or a warning of one was signalled: from any thread."""
+        self.later(lambda: self._drifted(signal))
+
+    def fallen(self) -> None:
+        """Live quality has fallen: from any thread."""
+        self.later(self._fallen)
 
     def command(self, options: dict[str, Any]) -> None:
         """Train as soon as the guards allow, with these options for the next run alone."""
@@ -142,6 +156,7 @@ class Learning:
             self._wake.clear()
             try:
                 self._do_between_runs()
+                self._try_recall()
                 options, self._options = self._options, {}
                 result = self._learner.step(options)
                 if result is not None:
@@ -165,17 +180,45 @@ class Learning:
                 raise
             self._between.popleft()
 
+    def _drifted(self, signal: DriftSignal) -> None:
+        self._learner.drifted(signal)
+        if self._recall.drifted(signal):
+            self._registry.set_value("regimes", self._recall.regimes.state())
+
+    def _fallen(self) -> None:
+        self._learner.triggers.fallen = True
+        if self._recall.ended("error"):
+            self._registry.set_value("regimes", self._recall.regimes.state())
+
+    def _try_recall(self) -> None:
+        """A regime may be back: its model is tried before anything is learned."""
+        found = self._recall.worth_trying(self._learner.consumed, self._succession.champion)
+        if found is None:
+            return
+        served = self._succession.recall(*found)
+        if served is not None:
+            self._recall.crowned(served.version)
+            self._publish_states()
+
+    def keep(self) -> None:
+        """Remember what a restart goes on from: the drift detectors, and what training has cost today."""
+        self._registry.set_value("drift", self._drift_state())
+        self._registry.set_value("budget", self._learner.budget.state())
+
     def _learned(self, result: dict[str, Any]) -> None:
         """A run has ended well: judge its candidate and remember how far it came."""
         served = self._succession.consider(result)
+        self._learner.effort.judged(forgets=self._succession.forgets)
         try:
             self._samples.protect(result["memory"])
             self._registry.set_value("consumed", self._learner.consumed)
+            self.keep()
         except StorageError as problem:
             # The trainer's checkpoint knows it, too, and says so when nothing is new.
             log.warning("position_not_kept", problem=problem.line())
         self._publish_states()
         if served is not None:
+            self._recall.crowned(served.version)
             self._promoted(served.version)
 
     def _change(self) -> None:

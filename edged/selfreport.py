@@ -128,11 +128,16 @@ class SelfReport:
                 "promotions": self._promoter.promotions,
                 "rejections": self._promoter.rejections,
                 "rollbacks": self._promoter.rollbacks,
+                "waiting_for": list(self._learner.waiting_for),
             },
         )
-        drift = self._server.drift
-        last = None if drift.last is None else drift.last.as_dict()
-        reporter.state("drift", {"signals": drift.signals, "last": last})
+        drift, names = self._server.drift, self._server.schema.names
+        last = None if drift.last is None else drift.last.as_dict(names)
+        inputs = None if drift.last_inputs is None else drift.last_inputs.as_dict(names)
+        regimes = len(self._promoter.regimes.ended)
+        reporter.state(
+            "drift", {"signals": drift.signals, "last": last, "inputs": inputs, "regimes": regimes}
+        )
         counters = self._samples.counters()
         reporter.state(
             "buffer",

@@ -1,8 +1,9 @@
 """The trainer process: `python -m edged.trainer`.
 
-Reads JSON lines on stdin: first `{"config": {...}}`, then one `{"run": n, "trigger": ...}` a run.
-Writes JSON lines on stdout: `ready`, `progress`, `checkpoint`, `bad_samples`, `damaged_checkpoint`,
-`note`, and for each run one `result` or `error`. Ends when stdin closes, when idle for
+Reads JSON lines on stdin: first `{"config": {...}}`, then one `{"run": n, "trigger": ...}` a run, and
+`{"pace": p}` at any time, see `Orders`.
+Writes JSON lines on stdout: `ready`, `progress`, `checkpoint`, `resting`, `bad_samples`,
+`damaged_checkpoint`, `note`, and for each run one `result` or `error`. Ends when stdin closes, when idle for
 `training.resident` seconds (unless that is 0), or on SIGTERM (after a checkpoint).
 
 Exit codes: 0 done or idle; 1 a run failed; 2 configuration or bundle unusable; 4 engine not
@@ -17,6 +18,7 @@ import os
 import select
 import signal
 import sys
+import time
 import traceback
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 
 
 MORE_MEMORY = "raise training.memory_limit or lower training.batch"
+HALT_SECONDS = 10.0  # between two words that a halted run still lives
 
 
 def say(message: dict[str, Any]) -> None:
@@ -50,10 +53,16 @@ def say(message: dict[str, Any]) -> None:
 
 
 class Orders:
-    """JSON lines from stdin, with a limit on idling and a flag for SIGTERM."""
+    """JSON lines from stdin, with a limit on idling and a flag for SIGTERM.
+
+    A line `{"pace": p}` may come at any time, also within a run: from then on each step is followed by a
+    rest of `p` times its own length; without end where `p` is null.
+    """
 
     def __init__(self) -> None:
         self._buffer = b""
+        self._pace: float | None = 0.0
+        self._ended = False
         self.stop = False
         # A signal does not end a select() by itself; a byte in this pipe does.
         self._woken, waker = os.pipe()
@@ -67,17 +76,54 @@ class Orders:
 
     def next(self, idle: float | None) -> dict[str, Any] | None:
         """The next order; None at the end of input, after `idle` seconds, or when stopped."""
-        while b"\n" not in self._buffer:
-            ready = select.select([0, self._woken], [], [], idle)[0]
-            if self.stop or 0 not in ready:
-                return None
-            chunk = os.read(0, 1 << 16)
-            if not chunk:
-                return None
-            self._buffer += chunk
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        order: dict[str, Any] = json.loads(line)
-        return order
+        while True:
+            while b"\n" not in self._buffer:
+                if not self._read(idle):
+                    return None
+            line, _, self._buffer = self._buffer.partition(b"\n")
+            order: dict[str, Any] = json.loads(line)
+            if "pace" not in order:
+                return order
+            self._pace = order["pace"]
+
+    def _read(self, seconds: float | None) -> bool:
+        """Wait for more input; False at its end, after that time, or when stopped."""
+        ready = select.select([0, self._woken], [], [], seconds)[0]
+        if self.stop or 0 not in ready:
+            return False
+        chunk = os.read(0, 1 << 16)
+        self._ended = not chunk
+        self._buffer += chunk
+        return bool(chunk)
+
+    def rest(self, spent: float) -> None:
+        """After a step of that many seconds: rest as long as the pace asks for."""
+        self._hear()
+        until = time.monotonic() + spent * (self._pace or 0.0)
+        while not (self.stop or self._ended):
+            left = until - time.monotonic()
+            if self._pace is None:
+                say({"type": "resting"})
+                left = HALT_SECONDS
+            elif left <= 0:
+                return
+            if self._read(left):
+                self._hear()
+                until = time.monotonic() + spent * (self._pace or 0.0)
+
+    def _hear(self) -> None:
+        """Take the newest pace out of what has come; orders stay."""
+        while not self._ended and select.select([0], [], [], 0)[0] and self._read(0):
+            pass
+        *lines, rest = self._buffer.split(b"\n")
+        orders = []
+        for line in lines:
+            values = json.loads(line)
+            if "pace" in values:
+                self._pace = values["pace"]
+            else:
+                orders.append(line + b"\n")
+        self._buffer = b"".join(orders) + rest
 
 
 def open_trainee(config: Config, orders: Orders) -> Trainee:
@@ -101,6 +147,7 @@ def open_trainee(config: Config, orders: Orders) -> Trainee:
         pack_weights=_packer(config),
         report=say,
         stopping=lambda: orders.stop,
+        rest=orders.rest,
     )
 
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 KEYS = {
     "samples", "scored", "quarantined", "metric", "frozen", "no_change", "windows", "trainings",
-    "promotions", "rejections", "rollbacks", "drifts", "labels_used", "forgetting", "engine", "seconds",
-    "train_seconds", "peak_rss_mb", "retention",
+    "promotions", "origins", "rejections", "rollbacks", "drifts", "labels_used", "forgetting", "engine",
+    "seconds", "train_seconds", "peak_rss_mb", "retention",
 }  # fmt: skip
 TIMES = {"seconds", "train_seconds", "peak_rss_mb"}
 CLASSIFY = {"features": 4, "classes": 2}
@@ -160,6 +160,47 @@ def test_a_change_of_the_rule_is_detected_once_and_a_quiet_stream_never(tmp_path
     drifts = [signal for signal in found["changed"] if signal["level"] == "drift"]
     assert [(signal["detector"], signal["source"]) for signal in drifts] == [("adwin_correlated", "error")]
     assert 4000 < drifts[0]["offset"] < 4200
+
+
+RULE = 900
+
+
+def turning(n: int) -> tuple[Any, Any]:
+    """Two rules on the same inputs, in turn: what was right is wrong, and right again."""
+    x = np.random.default_rng(0).normal(size=(n, 4)).astype(np.float32)
+    first, second = x[:, 0] + x[:, 1] > 0, x[:, 0] - x[:, 1] > 0.2
+    return x, np.where(np.arange(n) // RULE % 2, second, first).astype(np.int64)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_regime_that_is_back_is_served_sooner_by_its_own_model(tmp_path: Path) -> None:
+    """Measured where the first rule is back, up to 500 samples after: the labels come 50 late."""
+    x, y = turning(4 * RULE)
+    found = {}
+    for recall in (True, False):
+        folder = tmp_path / str(recall)
+        folder.mkdir()
+        replayed, told = replay(
+            folder, save(folder, X=x, y=y), CLASSIFY,
+            options=Options(delay=50), gate={"recall": recall},
+            training={"learning_rate": 3e-3, "min_new_samples": 150},
+        )  # fmt: skip
+        right = replayed.answers[:, 0] == y
+        back = np.concatenate([right[k * RULE : k * RULE + 500] for k in (2, 3)])
+        found[recall] = back.mean(), told["origins"].get("bank", 0)
+    assert found[False][1] == 0
+    assert found[True][1] >= 1
+    assert found[True][0] > found[False][0] + 0.02
+
+
+def test_a_drift_starts_a_run_and_the_next_one_learns_harder(tmp_path: Path) -> None:
+    x, y = turning(2 * RULE)
+    options, training = Options(delay=20), {"every": None, "new_labels": 0}
+    replayed, _ = replay(tmp_path, save(tmp_path, X=x, y=y), CLASSIFY, options=options, training=training)
+    started = [e for e in replayed.events if e["event"] == "training_started"][1:]
+    assert {e["trigger"] for e in started} <= {"drift", "quality"}
+    assert RULE < started[0]["sample"] < RULE + 500
 
 
 @pytest.mark.parametrize("delay", [0, 37])

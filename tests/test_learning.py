@@ -13,6 +13,7 @@ from edged.config import GateConfig, ServingConfig
 from edged.engines import training_api
 from edged.errors import StorageError
 from edged.learning import Learning
+from edged.loop.recall import Recall
 from edged.loop.serve import Server
 from edged.loop.succession import Succession
 from tests.device import wait_until
@@ -47,6 +48,7 @@ class House:
         self.learning = Learning(
             learner=self.desk.learner, succession=self.succession, samples=self.plant.log,
             registry=self.desk.registry, publish_states=self._publish, promoted=lambda _: None,
+            recall=Recall(SCHEMA, self.gate.promoter.regimes, self.gate.log), drift_state=dict,
         )  # fmt: skip
 
     def _publish(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pydantic import Field, model_validator
 
 from edged.config.broker import MqttConfig, TlsConfig
+from edged.config.drift import DriftConfig
 from edged.config.gate import GateConfig
 from edged.config.labels import LabelsConfig
 from edged.config.outbox import OutboxConfig
@@ -21,6 +22,7 @@ from edged.config.values import Name, Section, parse_duration, parse_size
 __all__ = [
     "Config",
     "DeviceConfig",
+    "DriftConfig",
     "GateConfig",
     "LabelsConfig",
     "LogConfig",
@@ -53,6 +55,7 @@ class Config(Section):
     stream: StreamConfig
     model: ModelConfig = ModelConfig()
     training: TrainingConfig = TrainingConfig()
+    drift: DriftConfig = DriftConfig()
     gate: GateConfig = GateConfig()
     labels: LabelsConfig = LabelsConfig()
     serving: ServingConfig = ServingConfig()

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from edged.config.guards import GuardsConfig
 from edged.config.values import Cpu, Cron, Duration, Providers, Section, Share, Size
 
 
@@ -26,7 +27,7 @@ class ModelConfig(Section):
     )
 
 
-class TrainingConfig(Section):
+class TrainingConfig(GuardsConfig):
     """When and how to learn."""
 
     engine: Literal["auto", "native", "portable"] = Field(

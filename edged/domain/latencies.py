@@ -32,3 +32,11 @@ class Latencies:
             return {"p50_ms": None, "p99_ms": None}
         p50, p99 = np.percentile(self._ring[:held], [50, 99])
         return {"p50_ms": round(float(p50) * 1e3, 3), "p99_ms": round(float(p99) * 1e3, 3)}
+
+    def p99_since(self, count: int) -> tuple[float | None, int]:
+        """The 99th percentile in seconds of all after the first `count`, and how many there are now."""
+        now = self._count
+        fresh = min(now - count, LATENCIES)
+        if fresh <= 0:
+            return None, now
+        return float(np.percentile(self._ring[(now - fresh + np.arange(fresh)) % LATENCIES], 99)), now

@@ -27,6 +27,7 @@ class Plan:
     upto: int
     steps: int
     learning_rate: float
+    new_share: float | None = None
 
 
 @dataclass

@@ -1,8 +1,10 @@
-"""When a training run begins: triggers and guards as pure rules."""
+"""When a training run begins: triggers as pure rules. What may hold a run back is in `guards`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+FEWEST = 20  # new labels, below which not even a drift starts a run
 
 
 @dataclass(frozen=True)
@@ -12,21 +14,26 @@ class TriggerRules:
     new_labels: int | None = 500
     min_new_samples: int = 500
     cooldown: float = 0.0
+    drift: bool = True
 
 
 @dataclass
 class Triggers:
     """Decides whether to train now. One run at a time; a command overrides all guards but that.
 
-    Set `scheduled` when the schedule fires, `commanded` when someone asks and `interrupted` when a run
-    was cut off; they are taken back by `decide` when they were acted on. A schedule that finds too
-    little data is dropped, not kept.
+    Set `scheduled` when the schedule fires, `commanded` when someone asks, `interrupted` when a run was
+    cut off, `drifted` and `fallen` when a drift is signalled or live quality falls; all are taken back when
+    they were acted on. `warned` halves the new labels that start a run until one has begun. A schedule that
+    finds too little data is dropped, not kept.
     """
 
     rules: TriggerRules
     scheduled: bool = False
     commanded: bool = False
     interrupted: bool = False
+    drifted: bool = False
+    fallen: bool = False
+    warned: bool = False
     last_end: float | None = None
     held_until: float = float("-inf")
     least: int = 0
@@ -42,25 +49,49 @@ class Triggers:
 
     def decide(self, new: int, monotonic: float) -> str | None:
         """The trigger of the run to start now, or None. `new` counts labelled samples not yet learned."""
-        if self.commanded:
-            self.commanded = self.scheduled = self.interrupted = False
-            self.least = 0
-            return "command"
-        cooling = self.last_end is not None and monotonic - self.last_end < self.rules.cooldown
-        if cooling or monotonic < self.held_until:
+        wanted = self.wanted(new)
+        if wanted is None or (wanted != "command" and self.resting(monotonic) is not None):
             return None
+        self.begun(wanted)
+        return wanted
+
+    def wanted(self, new: int) -> str | None:
+        """The trigger that would start a run, whatever holds it back."""
+        if self.commanded:
+            return "command"
         if self.interrupted:
-            self.interrupted = False
             return "resume"
         return self._by_data(new) if new >= self.least else None
 
     def _by_data(self, new: int) -> str | None:
-        trigger = None
+        if new >= FEWEST and self.rules.drift and (self.drifted or self.fallen):
+            return "drift" if self.drifted else "quality"
         if self.scheduled:
+            if new >= self.rules.min_new_samples:
+                return "schedule"
             self.scheduled = False
-            trigger = "schedule" if new >= self.rules.min_new_samples else None
-        if trigger is None and self.rules.new_labels is not None and new >= self.rules.new_labels:
-            trigger = "labels"
-        if trigger is not None:
+        return "labels" if new >= self.needed else None
+
+    @property
+    def needed(self) -> float:
+        """New labels that start a run by themselves."""
+        if self.rules.new_labels is None:
+            return float("inf")
+        needed = self.rules.new_labels / 2 if self.warned else self.rules.new_labels
+        return max(needed, self.least)
+
+    def resting(self, monotonic: float) -> str | None:
+        """What keeps a run that is not commanded from beginning: the pause after the one before it."""
+        if monotonic < self.held_until:
+            return "a pause after a run that failed"
+        if self.last_end is not None and monotonic - self.last_end < self.rules.cooldown:
+            return f"a cool-down of {self.rules.cooldown:g} s"
+        return None
+
+    def begun(self, trigger: str) -> None:
+        """A run starts: what has asked for one has got it."""
+        if trigger == "command":
+            self.commanded = False
+        if trigger != "resume":
             self.least = 0
-        return trigger
+        self.interrupted = self.scheduled = self.drifted = self.fallen = self.warned = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from contextlib import ExitStack
 from datetime import datetime, timezone
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from edged.domain.label_requests import LabelRequests
 from edged.domain.outputs import answers
 from edged.domain.sample import Batch, LabelUpdate
 from edged.domain.standardise import RunningMoments
+from edged.domain.triggers import FEWEST
 from edged.engines import usual_engine
 from edged.engines.inference import InferenceModel
 from edged.errors import ConfigError, TrainingError
@@ -22,6 +24,7 @@ from edged.evaluate.retention import Retention
 from edged.loop.bootstrap import open_samples, with_bundle
 from edged.loop.learn import Learner
 from edged.loop.promote import Promoter
+from edged.loop.recall import EVERY, Recall
 from edged.loop.serve import Server
 from edged.loop.succession import Succession
 from edged.storage.bundles import Bundle
@@ -102,8 +105,14 @@ class Replay:
             keep_models=config.storage.keep_models,
             staging=config.storage.dir / "candidates",
         )
+        self.recall = Recall(self.schema, self.promoter.regimes, self.log, enabled=config.gate.recall)
+        self.promoter.bank = self.recall.bank
         self.server = Server(
-            config.serving, config.gate, self.schema, self.promoter.boot(bundle.inference_model)
+            config.serving,
+            config.gate,
+            self.schema,
+            self.promoter.boot(bundle.inference_model),
+            config.drift.rules(),
         )
         self.succession = Succession(self.promoter, self.server, self._notify, self._rest)
         self.learner = Learner(
@@ -168,11 +177,21 @@ class Replay:
             while position < len(self.stream):
                 end = min(position + self._block(position), len(self.stream))
                 self._replay(position, end)
-                self.drifts += self.server.drift.take()
                 position = self._position = end
+                self._heed()
                 self._learn()
                 self.retention.passed(position, self.server.champion)
                 self._on_progress(position, len(self.stream), self.server.champion.version)
+
+    def _heed(self) -> None:
+        """What the detectors have signalled starts what it starts in the daemon."""
+        for signal in self.server.drift.take():
+            self.drifts.append(signal)
+            self.learner.drifted(signal)
+            self.recall.drifted(signal)
+        if self.server.take_fall():
+            self.learner.triggers.fallen = True
+            self.recall.ended("error")
 
     def _pre_train(self) -> Served:
         head = np.arange(self.pretrain)
@@ -193,6 +212,7 @@ class Replay:
         self.promoter.promotions = 0
         self.learner.trainings = 0
         self.server.swap(served, watch=False)
+        self.recall.crowned(served.version)
         self.server.quality.clear()
         return served
 
@@ -200,8 +220,13 @@ class Replay:
         """How many samples can pass before a trigger could fire: each brings one label at most."""
         rules = self.learner.triggers.rules
         need = BLOCK
+        triggers = self.learner.triggers
         if rules.new_labels is not None:
-            need = max(1, max(rules.new_labels, self.learner.triggers.least) - self.learner.new())
+            need = max(1, ceil(triggers.needed) - self.learner.new())
+        if triggers.drifted or triggers.fallen:
+            need = FEWEST
+        if self.recall.bank():
+            need = min(need, EVERY)
         due = int(np.searchsorted(self.stream.t, self._next_schedule, side="left"))
         return max(1, min(BLOCK, need, due - position + 1))
 
@@ -275,10 +300,18 @@ class Replay:
         if self._clock.now() >= self._next_schedule:
             self.learner.triggers.scheduled = True
             self._next_schedule = self._after(self._clock.now())
+        found = self.recall.worth_trying(self.learner.consumed, self.server.champion.version)
+        if found is not None:
+            self._serves(self.succession.recall(*found))
         result = self.learner.step()
         if result is None:
             return
-        self.succession.consider(result)
+        self._serves(self.succession.consider(result))
+        self.learner.effort.judged(forgets=self.succession.forgets)
+
+    def _serves(self, served: Served | None) -> None:
+        if served is not None:
+            self.recall.crowned(served.version)
 
     def answers_of(self, served: Served) -> NDArray[np.float32]:
         """What a model answers to the whole stream, `(n, w)`."""

@@ -10,6 +10,8 @@ from edged.domain import metrics
 from edged.domain.outputs import answers, errors
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from edged.domain.drift import DriftSignal
@@ -33,9 +35,10 @@ def report(replay: Replay) -> dict[str, Any]:
         "windows": _windows(replay, scored),
         "trainings": replay.learner.trainings,
         "promotions": replay.promoter.promotions,
+        "origins": replay.succession.origins,
         "rejections": replay.promoter.rejections,
         "rollbacks": replay.promoter.rollbacks,
-        "drifts": [_drift(signal) for signal in replay.drifts],
+        "drifts": [_drift(signal, replay.schema.names) for signal in replay.drifts],
         "labels_used": replay.labels_used,
         "forgetting": _forgetting(replay),
         "retention": replay.retention.figures(replay.frozen),
@@ -44,9 +47,11 @@ def report(replay: Replay) -> dict[str, Any]:
     }
 
 
-def _drift(signal: DriftSignal) -> dict[str, Any]:
-    told = signal.as_dict()
-    return {name: told[name] for name in ("offset", "detector", "level", "source")}
+def _drift(signal: DriftSignal, names: Sequence[str]) -> dict[str, Any]:
+    told = signal.as_dict(names)
+    shown = {name: told[name] for name in ("offset", "detector", "level", "source")}
+    moved = [shift["feature"] for shift in told["features"] if shift["level"] == told["level"]]
+    return shown | ({"features": moved} if moved else {})
 
 
 def no_change(replay: Replay) -> NDArray[np.float32]:

@@ -32,6 +32,10 @@ class Vitals:
         What this user may still write on the file system of the state directory.
     uptime_s
         Seconds since the machine was started.
+    on_battery
+        Whether no other supply feeds the machine; None where it names none.
+    battery_percent
+        Charge of the fullest battery.
     """
 
     cpu_percent: float | None
@@ -40,6 +44,8 @@ class Vitals:
     load1: float | None
     disk_free_bytes: int | None
     uptime_s: float | None
+    on_battery: bool | None = None
+    battery_percent: float | None = None
 
     def as_dict(self) -> dict[str, float | int | None]:
         """The reading as it is reported, None included: a silent sensor is to be seen."""
@@ -83,6 +89,8 @@ class VitalsReader:
             load1=_field(self._proc / "loadavg", 0),
             disk_free_bytes=self._disk_free(),
             uptime_s=_field(self._proc / "uptime", 0),
+            on_battery=self._on_battery(),
+            battery_percent=self._battery(),
         )
 
     def _cpu_percent(self) -> float | None:
@@ -103,6 +111,22 @@ class VitalsReader:
         degrees = [value / 1000 for zone in zones if (value := _field(zone, 0)) is not None]
         low, high = _PLAUSIBLE_C
         return max((value for value in degrees if low <= value <= high), default=None)
+
+    def _supplies(self, *kinds: str) -> list[Path]:
+        found = (self._sys / "class" / "power_supply").glob("*/type")
+        return [path.parent for path in found if _text(path).strip() in kinds]
+
+    def _on_battery(self) -> bool | None:
+        batteries = self._supplies("Battery")
+        if any(_field(supply / "online", 0) == 1 for supply in self._supplies("Mains", "USB")):
+            return False
+        if any(_text(battery / "status").strip() == "Discharging" for battery in batteries):
+            return True
+        return None
+
+    def _battery(self) -> float | None:
+        charges = [_field(battery / "capacity", 0) for battery in self._supplies("Battery")]
+        return max((charge for charge in charges if charge is not None), default=None)
 
     def _disk_free(self) -> int | None:
         try:

@@ -10,8 +10,12 @@ import subprocess
 import sys
 import threading
 import time
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
+from edged.domain.drift import Level
+from edged.domain.effort import Effort
+from edged.domain.guards import Budget, Conditions, refusals
 from edged.domain.setbacks import SetbackRules, Setbacks
 from edged.domain.triggers import TriggerRules, Triggers
 from edged.errors import ConfigError, EdgedError, NoDataError, StorageError, TrainingError, UnavailableError
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
 
     from edged.clock import Clock
     from edged.config import Config, TrainingConfig
+    from edged.domain.drift import DriftSignal
 
 log = get_logger("edged.learn")
 
@@ -62,6 +67,7 @@ class TrainerProcess:
         self._buffer = b""
         self._lock = threading.Lock()
         self._cancelled = False
+        self._rest: float | None = 0.0
 
     @property
     def pid(self) -> int | None:
@@ -115,6 +121,16 @@ class TrainerProcess:
         """End the process, kindly first; the next order starts another."""
         self._end()
 
+    def pace(self, rest: float) -> None:
+        """How long a run rests after each step, in times of the step's own length; without end if infinite.
+
+        From any thread. A process that leaves after each run (`training.resident: 0`) cannot hear it.
+        """
+        told = rest if isfinite(rest) else None
+        if told != self._rest:
+            self._rest = told
+            self._send({"pace": told})
+
     def close(self) -> None:
         """End the process for good."""
         self._end()
@@ -154,6 +170,8 @@ class TrainerProcess:
             self._selector.register(self._process.stdout, selectors.EVENT_READ)
         settings = self._config.model_dump(mode="json", exclude_unset=True)
         self._send({"config": settings})
+        if self._rest != 0.0:
+            self._send({"pace": self._rest})
 
     def _send(self, message: Message) -> bool:
         process = self._process
@@ -247,10 +265,10 @@ class TrainerProcess:
                 log.debug("trainer_input_closed")
 
 
-def trigger_rules(config: TrainingConfig) -> TriggerRules:
+def trigger_rules(config: TrainingConfig, *, drift: bool = True) -> TriggerRules:
     """The configured rules; without `new_labels` a run starts at `min_new_samples`."""
     wanted = config.min_new_samples if config.new_labels is None else config.new_labels
-    return TriggerRules(wanted or None, config.min_new_samples, config.cooldown)
+    return TriggerRules(wanted or None, config.min_new_samples, config.cooldown, drift)
 
 
 def setback_rules(config: TrainingConfig) -> SetbackRules:
@@ -280,6 +298,7 @@ class Learner:
         keep: Callable[[Message], None] = lambda _: None,
         kept: Message | None = None,
         bundle: str = "",
+        conditions: Callable[[], Conditions] | None = None,
     ) -> None:
         self._clock = clock
         self._labelled_since = labelled_since
@@ -288,10 +307,16 @@ class Learner:
         self._notify = notify
         self._keep = keep
         self._bundle = bundle
-        self.triggers = Triggers(trigger_rules(config.training))
+        self.triggers = Triggers(trigger_rules(config.training, drift=config.drift.train))
         same = kept is not None and kept["bundle"] == bundle
         self.setbacks = Setbacks.recalled(setback_rules(config.training), kept if same else None)
         self.triggers.hold(clock.monotonic(), self.setbacks.wait)
+        self.effort = Effort()
+        self.budget = Budget()
+        self.waiting_for: tuple[str, ...] = ()
+        self._guards = config.training.guard_rules()
+        self._usual = (config.training.learning_rate, config.training.new_share)
+        self._conditions = conditions or (lambda: Conditions.at(clock.now()))
         self.process = TrainerProcess(config)
         self.consumed = consumed
         self.progress: Message | None = None
@@ -311,16 +336,36 @@ class Learner:
         """Labelled samples that no run has learned from."""
         return self._labelled_since(self.consumed)
 
+    def drifted(self, signal: DriftSignal) -> None:
+        """A drift, or a warning of one. Inputs that move are no reason by themselves to learn."""
+        if signal.source == "inputs" or signal.level is Level.WARNING:
+            self.triggers.warned = True
+            return
+        self.triggers.drifted = True
+        self.effort.drifted()
+
     def due(self) -> str | None:
         """The trigger of a run that should start now."""
         if (self.paused or self.setbacks.paused) and not self.triggers.commanded:
             return None
-        return self.triggers.decide(self.new(), self._clock.monotonic())
+        wanted = self.triggers.wanted(self.new())
+        self.waiting_for = () if wanted in (None, "command") else self._held_back()
+        if wanted is None or self.waiting_for:
+            return None
+        self.triggers.begun(wanted)
+        return wanted
+
+    def _held_back(self) -> tuple[str, ...]:
+        """What keeps a run from beginning that a trigger wants."""
+        resting = self.triggers.resting(self._clock.monotonic())
+        return (resting,) if resting else refusals(self._guards, self._conditions(), self.budget)
 
     def step(self, options: Message | None = None) -> Message | None:
         """Train if a trigger says so; the result of the run, or None."""
         trigger = self.due()
-        return self.train(trigger, options or {}) if trigger is not None else None
+        if trigger is None:
+            return None
+        return self.train(trigger, self.effort.options(*self._usual) | (options or {}))
 
     def train(
         self, trigger: str, options: Message, on_progress: Callable[[Message], None] | None = None
@@ -336,6 +381,7 @@ class Learner:
         self._notify("training_started", {"run": run, "trigger": trigger, "new": self.new()})
         self.progress = {"run": run, "step": 0}
         self._on_progress = on_progress
+        day, started = self._conditions().day, time.monotonic()
         result: Message | None = None
         try:
             result = self.process.run({"run": run, "trigger": trigger, **options}, self._on_message)
@@ -352,6 +398,7 @@ class Learner:
         finally:
             self.progress = None
             self.triggers.last_end = self._clock.monotonic()
+            self.budget = self.budget.spent(day, time.monotonic() - started)
         return result
 
     def rest(self, times: int) -> int:

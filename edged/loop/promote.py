@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from edged.domain.gate import Evidence, GateRules, Verdict, judge, refuse
+from edged.domain.gate import Evidence, GateRules, Retained, Verdict, judge, judge_recalled, refuse
 from edged.domain.outputs import answers, errors, unit_scale
 from edged.domain.protocols import Served
+from edged.domain.regimes import Regimes, elsewhere
 from edged.domain.trust import LabelTrust
 from edged.errors import (
     ConfigError,
@@ -24,6 +26,7 @@ from edged.host.bounded import within
 from edged.logs import get_logger
 from edged.storage.candidates import Probing, verify_candidate
 from edged.storage.files import remove
+from edged.storage.model_records import BAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,6 +45,7 @@ log = get_logger("edged.promote")
 
 LOADING = "loading"  # the registry's value that tells which model was being loaded when the process died
 BOOT_TRIES = 3
+RETAINED = 200  # holdout samples of an earlier regime that are asked at most
 PROBE_FILES = ("probe_input.npy", "probe_output.npy")
 TRUST = "label_trust"
 
@@ -52,8 +56,8 @@ class Holdout(Protocol):
     def holdout_window(self, limit: int, *, before_seq: int | None = None) -> Window:
         """The newest ones."""
 
-    def older_holdout(self, limit: int, before_seq: int, seed: int) -> Window:
-        """A sample of those before a position."""
+    def older_holdout(self, limit: int, before_seq: int, seed: int, *, after_seq: int = 0) -> Window:
+        """A sample of those between two positions."""
 
 
 class Promoter:
@@ -75,7 +79,9 @@ class Promoter:
         keep_models: int,
         staging: Path,
         breathe: Callable[[], None] = lambda: None,
+        regimes: Regimes | None = None,
     ) -> None:
+        self.regimes = Regimes() if regimes is None else regimes
         self._config = config
         self._schema = schema
         self._registry = registry
@@ -87,6 +93,8 @@ class Promoter:
         self._breathe = breathe
         self.trust = LabelTrust.load(schema.task, registry.get_value(TRUST))
         self._base: Path | None = None
+        self._recalled: dict[int, Served] = {}
+        self.bank: Callable[[], list[int]] = list
         self.promotions = 0
         self.rejections = 0
         self.rollbacks = 0
@@ -223,7 +231,7 @@ class Promoter:
                 self._config.timeout, doing, lambda: self._judge(model, champion, first=first)
             )
             verdict = self._review(verdict)
-            verdict = Verdict(verdict.accepted, verdict.reasons, verdict.numbers | {"latency_s": seconds})
+            verdict = replace(verdict, numbers=verdict.numbers | {"latency_s": seconds})
             doing = "storing"
             record = self._store(folder, result, champion, verdict, scale)
         except (EdgedError, OSError, ValueError, MemoryError) as problem:
@@ -251,6 +259,32 @@ class Promoter:
             log.warning("verdict_not_kept", version=version, problem=problem.line())
         return verdict
 
+    def recall(self, versions: list[int], champion: Served, window: Window) -> tuple[Verdict, Served] | None:
+        """Try models of earlier regimes on rows `window` that nobody has learned from; the first that wins.
+
+        They have learned from older data than the champion, so being as good is not enough: the win must be
+        beyond chance, though several are tried.
+        """
+        if any(record.pinned for record in self._registry.records()):
+            return None
+        self._recalled = {v: m for v, m in self._recalled.items() if v in versions}
+        scale = unit_scale(window.y) if self._schema.task != "classify" else None
+        known = {record.version for record in self._registry.records() if record.status not in BAD}
+        for version in versions:
+            if version not in known:
+                continue
+            try:
+                served = self._recalled.get(version) or self.open(version)
+            except EdgedError as problem:
+                self._pass_over(version, problem)
+                continue
+            self._recalled[version] = served
+            evidence = self._evidence(served.model, champion, window, scale)
+            verdict = judge_recalled(self._schema.task, evidence, len(versions))
+            if verdict.accepted:
+                return verdict, served
+        return None
+
     def _verify(self, folder: Path) -> tuple[Model, float]:
         """Whole, loadable, with the trainer's own outputs, and fast enough."""
         rules = Probing(self._schema.width, self._widths(), self._config.tolerance, self._config.latency)
@@ -271,13 +305,35 @@ class Promoter:
         pinned = [record.version for record in self._registry.records() if record.pinned]
         if pinned:
             return refuse(f"version {pinned[0]} is pinned"), scale
-        rules = GateRules(self._config.min_gain, self._config.max_regret, self._config.min_holdout)
+        rules = self._rules()
         if len(recent) == 0:
             return refuse(f"no labelled holdout sample yet, {rules.min_holdout} needed"), scale
-        older = self._holdout.older_holdout(self._config.recent, int(recent.seq[0]), seed=0)
         evidence = self._evidence(model, champion, recent, scale)
-        earlier = self._evidence(model, champion, older, scale) if len(older) else None
-        return judge(self._schema.task, evidence, earlier, rules), scale
+        retained = self._retained(model, champion, recent, scale)
+        return judge(self._schema.task, evidence, retained, rules), scale
+
+    def _rules(self) -> GateRules:
+        config = self._config
+        return GateRules(config.min_gain, config.max_regret, config.min_holdout, config.significance)
+
+    def _retained(
+        self, model: Model, champion: Served, recent: Window, scale: NDArray[np.float32] | None
+    ) -> list[Retained]:
+        """Both models on what is kept of each earlier regime, and of the present one up to the newest."""
+        first, regimes = int(recent.seq[0]), self.regimes
+        stretches = [
+            (f"regime {i} (labels to {r.until})", r.after, r.until, regimes.drifted_since(r))
+            for i, r in enumerate(regimes.ended, 1)
+        ]
+        stretches.append(("the time before", regimes.begun, first, False))
+        retained = []
+        for name, after, until, drifted in stretches:
+            window = self._holdout.older_holdout(RETAINED, min(until + 1, first), seed=0, after_seq=after)
+            self._breathe()
+            if len(window):
+                evidence = self._evidence(model, champion, window, scale)
+                retained.append(Retained(name, evidence, elsewhere(window.x, recent.x), drifted))
+        return retained
 
     def _review(self, verdict: Verdict) -> Verdict:
         """Refused where the labels that decided cannot be trusted."""
@@ -330,7 +386,7 @@ class Promoter:
             verdict=verdict.as_dict(),
             status="candidate" if verdict.accepted else "rejected",
         )
-        self._registry.prune(self._keep, protect={champion.version, record.version})
+        self._registry.prune(self._keep, protect={champion.version, record.version, *self.bank()})
         return record
 
     def _rejected(self, result: dict[str, Any], verdict: Verdict, record: ModelRecord | None) -> None:

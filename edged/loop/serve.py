@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.domain.drift import LiveDrift
+from edged.domain.fall import QualityFall
 from edged.domain.gate import Probation
 from edged.domain.latencies import Latencies
 from edged.domain.outputs import answers, probabilities
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.config import GateConfig, ServingConfig
-    from edged.domain.drift import DriftSignal
+    from edged.domain.drift import DriftRules, DriftSignal
     from edged.domain.protocols import Served
     from edged.domain.sample import Batch, LabelUpdate
     from edged.domain.schema import Schema
@@ -42,16 +43,26 @@ class Server:
     called from any other.
     """
 
-    def __init__(self, config: ServingConfig, gate: GateConfig, schema: Schema, champion: Served) -> None:
+    def __init__(
+        self,
+        config: ServingConfig,
+        gate: GateConfig,
+        schema: Schema,
+        champion: Served,
+        drift: DriftRules | None = None,
+    ) -> None:
         self._config = config
         self._gate = gate
-        self._schema = schema
+        self._schema = self.schema = schema
         self.champion = champion
         self.previous: Served | None = None
         self._memory = Memory(config.remember, schema)
         self.quality = LiveQuality()
-        self.drift = LiveDrift(classes=schema.task == "classify")
+        self.drift = LiveDrift(classes=schema.task == "classify", features=schema.width, rules=drift)
+        self._watching = threading.Lock()
         self._probation: Probation | None = None
+        self._fall = QualityFall()
+        self._fallen = False
         self.failed: tuple[Served, str] | None = None
         self.predictions = 0
         self.unanswerable = 0
@@ -83,13 +94,16 @@ class Server:
         made = self._decode(served, offsets, x, raw)
         self._memory.remember(made)
         if made.confidence is not None:
-            self.drift.confidence(made.confidence, offsets, made.version)
+            with self._watching:
+                self.drift.confidence(made.confidence, offsets, made.version)
         self.predictions += len(offsets)
         self._newest = int(offsets[-1]) if len(offsets) else self._newest
         return made
 
     def shadow(self, offsets: NDArray[np.int64], x: NDArray[np.float32]) -> None:
-        """During probation let the predecessor answer the same samples; call after publishing."""
+        """What can wait until a batch is published: watch its inputs; on probation ask the predecessor."""
+        with self._watching:
+            self.drift.inputs(x, offsets)
         probation, previous = self._probation, self.previous
         if probation is None or previous is None:
             return
@@ -205,7 +219,9 @@ class Server:
             # The median of this group of labels: a few that are very late say nothing of the rest.
             self.label_delay = int(self._newest - np.median(joined.offsets))
         self.quality.add(joined.errors)
-        self.drift.errors(joined.errors, joined.offsets)
+        with self._watching:
+            self.drift.errors(joined.errors, joined.offsets)
+        self._fallen |= self._fall.add(joined.errors)
         probation = self._probation
         if probation is None:
             return None
@@ -214,6 +230,16 @@ class Server:
         if outcome is not None:
             self._probation = None
         return outcome
+
+    def take_fall(self) -> bool:
+        """Whether live quality has fallen since this was last asked."""
+        fallen, self._fallen = self._fallen, False
+        return fallen
+
+    def drift_state(self) -> dict[str, Any]:
+        """The state of the drift detectors, as of one moment; from any thread."""
+        with self._watching:
+            return self.drift.state()
 
     def live_quality(self) -> dict[str, Any]:
         """For metrics: mean error (or accuracy) over the newest labelled predictions."""
@@ -311,6 +337,7 @@ class ServingLoop:
         on_failed: Callable[[Served, str], None],
         on_drift: Callable[[DriftSignal], None],
         beat: Callable[[], object],
+        on_fall: Callable[[], None] = lambda: None,
     ) -> None:
         self._server = server
         self._schema = schema
@@ -321,6 +348,7 @@ class ServingLoop:
         self._on_outcome = on_outcome
         self._on_failed = on_failed
         self._on_drift = on_drift
+        self._on_fall = on_fall
         self._beat = beat
         self._queue: queue.Queue[tuple[Batch, NDArray[np.float64]] | list[LabelUpdate] | None] = queue.Queue(
             MAX_WAITING
@@ -360,6 +388,8 @@ class ServingLoop:
                 self._handle(item)
                 for signal in self._server.drift.take():
                     self._on_drift(signal)
+                if self._server.take_fall():
+                    self._on_fall()
             except Exception:
                 self.errors += 1
                 log.exception("serving_failed")

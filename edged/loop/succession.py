@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from edged.domain.gate import Verdict
     from edged.domain.protocols import Served
+    from edged.domain.sample import Window
 
 
 log = get_logger("edged.succession")
@@ -35,6 +36,9 @@ class Promotion(Protocol):
 
     def resting(self) -> dict[str, Any] | None:
         """Whether training should pause after this verdict, and why."""
+
+    def recall(self, versions: list[int], champion: Served, window: Window) -> tuple[Verdict, Served] | None:
+        """Try models of earlier regimes."""
 
     def crown(self, served: Served, reason: str) -> None:
         """Make it the durable champion."""
@@ -85,6 +89,13 @@ class Succession:
         self._rest = rest
         self._lock = threading.RLock()
         self._owed: list[tuple[int, str]] = []  # failed versions that the registry does not know of yet
+        self.origins: dict[str, int] = {}
+        self.forgets = False
+
+    @property
+    def champion(self) -> int:
+        """Version of the model that serves."""
+        return self._serving.champion.version
 
     def consider(self, result: dict[str, Any]) -> Served | None:
         """Bring the candidate of a training run before the gate; the new champion, if it became one."""
@@ -95,6 +106,7 @@ class Succession:
             told = {"run": result["run"], "accepted": False, "reasons": [problem.line()]}
             self._notify("candidate_rejected", told)
             return None
+        self.forgets = verdict.forgets
         told = {"run": result["run"], **verdict.as_dict()}
         if served is None:
             self._notify("candidate_rejected", told)
@@ -106,8 +118,29 @@ class Succession:
                 "candidate_rejected", told | self._promotion.withdraw(served.version, against).as_dict()
             )
             return None
-        self._notify("model_promoted", {"version": served.version, "parent": champion.version, **told})
+        self._crowned(served, champion, "training", told)
         return served
+
+    def recall(self, versions: list[int], window: Window) -> Served | None:
+        """Try models of earlier regimes on rows that nobody has learned from; the one that serves now."""
+        champion = self._serving.champion
+        found = self._promotion.recall(versions, champion, window)
+        if found is None:
+            return None
+        verdict, served = found
+        against = self._take_over(served, champion, "its regime is back: " + "; ".join(verdict.reasons))
+        if against is not None:
+            log.error("recall_failed", version=served.version, problem=against)
+            return None
+        self._crowned(served, champion, "bank", verdict.as_dict())
+        return served
+
+    def _crowned(self, served: Served, before: Served, origin: str, told: dict[str, Any]) -> None:
+        self.origins[origin] = self.origins.get(origin, 0) + 1
+        self._notify(
+            "model_promoted",
+            {"version": served.version, "parent": before.version, "origin": origin, **told},
+        )
 
     def _take_over(self, served: Served, champion: Served, reason: str) -> str | None:
         """Durable first, then serving; what stood against it."""

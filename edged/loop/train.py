@@ -63,6 +63,7 @@ class RunRequest:
     trigger: str
     steps: int | None = None
     learning_rate: float | None = None
+    new_share: float | None = None
 
 
 class InterruptedRunError(TrainingError):
@@ -88,6 +89,7 @@ class Trainee:
         pack_weights: Callable[[Mapping[str, NDArray[np.float32]]], bytes] | None,
         report: Callable[[dict[str, Any]], None],
         stopping: Callable[[], bool],
+        rest: Callable[[float], None] = lambda _: None,
     ) -> None:
         self._config = config
         self._schema = schema
@@ -100,6 +102,7 @@ class Trainee:
         self._pack_weights = pack_weights
         self._report = report
         self._stopping = stopping
+        self._rest = rest
         self._generation: int | None = None
         self._state = self._fresh_state()
         self._initial = engine.parameters()
@@ -208,7 +211,7 @@ class Trainee:
             max_steps=self._config.max_steps,
         )
         rate = request.learning_rate or self._config.learning_rate
-        return Plan(request.run, request.trigger, after, upto, steps, rate), False
+        return Plan(request.run, request.trigger, after, upto, steps, rate, request.new_share), False
 
     def _window(self, plan: Plan) -> Window:
         window = self._samples.training_window(plan.after, self._config.window, upto_seq=plan.upto)
@@ -267,8 +270,9 @@ class Trainee:
         losses: list[float] = []
         skipped, reported = 0, time.monotonic()
         while state.step < state.plan.steps:
-            before = state.step
+            before, began = state.step, time.monotonic()
             made, bad = self._advance(pool, careful=careful)
+            self._rest(time.monotonic() - began)
             losses += made
             skipped += bad
             state.step += len(made)
@@ -316,7 +320,10 @@ class Trainee:
         return min(left, self._engine.together, *(due - state.step % due for due in dues))
 
     def _draw(self, pool: Pool) -> NDArray[np.int64]:
-        return pool.draw(self._config.batch, self._config.new_share, self._state.rng)
+        plan, share = self._state.plan, self._config.new_share
+        if plan is not None and plan.new_share is not None:
+            share = plan.new_share
+        return pool.draw(self._config.batch, share, self._state.rng)
 
     def _accumulate(self, pool: Pool, *, careful: bool) -> tuple[list[float], int]:
         """One step whose batch comes in parts."""

@@ -1,4 +1,4 @@
-from edged.domain.triggers import TriggerRules, Triggers
+from edged.domain.triggers import FEWEST, TriggerRules, Triggers
 
 
 def test_enough_new_labels_start_a_run() -> None:
@@ -56,3 +56,47 @@ def test_a_run_that_was_cut_off_needs_no_new_labels() -> None:
     triggers.interrupted = triggers.commanded = True
     assert triggers.decide(0, 3.0) == "command"
     assert triggers.decide(0, 4.0) is None, "the command has taken it up"
+
+
+def test_a_drift_starts_a_run_with_few_labels() -> None:
+    triggers = Triggers(TriggerRules(new_labels=100, min_new_samples=100))
+    triggers.drifted = True
+    assert triggers.decide(FEWEST - 1, 0.0) is None
+    assert triggers.decide(FEWEST, 0.0) == "drift"
+    assert triggers.decide(FEWEST, 0.0) is None, "it is acted on once"
+
+
+def test_a_fall_of_quality_starts_a_run() -> None:
+    triggers = Triggers(TriggerRules(new_labels=100))
+    triggers.fallen = True
+    assert triggers.decide(FEWEST, 0.0) == "quality"
+
+
+def test_drifts_may_be_told_not_to_start_runs() -> None:
+    triggers = Triggers(TriggerRules(new_labels=100, drift=False))
+    triggers.drifted = triggers.fallen = True
+    assert triggers.decide(99, 0.0) is None
+
+
+def test_a_drift_waits_for_the_cool_down() -> None:
+    triggers = Triggers(TriggerRules(new_labels=None, cooldown=60.0))
+    triggers.last_end, triggers.drifted = 100.0, True
+    assert triggers.resting(159.0) == "a cool-down of 60 s"
+    assert triggers.decide(50, 159.0) is None
+    assert triggers.decide(50, 160.0) == "drift"
+
+
+def test_a_warning_halves_what_a_run_needs_until_one_begins() -> None:
+    triggers = Triggers(TriggerRules(new_labels=100))
+    triggers.warned = True
+    assert triggers.decide(49, 0.0) is None
+    assert triggers.decide(50, 0.0) == "labels"
+    assert triggers.decide(99, 0.0) is None
+
+
+def test_what_is_wanted_stays_wanted_while_something_holds_it_back() -> None:
+    triggers = Triggers(TriggerRules(new_labels=None, min_new_samples=50))
+    triggers.scheduled = True
+    assert (triggers.wanted(60), triggers.wanted(60)) == ("schedule", "schedule")
+    triggers.begun("schedule")
+    assert triggers.wanted(60) is None

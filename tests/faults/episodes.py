@@ -154,8 +154,8 @@ class Episode:
         # For the probation: what is right on the holdout is wrong on live samples.
         return replace(window, y=1 - window.y) if self.stage == "probation" else window
 
-    def older_holdout(self, limit: int, before_seq: int, seed: int) -> Window:
-        return self.gate.log.older_holdout(limit, before_seq, seed)
+    def older_holdout(self, limit: int, before_seq: int, seed: int, *, after_seq: int = 0) -> Window:
+        return self.gate.log.older_holdout(limit, before_seq, seed, after_seq=after_seq)
 
     def _publish(self, payloads: list[bytes]) -> None:
         self.published += map(json.loads, payloads)

@@ -73,6 +73,8 @@ def test_a_machine_made_of_files(machine: Path) -> None:
         "load1": 0.52,
         "disk_free_bytes": vitals.disk_free_bytes,
         "uptime_s": 1000.5,
+        "on_battery": None,
+        "battery_percent": None,
     }
 
 
@@ -97,6 +99,27 @@ def test_a_process_name_with_spaces_and_parentheses(machine: Path) -> None:
     use_cpu(machine, user=TICKS, system=0, name="edged) 1 2 (x")
     clock.advance_to(2.0)
     assert vitals.read().cpu_percent == pytest.approx(50.0)
+
+
+def supply(machine: Path, name: str, kind: str, **files: str) -> None:
+    folder = machine / "sys" / "class" / "power_supply" / name
+    folder.mkdir(parents=True)
+    for file, text in {"type": kind, **files}.items():
+        (folder / file).write_text(text + "\n")
+
+
+@pytest.mark.parametrize(
+    ("mains", "status", "on_battery"),
+    [("1", "Charging", False), ("0", "Discharging", True), ("0", "Full", None), (None, "Discharging", True)],
+)
+def test_what_feeds_the_machine(
+    machine: Path, mains: str | None, status: str, on_battery: bool | None
+) -> None:
+    supply(machine, "BAT0", "Battery", status=status, capacity="41")
+    if mains is not None:
+        supply(machine, "AC", "Mains", online=mains)
+    vitals = reader(machine).read()
+    assert (vitals.on_battery, vitals.battery_percent) == (on_battery, 41.0)
 
 
 def test_the_hottest_zone_counts(machine: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from edged.artifacts.build import build
 from edged.artifacts.templates import mlp
+from edged.domain.drift import DriftSignal, Level
 from edged.errors import ConfigError, StorageError, TrainingError, UnavailableError
 from edged.loop.learn import DISK_SECONDS, NothingNewError, trigger_rules
 from edged.storage import journal
@@ -304,6 +305,74 @@ def test_a_paused_learner_obeys_commands_only(tmp_path: Path, bundle: Bundle) ->
         result = desk.learner.step({"steps": 5})
     assert result is not None
     assert (result["trigger"], result["steps"]) == ("command", 5)
+
+
+def test_guards_hold_a_run_back_and_say_so(tmp_path: Path, bundle: Bundle) -> None:
+    desk = Desk(Plant(tmp_path, bundle, quiet="22:00-06:00", max_runs_per_day=1))  # the clock says 22:13
+    learner = desk.learner
+    with closing(learner.process):
+        assert learner.step() is None
+        assert list(learner.waiting_for) == ["quiet hours, until 06:00"]
+        desk.wait(8 * 3600)
+        assert learner.step() is not None
+        assert not learner.waiting_for
+        learner.consumed = 0
+        assert learner.step() is None
+        assert list(learner.waiting_for) == ["1 runs today"]
+        desk.wait(24 * 3600)
+        assert learner.due() == "labels"
+    assert learner.budget.runs == 1
+
+
+def test_a_command_trains_in_spite_of_guards(tmp_path: Path, bundle: Bundle) -> None:
+    desk = Desk(Plant(tmp_path, bundle, quiet="22:00-06:00"))
+    desk.learner.triggers.commanded = True
+    assert desk.learner.due() == "command"
+
+
+def drift(source: str, level: Level = Level.DRIFT) -> DriftSignal:
+    return DriftSignal(level, "adwin_correlated", source, 2.0, 1.0, 77)
+
+
+def test_a_drift_of_errors_trains_now_and_harder(tmp_path: Path, bundle: Bundle) -> None:
+    plant = Plant(tmp_path, bundle, samples=40, min_new_samples=100)
+    desk = Desk(plant)
+    with closing(desk.learner.process):
+        assert desk.learner.step() is None
+        desk.learner.drifted(drift("inputs"))
+        assert desk.learner.step() is None, "inputs that move are no reason by themselves"
+        desk.learner.drifted(drift("error"))
+        result = desk.learner.step()
+    assert result is not None
+    assert result["trigger"] == "drift"
+    (record,) = desk.registry.runs()
+    assert record.request == {"learning_rate": 0.02, "new_share": 0.5}
+
+
+def test_a_warning_lets_fewer_labels_start_a_run(tmp_path: Path, bundle: Bundle) -> None:
+    desk = Desk(Plant(tmp_path, bundle, samples=60, min_new_samples=100))
+    desk.learner.drifted(drift("error", Level.WARNING))
+    assert desk.learner.due() == "labels"
+
+
+def test_a_trainer_that_rests_takes_longer_and_does_the_same(
+    tmp_path: Path, bundle: Bundle, undisturbed: bytes
+) -> None:
+    """It is told to rest half of the time, then to halt, and when it has said that it does, to go on."""
+    with closing(Plant(tmp_path, bundle, **LONG).process()) as process:
+        process.pace(0.5)
+        heard: list[str] = []
+
+        def on_message(message: dict[str, Any]) -> None:
+            heard.append(message["type"])
+            if message["type"] == "checkpoint" and message["step"] == 300:
+                process.pace(float("inf"))
+            if message["type"] == "resting":
+                process.pace(0.0)
+
+        result = process.run(order(1), on_message)
+    assert heard.count("resting") == 1
+    assert model_bytes(result) == undisturbed
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from edged.config import GateConfig, ServingConfig
 from edged.engines.inference import InferenceModel
 from edged.learning import Learning
 from edged.loop.promote import Promoter
+from edged.loop.recall import Recall
 from edged.loop.serve import Server
 from edged.loop.succession import Succession
 from tests.loop.trainers import Desk, Plant
@@ -40,6 +41,7 @@ def test_what_is_erased_is_gone_and_learning_goes_on(tmp_path: Path, bundle: Bun
     learning = Learning(
         learner=desk.learner, succession=succession, samples=plant.log, registry=desk.registry,
         publish_states=lambda: None, promoted=lambda _: None,
+        recall=Recall(plant.config.stream.to_schema(), promoter.regimes, plant.log), drift_state=dict,
     )  # fmt: skip
     erased: queue.Queue[dict[str, int]] = queue.Queue()
     with closing(plant.log), closing(desk.registry), closing(desk.learner.process):

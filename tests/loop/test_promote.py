@@ -106,6 +106,24 @@ def test_one_logit_for_two_classes_is_wide_enough(tmp_path: Path) -> None:
         assert model is not None
 
 
+@pytest.mark.parametrize(("shift", "refused"), [(9.0, True), (0.0, False)])
+def test_what_an_earlier_regime_needs_is_defended_unless_it_was_superseded(
+    tmp_path: Path, shift: float, refused: bool
+) -> None:
+    """Now nothing can be known, then the champion knew all; a drift of the errors lies in between."""
+    with closing(Gate(tmp_path, GOOD, significance=0.001)) as gate:
+        gate.promoter.regimes.end(gate.log.last_seq(), "error")
+        x = inputs(600, 1)
+        x[:, 1] += np.float32(shift)
+        coins = np.random.default_rng(2).integers(0, 2, len(x)).astype(float).tolist()
+        gate.log.commit(batch(gate.log, x, coins))
+        verdict, model = gate.consider(BAD)
+        assert (model is None) == verdict.forgets == refused
+        if refused:
+            assert "forgets regime 1 (labels to 600): loses 1.0000" in verdict.reasons[1]
+            assert verdict.as_dict()["forgets"]
+
+
 # ---- verification ----------------------------------------------------------------------------
 
 

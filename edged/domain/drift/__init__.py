@@ -6,14 +6,14 @@ sees and give `DriftSignal`s, one for each change. Everything here is a pure rul
 
 from edged.domain.drift.adwin import ADWIN
 from edged.domain.drift.adwin_correlated import CorrelatedADWIN
-from edged.domain.drift.catalogue import default_detector, quiet_detector, restore
+from edged.domain.drift.catalogue import default_detector, quiet_detector, restore, tuned_detector
 from edged.domain.drift.confidence import confidence_watch
 from edged.domain.drift.cooldown import Cooldown
 from edged.domain.drift.ddm import DDM
 from edged.domain.drift.hddm_w import HDDMW
 from edged.domain.drift.inputs import InputDrift, InputRules
 from edged.domain.drift.levels import Detector, DriftSignal, FeatureShift, Level
-from edged.domain.drift.live import LiveDrift
+from edged.domain.drift.live import DriftRules, LiveDrift
 from edged.domain.drift.page_hinkley import PageHinkley
 from edged.domain.drift.watch import StreamWatch, bounded, error_watch
 
@@ -24,6 +24,7 @@ __all__ = [
     "Cooldown",
     "CorrelatedADWIN",
     "Detector",
+    "DriftRules",
     "DriftSignal",
     "FeatureShift",
     "InputDrift",
@@ -38,4 +39,5 @@ __all__ = [
     "error_watch",
     "quiet_detector",
     "restore",
+    "tuned_detector",
 ]

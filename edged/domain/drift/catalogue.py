@@ -79,6 +79,23 @@ def quiet_detector(name: str) -> Detector:
     return QUIET[name]()
 
 
+def tuned_detector(name: str, delta: float | None) -> Detector:
+    """`quiet_detector` with another `delta`, the confidence of the kinds of ADWIN; None leaves theirs.
+
+    Raises
+    ------
+    ConfigError
+        When there is no detector of that name, or it has no `delta` of that meaning, or not this value.
+    """
+    detector = quiet_detector(name)
+    if delta is None:
+        return detector
+    if not isinstance(detector, ADWIN):
+        raise ConfigError("only the kinds of adwin have one", where="drift.delta", remedy="remove it")
+    parameters = {own: getattr(detector, own) for own in detector.parameters}
+    return type(detector)(**(parameters | {"delta": delta}))
+
+
 def restore(state: Mapping[str, Any]) -> Detector:
     """The streaming detector that gave `state`; it continues identically.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from edged.errors import ConfigError, CorruptError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from typing_extensions import Self
 
@@ -62,10 +62,10 @@ class FeatureShift:
     p_value: float
     psi: float
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self, names: Sequence[str] = ()) -> dict[str, Any]:
         """For logs and MQTT."""
         return {
-            "feature": self.feature,
+            "feature": names[self.feature] if names else self.feature,
             "level": self.level.name.lower(),
             "ks": round(self.distance, 4),
             "p": float(f"{self.p_value:.3g}"),
@@ -89,8 +89,8 @@ class DriftSignal:
     offset: int
     features: tuple[FeatureShift, ...] = ()
 
-    def as_dict(self) -> dict[str, Any]:
-        """For logs and MQTT."""
+    def as_dict(self, names: Sequence[str] = ()) -> dict[str, Any]:
+        """For logs and MQTT; with `names` of the stream's features, where it has any."""
         return {
             "level": self.level.name.lower(),
             "detector": self.detector,
@@ -98,7 +98,7 @@ class DriftSignal:
             "statistic": round(self.statistic, 6),
             "threshold": round(self.threshold, 6),
             "offset": self.offset,
-            "features": [shift.as_dict() for shift in self.features],
+            "features": [shift.as_dict(names) for shift in self.features],
         }
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
+import json
 
-from edged.domain.drift import Level, LiveDrift
+import numpy as np
+import pytest
+
+from edged.domain.drift import DriftRules, Level, LiveDrift
+from edged.errors import ConfigError, CorruptError
 
 
 def offsets(values: np.ndarray, start: int = 1) -> np.ndarray:
@@ -59,3 +63,88 @@ def test_a_new_version_may_be_surer_or_less_sure_than_the_one_before() -> None:
         levels[swaps] = {signal.level for signal in live.take()}
     assert levels[True] == set()
     assert Level.DRIFT in levels[False], "the same change without a swap is one"
+
+
+def moving(n: int, at: int, d: int = 3) -> np.ndarray:
+    x = np.random.default_rng(5).normal(size=(n, d)).astype(np.float32)
+    x[at:, 1] += 2.0
+    return x
+
+
+def test_inputs_are_watched_and_it_is_told_which_of_them_moved() -> None:
+    live = LiveDrift(classes=True, features=3)
+    x = moving(4000, 2500)
+    live.inputs(x, offsets(x))
+    (signal,) = live.take()
+    assert (signal.level, signal.source) == (Level.DRIFT, "inputs")
+    assert signal.as_dict(("a", "b", "c"))["features"][0]["feature"] == "b"
+    assert live.last_inputs is signal
+
+
+@pytest.mark.parametrize(
+    ("rules", "left"),
+    [
+        (DriftRules(errors=False), {"confidence", "inputs"}),
+        (DriftRules(confidence=False), {"error", "inputs"}),
+        (DriftRules(inputs=False), {"error"}),
+    ],
+)
+def test_each_watch_can_be_turned_off(rules: DriftRules, left: set[str]) -> None:
+    """Errors and confidence share a cool-down: where both are watched, the first of them speaks."""
+    live = LiveDrift(classes=True, features=3, rules=rules)
+    x = moving(4000, 2500)
+    wrong = (np.arange(4000) >= 2500).astype(np.float64)
+    live.inputs(x, offsets(x))
+    live.errors(wrong, offsets(wrong))
+    live.confidence((1 - wrong / 2).astype(np.float32), offsets(wrong), 1)
+    assert {signal.source for signal in live.take()} == left
+
+
+def test_it_goes_on_after_a_restart_as_if_there_had_been_none() -> None:
+    x = moving(5000, 2600)
+    rng = np.random.default_rng(6)
+    wrong = np.concatenate([rng.random(2600) < 0.1, rng.random(2400) < 0.5]).astype(np.float64)
+    sure = np.full(5000, 0.9, np.float32)
+
+    def feed(live: LiveDrift, part: slice) -> None:
+        at = np.arange(5000)[part]
+        live.confidence(sure[part], at, 1)
+        live.inputs(x[part], at)
+        live.errors(wrong[part], at)
+
+    whole, first = LiveDrift(classes=False, features=3), LiveDrift(classes=False, features=3)
+    for start in range(0, 5000, 100):
+        feed(whole, slice(start, start + 100))
+    for start in range(0, 2500, 100):
+        feed(first, slice(start, start + 100))
+    second = LiveDrift(classes=False, features=3)
+    assert second.restore(json.loads(json.dumps(first.state())))
+    for start in range(2500, 5000, 100):
+        feed(second, slice(start, start + 100))
+    told = second.take()
+    assert told == whole.take()
+    assert {signal.source for signal in told} == {"error", "inputs"}
+
+
+def test_a_state_of_other_rules_or_another_stream_is_left_alone() -> None:
+    state = LiveDrift(classes=True, features=3).state()
+    assert not LiveDrift(classes=True, features=4).restore(state)
+    assert not LiveDrift(classes=False, features=3).restore(state)
+    assert not LiveDrift(classes=True, features=3, rules=DriftRules(cooldown=1)).restore(state)
+
+
+def test_a_damaged_state_is_refused() -> None:
+    live = LiveDrift(classes=True, features=3)
+    for part in ("errors", "confidence", "inputs", "version"):
+        with pytest.raises(CorruptError):
+            live.restore(live.state() | {part: "damaged"})
+    with pytest.raises(CorruptError):
+        live.restore({})
+
+
+def test_another_delta_is_for_the_kinds_of_adwin() -> None:
+    assert (
+        LiveDrift(classes=True, rules=DriftRules(delta=0.01)).state()["errors"]["detector"]["delta"] == 0.01
+    )
+    with pytest.raises(ConfigError, match="adwin"):
+        LiveDrift(classes=True, rules=DriftRules("ddm", delta=0.01))

@@ -1,0 +1,68 @@
+"""What holds training back; part of section `training`."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from edged.config.values import Duration, Section
+from edged.domain.guards import GuardRules
+
+_SPAN = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)\s*-\s*([01]?\d|2[0-3]):([0-5]\d)")
+
+
+def _span(value: str) -> str:
+    found = _SPAN.fullmatch(value.strip())
+    if found is None or found.group(1, 2) == found.group(3, 4):
+        raise ValueError(f'{value!r} is no span of the day: write it like "22:00-06:00"')
+    return value
+
+
+def minutes(span: str) -> tuple[int, int]:
+    """Beginning and end of a span of the day, in minutes.
+
+    >>> minutes("22:00-06:30")
+    (1320, 390)
+    """
+    begin, end = (part.split(":") for part in span.split("-"))
+    return int(begin[0]) * 60 + int(begin[1]), int(end[0]) * 60 + int(end[1])
+
+
+class GuardsConfig(Section):
+    """What holds training back. A command trains in spite of it."""
+
+    quiet: Annotated[str, AfterValidator(_span)] | None = Field(
+        None, description='hours of local time without training, such as "22:00-06:00"'
+    )
+    max_temperature: float | None = Field(
+        90.0, description="no run begins while the hottest thermal zone is above, in °C; null for any"
+    )
+    mains_only: bool = Field(False, description="no run begins on battery")
+    min_battery: float | None = Field(
+        None, ge=0, le=100, description="no run begins on a battery with less charge, in percent"
+    )
+    max_load: float | None = Field(
+        None, gt=0, description="no run begins while the load over one minute, a processor, is above"
+    )
+    serving_p99: Duration | None = Field(
+        None,
+        gt=0,
+        description="training slows down, and in the end stops, while 1 % of predictions take longer",
+    )
+    max_runs_per_day: int | None = Field(None, ge=0, description="runs a day at most")
+    max_minutes_per_day: float | None = Field(None, ge=0, description="minutes of training a day at most")
+
+    def guard_rules(self) -> GuardRules:
+        """For the guards."""
+        return GuardRules(
+            None if self.quiet is None else minutes(self.quiet),
+            self.max_temperature,
+            self.min_battery,
+            self.mains_only,
+            self.max_load,
+            self.serving_p99,
+            self.max_runs_per_day,
+            self.max_minutes_per_day,
+        )

@@ -1,0 +1,147 @@
+"""What holds training back: guards as pure rules, the day's budget, and the pace that serving allows."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DAY = 86400
+
+
+@dataclass(frozen=True)
+class GuardRules:
+    """Limits; None where there is none.
+
+    `quiet` in minutes of the day, from and to; `max_temperature` in °C; `min_battery` in percent, asked only
+    while the device runs on it; `max_load` a processor; `serving_p99` in seconds; the last two a day.
+    """
+
+    quiet: tuple[int, int] | None = None
+    max_temperature: float | None = None
+    min_battery: float | None = None
+    mains_only: bool = False
+    max_load: float | None = None
+    serving_p99: float | None = None
+    max_runs: int | None = None
+    max_minutes: float | None = None
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """How things are; None where the device cannot tell, which refuses nothing.
+
+    `minute` of the day in the device's own time; `day` a number that changes with the day.
+    """
+
+    minute: int
+    day: int
+    temperature_c: float | None = None
+    on_battery: bool | None = None
+    battery_percent: float | None = None
+    load_per_core: float | None = None
+    serving_p99: float | None = None
+
+    @classmethod
+    def at(cls, local_seconds: float) -> Conditions:
+        """Of the time alone: Unix seconds shifted to the device's own time."""
+        return cls(int(local_seconds % DAY // 60), int(local_seconds // DAY))
+
+
+@dataclass
+class Budget:
+    """Runs and seconds of training in one day."""
+
+    day: int = -1
+    runs: int = 0
+    seconds: float = 0.0
+
+    def of(self, day: int) -> Budget:
+        """The budget used up on that day; what was used on another one does not count."""
+        return self if day == self.day else Budget(day)
+
+    def spent(self, day: int, seconds: float) -> Budget:
+        """The same after one more run."""
+        before = self.of(day)
+        return Budget(day, before.runs + 1, before.seconds + seconds)
+
+    def state(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any] | None) -> Budget:
+        """What `state` gave; an unused one for None."""
+        return cls() if not state else cls(int(state["day"]), int(state["runs"]), float(state["seconds"]))
+
+
+def refusals(rules: GuardRules, now: Conditions, used: Budget) -> tuple[str, ...]:
+    """Every guard that holds a run back, in words without figures that change by the second.
+
+    >>> refusals(GuardRules(quiet=(22 * 60, 6 * 60)), Conditions(minute=30, day=0), Budget())
+    ('quiet hours, until 06:00',)
+    """
+    used = used.of(now.day)
+    found = [
+        is_quiet(rules.quiet, now.minute) and f"quiet hours, until {_clock(rules.quiet)}",
+        _above(now.temperature_c, rules.max_temperature)
+        and f"temperature above {rules.max_temperature:g} °C",
+        rules.mains_only and now.on_battery is True and "mains power",
+        now.on_battery is not False
+        and _above(rules.min_battery, now.battery_percent)
+        and f"battery below {rules.min_battery:g} %",
+        _above(now.load_per_core, rules.max_load) and f"load above {rules.max_load:g} a processor",
+        _above(now.serving_p99, rules.serving_p99)
+        and f"predictions slower than {(rules.serving_p99 or 0) * 1e3:g} ms",
+        rules.max_runs is not None and used.runs >= rules.max_runs and f"{rules.max_runs} runs today",
+        rules.max_minutes is not None
+        and used.seconds >= rules.max_minutes * 60
+        and f"{rules.max_minutes:g} minutes of training today",
+    ]
+    return tuple(reason for reason in found if isinstance(reason, str))
+
+
+def is_quiet(quiet: tuple[int, int] | None, minute: int) -> bool:
+    """Whether a minute of the day lies in the quiet hours, which may pass midnight."""
+    if quiet is None:
+        return False
+    begin, end = quiet
+    return begin <= minute < end if begin <= end else minute >= begin or minute < end
+
+
+def _clock(quiet: tuple[int, int] | None) -> str:
+    end = 0 if quiet is None else quiet[1]
+    return f"{end // 60:02d}:{end % 60:02d}"
+
+
+def _above(value: float | None, limit: float | None) -> bool:
+    return value is not None and limit is not None and value > limit
+
+
+STEPS = (0.0, 0.5, 1.0, 3.0, 9.0, float("inf"))  # rest after each training step, in times of its own length
+
+
+@dataclass
+class Pace:
+    """How much the trainer rests, so that predictions stay within their budget of time.
+
+    One step slower each time that the 99th percentile of serving exceeds the budget, up to a halt; one step
+    faster when it is below 70 % of it, or when nothing was served.
+
+    >>> pace = Pace(0.010)
+    >>> pace.rest(0.020), pace.rest(0.020), pace.rest(0.009), pace.rest(0.001)
+    (0.5, 1.0, 1.0, 0.5)
+    """
+
+    budget: float
+    level: int = 0
+
+    def rest(self, p99: float | None) -> float:
+        """Rest for each step from now on, in times of the step's own length, for a latency in seconds."""
+        if p99 is not None and p99 > self.budget:
+            self.level = min(self.level + 1, len(STEPS) - 1)
+        elif p99 is None or p99 < 0.7 * self.budget:
+            self.level = max(self.level - 1, 0)
+        return STEPS[self.level]

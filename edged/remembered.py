@@ -1,0 +1,41 @@
+"""What a daemon goes on from after a restart: regimes, drift detectors, what training has cost today."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from edged.domain.guards import Budget
+from edged.domain.regimes import Regimes
+from edged.errors import CorruptError
+from edged.logs import get_logger
+
+if TYPE_CHECKING:
+    from edged.domain.drift import LiveDrift
+    from edged.storage.registry import Registry
+
+log = get_logger("edged.remembered")
+
+
+def regimes(registry: Registry) -> Regimes:
+    """The regimes that had ended; none where they cannot be read."""
+    kept = registry.get_value("regimes")
+    try:
+        return Regimes() if kept is None else Regimes.from_state(kept)
+    except CorruptError as problem:
+        log.warning("regimes_lost", problem=problem.line())
+        return Regimes()
+
+
+def restore_drift(registry: Registry, drift: LiveDrift) -> bool:
+    """Let the detectors go on where they were; False where they begin anew."""
+    kept = registry.get_value("drift")
+    try:
+        return kept is not None and drift.restore(kept)
+    except CorruptError as problem:
+        log.warning("drift_state_lost", problem=problem.line())
+        return False
+
+
+def budget(registry: Registry) -> Budget:
+    """What training has cost today."""
+    return Budget.from_state(registry.get_value("budget"))

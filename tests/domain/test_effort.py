@@ -1,0 +1,29 @@
+from edged.domain.effort import Effort
+
+
+def test_without_reason_nothing_is_asked_for() -> None:
+    assert Effort().options(1e-3, 0.25) == {}
+
+
+def test_after_a_drift_some_runs_learn_harder_and_remember_less() -> None:
+    effort = Effort(rate=2.0, share=0.5, runs=2)
+    effort.drifted()
+    harder = {"learning_rate": 2e-3, "new_share": 0.5}
+    assert [effort.options(1e-3, 0.25) for _ in range(3)] == [harder, harder, {}]
+
+
+def test_a_drift_never_lowers_the_share_of_new_rows() -> None:
+    effort = Effort()
+    effort.drifted()
+    assert effort.options(1e-3, 0.9)["new_share"] == 0.9
+
+
+def test_after_forgetting_more_is_replayed_until_a_candidate_remembers() -> None:
+    effort = Effort(least=0.05)
+    shares = []
+    for _ in range(4):
+        effort.judged(forgets=True)
+        shares.append(effort.options(1e-3, 0.25)["new_share"])
+    assert shares == [0.125, 0.0625, 0.05, 0.05]
+    effort.judged(forgets=False)
+    assert effort.options(1e-3, 0.25) == {}

@@ -1,0 +1,73 @@
+"""What guards and pace go by, on machines that exist only as files, and with a real trainer."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from edged.clock import VirtualClock
+from edged.conditions import ConditionsReader, Pacer
+from edged.domain.latencies import Latencies
+from edged.host.vitals import VitalsReader
+from tests.loop.trainers import Plant
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from edged.storage.bundles import Bundle
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text + "\n")
+
+
+def test_conditions_are_read_at_most_once_a_second(tmp_path: Path) -> None:
+    zone = tmp_path / "class" / "thermal" / "thermal_zone0" / "temp"
+    write(zone, "41000")
+    clock, latencies = VirtualClock(1.7e9), Latencies()
+    reader = ConditionsReader(clock, VitalsReader(tmp_path, sys=tmp_path), latencies)
+    latencies.add(np.full(100, 0.020))
+    first = reader.read()
+    assert (first.temperature_c, first.serving_p99, first.on_battery) == (41.0, 0.020, None)
+    assert first.load_per_core is not None
+    write(zone, "80000")
+    assert reader.read() is first
+    clock.advance_to(1.7e9 + 1.5)
+    second = reader.read()
+    assert (second.temperature_c, second.serving_p99) == (80.0, None), "nothing was served since"
+
+
+def test_latencies_since_a_moment_leave_out_what_was_before() -> None:
+    latencies = Latencies()
+    assert latencies.p99_since(0) == (None, 0)
+    latencies.add(np.full(6000, 1.0))
+    p99, seen = latencies.p99_since(0)
+    assert (p99, seen) == (1.0, 4096), "only the newest are kept"
+    latencies.add(np.full(10, 0.5))
+    assert latencies.p99_since(seen) == (0.5, 4106)
+
+
+def test_slow_predictions_halt_the_trainer_and_fast_ones_let_it_go_on(tmp_path: Path, bundle: Bundle) -> None:
+    latencies = Latencies()
+    with closing(Plant(tmp_path, bundle).process()) as process:
+        pacer = Pacer(0.010, latencies, process)
+
+        def served(seconds: float) -> None:
+            for _ in range(5):
+                latencies.add(np.full(20, seconds))
+                pacer.look()
+
+        heard: list[str] = []
+
+        def on_message(message: dict[str, Any]) -> None:
+            heard.append(message["type"])
+            if message["type"] == "resting":
+                served(0.001)
+
+        served(0.050)
+        result = process.run({"run": 1, "trigger": "labels"}, on_message)
+    assert heard.count("resting") == 1
+    assert result["type"] == "result"

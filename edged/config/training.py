@@ -16,8 +16,10 @@ class ModelConfig(Section):
     bundle: Path | None = Field(
         None, description="directory made by `edged artifacts build`; built when absent"
     )
-    hidden: list[Annotated[int, Field(ge=1, le=65536)]] = Field(
-        [64, 32], description="hidden layers of the network that is built without a bundle"
+    hidden: list[Annotated[int, Field(ge=1, le=65536)]] | None = Field(
+        None,
+        description="hidden layers of the network that is built without a bundle; without them one of 256, and"
+        " 64 and a code of 32 for a reconstruction",
     )
 
 
@@ -35,7 +37,7 @@ class TrainingConfig(Section):
     every: Duration | None = Field(6 * 3600.0, description="interval between scheduled runs; null for none")
     cron: Cron | None = Field(None, description="crontab fields for scheduled runs, instead of every")
     min_new_samples: int = Field(
-        100, ge=1, description="scheduled runs with fewer new labelled samples are skipped"
+        40, ge=1, description="scheduled runs with fewer new labelled samples are skipped"
     )
     new_labels: int | None = Field(
         None,
@@ -54,8 +56,21 @@ class TrainingConfig(Section):
     )
     warmup: int = Field(0, ge=0, description="steps of linear warm-up")
     window: int = Field(20_000, ge=1, description="new samples read for one run at most; the newest are kept")
-    replay: int = Field(5000, ge=0, description="size of the replay memory in samples")
-    new_share: Share = Field(0.25, description="share of new samples in a batch; the rest is replayed")
+    replay: int = Field(
+        5000, ge=0, description="size of the replay memory in samples, drawn evenly from all that was learned"
+    )
+    recent: int = Field(
+        1000, ge=0, description="the newest samples learned before, a short memory beside it; no larger than replay"
+    )
+    new_share: Share = Field(0.25, description="share of new samples in a batch; the rest is remembered")
+    recent_share: Share = Field(0.25, description="share of the short memory in a batch")
+    average: float = Field(
+        0.99,
+        ge=0,
+        lt=1,
+        description="share of the averaged weights that is left after a step; they are exported while they do"
+        " better on new labels than the weights themselves; 0 keeps none",
+    )
     restandardise: bool = Field(True, description="let the input standardisation follow slow drift")
     half_life: int = Field(1000, ge=1, description="half-life of the running standardisation, in samples")
     checkpoint_every: int = Field(500, ge=1, description="steps between checkpoints within a run")
@@ -78,4 +93,6 @@ class TrainingConfig(Section):
             raise ValueError("every and cron exclude each other: keep one")
         if self.replay == 0 and "new_share" in self.model_fields_set and self.new_share < 1:
             raise ValueError("new_share below 1 needs a replay memory: set replay above 0")
+        if "recent_share" in self.model_fields_set and self.new_share + self.recent_share > 1:
+            raise ValueError("new_share and recent_share are parts of one batch: together 1 at most")
         return self

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edged.domain.replay import draw
 from edged.errors import NoDataError
 
 if TYPE_CHECKING:
@@ -14,7 +14,17 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from edged.domain.replay import Ids, Mix
     from edged.domain.sample import Window
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """Samples that are learned from again: their rows, and which of them each memory holds, by offset."""
+
+    rows: Window
+    recent: Ids
+    reservoir: Ids
 
 
 class Pool:
@@ -24,28 +34,40 @@ class Pool:
     """
 
     def __init__(
-        self, new: Window, remembered: Window, labels: Callable[[Any], Any], excluded: set[int]
+        self,
+        new: Window,
+        remembered: Remembered,
+        labels: Callable[[Any], Any],
+        excluded: set[int],
     ) -> None:
-        again = np.isin(remembered.offsets, new.offsets)
-        remembered = remembered.take(~again)
-        self.x = np.concatenate([new.x, remembered.x])
-        self.y = labels(np.concatenate([new.y, remembered.y]))
-        self.offsets = np.concatenate([new.offsets, remembered.offsets])
-        self._is_new = np.arange(len(self.offsets)) < len(new)
+        rows = remembered.rows.take(~np.isin(remembered.rows.offsets, new.offsets))
+        self.x = np.concatenate([new.x, rows.x])
+        self.y = labels(np.concatenate([new.y, rows.y]))
+        self.offsets = np.concatenate([new.offsets, rows.offsets])
+        is_new = np.arange(len(self.offsets)) < len(new)
+        self._groups = (
+            is_new,
+            ~is_new & np.isin(self.offsets, remembered.recent),
+            ~is_new & np.isin(self.offsets, remembered.reservoir),
+        )
         self.exclude(excluded)
 
     def exclude(self, offsets: set[int]) -> None:
         """Draw these samples no more; NoDataError when none is left."""
         good = ~np.isin(self.offsets, list(offsets)) if offsets else np.ones(len(self.offsets), bool)
-        self._new = np.flatnonzero(good & self._is_new)
-        self._old = np.flatnonzero(good & ~self._is_new)
-        if len(self._new) + len(self._old) == 0:
+        self._places = [np.flatnonzero(good & group) for group in self._groups]
+        if not any(len(places) for places in self._places):
             raise NoDataError("every sample of this run makes the loss infinite or NaN", where="sample log")
 
-    def draw(self, batch: int, new_share: float, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Rows of a batch, of which a share is new."""
-        fresh, old = draw(len(self._new), len(self._old), batch, new_share, rng)
-        return np.concatenate([self._new[fresh], self._old[old]])
+    def draw(self, batch: int, mix: Mix, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Rows of a batch, drawn with replacement, so that short windows still fill it."""
+        counts = mix.counts(batch, *(len(places) for places in self._places))
+        return np.concatenate(
+            [
+                places[rng.integers(0, max(len(places), 1), count)]
+                for places, count in zip(self._places, counts, strict=True)
+            ]
+        )
 
 
 def labels_for(loss: str, y: NDArray[np.float32], outputs: int) -> NDArray[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -44,16 +45,52 @@ class Reservoir:
         return {"capacity": self.capacity, "seen": self.seen}
 
 
-def draw(
-    new: int, remembered: int, batch: int, new_share: float, rng: np.random.Generator
-) -> tuple[Ids, Ids]:
-    """Row numbers of one batch: some of the `new` rows, the rest of the `remembered` ones.
+class Recent:
+    """The newest samples that were learned, oldest first.
 
-    Drawn with replacement, so that short windows still fill a batch. At least one new row is in
-    every batch; without memory all rows are new.
+    A reservoir forgets the order of time: after a change most of it is of the world before. This short
+    memory is all of the world now.
+
+    >>> recent = Recent(2)
+    >>> recent.add(np.arange(3)); recent.ids.tolist()
+    [1, 2]
     """
-    fresh = batch if remembered == 0 else min(batch, max(1, round(batch * new_share)))
-    if new == 0:
-        fresh = 0
-    old = batch - fresh if remembered else 0
-    return rng.integers(0, max(new, 1), fresh), rng.integers(0, max(remembered, 1), old)
+
+    def __init__(self, capacity: int, ids: Ids | None = None) -> None:
+        self.capacity = capacity
+        self.ids: Ids = _last(np.empty(0, np.int64) if ids is None else np.asarray(ids, np.int64), capacity)
+
+    def add(self, ids: Ids) -> None:
+        """Take in new ids, oldest first."""
+        self.ids = _last(np.concatenate([self.ids, ids]), self.capacity)
+
+
+def _last(ids: Ids, count: int) -> Ids:
+    kept: Ids = ids[max(0, len(ids) - count) :].copy()
+    return kept
+
+
+@dataclass(frozen=True)
+class Mix:
+    """Shares of a batch: new samples, and those of the short memory; the rest is of the reservoir."""
+
+    new: float
+    recent: float = 0.0
+
+    def counts(self, batch: int, new: int, recent: int, remembered: int) -> tuple[int, int, int]:
+        """Rows of a batch from each group, given how many rows the groups have.
+
+        At least one new row is in every batch. What an empty group would give falls to the reservoir, to
+        the short memory, or to the new rows, in this order.
+
+        >>> Mix(0.25, 0.25).counts(64, 100, 1000, 5000)
+        (16, 16, 32)
+        """
+        fresh = min(batch, max(1, round(batch * self.new))) if new else 0
+        near = min(batch - fresh, round(batch * self.recent)) if recent else 0
+        old = batch - fresh - near
+        if remembered:
+            return fresh, near, old
+        if recent and (near or not new):
+            return fresh, near + old, 0
+        return (batch, 0, 0) if new else (0, 0, 0)

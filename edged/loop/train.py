@@ -8,19 +8,22 @@ continues from the last published checkpoint.
 from __future__ import annotations
 
 import time
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from edged.domain.learner import LearnerState, Plan, planned_steps
-from edged.domain.pool import Pool, labels_for
+from edged.domain.pool import Pool, Remembered, labels_for
 from edged.domain.protocols import LearningRate
+from edged.domain.replay import Mix
+from edged.domain.standardise import fitted, scale_of
 from edged.errors import NoDataError, NonFiniteError, TrainingError
 from edged.storage.files import publish_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -33,8 +36,10 @@ if TYPE_CHECKING:
     from edged.storage.checkpoints import Checkpoints, Generation
 
 CHECK_EVERY = 32
+AVERAGE_EVERY = 8  # steps; a short run's last ones count, too
 PROGRESS_SECONDS = 0.5
 PROBE_ROWS = 16
+JUDGED_ROWS = 1024
 WEIGHTS_FILE = "weights.safetensors.zst"
 PROBE_INPUT, PROBE_OUTPUT = "probe_input.npy", "probe_output.npy"
 
@@ -106,9 +111,16 @@ class Trainee:
     # ---- state -----------------------------------------------------------------------------
 
     def _fresh_state(self) -> LearnerState:
-        return LearnerState.fresh(
-            replay=self._config.replay, half_life=self._config.half_life, seed=self._config.seed
-        )
+        return LearnerState.fresh(seed=self._config.seed, **self._memories())
+
+    def _memories(self) -> dict[str, Any]:
+        config = self._config
+        return {
+            "replay": config.replay,
+            "recent": min(config.recent, config.replay),
+            "half_life": config.half_life,
+            "average": config.average,
+        }
 
     def _restore_newest(self) -> None:
         generation = self._checkpoints.latest()
@@ -126,10 +138,7 @@ class Trainee:
     def _restore(self, generation: Generation) -> None:
         self._engine.restore(generation.path)
         self._state = LearnerState.load(
-            generation.state["learner"],
-            generation.arrays,
-            replay=self._config.replay,
-            half_life=self._config.half_life,
+            generation.state["learner"], generation.arrays, **self._memories()
         )
         self._generation = generation.number
 
@@ -167,6 +176,7 @@ class Trainee:
         if not resumed:
             if len(new):
                 self._follow_inputs(new)
+                self._judge_average(new)
             self._state.step, self._state.excluded = 0, []
             self._checkpoint()
         try:
@@ -196,7 +206,7 @@ class Trainee:
         upto = self._samples.last_seq()
         after = self._state.consumed
         count = len(self._samples.training_window(after, self._config.window, upto_seq=upto))
-        if count == 0 and not (request.trigger == "command" and len(self._state.memory.ids)):
+        if count == 0 and not (request.trigger == "command" and len(self._state.remembered())):
             raise NoDataError("no labelled sample is new since the last run", where="sample log")
         steps = request.steps or planned_steps(
             count,
@@ -225,8 +235,7 @@ class Trainee:
         if names is not None:
             moments = self._state.moments
             mean, scale = self._initial[names["mean"]], self._initial[names["scale"]]
-            fitted = bool((mean != 0).any() or (scale != 1).any())
-            if moments.mean is None and fitted:
+            if moments.mean is None and fitted(mean, scale):
                 self._state.moments = moments = moments.of_scale(self._config.half_life, mean, scale)
             if self._config.restandardise or moments.mean is None:
                 moments.update(new.x)
@@ -241,20 +250,58 @@ class Trainee:
         if names is None or self._state.total_steps > 0 or self._schema.labels_itself:
             return {}
         mean, scale = self._initial[names["mean"]], self._initial[names["scale"]]
-        if (mean != 0).any() or (scale != 1).any():
+        if fitted(mean, scale):
             return {}
-        deviation = new.y.std(axis=0)
-        fitted = np.where(deviation > 1e-12, 1.0 / np.maximum(deviation, 1e-12), 1.0)
-        return {
-            names["mean"]: new.y.mean(axis=0).astype(np.float32).reshape(mean.shape),
-            names["scale"]: fitted.astype(np.float32).reshape(scale.shape),
-        }
+        centre, unit = scale_of(new.y)
+        return {names["mean"]: centre.reshape(mean.shape), names["scale"]: unit.reshape(scale.shape)}
+
+    # ---- averaged weights ------------------------------------------------------------------
+
+    def _judge_average(self, new: Window) -> None:
+        """Test the weights and their average on labels before they are learned."""
+        average = self._state.average
+        if average.values is None:
+            return
+        newest = new.take(np.arange(max(0, len(new) - JUDGED_ROWS), len(new)))
+        y = self._labels_for(newest.y)
+        own = self._loss(newest.x, y)
+        with self._averaged():
+            averaged = self._loss(newest.x, y)
+        average.judge(own, averaged, len(newest))
+
+    def _loss(self, x: NDArray[np.float32], y: NDArray[Any]) -> float:
+        try:
+            return self._engine.evaluate(x, y)
+        except TrainingError:
+            return float("nan")  # a graph may fail on numbers that are not finite
+
+    @contextmanager
+    def _averaged(self) -> Iterator[None]:
+        """The engine with the averaged weights in it."""
+        own = self._engine.parameters()
+        self._engine.set_parameters(self._state.average.values or {})
+        try:
+            yield
+        finally:
+            self._engine.set_parameters(own)
+
+    def _follow_weights(self, before: int) -> None:
+        state = self._state
+        total = state.plan.steps if state.plan is not None else 0
+        if state.average.decay <= 0 or (state.step % AVERAGE_EVERY and state.step < total):
+            return
+        steps = state.step - before // AVERAGE_EVERY * AVERAGE_EVERY
+        free = {*(self._bundle.standardise or {}).values(), *(self._bundle.target_standardise or {}).values()}
+        own = {name: value for name, value in self._engine.parameters().items() if name not in free}
+        if all(np.isfinite(value).all() for value in own.values()):
+            state.average.follow(own, steps)
 
     def _learn(self, new: Window, *, careful: bool) -> tuple[list[float], int]:
         state, config = self._state, self._config
         if state.plan is None:
             raise TrainingError("no run is planned")
-        remembered = self._trainable(self._samples.rows(state.memory.ids))
+        rows = self._trainable(self._samples.rows(state.remembered()))
+        remembered = Remembered(rows, state.recent.ids, state.memory.ids)
         pool = Pool(new, remembered, self._labels_for, set(state.excluded))
         self._probe = pool.x[-PROBE_ROWS:]
         total = state.plan.steps if config.schedule == "linear" else 0
@@ -268,6 +315,7 @@ class Trainee:
             skipped += bad
             state.step += len(made)
             state.total_steps += len(made)
+            self._follow_weights(before)
             if state.step // CHECK_EVERY > before // CHECK_EVERY:
                 self._engine.check()
             if self._stopping():
@@ -307,11 +355,12 @@ class Trainee:
         """Steps up to the next point at which something else is due."""
         state, config = self._state, self._config
         left = state.plan.steps - state.step if state.plan is not None else 1
-        dues = (CHECK_EVERY, config.checkpoint_every)
+        dues = (CHECK_EVERY, config.checkpoint_every, AVERAGE_EVERY if config.average else CHECK_EVERY)
         return min(left, self._engine.together, *(due - state.step % due for due in dues))
 
     def _draw(self, pool: Pool) -> NDArray[np.int64]:
-        return pool.draw(self._config.batch, self._config.new_share, self._state.rng)
+        mix = Mix(self._config.new_share, self._config.recent_share)
+        return pool.draw(self._config.batch, mix, self._state.rng)
 
     def _accumulate(self, pool: Pool, *, careful: bool) -> tuple[list[float], int]:
         """One step whose batch comes in parts."""
@@ -363,10 +412,12 @@ class Trainee:
             raise TrainingError("no run is planned")
         kept = ~np.isin(new.offsets, state.excluded)
         state.memory.add(new.offsets[kept], state.rng)
+        state.recent.add(new.offsets[kept])
         state.consumed = plan.upto
         state.plan, state.step = None, 0
         generation = self._checkpoint()
-        candidate = self._export(plan.run)
+        with self._averaged() if state.average.better else nullcontext():
+            candidate = self._export(plan.run)
         tenth = max(1, len(losses) // 10)
         return {
             "type": "result",
@@ -379,7 +430,8 @@ class Trainee:
             "last_offset": int(new.offsets[-1]) if len(new) else None,
             "consumed": state.consumed,
             "remembered": len(state.memory.ids),
-            "memory": state.memory.ids.tolist(),
+            "memory": state.remembered().tolist(),
+            "averaged": state.average.better,
             "steps": plan.steps,
             "skipped": skipped,
             "loss_first": float(np.mean(losses[:tenth])) if losses else None,

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edged.domain.replay import Reservoir, draw
+from edged.domain.replay import Mix, Recent, Reservoir
 
 
 @given(st.lists(st.integers(0, 40), max_size=12), st.integers(1, 20))
@@ -34,11 +34,25 @@ def test_a_capacity_of_nothing_keeps_nothing() -> None:
     assert len(memory.ids) == 0
 
 
-@given(st.integers(0, 50), st.integers(0, 50), st.integers(1, 64), st.floats(0, 1))
-def test_batches_are_full_and_within_bounds(new: int, old: int, batch: int, share: float) -> None:
-    fresh, remembered = draw(new, old, batch, share, np.random.default_rng(0))
-    assert len(fresh) + len(remembered) == (batch if new or old else 0)
-    assert (fresh < max(new, 1)).all()
-    assert (remembered < max(old, 1)).all()
-    if new:
-        assert len(fresh) >= 1
+@given(
+    st.integers(0, 50), st.integers(0, 50), st.integers(0, 50), st.integers(1, 64), st.floats(0, 1),
+    st.floats(0, 1),
+)  # fmt: skip
+def test_batches_are_full_and_of_groups_that_have_rows(
+    new: int, recent: int, remembered: int, batch: int, new_share: float, recent_share: float
+) -> None:
+    groups = (new, recent, remembered)
+    counts = Mix(new_share, recent_share).counts(batch, *groups)
+    assert sum(counts) == (batch if any(groups) else 0)
+    assert all(count == 0 or group > 0 for count, group in zip(counts, groups, strict=True))
+    assert all(count >= 0 for count in counts)
+    assert (counts[0] >= 1) == (new > 0)
+
+
+@given(st.lists(st.integers(0, 30), max_size=8), st.integers(0, 20))
+def test_the_short_memory_holds_the_newest(chunks: list[int], capacity: int) -> None:
+    recent, offered = Recent(capacity), 0
+    for size in chunks:
+        recent.add(np.arange(offered, offered + size))
+        offered += size
+    assert recent.ids.tolist() == list(range(max(0, offered - capacity), offered))

@@ -54,7 +54,7 @@ class Average:
         self.losses = losses
 
     def follow(self, weights: Weights, steps: int) -> None:
-        """Take in the weights after `steps` more steps; what lies between two calls counts as the newer ones."""
+        """Take in the weights after `steps` more steps; those in between count as if they were the same."""
         if self.decay <= 0:
             return
         if self.values is None:

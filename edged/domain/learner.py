@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.domain.averaging import Average
-from edged.domain.replay import Recent, Reservoir
+from edged.domain.replay import BalancedReservoir, Recent, Reservoir, reservoir_of
 from edged.domain.standardise import RunningMoments
 
 if TYPE_CHECKING:
@@ -47,16 +47,33 @@ class LearnerState:
 
     @classmethod
     def fresh(
-        cls, *, replay: int, half_life: float, seed: int, recent: int = 0, average: float = 0.0
+        cls,
+        *,
+        replay: int,
+        half_life: float,
+        seed: int,
+        recent: int = 0,
+        average: float = 0.0,
+        balance: bool = False,
     ) -> LearnerState:
         """The state before anything was learned."""
         return cls(
-            Reservoir(replay),
+            reservoir_of(
+                replay, None, {"classes": [], "seen": 0, "seen_of": {}, "full": []}, balance=balance
+            ),
             Recent(recent),
             RunningMoments(half_life),
             Average(average),
             np.random.default_rng(seed),
         )
+
+    def remember(self, ids: NDArray[np.int64], y: NDArray[np.float32]) -> None:
+        """Take samples `(n,)` with labels `(n, targets)` into both memories once they were learned."""
+        if isinstance(self.memory, BalancedReservoir):
+            self.memory.offer(ids, y[:, 0].astype(np.int64), self.rng)
+        else:
+            self.memory.add(ids, self.rng)
+        self.recent.add(ids)
 
     def remembered(self) -> NDArray[np.int64]:
         """Offsets of all samples that are kept to be learned from again, each once, rising."""
@@ -95,12 +112,13 @@ class LearnerState:
         half_life: float,
         recent: int = 0,
         average: float = 0.0,
+        balance: bool = False,
     ) -> LearnerState:
         """What `dump` gave; capacities, half-life and decay come from the present configuration."""
         rng = np.random.default_rng()
         rng.bit_generator.state = values["rng"]
         return cls(
-            Reservoir(replay, arrays["memory_ids"].copy(), values["memory"]["seen"]),
+            reservoir_of(replay, arrays["memory_ids"].copy(), values["memory"], balance=balance),
             Recent(recent, arrays.get("recent_ids")),
             RunningMoments(
                 half_life, arrays.get("moments_mean"), arrays.get("moments_square"), values["moments_weight"]

@@ -8,7 +8,7 @@ continues from the last published checkpoint.
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,29 +19,31 @@ from edged.domain.pool import Pool, Remembered, labels_for
 from edged.domain.protocols import LearningRate
 from edged.domain.replay import Mix
 from edged.domain.standardise import fitted, scale_of
+from edged.engines import averaged
+from edged.engines.guides import guide_for
 from edged.errors import NoDataError, NonFiniteError, TrainingError
-from edged.storage.files import publish_directory
+from edged.storage.candidates import publish_candidate
+from edged.storage.checkpoints import pack_arrays, unpack_arrays
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from numpy.typing import NDArray
 
     from edged.config import TrainingConfig
-    from edged.domain.protocols import Engine, Model
+    from edged.domain.protocols import Engine, Model, Step
     from edged.domain.sample import Window
     from edged.domain.schema import Schema
     from edged.storage.bundles import Bundle
     from edged.storage.checkpoints import Checkpoints, Generation
 
 CHECK_EVERY = 32
-AVERAGE_EVERY = 8  # steps; a short run's last ones count, too
 PROGRESS_SECONDS = 0.5
 PROBE_ROWS = 16
 JUDGED_ROWS = 1024
 WEIGHTS_FILE = "weights.safetensors.zst"
-PROBE_INPUT, PROBE_OUTPUT = "probe_input.npy", "probe_output.npy"
+ANCHOR_FILE = "anchor.npz"
 
 
 class Samples(Protocol):
@@ -90,8 +92,11 @@ class Trainee:
         pack_weights: Callable[[Mapping[str, NDArray[np.float32]]], bytes] | None,
         report: Callable[[dict[str, Any]], None],
         stopping: Callable[[], bool],
+        champion: Callable[[], Path | None] = lambda: None,
     ) -> None:
         self._config = config
+        self._champion = champion
+        self._guide = guide_for(config.guide, config.guide_weight, engine, bundle.trainable)
         self._schema = schema
         self._bundle = bundle
         self._engine = engine
@@ -120,6 +125,7 @@ class Trainee:
             "recent": min(config.recent, config.replay),
             "half_life": config.half_life,
             "average": config.average,
+            "balance": config.balance and self._schema.task == "classify",
         }
 
     def _restore_newest(self) -> None:
@@ -137,9 +143,7 @@ class Trainee:
 
     def _restore(self, generation: Generation) -> None:
         self._engine.restore(generation.path)
-        self._state = LearnerState.load(
-            generation.state["learner"], generation.arrays, **self._memories()
-        )
+        self._state = LearnerState.load(generation.state["learner"], generation.arrays, **self._memories())
         self._generation = generation.number
 
     def _checkpoint(self) -> int:
@@ -255,46 +259,17 @@ class Trainee:
         centre, unit = scale_of(new.y)
         return {names["mean"]: centre.reshape(mean.shape), names["scale"]: unit.reshape(scale.shape)}
 
-    # ---- averaged weights ------------------------------------------------------------------
-
     def _judge_average(self, new: Window) -> None:
-        """Test the weights and their average on labels before they are learned."""
-        average = self._state.average
-        if average.values is None:
-            return
         newest = new.take(np.arange(max(0, len(new) - JUDGED_ROWS), len(new)))
-        y = self._labels_for(newest.y)
-        own = self._loss(newest.x, y)
-        with self._averaged():
-            averaged = self._loss(newest.x, y)
-        average.judge(own, averaged, len(newest))
-
-    def _loss(self, x: NDArray[np.float32], y: NDArray[Any]) -> float:
-        try:
-            return self._engine.evaluate(x, y)
-        except TrainingError:
-            return float("nan")  # a graph may fail on numbers that are not finite
-
-    @contextmanager
-    def _averaged(self) -> Iterator[None]:
-        """The engine with the averaged weights in it."""
-        own = self._engine.parameters()
-        self._engine.set_parameters(self._state.average.values or {})
-        try:
-            yield
-        finally:
-            self._engine.set_parameters(own)
+        averaged.judge(self._state.average, self._engine, newest.x, self._labels_for(newest.y))
 
     def _follow_weights(self, before: int) -> None:
-        state = self._state
-        total = state.plan.steps if state.plan is not None else 0
-        if state.average.decay <= 0 or (state.step % AVERAGE_EVERY and state.step < total):
-            return
-        steps = state.step - before // AVERAGE_EVERY * AVERAGE_EVERY
-        free = {*(self._bundle.standardise or {}).values(), *(self._bundle.target_standardise or {}).values()}
-        own = {name: value for name, value in self._engine.parameters().items() if name not in free}
-        if all(np.isfinite(value).all() for value in own.values()):
-            state.average.follow(own, steps)
+        state, bundle = self._state, self._bundle
+        apart = [*(bundle.standardise or {}).values(), *(bundle.target_standardise or {}).values()]
+        last = state.plan.steps if state.plan is not None else 0
+        averaged.follow(
+            state.average, self._engine, before=before, step=state.step, last=last, apart=map(str, apart)
+        )
 
     def _learn(self, new: Window, *, careful: bool) -> tuple[list[float], int]:
         state, config = self._state, self._config
@@ -304,6 +279,7 @@ class Trainee:
         remembered = Remembered(rows, state.recent.ids, state.memory.ids)
         pool = Pool(new, remembered, self._labels_for, set(state.excluded))
         self._probe = pool.x[-PROBE_ROWS:]
+        self._begin_guide(pool)
         total = state.plan.steps if config.schedule == "linear" else 0
         self._engine.begin(LearningRate(state.plan.learning_rate, config.warmup, total), at_step=state.step)
         losses: list[float] = []
@@ -336,7 +312,7 @@ class Trainee:
 
     def _advance(self, pool: Pool, *, careful: bool) -> tuple[list[float], int]:
         """The next step, or several where the engine makes them faster together; losses and bad ones."""
-        if self._config.accumulate > 1:
+        if self._config.accumulate > 1 or (self._guide is not None and self._guide.teaching):
             return self._accumulate(pool, careful=careful)
         count = self._next_steps()
         start = self._state.rng.bit_generator.state
@@ -355,7 +331,7 @@ class Trainee:
         """Steps up to the next point at which something else is due."""
         state, config = self._state, self._config
         left = state.plan.steps - state.step if state.plan is not None else 1
-        dues = (CHECK_EVERY, config.checkpoint_every, AVERAGE_EVERY if config.average else CHECK_EVERY)
+        dues = (CHECK_EVERY, config.checkpoint_every, averaged.EVERY if config.average else CHECK_EVERY)
         return min(left, self._engine.together, *(due - state.step % due for due in dues))
 
     def _draw(self, pool: Pool) -> NDArray[np.int64]:
@@ -367,12 +343,28 @@ class Trainee:
         loss, parts = 0.0, self._config.accumulate
         for part in range(parts):
             index, last = self._draw(pool), part == parts - 1
-            step = self._engine.step(pool.x[index], pool.y[index], apply=last, careful=careful)
+            step = self._step(pool, index, apply=last, careful=careful)
             loss += step.loss / parts
             if not np.isfinite(step.loss) or (careful and not step.applied and last):
                 self._exclude(pool, index)
                 return [loss], 1
         return [loss], 0
+
+    def _step(self, pool: Pool, index: NDArray[np.int64], *, apply: bool, careful: bool) -> Step:
+        if self._guide is not None:
+            return self._guide.step(pool.x, pool.y, index, apply=apply)
+        return self._engine.step(pool.x[index], pool.y[index], apply=apply, careful=careful)
+
+    def _begin_guide(self, pool: Pool) -> None:
+        if self._guide is None:
+            return
+        folder = self._champion()
+        if folder is None:
+            self._guide.begin(None, {}, pool.x)
+            return
+        note = folder / ANCHOR_FILE
+        known = unpack_arrays(note.read_bytes()) if note.exists() else {}
+        self._guide.begin(self._load_model(folder / "model.onnx"), known, pool.x)
 
     def _labels_for(self, y: NDArray[np.float32]) -> NDArray[Any]:
         loss = "cross_entropy" if self._bundle.label.dtype == "int64" else self._bundle.loss
@@ -411,13 +403,11 @@ class Trainee:
         if plan is None:
             raise TrainingError("no run is planned")
         kept = ~np.isin(new.offsets, state.excluded)
-        state.memory.add(new.offsets[kept], state.rng)
-        state.recent.add(new.offsets[kept])
+        state.remember(new.offsets[kept], new.y[kept])
         state.consumed = plan.upto
         state.plan, state.step = None, 0
         generation = self._checkpoint()
-        with self._averaged() if state.average.better else nullcontext():
-            candidate = self._export(plan.run)
+        candidate = self._export(plan.run)
         tenth = max(1, len(losses) // 10)
         return {
             "type": "result",
@@ -441,16 +431,14 @@ class Trainee:
         }
 
     def _export(self, run: int) -> Path:
-        """Publish the candidate with a probe: inputs, and the outputs this process got for them."""
-        staging = self._candidates / f".staging-{run}"
-        staging.mkdir(parents=True, exist_ok=True)
-        path = staging / "model.onnx"
-        self._engine.export(path)
-        output = self._load_model(path).predict(self._probe)
-        np.save(staging / PROBE_INPUT, self._probe)
-        np.save(staging / PROBE_OUTPUT, output)
-        if self._pack_weights is not None:
-            (staging / WEIGHTS_FILE).write_bytes(self._pack_weights(self._engine.parameters()))
-        final = self._candidates / str(run)
-        publish_directory(staging, final, extra={"run": run})
-        return final
+        """Publish the candidate: the averaged weights while they do better, else the newest."""
+        notes: dict[str, bytes] = {}
+        average = self._state.average
+        with averaged.in_place(average, self._engine) if average.better else nullcontext():
+            if self._pack_weights is not None:
+                notes[WEIGHTS_FILE] = self._pack_weights(self._engine.parameters())
+            if self._guide is not None:
+                notes[ANCHOR_FILE] = pack_arrays(self._guide.note())
+            return publish_candidate(
+                self._candidates, run, self._engine.export, self._load_model, self._probe, notes
+            )

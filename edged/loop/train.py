@@ -125,7 +125,7 @@ class Trainee:
             "recent": min(config.recent, config.replay),
             "half_life": config.half_life,
             "average": config.average,
-            "balance": config.balance and self._schema.task == "classify",
+            "balance": config.balance,
         }
 
     def _restore_newest(self) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from edged.domain.learner import LearnerState, Plan, planned_steps
-from edged.domain.pool import Pool, Remembered, labels_for
+from edged.domain.pool import Pool, Remembered, RowCache, labels_for
 from edged.domain.protocols import LearningRate
 from edged.domain.replay import Mix
 from edged.domain.standardise import fitted, scale_of
@@ -57,6 +57,9 @@ class Samples(Protocol):
 
     def last_seq(self) -> int:
         """Newest position in label order."""
+
+    def relabelled(self) -> int:
+        """Labels that replaced an earlier one, ever."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,7 @@ class Trainee:
         self._bundle = bundle
         self._engine = engine
         self._samples = samples
+        self._rows = RowCache(samples.rows)
         self._checkpoints = checkpoints
         self._candidates = candidates
         self._load_model = load_model
@@ -275,7 +279,7 @@ class Trainee:
         state, config = self._state, self._config
         if state.plan is None:
             raise TrainingError("no run is planned")
-        rows = self._trainable(self._samples.rows(state.remembered()))
+        rows = self._trainable(self._rows.rows(state.remembered(), self._samples.relabelled()))
         remembered = Remembered(rows, state.recent.ids, state.memory.ids)
         pool = Pool(new, remembered, self._labels_for, set(state.excluded))
         self._probe = pool.x[-PROBE_ROWS:]
@@ -419,7 +423,7 @@ class Trainee:
             "first_offset": int(new.offsets[0]) if len(new) else None,
             "last_offset": int(new.offsets[-1]) if len(new) else None,
             "consumed": state.consumed,
-            "remembered": len(state.memory.ids),
+            "remembered": len(state.remembered()),
             "memory": state.remembered().tolist(),
             "averaged": state.average.better,
             "steps": plan.steps,

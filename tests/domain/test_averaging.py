@@ -38,12 +38,12 @@ def test_the_average_does_not_share_memory_with_the_weights() -> None:
 def test_it_is_taken_while_it_does_better_and_left_when_the_world_moves() -> None:
     average = Average(0.99)
     average.follow(weights(1.0), 1)
-    assert not average.better
-    average.judge(0.5, 0.4, 100)
-    assert average.better
-    for _ in range(20):
-        average.judge(0.5, 0.6, 100)
-    assert not average.better
+    chosen = [average.better]
+    for averaged in [0.4, *[0.6] * 20]:
+        average.judge(0.5, averaged, 100)
+        chosen.append(average.better)
+    assert chosen[:2] == [False, True]
+    assert chosen[-1] is False
 
 
 def test_a_loss_that_is_not_finite_says_nothing() -> None:

@@ -336,3 +336,20 @@ def test_statistics_of_the_bundle_are_where_it_begins(tmp_path: Path) -> None:
     shop.feed(*task(300))
     shop.trainee(engine).run(shop.request())
     np.testing.assert_allclose(engine.parameters()["input.mean"], 8, atol=0.1)
+
+
+def test_a_class_that_comes_later_is_learned_on_an_output_that_waited_for_it(
+    tmp_path: Path, bundle: Bundle
+) -> None:
+    shop = Workshop(tmp_path, bundle, steps=200, max_steps=200)
+    trainee = shop.trainee()
+    x, labels = task(600, 0)
+    known = np.asarray(labels) != 2.0
+    shop.feed(x[known], [label for label in labels if label != 2.0])
+    later = task(400, 9)
+    late = np.asarray(later[1]) == 2.0
+    before = candidate(trainee.run(shop.request()))
+    assert (answers(CLASSIFY, before.predict(later[0][late])) == 2.0).mean() < 0.05
+    shop.feed(*task(300, 1))
+    after = candidate(trainee.run(shop.request()))
+    assert (answers(CLASSIFY, after.predict(later[0][late])) == 2.0).mean() > 0.7

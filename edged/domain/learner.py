@@ -30,6 +30,16 @@ class Plan:
     learning_rate: float
 
 
+@dataclass(frozen=True)
+class RunRequest:
+    """What the daemon asks for; None takes the configured value."""
+
+    run: int
+    trigger: str
+    steps: int | None = None
+    learning_rate: float | None = None
+
+
 @dataclass
 class LearnerState:
     """Position in the stream, replay memory, input statistics, averaged weights and random numbers."""

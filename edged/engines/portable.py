@@ -18,7 +18,7 @@ from edged.engines.portable_memory import Memory, noise_of
 from edged.engines.portable_state import Saved
 from edged.engines.providers import CPU, check
 from edged.engines.schedule import Schedule, rate_at, until_refused
-from edged.errors import CorruptError, NonFiniteError, TrainingError, UnavailableError
+from edged.errors import CorruptError, NonFiniteError, TrainingError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -320,24 +320,8 @@ class PortableEngine:
             self._memory.view(name, kind)[...] = value
 
     def importance(self) -> dict[str, Floats]:
-        """How much the loss depends on each trainable parameter, of mean 1 over all.
-
-        The diagonal of the Fisher information as AdamW's running mean of squared gradients has it, so it
-        costs no step; equal weights before the first one. Raises UnavailableError for another optimizer.
-        """
-        if not self._told.rule.adaptive:
-            raise UnavailableError(
-                f"{self._told.rule.name} keeps no squares of gradients",
-                where="training.guide ewc",
-                remedy="use l2sp, or build the bundle with adamw",
-            )
-        kind = self._told.rule.kinds[-1]
-        squares = {name: self._memory.view(name, kind).copy() for name in self._told.places}
-        total = sum(float(value.sum(dtype=np.float64)) for value in squares.values())
-        if not 0 < total < math.inf:
-            return {name: np.ones_like(value) for name, value in squares.items()}
-        scale = np.float32(sum(value.size for value in squares.values()) / total)
-        return {name: value * scale for name, value in squares.items()}
+        """How much the loss depends on each trainable parameter, of mean 1. See `Memory.importance`."""
+        return self._memory.importance()
 
     # ---- files -------------------------------------------------------------------------------
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import time
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edged.domain.learner import LearnerState, Plan, planned_steps
+from edged.domain.learner import LearnerState, Plan, RunRequest, planned_steps
 from edged.domain.pool import Pool, Remembered, RowCache, labels_for
 from edged.domain.protocols import LearningRate
 from edged.domain.replay import Mix
@@ -32,11 +32,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.config import TrainingConfig
-    from edged.domain.protocols import Engine, Model, Step
+    from edged.domain.protocols import Engine, Model, Samples, Step
     from edged.domain.sample import Window
     from edged.domain.schema import Schema
     from edged.storage.bundles import Bundle
     from edged.storage.checkpoints import Checkpoints, Generation
+
+__all__ = ["InterruptedRunError", "RunRequest", "Trainee"]
 
 CHECK_EVERY = 32
 PROGRESS_SECONDS = 0.5
@@ -44,32 +46,6 @@ PROBE_ROWS = 16
 JUDGED_ROWS = 1024
 WEIGHTS_FILE = "weights.safetensors.zst"
 ANCHOR_FILE = "anchor.npz"
-
-
-class Samples(Protocol):
-    """What a run reads from the sample log."""
-
-    def training_window(self, after_seq: int, limit: int, *, upto_seq: int | None = None) -> Window:
-        """Labelled samples of the training role, the newest `limit`, oldest first."""
-
-    def rows(self, offsets: NDArray[np.int64]) -> Window:
-        """The named samples; missing ones are left out."""
-
-    def last_seq(self) -> int:
-        """Newest position in label order."""
-
-    def relabelled(self) -> int:
-        """Labels that replaced an earlier one, ever."""
-
-
-@dataclass(frozen=True)
-class RunRequest:
-    """What the daemon asks for; None takes the configured value."""
-
-    run: int
-    trigger: str
-    steps: int | None = None
-    learning_rate: float | None = None
 
 
 class InterruptedRunError(TrainingError):

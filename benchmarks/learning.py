@@ -287,6 +287,7 @@ def main() -> None:
         for name in names:
             rows.append(measured(name, stream, args.seeds, args.label_rate))
             print(rows[-1], file=sys.stderr, flush=True)
+    sys.argv = ["DATA" if word == str(args.data) else word for word in sys.argv]
     args.data = None  # no path of this machine belongs to the results
     finish("learning", rows, args, line, "stream         accuracy  what")
 

@@ -31,6 +31,7 @@ from edged.loop.choose import choose
 from edged.loop.train import RunRequest, Trainee
 from edged.storage.bundles import Bundle
 from edged.storage.checkpoints import Checkpoints
+from edged.storage.registry import champion_folder
 from edged.storage.samples import SampleLog
 
 if TYPE_CHECKING:
@@ -134,6 +135,8 @@ def open_trainee(config: Config, orders: Orders) -> Trainee:
     schema = config.stream.to_schema()
     bundle.check_schema(schema)
     state, training = config.storage.dir, config.training
+    if training.guide != "none" and training.engine == "auto":
+        training = training.model_copy(update={"engine": "portable"})
     chosen = choose(training, bundle, state, note=lambda what: say({"type": "note", "what": what}))
     return Trainee(
         config=training,
@@ -148,6 +151,7 @@ def open_trainee(config: Config, orders: Orders) -> Trainee:
         report=say,
         stopping=lambda: orders.stop,
         rest=orders.rest,
+        champion=lambda: champion_folder(state),
     )
 
 

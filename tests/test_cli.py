@@ -103,7 +103,7 @@ def test_a_configuration_is_checked_shown_and_described(tmp_path: Path) -> None:
     assert edged("config", "check", path).out == f"{path}: ok\n"
     shown = edged("config", "show", path, "--json").json
     assert shown["stream"]["features"] == 4
-    assert shown["training"]["min_new_samples"] == 100
+    assert shown["training"]["min_new_samples"] == 40
     assert yaml.safe_load(edged("config", "show", path).out) == shown
     schema = strict_json(edged("config", "schema").out)
     assert set(shown) == set(schema["properties"])

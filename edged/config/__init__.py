@@ -80,6 +80,12 @@ class Config(Section):
             raise ValueError("serving.must_deliver needs the outbox: set outbox.enabled to true")
         return self
 
+    @model_validator(mode="after")
+    def _classes_to_balance(self) -> Config:
+        if self.training.balance and self.stream.resolved_task != "classify":
+            raise ValueError("training.balance is about classes: it needs stream.task classify")
+        return self
+
     @property
     def topic_root(self) -> str:
         """`<root>/<device>`: what every topic of this device begins with."""

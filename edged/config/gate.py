@@ -13,7 +13,7 @@ class GateConfig(Section):
     """When a candidate may become champion, and when it must go again."""
 
     holdout: Annotated[float, Field(gt=0.0, le=0.5)] = Field(
-        0.1, description="share of samples kept for judging, never trained on"
+        0.05, description="share of samples kept for judging, never trained on"
     )
     recent: int = Field(
         60, ge=1, description="newest labelled holdout samples that decide, the newer half of them first"

@@ -30,7 +30,11 @@ class StreamConfig(Section):
             BeforeValidator(number_or_names),
         ]
         | None
-    ) = Field(None, description="their number or names, in model output order")
+    ) = Field(
+        None,
+        description="their number or names, in model output order; those still to come count, too: a label"
+        " outside them goes to the quarantine",
+    )
     targets: int = Field(1, ge=1, description="width of a regression target")
     label: str | None = Field(None, description="JSON path of the label in the sample's message")
     label_topic: Filter | None = Field(None, description="topic filter on which labels come by themselves")

@@ -22,8 +22,10 @@ class ModelConfig(Section):
         ge=0,
         description="largest gradient norm of the network that is built without a bundle; 0 for any",
     )
-    hidden: list[Annotated[int, Field(ge=1, le=65536)]] = Field(
-        [64, 32], description="hidden layers of the network that is built without a bundle"
+    hidden: list[Annotated[int, Field(ge=1, le=65536)]] | None = Field(
+        None,
+        description="hidden layers of the network that is built without a bundle; without them one of 256,"
+        " or 64 and a code of 32 for a reconstruction",
     )
 
 
@@ -41,7 +43,7 @@ class TrainingConfig(GuardsConfig):
     every: Duration | None = Field(6 * 3600.0, description="interval between scheduled runs; null for none")
     cron: Cron | None = Field(None, description="crontab fields for scheduled runs, instead of every")
     min_new_samples: int = Field(
-        100, ge=1, description="scheduled runs with fewer new labelled samples are skipped"
+        40, ge=1, description="scheduled runs with fewer new labelled samples are skipped"
     )
     new_labels: int | None = Field(
         None,
@@ -60,8 +62,36 @@ class TrainingConfig(GuardsConfig):
     )
     warmup: int = Field(0, ge=0, description="steps of linear warm-up")
     window: int = Field(20_000, ge=1, description="new samples read for one run at most; the newest are kept")
-    replay: int = Field(5000, ge=0, description="size of the replay memory in samples")
-    new_share: Share = Field(0.25, description="share of new samples in a batch; the rest is replayed")
+    replay: int = Field(
+        5000, ge=0, description="size of the replay memory in samples, drawn evenly from all that was learned"
+    )
+    recent: int = Field(
+        1000,
+        ge=0,
+        description="the newest samples learned before, a short memory beside it; no larger than replay",
+    )
+    new_share: Share = Field(0.25, description="share of new samples in a batch; the rest is remembered")
+    recent_share: Share = Field(0.25, description="share of the short memory in a batch")
+    average: float = Field(
+        0.99,
+        ge=0,
+        lt=1,
+        description="share of the averaged weights that is left after a step; they are exported while they do"
+        " better on new labels than the weights themselves; 0 keeps none",
+    )
+    balance: bool = Field(
+        False,
+        description="keep as many samples of each class in the replay memory as there are, up to equal"
+        " shares: better on rare classes, a little worse in all",
+    )
+    guide: Literal["none", "l2sp", "ewc", "distill"] = Field(
+        "none",
+        description="holds a run near the champion: to its weights (l2sp), the more the more they matter"
+        " (ewc), or to its answers (distill); the portable engine only",
+    )
+    guide_weight: float = Field(
+        0.01, ge=0, lt=1e6, description="how much the guide counts beside the labels; about 1 for distill"
+    )
     key_share: Share = Field(
         0.5,
         description="of a batch, what one key may fill on average, where there are keys enough; 1 for all",
@@ -94,4 +124,8 @@ class TrainingConfig(GuardsConfig):
             raise ValueError("every and cron exclude each other: keep one")
         if self.replay == 0 and "new_share" in self.model_fields_set and self.new_share < 1:
             raise ValueError("new_share below 1 needs a replay memory: set replay above 0")
+        if self.guide != "none" and self.engine == "native":
+            raise ValueError(f"guide {self.guide} is known to the portable engine only: set engine: portable")
+        if "recent_share" in self.model_fields_set and self.new_share + self.recent_share > 1:
+            raise ValueError("new_share and recent_share are parts of one batch: together 1 at most")
         return self

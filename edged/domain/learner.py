@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edged.domain.replay import Reservoir
+from edged.domain.averaging import Average
+from edged.domain.replay import BalancedReservoir, Recent, Reservoir, reservoir_of
 from edged.domain.standardise import RunningMoments
 
 if TYPE_CHECKING:
@@ -30,12 +31,25 @@ class Plan:
     new_share: float | None = None
 
 
+@dataclass(frozen=True)
+class RunRequest:
+    """What the daemon asks for; None takes the configured value."""
+
+    run: int
+    trigger: str
+    steps: int | None = None
+    learning_rate: float | None = None
+    new_share: float | None = None
+
+
 @dataclass
 class LearnerState:
-    """Position in the stream, replay memory, input statistics and random numbers."""
+    """Position in the stream, replay memory, input statistics, averaged weights and random numbers."""
 
     memory: Reservoir
+    recent: Recent
     moments: RunningMoments
+    average: Average
     rng: np.random.Generator
     consumed: int = 0
     total_steps: int = 0
@@ -44,12 +58,42 @@ class LearnerState:
     excluded: list[int] = field(default_factory=list)
 
     @classmethod
-    def fresh(cls, *, replay: int, half_life: float, seed: int) -> LearnerState:
+    def fresh(
+        cls,
+        *,
+        replay: int,
+        half_life: float,
+        seed: int,
+        recent: int = 0,
+        average: float = 0.0,
+        balance: bool = False,
+    ) -> LearnerState:
         """The state before anything was learned."""
-        return cls(Reservoir(replay), RunningMoments(half_life), np.random.default_rng(seed))
+        return cls(
+            reservoir_of(
+                replay, None, {"classes": [], "seen": 0, "seen_of": {}, "full": []}, balance=balance
+            ),
+            Recent(recent),
+            RunningMoments(half_life),
+            Average(average),
+            np.random.default_rng(seed),
+        )
+
+    def remember(self, ids: NDArray[np.int64], y: NDArray[np.float32]) -> None:
+        """Take samples `(n,)` with labels `(n, targets)` into both memories once they were learned."""
+        if isinstance(self.memory, BalancedReservoir):
+            self.memory.offer(ids, y[:, 0].astype(np.int64), self.rng)
+        else:
+            self.memory.add(ids, self.rng)
+        self.recent.add(ids)
+
+    def remembered(self) -> NDArray[np.int64]:
+        """Offsets of all samples that are kept to be learned from again, each once, rising."""
+        return np.union1d(self.memory.ids, self.recent.ids)
 
     def dump(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """As JSON values and arrays."""
+        average, averaged = self.average.dump()
         values = {
             "consumed": self.consumed,
             "total_steps": self.total_steps,
@@ -57,26 +101,41 @@ class LearnerState:
             "step": self.step,
             "excluded": self.excluded,
             "memory": self.memory.state(),
+            "average": average,
             "moments_weight": self.moments.weight,
             "rng": self.rng.bit_generator.state,
         }
-        arrays: dict[str, NDArray[Any]] = {"memory_ids": self.memory.ids}
+        arrays: dict[str, NDArray[Any]] = {
+            "memory_ids": self.memory.ids,
+            "recent_ids": self.recent.ids,
+            **averaged,
+        }
         if self.moments.mean is not None and self.moments.square is not None:
             arrays |= {"moments_mean": self.moments.mean, "moments_square": self.moments.square}
         return values, arrays
 
     @classmethod
     def load(
-        cls, values: dict[str, Any], arrays: dict[str, NDArray[Any]], *, replay: int, half_life: float
+        cls,
+        values: dict[str, Any],
+        arrays: dict[str, NDArray[Any]],
+        *,
+        replay: int,
+        half_life: float,
+        recent: int = 0,
+        average: float = 0.0,
+        balance: bool = False,
     ) -> LearnerState:
-        """What `dump` gave; capacity and half-life come from the present configuration."""
+        """What `dump` gave; capacities, half-life and decay come from the present configuration."""
         rng = np.random.default_rng()
         rng.bit_generator.state = values["rng"]
         return cls(
-            Reservoir(replay, arrays["memory_ids"].copy(), values["memory"]["seen"]),
+            reservoir_of(replay, arrays["memory_ids"].copy(), values["memory"], balance=balance),
+            Recent(recent, arrays.get("recent_ids")),
             RunningMoments(
                 half_life, arrays.get("moments_mean"), arrays.get("moments_square"), values["moments_weight"]
             ),
+            Average.load(average, values.get("average", {}), arrays),
             rng,
             values["consumed"],
             values["total_steps"],

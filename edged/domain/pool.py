@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edged.domain.replay import draw
 from edged.domain.shares import capped
 from edged.errors import NoDataError
 
@@ -15,7 +15,52 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from edged.domain.replay import Ids, Mix
     from edged.domain.sample import Window
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """Samples that are learned from again: their rows, and which of them each memory holds, by offset."""
+
+    rows: Window
+    recent: Ids
+    reservoir: Ids
+
+
+class RowCache:
+    """Remembered rows that stay in memory between runs, as most of them are the same in the next.
+
+    `read` gets rows by offset. What is given is the same with and without what was kept.
+    """
+
+    def __init__(self, read: Callable[[Ids], Window]) -> None:
+        self._read = read
+        self._held: Window | None = None
+        self._relabelled = -1
+
+    def rows(self, offsets: Ids, relabelled: int) -> Window:
+        """The rows of these rising offsets that are there.
+
+        `relabelled` counts labels that replaced an earlier one: all are read again when it has changed.
+        """
+        held = self._held
+        if held is None or relabelled != self._relabelled:
+            held = self._read(offsets)
+        else:
+            held = held.take(np.isin(held.offsets, offsets))
+            fresh = self._read(offsets[~np.isin(offsets, held.offsets)])
+            order = np.argsort(np.concatenate([held.offsets, fresh.offsets]), kind="stable")
+            held = type(held)(
+                *(
+                    np.ascontiguousarray(
+                        np.concatenate([getattr(part, name) for part in (held, fresh)])[order]
+                    )
+                    for name in ("offsets", "seq", "x", "y")
+                )
+            )
+        self._held, self._relabelled = held, relabelled
+        return held
 
 
 class Pool:
@@ -25,14 +70,22 @@ class Pool:
     """
 
     def __init__(
-        self, new: Window, remembered: Window, labels: Callable[[Any], Any], excluded: set[int]
+        self,
+        new: Window,
+        remembered: Remembered,
+        labels: Callable[[Any], Any],
+        excluded: set[int],
     ) -> None:
-        again = np.isin(remembered.offsets, new.offsets)
-        remembered = remembered.take(~again)
-        self.x = np.concatenate([new.x, remembered.x])
-        self.y = labels(np.concatenate([new.y, remembered.y]))
-        self.offsets = np.concatenate([new.offsets, remembered.offsets])
-        self._is_new = np.arange(len(self.offsets)) < len(new)
+        rows = remembered.rows.take(~np.isin(remembered.rows.offsets, new.offsets))
+        self.x = np.concatenate([new.x, rows.x])
+        self.y = labels(np.concatenate([new.y, rows.y]))
+        self.offsets = np.concatenate([new.offsets, rows.offsets])
+        is_new = np.arange(len(self.offsets)) < len(new)
+        self._groups = (
+            is_new,
+            ~is_new & np.isin(self.offsets, remembered.recent),
+            ~is_new & np.isin(self.offsets, remembered.reservoir),
+        )
         self._codes: NDArray[np.int64] | None = None
         self._share = 1.0
         self.exclude(excluded)
@@ -45,24 +98,26 @@ class Pool:
     def exclude(self, offsets: set[int]) -> None:
         """Draw these samples no more; NoDataError when none is left."""
         good = ~np.isin(self.offsets, list(offsets)) if offsets else np.ones(len(self.offsets), bool)
-        self._new = np.flatnonzero(good & self._is_new)
-        self._old = np.flatnonzero(good & ~self._is_new)
-        self._weigh()
-        if len(self._new) + len(self._old) == 0:
+        self._places = [np.flatnonzero(good & group) for group in self._groups]
+        if not any(len(places) for places in self._places):
             raise NoDataError("every sample of this run makes the loss infinite or NaN", where="sample log")
+        self._weigh()
 
-    def draw(self, batch: int, new_share: float, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Rows of a batch, of which a share is new."""
-        fresh, old = draw(len(self._new), len(self._old), batch, new_share, rng)
-        for drawn, edges in ((fresh, self._new_edges), (old, self._old_edges)):
-            if edges is not None:
-                drawn[:] = np.searchsorted(edges, rng.random(len(drawn)) * edges[-1], side="right")
-        return np.concatenate([self._new[fresh], self._old[old]])
+    def draw(self, batch: int, mix: Mix, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Rows of a batch, drawn with replacement, so that short windows still fill it."""
+        counts = mix.counts(batch, *(len(places) for places in self._places))
+        drawn = []
+        for places, edges, count in zip(self._places, self._edges, counts, strict=True):
+            if edges is None:
+                drawn.append(places[rng.integers(0, max(len(places), 1), count)])
+            else:
+                drawn.append(places[np.searchsorted(edges, rng.random(count) * edges[-1], side="right")])
+        return np.concatenate(drawn)
 
     def _weigh(self) -> None:
-        self._new_edges, self._old_edges = self._edges(self._new), self._edges(self._old)
+        self._edges = [self._edges_of(places) for places in self._places]
 
-    def _edges(self, rows: NDArray[np.int64]) -> NDArray[np.float64] | None:
+    def _edges_of(self, rows: NDArray[np.int64]) -> NDArray[np.float64] | None:
         """Where each row's stretch of [0, 1) ends; None where all stretches are equal."""
         if self._codes is None or len(rows) == 0:
             return None

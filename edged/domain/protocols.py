@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from edged.domain.sample import Window
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -133,3 +135,22 @@ class Served:
     version: int
     model: Model
     scale: NDArray[np.float32] | None = None
+
+
+class Samples(Protocol):
+    """What a run reads from the sample log."""
+
+    def training_window(self, after_seq: int, limit: int, *, upto_seq: int | None = None) -> Window:
+        """Labelled samples of the training role, the newest `limit`, oldest first."""
+
+    def rows(self, offsets: NDArray[np.int64]) -> Window:
+        """The named samples; missing ones are left out."""
+
+    def last_seq(self) -> int:
+        """Newest position in label order."""
+
+    def key_codes(self, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Numbers for the keys of these samples, `(n,)`."""
+
+    def relabelled(self) -> int:
+        """Labels that replaced an earlier one, ever."""

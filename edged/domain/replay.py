@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 Ids = NDArray[np.int64]
 
@@ -44,16 +48,121 @@ class Reservoir:
         return {"capacity": self.capacity, "seen": self.seen}
 
 
-def draw(
-    new: int, remembered: int, batch: int, new_share: float, rng: np.random.Generator
-) -> tuple[Ids, Ids]:
-    """Row numbers of one batch: some of the `new` rows, the rest of the `remembered` ones.
+class BalancedReservoir(Reservoir):
+    """A reservoir whose classes have equal shares, as far as there are samples of them.
 
-    Drawn with replacement, so that short windows still fill a batch. At least one new row is in
-    every batch; without memory all rows are new.
+    A new sample takes the place of one of the largest class; a sample of a class that is, or has been, the
+    largest competes with its own class alone, so that each class is an even sample of what was seen of it
+    (Chrysakis and Moens 2020, class-balancing reservoir sampling).
+
+    `classes` `(n,)` are the classes of `ids`; `seen_of` counts offers by class, `full` names the classes
+    that have been the largest.
     """
-    fresh = batch if remembered == 0 else min(batch, max(1, round(batch * new_share)))
-    if new == 0:
-        fresh = 0
-    old = batch - fresh if remembered else 0
-    return rng.integers(0, max(new, 1), fresh), rng.integers(0, max(remembered, 1), old)
+
+    def __init__(
+        self,
+        capacity: int,
+        ids: Ids | None = None,
+        seen: int = 0,
+        classes: Ids | None = None,
+        seen_of: Mapping[int, int] | None = None,
+        full: Iterable[int] = (),
+    ) -> None:
+        super().__init__(capacity, ids, seen)
+        known = np.zeros(len(self.ids), np.int64) if classes is None else np.asarray(classes, np.int64)
+        self.classes: Ids = known[: len(self.ids)].copy()
+        self.seen_of = dict(seen_of or {})
+        self.full = set(full)
+
+    def offer(self, ids: Ids, classes: Ids, rng: np.random.Generator) -> None:
+        """Offer new ids of these classes, oldest first."""
+        if self.capacity == 0:
+            return
+        for new, of in zip(ids.tolist(), classes.tolist(), strict=True):
+            self.seen += 1
+            self.seen_of[of] = self.seen_of.get(of, 0) + 1
+            if len(self.ids) < self.capacity:
+                self.ids, self.classes = np.append(self.ids, new), np.append(self.classes, of)
+                continue
+            place = self._place(of, rng)
+            if place is not None:
+                self.ids[place], self.classes[place] = new, of
+
+    def _place(self, of: int, rng: np.random.Generator) -> int | None:
+        """Whose place a sample of this class takes in a full memory; None when it is not kept."""
+        held = np.bincount(self.classes)
+        self.full.update(np.flatnonzero(held == held.max()).tolist())
+        if of not in self.full:
+            return int(rng.choice(np.flatnonzero(self.classes == held.argmax())))
+        own = np.flatnonzero(self.classes == of)
+        kept = len(own) > 0 and rng.random() <= len(own) / self.seen_of[of]
+        return int(rng.choice(own)) if kept else None
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps beside `ids`."""
+        return super().state() | {
+            "classes": self.classes.tolist(),
+            "seen_of": {str(of): count for of, count in self.seen_of.items()},
+            "full": sorted(self.full),
+        }
+
+
+def reservoir_of(capacity: int, ids: Ids | None, state: Mapping[str, Any], *, balance: bool) -> Reservoir:
+    """The reservoir that `state` describes; one that was not balanced before begins anew when it is to be."""
+    if not balance:
+        return Reservoir(capacity, ids, state.get("seen", 0))
+    if "classes" not in state:
+        return BalancedReservoir(capacity)
+    seen_of = {int(of): count for of, count in state["seen_of"].items()}
+    return BalancedReservoir(capacity, ids, state["seen"], state["classes"], seen_of, state["full"])
+
+
+class Recent:
+    """The newest samples that were learned, oldest first.
+
+    A reservoir forgets the order of time: after a change most of it is of the world before. This short
+    memory is all of the world now.
+
+    >>> recent = Recent(2)
+    >>> recent.add(np.arange(3)); recent.ids.tolist()
+    [1, 2]
+    """
+
+    def __init__(self, capacity: int, ids: Ids | None = None) -> None:
+        self.capacity = capacity
+        self.ids: Ids = _last(np.empty(0, np.int64) if ids is None else np.asarray(ids, np.int64), capacity)
+
+    def add(self, ids: Ids) -> None:
+        """Take in new ids, oldest first."""
+        self.ids = _last(np.concatenate([self.ids, ids]), self.capacity)
+
+
+def _last(ids: Ids, count: int) -> Ids:
+    kept: Ids = ids[max(0, len(ids) - count) :].copy()
+    return kept
+
+
+@dataclass(frozen=True)
+class Mix:
+    """Shares of a batch: new samples, and those of the short memory; the rest is of the reservoir."""
+
+    new: float
+    recent: float = 0.0
+
+    def counts(self, batch: int, new: int, recent: int, remembered: int) -> tuple[int, int, int]:
+        """Rows of a batch from each group, given how many rows the groups have.
+
+        At least one new row is in every batch. What an empty group would give falls to the reservoir, to
+        the short memory, or to the new rows, in this order.
+
+        >>> Mix(0.25, 0.25).counts(64, 100, 1000, 5000)
+        (16, 16, 32)
+        """
+        fresh = min(batch, max(1, round(batch * self.new))) if new else 0
+        near = min(batch - fresh, round(batch * self.recent)) if recent else 0
+        old = batch - fresh - near
+        if remembered:
+            return fresh, near, old
+        if recent and (near or not new):
+            return fresh, near + old, 0
+        return (batch, 0, 0) if new else (0, 0, 0)

@@ -58,3 +58,15 @@ class RunningMoments:
         tiny = deviation <= 1e-7 * np.maximum(np.abs(self.mean), 1e-5)
         scale = np.where(tiny, 1.0, 1.0 / np.where(tiny, 1.0, deviation))
         return self.mean.astype(np.float32), scale.astype(np.float32)
+
+
+def fitted(mean: NDArray[np.float32], scale: NDArray[np.float32]) -> bool:
+    """Whether a graph's statistics are more than the identity that it was built with."""
+    return bool((mean != 0).any() or (scale != 1).any())
+
+
+def scale_of(values: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """`(mean, 1/std)` of the columns of `(n, k)`, each `(k,)` float32; a constant one has scale 1."""
+    deviation = values.std(axis=0)
+    unit = np.where(deviation > 1e-12, 1.0 / np.maximum(deviation, 1e-12), 1.0)
+    return values.mean(axis=0).astype(np.float32), unit.astype(np.float32)

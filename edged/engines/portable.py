@@ -319,6 +319,10 @@ class PortableEngine:
         for name, value in values.items():
             self._memory.view(name, kind)[...] = value
 
+    def importance(self) -> dict[str, Floats]:
+        """How much the loss depends on each trainable parameter, of mean 1. See `Memory.importance`."""
+        return self._memory.importance()
+
     # ---- files -------------------------------------------------------------------------------
 
     def save(self, directory: Path) -> None:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from edged.errors import UnavailableError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
@@ -45,6 +47,26 @@ class Memory:
 
     def _groups(self) -> list[Floats]:
         return [np.zeros(shape, np.float32) for _, shape in self._told.groups]
+
+    def importance(self) -> Arrays:
+        """How much the loss depends on each trainable parameter, of mean 1 over all.
+
+        The diagonal of the Fisher information as AdamW's running mean of squared gradients has it, so it
+        costs no step; equal weights before the first one. Raises UnavailableError for another optimizer.
+        """
+        rule = self._told.rule
+        if not rule.adaptive:
+            raise UnavailableError(
+                f"{rule.name} keeps no squares of gradients",
+                where="training.guide ewc",
+                remedy="use l2sp, or build the bundle with adamw",
+            )
+        squares = {name: self.view(name, rule.kinds[-1]).copy() for name in self._told.places}
+        total = sum(float(value.sum(dtype=np.float64)) for value in squares.values())
+        if not 0 < total < math.inf:
+            return {name: np.ones_like(value) for name, value in squares.items()}
+        scale = np.float32(sum(value.size for value in squares.values()) / total)
+        return {name: value * scale for name, value in squares.items()}
 
     # ---- what the graphs are bound to --------------------------------------------------------
 

@@ -8,16 +8,22 @@ continues from the last published checkpoint.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edged.domain.learner import LearnerState, Plan, planned_steps
-from edged.domain.pool import Pool, labels_for
+from edged.domain.learner import LearnerState, Plan, RunRequest, planned_steps
+from edged.domain.pool import Pool, Remembered, RowCache, labels_for
 from edged.domain.protocols import LearningRate
+from edged.domain.replay import Mix
+from edged.domain.standardise import fitted, scale_of
+from edged.engines import averaged
+from edged.engines.guides import guide_for
 from edged.errors import NoDataError, NonFiniteError, TrainingError
-from edged.storage.files import disk_errors, publish_directory, remove
+from edged.storage.candidates import publish_candidate
+from edged.storage.checkpoints import pack_arrays, unpack_arrays
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -26,44 +32,20 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.config import TrainingConfig
-    from edged.domain.protocols import Engine, Model
+    from edged.domain.protocols import Engine, Model, Samples, Step
     from edged.domain.sample import Window
     from edged.domain.schema import Schema
     from edged.storage.bundles import Bundle
     from edged.storage.checkpoints import Checkpoints, Generation
 
+__all__ = ["InterruptedRunError", "RunRequest", "Trainee"]
+
 CHECK_EVERY = 32
 PROGRESS_SECONDS = 0.5
 PROBE_ROWS = 16
+JUDGED_ROWS = 1024
 WEIGHTS_FILE = "weights.safetensors.zst"
-PROBE_INPUT, PROBE_OUTPUT = "probe_input.npy", "probe_output.npy"
-
-
-class Samples(Protocol):
-    """What a run reads from the sample log."""
-
-    def training_window(self, after_seq: int, limit: int, *, upto_seq: int | None = None) -> Window:
-        """Labelled samples of the training role, the newest `limit`, oldest first."""
-
-    def rows(self, offsets: NDArray[np.int64]) -> Window:
-        """The named samples; missing ones are left out."""
-
-    def key_codes(self, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Numbers for the keys of these samples."""
-
-    def last_seq(self) -> int:
-        """Newest position in label order."""
-
-
-@dataclass(frozen=True)
-class RunRequest:
-    """What the daemon asks for; None takes the configured value."""
-
-    run: int
-    trigger: str
-    steps: int | None = None
-    learning_rate: float | None = None
-    new_share: float | None = None
+ANCHOR_FILE = "anchor.npz"
 
 
 class InterruptedRunError(TrainingError):
@@ -90,12 +72,16 @@ class Trainee:
         report: Callable[[dict[str, Any]], None],
         stopping: Callable[[], bool],
         rest: Callable[[float], None] = lambda _: None,
+        champion: Callable[[], Path | None] = lambda: None,
     ) -> None:
         self._config = config
+        self._champion = champion
+        self._guide = guide_for(config.guide, config.guide_weight, engine, bundle.trainable)
         self._schema = schema
         self._bundle = bundle
         self._engine = engine
         self._samples = samples
+        self._rows = RowCache(samples.rows)
         self._checkpoints = checkpoints
         self._candidates = candidates
         self._load_model = load_model
@@ -112,9 +98,17 @@ class Trainee:
     # ---- state -----------------------------------------------------------------------------
 
     def _fresh_state(self) -> LearnerState:
-        return LearnerState.fresh(
-            replay=self._config.replay, half_life=self._config.half_life, seed=self._config.seed
-        )
+        return LearnerState.fresh(seed=self._config.seed, **self._memories())
+
+    def _memories(self) -> dict[str, Any]:
+        config = self._config
+        return {
+            "replay": config.replay,
+            "recent": min(config.recent, config.replay),
+            "half_life": config.half_life,
+            "average": config.average,
+            "balance": config.balance,
+        }
 
     def _restore_newest(self) -> None:
         generation = self._checkpoints.latest()
@@ -131,12 +125,7 @@ class Trainee:
 
     def _restore(self, generation: Generation) -> None:
         self._engine.restore(generation.path)
-        self._state = LearnerState.load(
-            generation.state["learner"],
-            generation.arrays,
-            replay=self._config.replay,
-            half_life=self._config.half_life,
-        )
+        self._state = LearnerState.load(generation.state["learner"], generation.arrays, **self._memories())
         self._generation = generation.number
 
     def _checkpoint(self) -> int:
@@ -173,6 +162,7 @@ class Trainee:
         if not resumed:
             if len(new):
                 self._follow_inputs(new)
+                self._judge_average(new)
             self._state.step, self._state.excluded = 0, []
             self._checkpoint()
         try:
@@ -202,7 +192,7 @@ class Trainee:
         upto = self._samples.last_seq()
         after = self._state.consumed
         count = len(self._samples.training_window(after, self._config.window, upto_seq=upto))
-        if count == 0 and not (request.trigger == "command" and len(self._state.memory.ids)):
+        if count == 0 and not (request.trigger == "command" and len(self._state.remembered())):
             raise NoDataError("no labelled sample is new since the last run", where="sample log")
         steps = request.steps or planned_steps(
             count,
@@ -231,8 +221,7 @@ class Trainee:
         if names is not None:
             moments = self._state.moments
             mean, scale = self._initial[names["mean"]], self._initial[names["scale"]]
-            fitted = bool((mean != 0).any() or (scale != 1).any())
-            if moments.mean is None and fitted:
+            if moments.mean is None and fitted(mean, scale):
                 self._state.moments = moments = moments.of_scale(self._config.half_life, mean, scale)
             if self._config.restandardise or moments.mean is None:
                 moments.update(new.x)
@@ -247,24 +236,34 @@ class Trainee:
         if names is None or self._state.total_steps > 0 or self._schema.labels_itself:
             return {}
         mean, scale = self._initial[names["mean"]], self._initial[names["scale"]]
-        if (mean != 0).any() or (scale != 1).any():
+        if fitted(mean, scale):
             return {}
-        deviation = new.y.std(axis=0)
-        fitted = np.where(deviation > 1e-12, 1.0 / np.maximum(deviation, 1e-12), 1.0)
-        return {
-            names["mean"]: new.y.mean(axis=0).astype(np.float32).reshape(mean.shape),
-            names["scale"]: fitted.astype(np.float32).reshape(scale.shape),
-        }
+        centre, unit = scale_of(new.y)
+        return {names["mean"]: centre.reshape(mean.shape), names["scale"]: unit.reshape(scale.shape)}
+
+    def _judge_average(self, new: Window) -> None:
+        newest = new.take(np.arange(max(0, len(new) - JUDGED_ROWS), len(new)))
+        averaged.judge(self._state.average, self._engine, newest.x, self._labels_for(newest.y))
+
+    def _follow_weights(self, before: int) -> None:
+        state, bundle = self._state, self._bundle
+        apart = [*(bundle.standardise or {}).values(), *(bundle.target_standardise or {}).values()]
+        last = state.plan.steps if state.plan is not None else 0
+        averaged.follow(
+            state.average, self._engine, before=before, step=state.step, last=last, apart=map(str, apart)
+        )
 
     def _learn(self, new: Window, *, careful: bool) -> tuple[list[float], int]:
         state, config = self._state, self._config
         if state.plan is None:
             raise TrainingError("no run is planned")
-        remembered = self._trainable(self._samples.rows(state.memory.ids))
+        rows = self._trainable(self._rows.rows(state.remembered(), self._samples.relabelled()))
+        remembered = Remembered(rows, state.recent.ids, state.memory.ids)
         pool = Pool(new, remembered, self._labels_for, set(state.excluded))
         if config.key_share < 1.0:
             pool.cap(self._samples.key_codes(pool.offsets), config.key_share)
         self._probe = pool.x[-PROBE_ROWS:]
+        self._begin_guide(pool)
         total = state.plan.steps if config.schedule == "linear" else 0
         self._engine.begin(LearningRate(state.plan.learning_rate, config.warmup, total), at_step=state.step)
         losses: list[float] = []
@@ -277,6 +276,7 @@ class Trainee:
             skipped += bad
             state.step += len(made)
             state.total_steps += len(made)
+            self._follow_weights(before)
             if state.step // CHECK_EVERY > before // CHECK_EVERY:
                 self._engine.check()
             if self._stopping():
@@ -297,7 +297,7 @@ class Trainee:
 
     def _advance(self, pool: Pool, *, careful: bool) -> tuple[list[float], int]:
         """The next step, or several where the engine makes them faster together; losses and bad ones."""
-        if self._config.accumulate > 1:
+        if self._config.accumulate > 1 or (self._guide is not None and self._guide.teaching):
             return self._accumulate(pool, careful=careful)
         count = self._next_steps()
         start = self._state.rng.bit_generator.state
@@ -316,26 +316,43 @@ class Trainee:
         """Steps up to the next point at which something else is due."""
         state, config = self._state, self._config
         left = state.plan.steps - state.step if state.plan is not None else 1
-        dues = (CHECK_EVERY, config.checkpoint_every)
+        dues = (CHECK_EVERY, config.checkpoint_every, averaged.EVERY if config.average else CHECK_EVERY)
         return min(left, self._engine.together, *(due - state.step % due for due in dues))
 
     def _draw(self, pool: Pool) -> NDArray[np.int64]:
         plan, share = self._state.plan, self._config.new_share
         if plan is not None and plan.new_share is not None:
             share = plan.new_share
-        return pool.draw(self._config.batch, share, self._state.rng)
+        mix = Mix(share, self._config.recent_share)
+        return pool.draw(self._config.batch, mix, self._state.rng)
 
     def _accumulate(self, pool: Pool, *, careful: bool) -> tuple[list[float], int]:
         """One step whose batch comes in parts."""
         loss, parts = 0.0, self._config.accumulate
         for part in range(parts):
             index, last = self._draw(pool), part == parts - 1
-            step = self._engine.step(pool.x[index], pool.y[index], apply=last, careful=careful)
+            step = self._step(pool, index, apply=last, careful=careful)
             loss += step.loss / parts
             if not np.isfinite(step.loss) or (careful and not step.applied and last):
                 self._exclude(pool, index)
                 return [loss], 1
         return [loss], 0
+
+    def _step(self, pool: Pool, index: NDArray[np.int64], *, apply: bool, careful: bool) -> Step:
+        if self._guide is not None:
+            return self._guide.step(pool.x, pool.y, index, apply=apply)
+        return self._engine.step(pool.x[index], pool.y[index], apply=apply, careful=careful)
+
+    def _begin_guide(self, pool: Pool) -> None:
+        if self._guide is None:
+            return
+        folder = self._champion()
+        if folder is None:
+            self._guide.begin(None, {}, pool.x)
+            return
+        note = folder / ANCHOR_FILE
+        known = unpack_arrays(note.read_bytes()) if note.exists() else {}
+        self._guide.begin(self._load_model(folder / "model.onnx"), known, pool.x)
 
     def _labels_for(self, y: NDArray[np.float32]) -> NDArray[Any]:
         loss = "cross_entropy" if self._bundle.label.dtype == "int64" else self._bundle.loss
@@ -374,7 +391,7 @@ class Trainee:
         if plan is None:
             raise TrainingError("no run is planned")
         kept = ~np.isin(new.offsets, state.excluded)
-        state.memory.add(new.offsets[kept], state.rng)
+        state.remember(new.offsets[kept], new.y[kept])
         state.consumed = plan.upto
         state.plan, state.step = None, 0
         generation = self._checkpoint()
@@ -390,8 +407,9 @@ class Trainee:
             "first_offset": int(new.offsets[0]) if len(new) else None,
             "last_offset": int(new.offsets[-1]) if len(new) else None,
             "consumed": state.consumed,
-            "remembered": len(state.memory.ids),
-            "memory": state.memory.ids.tolist(),
+            "remembered": len(state.remembered()),
+            "memory": state.remembered().tolist(),
+            "averaged": state.average.better,
             "steps": plan.steps,
             "skipped": skipped,
             "loss_first": float(np.mean(losses[:tenth])) if losses else None,
@@ -401,19 +419,14 @@ class Trainee:
         }
 
     def _export(self, run: int) -> Path:
-        """Publish the candidate with a probe: inputs, and the outputs this process got for them."""
-        staging = self._candidates / f".staging-{run}"
-        with disk_errors("writing the candidate", staging):
-            for left in self._candidates.glob(".staging-[0-9]*"):
-                remove(left)  # a run before this one came no further
-            staging.mkdir(parents=True, exist_ok=True)
-            path = staging / "model.onnx"
-            self._engine.export(path)
-            output = self._load_model(path).predict(self._probe)
-            np.save(staging / PROBE_INPUT, self._probe)
-            np.save(staging / PROBE_OUTPUT, output)
+        """Publish the candidate: the averaged weights while they do better, else the newest."""
+        notes: dict[str, bytes] = {}
+        average = self._state.average
+        with averaged.in_place(average, self._engine) if average.better else nullcontext():
             if self._pack_weights is not None:
-                (staging / WEIGHTS_FILE).write_bytes(self._pack_weights(self._engine.parameters()))
-        final = self._candidates / str(run)
-        publish_directory(staging, final, extra={"run": run})
-        return final
+                notes[WEIGHTS_FILE] = self._pack_weights(self._engine.parameters())
+            if self._guide is not None:
+                notes[ANCHOR_FILE] = pack_arrays(self._guide.note())
+            return publish_candidate(
+                self._candidates, run, self._engine.export, self._load_model, self._probe, notes
+            )

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edged.errors import ModelError
-from edged.storage.files import verify_directory
+from edged.storage.files import disk_errors, publish_directory, remove, verify_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -22,6 +22,48 @@ if TYPE_CHECKING:
 LATENCY_RUNS = 20
 MODEL_FILE = "model.onnx"
 PROBE_FILES = ("probe_input.npy", "probe_output.npy")
+
+
+def publish_candidate(
+    folder: Path,
+    run: int,
+    export: Callable[[Path], None],
+    load_model: Callable[[Path], Model],
+    probe: NDArray[np.float32],
+    notes: Mapping[str, bytes],
+) -> Path:
+    """Publish the candidate of a run as `folder/<run>`; the directory.
+
+    Parameters
+    ----------
+    folder
+        Where candidates wait for the gate.
+    run
+        The run's number.
+    export
+        Writes the model to a path.
+    load_model
+        Loads it again, as serving will.
+    probe
+        Inputs `(n, d)`: they are kept with the outputs that this process gets for them, so that the daemon
+        can see that it gets the same.
+    notes
+        Further files by name.
+    """
+    staging = folder / f".staging-{run}"
+    with disk_errors("writing the candidate", staging):
+        for left in folder.glob(".staging-[0-9]*"):
+            remove(left)  # a run before this one came no further
+        staging.mkdir(parents=True, exist_ok=True)
+        export(staging / MODEL_FILE)
+        output = load_model(staging / MODEL_FILE).predict(probe)
+        for name, values in zip(PROBE_FILES, (probe, output), strict=True):
+            np.save(staging / name, values)
+        for name, content in notes.items():
+            (staging / name).write_bytes(content)
+    final = folder / str(run)
+    publish_directory(staging, final, extra={"run": run})
+    return final
 
 
 @dataclass(frozen=True)

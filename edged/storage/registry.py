@@ -46,6 +46,18 @@ POINTER = "champion"
 REIGNS_KEPT = 5000
 
 
+def champion_folder(state_dir: Path) -> Path | None:
+    """The directory of the model that is served, as the pointer says; None without one.
+
+    For a process that must not open the registry: the trainer.
+    """
+    try:
+        folder = state_dir / MODELS / str(read_sealed(state_dir / MODELS / POINTER)["version"])
+    except (CorruptError, KeyError):
+        return None
+    return folder if (folder / MODEL_FILE).exists() else None
+
+
 class Registry(Journal):
     """Models, training runs, commands and small values of one state directory.
 

@@ -154,6 +154,10 @@ class WindowReader:
         """Newest position in label order, 0 before the first label."""
         return self._tally().next_seq - 1
 
+    def relabelled(self) -> int:
+        """Labels that replaced an earlier one, ever."""
+        return self._tally().relabelled
+
     def labelled_since(self, seq: int) -> int:
         """Labelled samples after `seq` that may be trained on."""
         with self._reading():

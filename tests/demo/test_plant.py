@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edged.demo.plant import CLASSES, FEATURES, Plant, phases
-from edged.domain.replay import Reservoir, draw
+from edged.domain.replay import Mix, Reservoir
 from edged.domain.standardise import RunningMoments
 
 if TYPE_CHECKING:
@@ -157,8 +157,10 @@ def adapted(x: Floats, y: Labels, seed: int) -> NDArray[np.bool_]:
         moments.update(x[new])
         network.scaling = moments.scale()
         for _ in range(50):
-            fresh, old = draw(len(new), len(memory.ids), 64, 0.25, rng)
-            rows = np.concatenate([new[fresh], memory.ids[old]])
+            fresh, _, old = Mix(0.25).counts(64, len(new), 0, len(memory.ids))
+            rows = rng.choice(new, fresh)
+            if old:
+                rows = np.concatenate([rows, rng.choice(memory.ids, old)])
             network.step(x[rows], y[rows])
         memory.add(new, rng)
     return right

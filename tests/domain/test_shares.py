@@ -7,7 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edged.domain.pool import Pool
+from edged.domain.pool import Pool, Remembered
+from edged.domain.replay import Mix
 from edged.domain.sample import Window
 from edged.domain.shares import capped
 
@@ -35,12 +36,15 @@ def window(offsets: range) -> Window:
 
 
 def test_batches_keep_to_the_cap_in_both_parts_and_after_exclusion() -> None:
-    pool = Pool(window(range(1000)), window(range(1000, 2000)), lambda y: y[:, 0].astype(np.int64), set())
+    old = np.arange(1000, 2000)
+    remembered = Remembered(window(range(1000, 2000)), old[-300:], old)
+    pool = Pool(window(range(1000)), remembered, lambda y: y[:, 0].astype(np.int64), set())
+    mix = Mix(0.25, 0.25)
     codes = np.where(np.arange(2000) % 10 == 0, np.arange(2000) % 7, 99)  # nine tenths are of one key
     rng = np.random.default_rng(0)
 
     def share() -> float:
-        rows = np.concatenate([pool.draw(64, 0.25, rng) for _ in range(200)])
+        rows = np.concatenate([pool.draw(64, mix, rng) for _ in range(200)])
         return float((codes[rows] == 99).mean())
 
     assert share() > 0.87
@@ -48,6 +52,6 @@ def test_batches_keep_to_the_cap_in_both_parts_and_after_exclusion() -> None:
     assert share() == pytest.approx(0.3, abs=0.02)
     pool.exclude(set(range(0, 2000, 20)))
     assert share() == pytest.approx(0.3, abs=0.02)
-    drawn = np.concatenate([pool.draw(64, 0.25, rng) for _ in range(200)])
+    drawn = np.concatenate([pool.draw(64, mix, rng) for _ in range(200)])
     assert not np.isin(pool.offsets[drawn], np.arange(0, 2000, 20)).any()
     assert (drawn < 1000).mean() == pytest.approx(0.25)

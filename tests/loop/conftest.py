@@ -18,6 +18,7 @@ NEEDS_TRAINING = [
     "test_choose.py",
     "test_learn.py",
     "test_train.py",
+    "test_train_guide.py",
     "test_train_resume.py",
     "test_train_together.py",
 ]

@@ -100,6 +100,7 @@ class Workshop:
         *,
         stopping: Callable[[], bool] = lambda: False,
         pack_weights: Callable[[Any], bytes] | None = None,
+        champion: Callable[[], Path | None] = lambda: None,
     ) -> Trainee:
         """A learner that takes up what the checkpoints hold."""
         return Trainee(
@@ -114,6 +115,7 @@ class Workshop:
             pack_weights=pack_weights,
             report=self.reports.append,
             stopping=stopping,
+            champion=champion,
         )
 
     def request(self, trigger: str = "labels", **options: Any) -> RunRequest:

@@ -377,7 +377,7 @@ def test_a_trainer_that_rests_takes_longer_and_does_the_same(
 
 @pytest.mark.parametrize(
     ("settings", "labels"),
-    [({}, 100), ({"min_new_samples": 30}, 30), ({"new_labels": 7}, 7), ({"new_labels": 0}, None)],
+    [({}, 40), ({"min_new_samples": 30}, 30), ({"new_labels": 7}, 7), ({"new_labels": 0}, None)],
 )
 def test_how_many_labels_start_a_run(
     tmp_path: Path, bundle: Bundle, settings: Any, labels: int | None

@@ -1,0 +1,301 @@
+"""How well streams are followed: edged beside rivals, prequentially, labels coming late.
+
+Rows of edged are `edged evaluate` with its defaults and no word about the stream but its shape. The rivals
+are simple loops on the same engine with the same network, delay and chunks, and learners of `river` where
+that is installed. Accuracy in percent after the pre-training part, mean of the seeds.
+
+    python benchmarks/learning.py --data DIR [--streams elec2,hapt6] [--seeds 3] [--rivals edged,frozen,...]
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from output import finish, options
+
+from edged.config import Config
+from edged.domain.replay import Reservoir
+from edged.domain.standardise import RunningMoments
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float32]
+    Ids = NDArray[np.int64]
+
+CHUNK, DELAY, MEMORY, BATCH, HALF_LIFE = 100, 150, 5000, 64, 1000.0
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A stream: `x` `(n, d)`, class indices `y` `(n,)`, rows of pre-training, and rows held out of it."""
+
+    name: str
+    x: Floats
+    y: Ids
+    pretrain: int
+    held: tuple[Floats, Ids] | None = None
+
+    @property
+    def classes(self) -> int:
+        """How many classes there are."""
+        return int(self.y.max()) + 1
+
+
+def read(name: str, folder: Path) -> Recording:
+    """A recorded stream by name; `hapt6` is made of `hapt_feat`: the basic activities, user after user."""
+    with np.load(folder / f"{'hapt_feat' if name == 'hapt6' else name}.npz", allow_pickle=False) as data:
+        x, y = data["X"].astype(np.float32), data["y"].astype(np.int64)
+        if name != "hapt6":
+            return Recording(name, x, y, max(20, len(x) // 10))
+        user = data["user"]
+    basic = y < 6
+    order = np.argsort(user[basic], kind="stable")
+    x, y, user = x[basic][order], y[basic][order], user[basic][order]
+    first = np.isin(user, np.unique(user)[:6])
+    held = first & (np.random.default_rng(0).random(len(x)) < 0.3)
+    return Recording(name, x[~held], y[~held], int((first & ~held).sum()), (x[held], y[held]))
+
+
+# ---- edged ------------------------------------------------------------------------------------
+
+
+def edged(stream: Recording, seed: int, rate: float) -> dict[str, Any]:
+    """`edged evaluate` with defaults."""
+    from edged.evaluate import Options, Replay, report, shape_stream
+    from edged.storage.recorded import Recorded
+
+    shape = {"features": stream.x.shape[1], "task": "classify", "classes": stream.classes}
+    config = Config.model_validate({"device": {"id": "benchmark"}, "stream": shape})
+    how = Options(DELAY, rate, seed, stream.pretrain)
+    with tempfile.TemporaryDirectory(prefix="edged-learning-") as folder:
+        shaped = shape_stream(Recorded(stream.x, stream.y.astype(np.float64)), config, how)
+        replay = Replay(config, shaped, how, Path(folder))
+        replay.run()
+        figures = report(replay)
+        kept = {}
+        if stream.held is not None:
+            for name, served in (("held_out", replay.server.champion), ("held_out_frozen", replay.frozen)):
+                right = served.model.predict(stream.held[0]).argmax(axis=1) == stream.held[1]
+                kept[name] = round(100 * float(right.mean()), 2)
+    return {
+        "accuracy": 100 * figures["metric"]["accuracy"],
+        "balanced": 100 * figures["metric"]["balanced_accuracy"],
+        "frozen": 100 * figures["frozen"]["accuracy"],
+        "last_label": 100 * figures["no_change"]["accuracy"],
+        "trainings": figures["trainings"],
+        "promotions": figures["promotions"],
+        **kept,
+    }
+
+
+# ---- simple loops -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A plain learner: what it remembers, how much of a batch is new, and whether inputs are followed."""
+
+    steps: int
+    memory: str = "none"
+    new_share: float = 1.0
+    restandardise: bool = False
+
+
+class Learner:
+    """The network of LEARNING on the portable engine, in this process, without gate and log."""
+
+    def __init__(self, stream: Recording, loop: Loop, seed: int, folder: Path) -> None:
+        from edged.artifacts.build import build
+        from edged.artifacts.standardise import Statistics
+        from edged.artifacts.templates import mlp
+        from edged.domain.protocols import LearningRate
+        from edged.engines import open_engine
+
+        self.moments = RunningMoments(HALF_LIFE)
+        self.moments.update(stream.x[: stream.pretrain])
+        bundle = build(
+            mlp(stream.x.shape[1], stream.classes, (64, 32), output="logits", seed=seed),
+            folder / "bundle", loss="cross_entropy", standardise=Statistics(*self.moments.scale()),
+        )  # fmt: skip
+        names = bundle.standardise
+        if names is None:
+            raise ValueError("the bundle has no statistics")
+        self._names, self._loop, self._stream, self._path = names, loop, stream, folder / "model.onnx"
+        self._engine = open_engine("auto", bundle)
+        self._engine.begin(LearningRate(1e-3))
+        self._rng = np.random.default_rng(seed)
+        self._memory, self._window = Reservoir(MEMORY), np.empty(0, np.int64)
+        head = np.arange(stream.pretrain)
+        self.learn(head, max(50, stream.pretrain // 2))
+
+    def learn(self, new: Ids, steps: int) -> None:
+        """Steps on new rows, mixed with remembered ones, which then are remembered themselves."""
+        if self._loop.restandardise:
+            self.moments.update(self._stream.x[new])
+            mean, scale = self.moments.scale()
+            self._engine.set_parameters({self._names["mean"]: mean, self._names["scale"]: scale})
+        self._window = np.concatenate([self._window, new])[-MEMORY:]
+        source = self._window if self._loop.memory == "window" else new
+        old = self._memory.ids if self._loop.memory == "reservoir" else source[:0]
+        fresh = max(1, round(BATCH * self._loop.new_share)) if len(old) else BATCH
+        for _ in range(steps):
+            rows = np.concatenate([self._rng.choice(source, fresh), self._rng.choice(old, BATCH - fresh)]
+                                  if len(old) else [self._rng.choice(source, BATCH)])  # fmt: skip
+            self._engine.step(self._stream.x[rows], self._stream.y[rows])
+        self._memory.add(new, self._rng)
+
+    def answers(self, x: Floats) -> Ids:
+        """Classes `(n,)`, by the exported model."""
+        from edged.engines.inference import InferenceModel
+
+        self._engine.export(self._path)
+        return np.asarray(InferenceModel(self._path).predict(x).argmax(axis=1))
+
+
+def looped(loop: Loop) -> Callable[[Recording, int, float], dict[str, Any]]:
+    """The rival that a plain loop is."""
+
+    def follow(stream: Recording, seed: int, rate: float) -> dict[str, Any]:
+        arrives = np.random.default_rng(seed).random(len(stream.x)) < rate
+        with tempfile.TemporaryDirectory(prefix="edged-learning-") as folder:
+            learner = Learner(stream, loop, seed, Path(folder))
+            answers, waiting = np.zeros(len(stream.y), np.int64), []
+            for start in range(stream.pretrain, len(stream.y), CHUNK):
+                end = min(start + CHUNK, len(stream.y))
+                answers[start:end] = learner.answers(stream.x[start:end])
+                known = np.arange(max(stream.pretrain, start - DELAY), max(stream.pretrain, end - DELAY))
+                waiting += known[arrives[known]].tolist()
+                if len(waiting) >= CHUNK * rate:
+                    learner.learn(np.asarray(waiting), loop.steps)
+                    waiting = []
+            kept = {}
+            if stream.held is not None:
+                right = learner.answers(stream.held[0]) == stream.held[1]
+                kept = {"held_out": round(100 * float(right.mean()), 2)}
+        return {"accuracy": accuracy(stream, answers), **kept}
+
+    return follow
+
+
+def accuracy(stream: Recording, answers: Ids) -> float:
+    """Percent right after the pre-training part."""
+    return 100 * float((answers == stream.y)[stream.pretrain :].mean())
+
+
+# ---- river ------------------------------------------------------------------------------------
+
+
+def river_model(kind: str, seed: int) -> Any:
+    """A learner of river, with its defaults but those that the row's name tells."""
+    from river import drift, forest, linear_model, multiclass, preprocessing, tree
+
+    if kind == "logistic regression":
+        return preprocessing.StandardScaler() | multiclass.OneVsRestClassifier(
+            linear_model.LogisticRegression()
+        )
+    if kind == "Hoeffding adaptive tree":
+        return tree.HoeffdingAdaptiveTreeClassifier(seed=seed)
+    quiet = {"drift_detector": drift.NoDrift(), "warning_detector": drift.NoDrift()}
+    return forest.ARFClassifier(n_models=10, seed=seed, **(quiet if "without" in kind else {}))
+
+
+def rivering(kind: str) -> Callable[[Recording, int, float], dict[str, Any]]:
+    """The rival that a learner of river is: one sample after the other, labels late by DELAY."""
+
+    def follow(stream: Recording, seed: int, rate: float) -> dict[str, Any]:
+        model = river_model(kind, seed)
+        arrives = np.random.default_rng(seed).random(len(stream.x)) < rate
+        rows = [dict(enumerate(row)) for row in stream.x.tolist()]
+        answers = np.zeros(len(rows), np.int64)
+        for i in range(len(rows)):
+            late = i if i < stream.pretrain else i - DELAY
+            if i >= stream.pretrain:
+                answers[i] = model.predict_one(rows[i]) or 0
+            if late == i or (late >= stream.pretrain and arrives[late]):
+                model.learn_one(rows[late], int(stream.y[late]))
+        return {"accuracy": accuracy(stream, answers)}
+
+    return follow
+
+
+RIVALS: dict[str, Callable[[Recording, int, float], dict[str, Any]]] = {
+    "edged": edged,
+    "frozen + running re-standardisation": looped(Loop(0, restandardise=True)),
+    "new rows only, 20 steps": looped(Loop(20)),
+    "reservoir, half new, 20 steps": looped(Loop(20, "reservoir", 0.5)),
+    "reservoir, 25 % new, 50 steps, re-standardised": looped(Loop(50, "reservoir", 0.25, True)),
+    "sliding window, warm start, 50 steps": looped(Loop(50, "window")),
+    "logistic regression": rivering("logistic regression"),
+    "Hoeffding adaptive tree": rivering("Hoeffding adaptive tree"),
+    "adaptive random forest (10)": rivering("adaptive random forest"),
+    "adaptive random forest (10) without drift resets": rivering("without"),
+}
+OF_RIVER = [name for name in RIVALS if "logistic" in name or "tree" in name or "forest" in name]
+STREAMS = ["elec2", "noaa_weather", "hapt6", "sea", "occupancy"]
+
+
+def measured(name: str, stream: Recording, seeds: int, rate: float) -> dict[str, Any]:
+    """Means over the seeds, and the processor time of one."""
+    began, cpu = time.monotonic(), processor_seconds()
+    runs = [RIVALS[name](stream, seed, rate) for seed in range(seeds)]
+    means = {key: round(float(np.mean([run[key] for run in runs])), 2) for key in runs[0]}
+    return {
+        "what": name,
+        "stream": stream.name,
+        "label_rate": rate,
+        "seeds": seeds,
+        **means,
+        "spread": round(float(np.std([run["accuracy"] for run in runs])), 2),
+        "cpu_s": round((processor_seconds() - cpu) / seeds, 1),
+        "seconds": round((time.monotonic() - began) / seeds, 1),
+    }
+
+
+def processor_seconds() -> float:
+    """User and system time of this process and its ended children."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
+
+
+def main() -> None:
+    """Measure what is asked for."""
+    import structlog
+
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
+    parser = options(__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="the directory of the recorded streams")
+    parser.add_argument("--streams", default=",".join(STREAMS), help="names, separated by commas")
+    parser.add_argument("--rivals", help="names, separated by commas; all that are installed when absent")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--label-rate", type=float, default=1.0)
+    args = parser.parse_args()
+    installed = [name for name in RIVALS if name not in OF_RIVER or find_spec("river") is not None]
+    names = args.rivals.split(",") if args.rivals else installed
+    rows = []
+    for stream in (read(name, args.data) for name in args.streams.split(",")):
+        for name in names:
+            rows.append(measured(name, stream, args.seeds, args.label_rate))
+            print(rows[-1], file=sys.stderr, flush=True)
+    sys.argv = ["DATA" if word == str(args.data) else word for word in sys.argv]
+    args.data = None  # no path of this machine belongs to the results
+    finish("learning", rows, args, line, "stream         accuracy  what")
+
+
+def line(row: dict[str, Any]) -> str:
+    """A row for people."""
+    return f"{row['stream']:14} {row['accuracy']:7.2f}  {row['what']}"
+
+
+if __name__ == "__main__":
+    main()

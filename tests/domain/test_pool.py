@@ -1,0 +1,74 @@
+"""Which rows a batch is made of."""
+
+import numpy as np
+import pytest
+
+from edged.domain.pool import Pool, Remembered, RowCache
+from edged.domain.replay import Mix
+from edged.domain.sample import Window
+from edged.errors import NoDataError
+
+
+def window(offsets: range) -> Window:
+    ids = np.asarray(offsets, np.int64)
+    return Window(ids, ids, ids[:, None].astype(np.float32), np.zeros((len(ids), 1), np.float32))
+
+
+def pool(excluded: set[int] | None = None) -> Pool:
+    # 0-9 were remembered, of which 8 and 9 lately; 9 has a new label and is new again.
+    remembered = Remembered(window(range(10)), np.array([8, 9]), np.arange(9))
+    return Pool(window(range(9, 13)), remembered, lambda y: y[:, 0], excluded or set())
+
+
+def test_a_batch_has_its_shares_of_new_recent_and_old_rows() -> None:
+    rows = pool()
+    drawn = rows.offsets[rows.draw(400, Mix(0.5, 0.25), np.random.default_rng(0))]
+    assert set(drawn[:200].tolist()) == {9, 10, 11, 12}
+    assert set(drawn[200:300].tolist()) == {8}
+    assert set(drawn[300:].tolist()) == set(range(9))
+    assert rows.offsets.tolist() == [9, 10, 11, 12, *range(9)]
+
+
+def test_excluded_rows_are_not_drawn_from_any_group() -> None:
+    rows = pool({8, 10, 0})
+    drawn = set(rows.offsets[rows.draw(500, Mix(0.3, 0.3), np.random.default_rng(0))].tolist())
+    assert drawn == {9, 11, 12, 1, 2, 3, 4, 5, 6, 7}
+
+
+def test_a_pool_without_rows_says_so() -> None:
+    with pytest.raises(NoDataError, match="infinite or NaN"):
+        pool(set(range(13)))
+
+
+class Shelf:
+    """Rows by offset, that count how often they were read."""
+
+    def __init__(self) -> None:
+        self.reads: list[int] = []
+        self.label = 0.0
+
+    def read(self, offsets: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Window:
+        self.reads.append(len(offsets))
+        there = offsets[offsets != 3]
+        y = np.full((len(there), 1), self.label, np.float32)
+        return Window(there, there + 100, there[:, None].astype(np.float32), y)
+
+
+def test_only_rows_that_are_new_to_the_memory_are_read() -> None:
+    shelf = Shelf()
+    cache = RowCache(shelf.read)
+    cache.rows(np.arange(2, 8), 0)
+    again = cache.rows(np.array([1, 4, 6, 9]), 0)
+    assert again.offsets.tolist() == [1, 4, 6, 9]
+    assert again.seq.tolist() == [101, 104, 106, 109]
+    assert again.x[:, 0].tolist() == [1, 4, 6, 9]
+    assert shelf.reads == [6, 2]
+
+
+def test_a_corrected_label_is_read_again() -> None:
+    shelf = Shelf()
+    cache = RowCache(shelf.read)
+    cache.rows(np.arange(5), 0)
+    shelf.label = 1.0
+    assert cache.rows(np.arange(5), 0).y.sum() == 0
+    assert cache.rows(np.arange(5), 1).y.sum() == 4

@@ -89,9 +89,10 @@ def feed(listener: Listener, count: int) -> None:
 def test_kill_9_while_the_broker_is_away_loses_no_committed_message(
     lasting: Mosquitto, inbox: Inbox, tmp_path: Path
 ) -> None:
+    long = {"steps": 20_000, "max_steps": 20_000}  # so that a run ends while the broker is away
     device = Device(
         tmp_path, lasting.port, STREAM,
-        training={"engine": "portable", "every": "1s", "min_new_samples": 20},
+        training={"engine": "portable", "every": "1s", "min_new_samples": 20, **long},
         report={"every": "0.2s"}, outbox={"rate": 500},
     )  # fmt: skip
     with running(device, lasting.port) as listener:

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
     from edged.storage.bundles import Bundle
 
-ROWS, CLASSES = 2600, 3
+ROWS, CLASSES = 3600, 3
 PRETRAINED, NOISY_FROM = 260, 1700
 SETTINGS: dict[str, Any] = {
-    "training": {"engine": "native", "min_new_samples": 80, "learning_rate": 0.003},
+    "training": {"engine": "native", "min_new_samples": 40, "learning_rate": 0.003},
     "gate": {"recent": 60, "holdout": 0.2},
 }
 
@@ -80,7 +80,7 @@ def test_labels_that_became_noise_are_refused_and_training_pauses(tmp_path: Path
     watched = replayed(tmp_path / "watched", bundle, arriving)
     paused = [event for event in watched.events if event["event"] == "training_paused"]
     assert NOISY_FROM < paused[0]["sample"] < ROWS
-    assert {(event["reason"], event["new_labels"] >= 400) for event in paused} == {("labels", True)}
+    assert {(event["reason"], event["new_labels"] >= 200) for event in paused} == {("labels", True)}
     late = [
         e for e in watched.events if e["event"] == "candidate_rejected" and e["sample"] >= paused[0]["sample"]
     ]

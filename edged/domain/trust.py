@@ -27,7 +27,10 @@ QUANTILE = 0.75  # of their errors: what is usual on a bad day
 MARGIN = 0.1  # accuracy points above it, three standard errors at least
 FACTOR = 2.0  # for values: so many times the usual error
 CLEARLY = 0.1  # for values: a gain, as a share of the champion's error, that noise does not give
-PATIENCE = 3  # suspicious verdicts in a row before training pauses
+PATIENCE = 25
+"""Suspicious verdicts in a row before training pauses: after a change of the world that turns everything
+round it takes a thousand labels until the holdout is all of the new one, and a pause would keep the candidate
+from learning it."""
 FIRST_PAUSE = 5  # times as many new labels as start a run otherwise
 LONGEST_PAUSE = 20
 
@@ -47,8 +50,8 @@ class LabelTrust:
     ...     return Verdict(True, ("as good",), numbers)
     >>> all(trust.review(verdict(0.1)).accepted for _ in range(20))
     True
-    >>> [trust.review(verdict(0.5)).accepted for _ in range(3)], trust.pause()
-    ([False, False, False], 5)
+    >>> any(trust.review(verdict(0.5)).accepted for _ in range(25)), trust.pause()
+    (False, 5)
     """
 
     task: Task

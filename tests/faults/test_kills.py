@@ -76,7 +76,7 @@ def test_no_message_is_lost_or_stored_twice_whatever_is_killed(
 @pytest.mark.parametrize(
     ("kills", "steps"),
     [
-        pytest.param(4, 1500, marks=[pytest.mark.slow, pytest.mark.timeout(600)]),
+        pytest.param(4, 20_000, marks=[pytest.mark.slow, pytest.mark.timeout(600)]),
         pytest.param(200, 300_000, marks=[pytest.mark.faults, pytest.mark.timeout(3600)]),
     ],
 )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from edged.config import GateConfig, ServingConfig
+from edged.domain.trust import PATIENCE
 from edged.errors import RefusedError
 from edged.loop.serve import Server
 from edged.loop.succession import Succession
@@ -117,13 +118,13 @@ def test_a_rollback_goes_to_the_model_before_and_not_to_itself(house: House) -> 
 def test_labels_that_nobody_can_explain_make_training_rest(house: House) -> None:
     for number in range(10):
         house.gate.promoter.trust.usual.append(0.01 * number)
-    for run in range(1, 5):
+    for run in range(1, PATIENCE + 2):
         assert house.consider(BAD, run) is None
     assert house.rests == [5, 10]
     paused = [told for event, told in house.told if event == "training_paused"]
     assert paused == [
-        {"reason": "labels", "verdicts": 3, "new_labels": 500},
-        {"reason": "labels", "verdicts": 4, "new_labels": 1000},
+        {"reason": "labels", "verdicts": PATIENCE, "new_labels": 500},
+        {"reason": "labels", "verdicts": PATIENCE + 1, "new_labels": 1000},
     ]
 
 

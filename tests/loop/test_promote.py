@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from edged.domain.trust import PATIENCE
 from edged.engines.inference import InferenceModel
 from edged.errors import ConfigError, ModelError, RefusedError
 from tests.loop.gates import Gate
@@ -306,14 +307,14 @@ def test_no_candidate_passes_on_labels_that_have_become_noise(tmp_path: Path, su
         noise = np.random.default_rng(0).integers(0, 2, 600).astype(float)
         gate.log.commit(batch(gate.log, x, noise.tolist()))
         rests = []
-        for run in range(12, 16):
+        for run in range(12, 13 + PATIENCE):
             assert gate.consider(GOOD, run)[0].accepted is not suspect
             rests.append(gate.promoter.resting())
-        assert [rest is not None for rest in rests] == [False, False, suspect, suspect]
+        assert [rest is not None for rest in rests] == [False] * (PATIENCE - 1) + [suspect] * 2
         if suspect:
-            assert rests[2] == {"reason": "labels", "verdicts": 3, "times": 5}
+            assert rests[-2] == {"reason": "labels", "verdicts": PATIENCE, "times": 5}
             gate.reboot()
-            assert gate.promoter.trust.suspicious == 4, "a restart does not make them better"
+            assert gate.promoter.trust.suspicious == PATIENCE + 1, "a restart does not make them better"
 
 
 def test_what_a_candidate_was_probed_with_is_not_kept(tmp_path: Path) -> None:

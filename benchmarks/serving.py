@@ -32,8 +32,8 @@ from edged.config import Config
 from edged.daemon import BREATH, SWITCH_INTERVAL
 from edged.domain.sample import Batch
 from edged.engines.inference import InferenceModel
+from edged.host.trainer_process import TrainerProcess
 from edged.loop.bootstrap import with_bundle
-from edged.loop.learn import TrainerProcess
 from edged.loop.promote import Promoter
 from edged.loop.serve import Server, ServingLoop
 from edged.storage.bundles import Bundle

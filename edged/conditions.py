@@ -11,8 +11,8 @@ from edged.domain.guards import Conditions, Pace
 if TYPE_CHECKING:
     from edged.clock import Clock
     from edged.domain.latencies import Latencies
+    from edged.host.trainer_process import TrainerProcess
     from edged.host.vitals import VitalsReader
-    from edged.loop.learn import TrainerProcess
 
 FRESH = 1.0  # seconds that a reading holds
 

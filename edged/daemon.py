@@ -12,7 +12,6 @@ import queue
 import signal
 import sys
 import time
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,7 @@ from edged.conditions import ConditionsReader, Pacer
 from edged.domain.intake import Intake
 from edged.domain.label_requests import LabelRequests
 from edged.engines.inference import InferenceModel
-from edged.errors import ConfigError, CorruptError, EdgedError, StorageError
+from edged.errors import ConfigError, EdgedError, StorageError
 from edged.host.notify import Notifier, Watchdog, watchdog_interval
 from edged.host.timetable import Timetable
 from edged.host.vitals import VitalsReader
@@ -33,7 +32,6 @@ from edged.loop.ingest import Ingest
 from edged.loop.learn import SETBACKS, Learner
 from edged.loop.promote import Promoter
 from edged.loop.recall import Recall
-from edged.loop.recover import DATABASES
 from edged.loop.report import Reporter, Throttle, will_payload
 from edged.loop.serve import Server, ServingLoop
 from edged.loop.succession import Succession
@@ -45,9 +43,10 @@ from edged.publishing import Publishing
 from edged.selfreport import SelfReport
 from edged.steering import Labelling, Steering
 from edged.storage.sequence import Sequence
+from edged.telling import Telling
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     import numpy as np
     from numpy.typing import NDArray
@@ -78,22 +77,23 @@ class Daemon:
     def __init__(self, config: Config, notifier: Notifier, give_up: Callable[[str], None]) -> None:
         self.clock = SystemClock()
         self.notifier = notifier
-        self._give_up = give_up
         self._state = state = open_state(config, self.clock)
         self.config, self.recovery, self.boot = state.config, state.recovery, state.boot
         self.schema = self.config.stream.to_schema()
         self.registry, self.samples, self._reader = state.registry, state.samples, state.reader
         self._sequence = Sequence(self.registry)
-        self._status_problem: str | None = None
         self._throttle = Throttle(self.clock)
         self.timetable = Timetable(self.clock)
         self.watchdog = Watchdog(notifier, ("ingest", "serve"))
-        self._wire()
+        self._connect()
+        self._judge_and_serve()
+        self._learn()
+        self._report(give_up)
         self.learner.triggers.interrupted = state.interrupted
 
     # ---- wiring ----------------------------------------------------------------------------
 
-    def _wire(self) -> None:
+    def _connect(self) -> None:
         config = self.config
         self.topics = Topics(config.topic_root)
         self.session = Session(
@@ -101,7 +101,7 @@ class Daemon:
             client_id=config.mqtt.client_id or f"edged-{config.device.id}",
             will=(self.topics.status, will_payload(self.boot), True),
             on_online=self._online,
-            on_offline=self._offline,
+            on_offline=self._connection_changed,
         )
         self.publishing = Publishing(
             config,
@@ -120,6 +120,9 @@ class Daemon:
             clock=self.clock,
             boot=self.boot,
         )
+
+    def _judge_and_serve(self) -> None:
+        config = self.config
         self.promoter = Promoter(
             config=config.gate,
             schema=self.schema,
@@ -146,6 +149,9 @@ class Daemon:
         self.server.rescue = self.succession.rescue
         self.asking = self._asking()
         self.serving = self._serving_loop()
+
+    def _learn(self) -> None:
+        config = self.config
         self.learner = Learner(
             config,
             clock=self.clock,
@@ -163,6 +169,8 @@ class Daemon:
         )
         self.learner.budget = remembered.budget(self.registry)
         self.ingest = self._ingest()
+
+    def _report(self, give_up: Callable[[str], None]) -> None:
         self.selfreport = SelfReport(
             clock=self.clock,
             boot=self.boot,
@@ -174,10 +182,21 @@ class Daemon:
             promoter=self.promoter,
             ingest=self.ingest,
             session=self.session,
-            vitals=VitalsReader(config.storage.dir),
+            vitals=VitalsReader(self.config.storage.dir),
             requested=lambda: self.asking.requested,
             outbox=self.publishing.outbox,
             recovery=self.recovery,
+        )
+        self.telling = Telling(
+            self.config,
+            selfreport=self.selfreport,
+            reporter=self.reporter,
+            registry=self.registry,
+            samples=self.samples,
+            sequence=self._sequence,
+            notifier=self.notifier,
+            clock=self.clock,
+            give_up=give_up,
         )
         self.learning = Learning(
             learner=self.learner,
@@ -186,7 +205,7 @@ class Daemon:
             registry=self.registry,
             recall=self.recall,
             drift_state=self.server.drift_state,
-            publish_states=self._publish_states,
+            publish_states=self.telling.states,
             promoted=self.publishing.weights,
         )
         self.steering = Steering(
@@ -194,7 +213,7 @@ class Daemon:
             succession=self.succession,
             selfreport=self.selfreport,
             labelling=Labelling(self.schema, self.samples, self.serving, self.learning, self.clock),
-            publish_states=self._publish_states,
+            publish_states=self.telling.states,
             publish=self.session.publish,
             topics=self.topics,
         )
@@ -265,7 +284,7 @@ class Daemon:
             on_committed=self._on_committed,
             on_rejected=self._on_rejected,
             beat=lambda: self.watchdog.beat("ingest"),
-            on_problem=lambda: self.timetable.soon(self._tell),
+            on_problem=self._tell_soon,
             forecast=forecast,
             intake=Intake(stream.intake_rules(), self.schema.width),
             notice=self._notice,
@@ -323,58 +342,14 @@ class Daemon:
 
     def _online(self) -> None:
         self.reporter.birth()
+        self._connection_changed()
+
+    def _connection_changed(self) -> None:
         self.publishing.wake()
-        self.timetable.soon(self._tell)
+        self._tell_soon()
 
-    def _offline(self) -> None:
-        self.publishing.wake()
-        self.timetable.soon(self._tell)
-
-    def _report(self) -> None:
-        """The periodic job."""
-        # States first: the metrics of this moment would count as waiting, and change them each time.
-        self._tell()
-        with self._damage_noticed():
-            self.reporter.metrics(self.selfreport.metrics())
-        self._sequence.keep()
-
-    def _tell(self) -> None:
-        """How things stand: for the broker, for systemd, and for `edged status`, which reads it from disk."""
-        with self._damage_noticed():
-            self._publish_states()
-            self._keep_status(self.selfreport.status())
-        if self.samples.damage is not None:
-            self._found_damaged(self.samples.damage)
-        serving = f"serving model {self.server.champion.version}"
-        problem = self.selfreport.problem
-        self.notifier.status(f"{serving}; {problem}" if problem else serving)
-
-    @contextmanager
-    def _damage_noticed(self) -> Iterator[None]:
-        try:
-            yield
-        except CorruptError as problem:
-            self._found_damaged(problem)
-
-    def _found_damaged(self, problem: CorruptError) -> None:
-        """A database cannot be repaired while it is open: the next start sets it aside."""
-        log.error("damaged", problem=problem.line())
-        name = Path(problem.where).name
-        if name in DATABASES:
-            self._give_up(name)
-
-    def _keep_status(self, status: dict[str, Any]) -> None:
-        """For `edged status`; on a full disk it stays the older one, which is noticed by its age."""
-        try:
-            self.registry.set_value("status", status | {"told_at": self.clock.monotonic()})
-        except CorruptError as problem:
-            self._found_damaged(problem)
-        except StorageError as problem:
-            level = log.debug if self._status_problem == problem.line() else log.warning
-            self._status_problem = problem.line()
-            level("status_not_kept", problem=problem.line())
-        else:
-            self._status_problem = None
+    def _tell_soon(self) -> None:
+        self.timetable.soon(self.telling.now)
 
     def _keep_learning(self) -> None:
         """For the next start; on a full disk it goes on from an older state."""
@@ -382,11 +357,6 @@ class Daemon:
             self.learning.keep()
         except StorageError as problem:
             log.warning("state_not_kept", problem=problem.line())
-
-    def _publish_states(self) -> None:
-        self.selfreport.states(self.reporter)
-        shown = {"stream", "training", "drift", "gate", "serving", "storage", "outbox", "report"}
-        self.reporter.state("config", self.config.model_dump(mode="json", include=shown))
 
     # ---- life ------------------------------------------------------------------------------
 
@@ -424,11 +394,11 @@ class Daemon:
             self.timetable.cron(training.cron, self._scheduled)
         elif training.every:
             self.timetable.every(training.every, self._scheduled)
-        self.timetable.every(self.config.report.every, self._report)
+        self.timetable.every(self.config.report.every, self.telling.periodically)
         if training.serving_p99:
             pacer = Pacer(training.serving_p99, self.serving.latencies, self.learner.process)
             self.timetable.every(1.0, pacer.look)
-        self.timetable.soon(self._tell)
+        self.timetable.soon(self.telling.now)
         self.timetable.start()
 
     def _scheduled(self) -> None:
@@ -472,7 +442,7 @@ class Daemon:
         self._keep_learning()
         self.reporter.farewell()
         if damaged is None:
-            self._keep_status({**self.selfreport.status(), "state": "stopped"})
+            self.telling.keep_status({**self.selfreport.status(), "state": "stopped"})
         self.session.stop()
         self.publishing.stop()
         self._sequence.end()

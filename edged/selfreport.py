@@ -68,6 +68,11 @@ class SelfReport:
             return self._ingest.problem
         return self._session.problem
 
+    @property
+    def version(self) -> int:
+        """Of the model that serves."""
+        return self._server.champion.version
+
     def status(self) -> dict[str, Any]:
         """The summary of `edged status` and `request/status`."""
         counters = self._samples.counters()

@@ -154,3 +154,13 @@ class Samples(Protocol):
 
     def relabelled(self) -> int:
         """Labels that replaced an earlier one, ever."""
+
+
+class Holdout(Protocol):
+    """Labelled samples that were never trained on."""
+
+    def holdout_window(self, limit: int, *, before_seq: int | None = None) -> Window:
+        """The newest ones."""
+
+    def older_holdout(self, limit: int, before_seq: int, seed: int, *, after_seq: int = 0) -> Window:
+        """A sample of those between two positions."""

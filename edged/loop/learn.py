@@ -1,16 +1,8 @@
-"""Learning, as the daemon sees it: when to train, and the trainer process that does it."""
+"""Learning, as the daemon sees it: when to train, and what a run's end means."""
 
 from __future__ import annotations
 
-import json
-import os
-import selectors
-import signal
-import subprocess
-import sys
-import threading
 import time
-from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from edged.domain.drift import Level
@@ -18,9 +10,8 @@ from edged.domain.effort import Effort
 from edged.domain.guards import Budget, Conditions, refusals
 from edged.domain.setbacks import SetbackRules, Setbacks
 from edged.domain.triggers import TriggerRules, Triggers
-from edged.errors import ConfigError, EdgedError, NoDataError, StorageError, TrainingError, UnavailableError
-from edged.host.child import end, message_in
-from edged.host.endings import ending
+from edged.errors import ConfigError, EdgedError, StorageError, TrainingError, UnavailableError
+from edged.host.trainer_process import NothingNewError, StoppedRunError, TrainerProcess
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
@@ -34,235 +25,8 @@ log = get_logger("edged.learn")
 
 Message = dict[str, Any]
 
-
-class NothingNewError(NoDataError):
-    """The trainer has learned everything up to label position `consumed`."""
-
-    def __init__(self, what: str, consumed: int) -> None:
-        self.consumed = consumed
-        super().__init__(what)
-
-
-class StoppedRunError(TrainingError):
-    """The run was asked to stop; the next one takes it up. No failure."""
-
-
 SETBACKS = "setbacks"  # name of the registry's value that `keep` writes
-KILL_AFTER = 5.0
 DISK_SECONDS = 10.0  # until a run that the disk did not let begin is tried again
-LONGEST_LINE = 1 << 24  # bytes; what the trainer says is far shorter
-RESTARTS = 2  # how often an order is given again to a trainer that left for idleness just then
-
-
-class TrainerProcess:
-    """The trainer as a child process that stays between runs.
-
-    `run` blocks until the run has ended; `cancel` may be called from any thread.
-    """
-
-    def __init__(self, config: Config) -> None:
-        self._config = config
-        self._process: subprocess.Popen[bytes] | None = None
-        self._selector = selectors.DefaultSelector()
-        self._buffer = b""
-        self._lock = threading.Lock()
-        self._cancelled = False
-        self._rest: float | None = 0.0
-
-    @property
-    def pid(self) -> int | None:
-        """Process id while it lives."""
-        process = self._process
-        return process.pid if process is not None and process.poll() is None else None
-
-    def run(self, request: Message, on_message: Callable[[Message], None]) -> Message:
-        """Do one training run and return its result message.
-
-        Raises
-        ------
-        NothingNewError
-            When nothing is new.
-        UnavailableError
-            When the engine is missing on this machine.
-        StoppedRunError
-            When it was cancelled.
-        TrainingError
-            When the run failed, or made no progress for `training.timeout`.
-        """
-        self._cancelled = False
-        self._order(request)
-        answered, restarts = False, 0
-        while True:
-            message = self._receive(self._config.training.timeout)
-            if message is None:
-                code = self._exit_code()
-                if code == 0 and not answered and restarts < RESTARTS:
-                    # It had idled too long and was leaving when the order came.
-                    restarts += 1
-                    self._order(request)
-                    continue
-                raise self._ended(code)
-            answered = answered or message["type"] != "ready"
-            kind = message["type"]
-            if kind == "result":
-                return message
-            if kind == "error":
-                self._raise(message)
-            on_message(message)
-
-    def cancel(self) -> None:
-        """Ask a run to stop after the present step and its checkpoint."""
-        with self._lock:
-            if self._process is not None and self._process.poll() is None:
-                self._cancelled = True
-                self._process.send_signal(signal.SIGTERM)
-
-    def end(self) -> None:
-        """End the process, kindly first; the next order starts another."""
-        self._end()
-
-    def pace(self, rest: float) -> None:
-        """How long a run rests after each step, in times of the step's own length; without end if infinite.
-
-        From any thread. A process that leaves after each run (`training.resident: 0`) cannot hear it.
-        """
-        told = rest if isfinite(rest) else None
-        if told != self._rest:
-            self._rest = told
-            self._send({"pace": told})
-
-    def close(self) -> None:
-        """End the process for good."""
-        self._end()
-        self._selector.close()
-
-    def _order(self, request: Message) -> None:
-        """Hand a request to the process, starting one where there is none."""
-        for _ in range(2):
-            self._ensure()
-            if self._send(request):
-                break
-            self._end()
-        if (
-            self._config.training.resident == 0
-            and self._process is not None
-            and self._process.stdin is not None
-        ):
-            self._process.stdin.close()
-
-    def _ensure(self) -> None:
-        process = self._process
-        if process is not None and (process.stdin is None or process.stdin.closed):
-            self._end(kindly=False)
-        with self._lock:
-            if self._process is not None and self._process.poll() is None:
-                return
-            self._forget()
-            try:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-m", "edged.trainer"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-                )
-            except OSError as problem:
-                raise TrainingError(f"the trainer cannot be started: {problem.strerror}") from problem
-            if self._process.stdout is None:
-                raise TrainingError("the trainer has no output")
-            os.set_blocking(self._process.stdout.fileno(), False)
-            self._selector.register(self._process.stdout, selectors.EVENT_READ)
-        settings = self._config.model_dump(mode="json", exclude_unset=True)
-        self._send({"config": settings})
-        if self._rest != 0.0:
-            self._send({"pace": self._rest})
-
-    def _send(self, message: Message) -> bool:
-        process = self._process
-        if process is None or process.stdin is None:
-            return False
-        try:
-            process.stdin.write(json.dumps(message).encode() + b"\n")
-            process.stdin.flush()
-        except (BrokenPipeError, ValueError):
-            return False
-        return True
-
-    def _receive(self, timeout: float) -> Message | None:
-        """The next message, or None when the process has ended or was ended for its silence."""
-        deadline = time.monotonic() + timeout
-        while True:
-            line = self._line(deadline, timeout)
-            if line is None:
-                return None
-            message = message_in(line)
-            if message is not None:
-                return message
-
-    def _line(self, deadline: float, timeout: float) -> bytes | None:
-        """The next whole line of output; None at its end, and at the deadline, which ends the process."""
-        while b"\n" not in self._buffer and len(self._buffer) < LONGEST_LINE:
-            if not self._selector.select(max(0.0, deadline - time.monotonic())):
-                log.warning("trainer_silent", seconds=timeout)
-                self._end()
-                return None
-            stdout = self._process.stdout if self._process is not None else None
-            chunk = stdout.read(1 << 16) if stdout is not None else b""
-            if not chunk:
-                return None
-            self._buffer += chunk
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        return line
-
-    def _raise(self, message: Message) -> None:
-        what, reason = message["what"], message.get("reason")
-        if reason == "no_data":
-            raise NothingNewError(what, message["consumed"])
-        self._end()
-        kind: type[EdgedError] = TrainingError
-        if reason == "UnavailableError":
-            kind = UnavailableError
-        elif reason in ("ConfigError", "BundleError", "CorruptError"):
-            kind = ConfigError
-        elif reason == "InterruptedRunError":
-            kind = StoppedRunError
-        raise kind(what, where=message.get("where", ""), remedy=message.get("remedy", ""))
-
-    def _ended(self, code: int | None) -> TrainingError:
-        what, remedy = ending(code)
-        if self._cancelled:
-            return StoppedRunError(f"the trainer {what} when it was asked to stop")
-        return TrainingError(f"the trainer {what}", remedy=remedy)
-
-    def _exit_code(self) -> int | None:
-        """How the process ended, after its output has."""
-        process = self._process
-        if process is None:
-            return None
-        try:
-            code: int | None = process.wait(KILL_AFTER)
-        except subprocess.TimeoutExpired:
-            code = None
-        self._end()
-        return code
-
-    def _end(self, *, kindly: bool = True) -> None:
-        """End the process; not `kindly` when it is leaving by itself already."""
-        with self._lock:
-            process = self._process
-            if process is not None:
-                end(process, KILL_AFTER, kindly=kindly)
-            self._forget()
-
-    def _forget(self) -> None:
-        process, self._process, self._buffer = self._process, None, b""
-        if process is None:
-            return
-        if process.stdout is not None:
-            if process.stdout in {key.fileobj for key in self._selector.get_map().values()}:
-                self._selector.unregister(process.stdout)
-            process.stdout.close()
-        if process.stdin is not None:
-            try:
-                process.stdin.close()
-            except BrokenPipeError:
-                log.debug("trainer_input_closed")
 
 
 def trigger_rules(config: TrainingConfig, *, drift: bool = True) -> TriggerRules:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edged.domain.gate import Evidence, GateRules, Retained, Verdict, judge, judge_recalled, refuse
-from edged.domain.outputs import answers, errors, unit_scale
+from edged.domain.comparison import Comparison
+from edged.domain.gate import GateRules, Verdict, judge_recalled, refuse
 from edged.domain.protocols import Served
-from edged.domain.regimes import Regimes, elsewhere
+from edged.domain.regimes import Regimes
 from edged.domain.trust import LabelTrust
 from edged.errors import (
     ConfigError,
@@ -24,7 +24,7 @@ from edged.errors import (
 )
 from edged.host.bounded import within
 from edged.logs import get_logger
-from edged.storage.candidates import Probing, verify_candidate
+from edged.storage.candidates import PROBE_FILES, Probing, verify_candidate
 from edged.storage.files import remove
 from edged.storage.model_records import BAD
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from edged.clock import Clock
     from edged.config import GateConfig
-    from edged.domain.protocols import Model
+    from edged.domain.protocols import Holdout, Model
     from edged.domain.sample import Window
     from edged.domain.schema import Schema
     from edged.storage.model_records import ModelRecord, Status
@@ -45,19 +45,7 @@ log = get_logger("edged.promote")
 
 LOADING = "loading"  # the registry's value that tells which model was being loaded when the process died
 BOOT_TRIES = 3
-RETAINED = 200  # holdout samples of an earlier regime that are asked at most
-PROBE_FILES = ("probe_input.npy", "probe_output.npy")
 TRUST = "label_trust"
-
-
-class Holdout(Protocol):
-    """Labelled samples that were never trained on."""
-
-    def holdout_window(self, limit: int, *, before_seq: int | None = None) -> Window:
-        """The newest ones."""
-
-    def older_holdout(self, limit: int, before_seq: int, seed: int, *, after_seq: int = 0) -> Window:
-        """A sample of those between two positions."""
 
 
 class Promoter:
@@ -83,6 +71,8 @@ class Promoter:
     ) -> None:
         self.regimes = Regimes() if regimes is None else regimes
         self._config = config
+        rules = GateRules(config.min_gain, config.max_regret, config.min_holdout, config.significance)
+        self._comparison = Comparison(schema, holdout, rules, self.regimes, breathe)
         self._schema = schema
         self._registry = registry
         self._holdout = holdout
@@ -268,7 +258,7 @@ class Promoter:
         if any(record.pinned for record in self._registry.records()):
             return None
         self._recalled = {v: m for v, m in self._recalled.items() if v in versions}
-        scale = unit_scale(window.y) if self._schema.task != "classify" else None
+        scale = self._comparison.scale(window)
         known = {record.version for record in self._registry.records() if record.status not in BAD}
         for version in versions:
             if version not in known:
@@ -279,7 +269,7 @@ class Promoter:
                 self._pass_over(version, problem)
                 continue
             self._recalled[version] = served
-            evidence = self._evidence(served.model, champion, window, scale)
+            evidence = self._comparison.evidence(served.model, champion.model, window, scale)
             verdict = judge_recalled(self._schema.task, evidence, len(versions))
             if verdict.accepted:
                 return verdict, served
@@ -299,41 +289,13 @@ class Promoter:
     ) -> tuple[Verdict, NDArray[np.float32] | None]:
         recent = self._holdout.holdout_window(self._config.recent)
         self._breathe()
-        scale = unit_scale(recent.y) if self._schema.task != "classify" and len(recent) > 1 else None
+        scale = self._comparison.scale(recent)
         if first:
             return Verdict(True, ("first model trained for this stream",)), scale
         pinned = [record.version for record in self._registry.records() if record.pinned]
         if pinned:
             return refuse(f"version {pinned[0]} is pinned"), scale
-        rules = self._rules()
-        if len(recent) == 0:
-            return refuse(f"no labelled holdout sample yet, {rules.min_holdout} needed"), scale
-        evidence = self._evidence(model, champion, recent, scale)
-        retained = self._retained(model, champion, recent, scale)
-        return judge(self._schema.task, evidence, retained, rules), scale
-
-    def _rules(self) -> GateRules:
-        config = self._config
-        return GateRules(config.min_gain, config.max_regret, config.min_holdout, config.significance)
-
-    def _retained(
-        self, model: Model, champion: Served, recent: Window, scale: NDArray[np.float32] | None
-    ) -> list[Retained]:
-        """Both models on what is kept of each earlier regime, and of the present one up to the newest."""
-        first, regimes = int(recent.seq[0]), self.regimes
-        stretches = [
-            (f"regime {i} (labels to {r.until})", r.after, r.until, regimes.drifted_since(r))
-            for i, r in enumerate(regimes.ended, 1)
-        ]
-        stretches.append(("the time before", regimes.begun, first, False))
-        retained = []
-        for name, after, until, drifted in stretches:
-            window = self._holdout.older_holdout(RETAINED, min(until + 1, first), seed=0, after_seq=after)
-            self._breathe()
-            if len(window):
-                evidence = self._evidence(model, champion, window, scale)
-                retained.append(Retained(name, evidence, elsewhere(window.x, recent.x), drifted))
-        return retained
+        return self._comparison.judge(model, champion.model, recent, scale), scale
 
     def _review(self, verdict: Verdict) -> Verdict:
         """Refused where the labels that decided cannot be trusted."""
@@ -350,16 +312,6 @@ class Promoter:
             return None
         self._registry.set_value(TRUST, self.trust.dump())
         return {"reason": "labels", "verdicts": self.trust.suspicious, "times": times}
-
-    def _evidence(
-        self, model: Model, champion: Served, window: Window, scale: NDArray[np.float32] | None
-    ) -> Evidence:
-        return Evidence(
-            *(
-                errors(self._schema, answers(self._schema, m.predict(window.x)), window.y, scale)
-                for m in (model, champion.model)
-            )
-        )
 
     def _store(
         self,

@@ -14,7 +14,8 @@ from edged.artifacts.build import build
 from edged.artifacts.templates import mlp
 from edged.domain.drift import DriftSignal, Level
 from edged.errors import ConfigError, StorageError, TrainingError, UnavailableError
-from edged.loop.learn import DISK_SECONDS, NothingNewError, trigger_rules
+from edged.host.trainer_process import NothingNewError
+from edged.loop.learn import DISK_SECONDS, trigger_rules
 from edged.storage import journal
 from tests.device import wait_until
 from tests.loop.learning import model_bytes

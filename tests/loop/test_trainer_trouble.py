@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from edged.errors import TrainingError
-from edged.loop.learn import StoppedRunError
+from edged.host.trainer_process import StoppedRunError
 from edged.storage.checkpoints import Checkpoints
 from tests.loop.trainers import Desk, Ear, Plant, signalled
 
@@ -140,7 +140,7 @@ def test_a_disk_that_fills_up_in_mid_run_leaves_the_last_checkpoint(tmp_path: Pa
 def test_a_hanging_trainer_is_killed_soon_after_its_time_and_its_run_taken_up(
     tmp_path: Path, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edged.loop.learn.KILL_AFTER", 0.3)
+    monkeypatch.setattr("edged.host.trainer_process.KILL_AFTER", 0.3)
     plant = Plant(tmp_path, bundle, **LONG)
     with closing(plant.process()) as process:
 

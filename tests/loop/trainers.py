@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from edged.clock import VirtualClock
 from edged.config import Config
-from edged.loop.learn import SETBACKS, Learner, TrainerProcess
+from edged.host.trainer_process import TrainerProcess
+from edged.loop.learn import SETBACKS, Learner
 from edged.storage.registry import Registry
 from edged.storage.samples import SampleLog
 from tests.loop.learning import CLASSIFY, batch, task

@@ -28,6 +28,7 @@ from edged.demo.broker import EmbeddedBroker
 
 FEATURES = 16
 STARTS = 5
+WAITING = 20_000  # messages on their way at most: paho has 65,535 packet ids, and drops what finds none
 ROOT = "edged/foot"
 
 
@@ -76,6 +77,7 @@ class Client:
             self._client.publish("foot/a", json.dumps({"x": x.tolist(), "y": int(x[0] > 0)}), qos=1)
             if i % 100 == 0:
                 time.sleep(max(0.0, began + i / rate - time.monotonic()))
+                self._until(lambda: target - count + i < self.predictions + WAITING, 120)  # noqa: B023
         self._until(lambda: self.predictions >= target, 120)
 
     def request(self, command: str, **fields: Any) -> dict[str, Any]:

@@ -110,7 +110,7 @@ def _root(
 def run(config: ConfigPath) -> None:
     """Run the daemon in the foreground, as systemd does."""
     # glibc gives every thread an arena and keeps what was freed: megabytes on a device that idles for years.
-    os.environ.setdefault("MALLOC_ARENA_MAX", "2")
+    os.environ.setdefault("MALLOC_ARENA_MAX", "1")
     os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", "65536")
     os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", "131072")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

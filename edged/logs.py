@@ -1,7 +1,7 @@
 """The log: structured events on stderr, as JSON lines or readable on a terminal.
 
 `configure` once per process, `get_logger(__name__)` in each module. Modules take their logger from
-here and do not import structlog themselves: see `_hidden`.
+here and do not import structlog themselves: see `lazily.py`.
 """
 
 from __future__ import annotations
@@ -10,34 +10,17 @@ import json
 import logging
 import math
 import sys
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
+from edged.lazily import hidden, lazily
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator, MutableMapping
+    from collections.abc import MutableMapping
 
     from structlog.typing import FilteringBoundLogger, Processor
 
-
-@contextmanager
-def _hidden(package: str) -> Iterator[None]:
-    """Make `package` look as if it were not installed, for the imports inside the block.
-
-    structlog imports rich where it finds it, only to decorate tracebacks: 3 to 5 MB and 80 modules
-    that a daemon never uses. None in `sys.modules` is the import system's own word for "not here".
-    A process that needs rich imports it before or after, as usual.
-    """
-    present = package in sys.modules
-    if not present:
-        sys.modules[package] = cast("Any", None)
-    try:
-        yield
-    finally:
-        if not present:
-            del sys.modules[package]
-
-
-with _hidden("rich"):
+lazily("asyncio")
+with hidden("rich"):
     import structlog
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -140,6 +123,9 @@ class _ToStructlog(logging.Handler):
 
 
 def _route_standard_logging() -> None:
+    vars(logging)["logAsyncioTasks"] = (
+        False  # or each record asks asyncio for a task's name, from Python 3.12 on
+    )
     root = logging.getLogger()
     if not any(isinstance(handler, _ToStructlog) for handler in root.handlers):
         root.addHandler(_ToStructlog(logging.WARNING))

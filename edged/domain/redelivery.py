@@ -38,7 +38,7 @@ class Redelivery:
     """
 
     def __init__(self, recent: Sequence[Packet], window: int) -> None:
-        self._checksums = np.zeros(1 << 16, np.int64)
+        self._checksums = np.zeros(1 << 16, np.uint32)
         self._positions = np.full(1 << 16, -(1 << 62), np.int64)
         self._count = 0
         self._window = window

@@ -23,7 +23,7 @@ Migrations = tuple[tuple[str, ...], ...]
 
 PAGE_SIZE = 4096
 _BUSY_SECONDS = 10.0
-_CACHE_KIB = 1024
+_CACHE_KIB, _READER_CACHE_KIB = 512, 256
 WAL_BYTES = 4 * 1024**2
 
 _REMEDIES = {
@@ -79,7 +79,7 @@ def connect(
 
 
 def _configure(db: sqlite3.Connection, readonly: bool, synchronous: Synchronous, wal_bytes: int) -> None:
-    db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+    db.execute(f"PRAGMA cache_size = -{_READER_CACHE_KIB if readonly else _CACHE_KIB}")
     if readonly:
         db.execute("PRAGMA query_only = ON")
         db.execute("SELECT count(*) FROM sqlite_master").fetchone()  # opens the file: fails here or never

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass
+from random import Random
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -67,7 +68,7 @@ class LabelRequests:
         seed: int = 0,
     ) -> None:
         self._share, self._random, self._holdout, self._per_day = share, random, holdout, per_day
-        self._rng = np.random.default_rng(seed)
+        self._rng = Random(seed)
         self._slot: list[_Row] = []
         self._budget = 0.0
         self._day_began, self._today = float("-inf"), 0
@@ -113,7 +114,7 @@ class LabelRequests:
         return chosen
 
     def _pick(self) -> int:
-        row = self._slot[int(self._rng.integers(len(self._slot)))]
+        row = self._rng.choice(self._slot)
         if self._rng.random() >= self._random:
             row = max(self._slot, key=lambda one: one.worth * self._novelty(one.z))
         self._asked.append(row.z)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edged.domain.draws import Draws
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -84,10 +86,10 @@ def bootstrap(difference: Errors, seed: int) -> tuple[float, float]:
     Source: B. Efron, R. Tibshirani: An introduction to the bootstrap (1993), chapter 16; counted with the
     sample itself, so that no p-value is 0.
     """
-    rng = np.random.default_rng(seed)
+    draws = Draws(seed)
     n, above, below = len(difference), 1, 1
     for _ in range(RESAMPLES // ROWS_AT_ONCE):
-        means = difference[rng.integers(0, n, (ROWS_AT_ONCE, n))].mean(axis=1)
+        means = difference[draws.integers(n, ROWS_AT_ONCE * n).reshape(ROWS_AT_ONCE, n)].mean(axis=1)
         above += int((means >= 0).sum())
         below += int((means <= 0).sum())
     return above / (RESAMPLES + 1), below / (RESAMPLES + 1)
@@ -109,7 +111,7 @@ def block_bootstrap(
     count = max(1, len(difference) // block)
     sums = np.array([part.sum() for part in np.array_split(difference, count)])
     lengths = np.array([len(part) for part in np.array_split(difference, count)])
-    drawn = np.random.default_rng(seed).integers(0, count, (rounds, count))
+    drawn = Draws(seed).integers(count, rounds * count).reshape(rounds, count)
     means = sums[drawn].sum(axis=1) / lengths[drawn].sum(axis=1)
     low, high = np.quantile(means, [0.025, 0.975])
     return float(low), float(high)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edged.domain.draws import Draws
 from edged.domain.sample import Rejected, Window
 from edged.errors import CorruptError
 from edged.storage import quarantine
@@ -269,4 +270,5 @@ def _spread(n: int, limit: int, seed: int) -> NDArray[np.int64]:
     if n <= limit:
         return np.arange(n)
     edges = np.arange(limit + 1) * n // limit
-    return np.random.default_rng(seed).integers(edges[:-1], edges[1:])
+    stretches = np.diff(edges)
+    return edges[:-1] + (Draws(seed).uniform(limit) * stretches).astype(np.int64)

@@ -10,12 +10,13 @@ from edged.artifacts.rewriting.rewriter import constants
 from edged.errors import BundleError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     import onnx
 
 _EXPORT = "build with --engine portable, or export the model in evaluation mode, without dropout"
 _FREEZE = "build with --engine portable, or freeze its scale and bias"
+_WHOLE = "train both weights, or freeze the layer with all before it, or build with --engine portable"
 _PLAIN = "use a plain layer, or, where all before it and itself is frozen, build with --engine portable"
 _UNSAFE = {
     "AveragePool": (
@@ -48,7 +49,22 @@ def native_refusal(graph: onnx.GraphProto, trainable: Iterable[str]) -> BundleEr
             return _refusal(node, "would be trained without following its running statistics", _FREEZE)
         if node.op_type in _UNSAFE:
             return _refusal(node, *_UNSAFE[node.op_type])
+        if fixed_weights := _fixed_weights(node, reached):
+            return _refusal(node, f"has a gradient that ends the process where {fixed_weights}", _WHOLE)
     return None
+
+
+def _fixed_weights(node: onnx.NodeProto, reached: Collection[str]) -> str:
+    """Which weights, W and R, no gradient goes to; nothing for all but recurrent layers.
+
+    The kernels of LSTMGrad and GRUGrad (1.19.2) write both gradients, wanted or not. Those of the input, the
+    bias and the initial states they leave out.
+    """
+    if node.op_type not in ("GRU", "LSTM"):
+        return ""
+    weights = zip(("W", "R"), node.input[1:3], strict=True)
+    fixed = [f"{place} ({name})" for place, name in weights if name not in reached]
+    return f"{' and '.join(fixed)} {'are' if len(fixed) > 1 else 'is'} not trained" if fixed else ""
 
 
 def _refusal(node: onnx.NodeProto, what: str, remedy: str) -> BundleError:

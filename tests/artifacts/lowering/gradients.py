@@ -11,7 +11,7 @@ from edged.domain.protocols import LearningRate
 from edged.engines import open_engine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     import onnx
@@ -24,10 +24,16 @@ SPACING = 4.8e-7
 
 
 def both_gradients(
-    model: onnx.ModelProto, folder: Path, *, loss: str = "mse", rows: int = 7, seed: int = 0
+    model: onnx.ModelProto,
+    folder: Path,
+    *,
+    loss: str = "mse",
+    rows: int = 7,
+    seed: int = 0,
+    train: Sequence[str] = (),
 ) -> list[dict[str, np.ndarray]]:
-    """Gradients of all parameters by the native and by the portable engine, for the same random batch."""
-    bundle = build(model, folder / "bundle", loss=loss, optimizer="sgd")
+    """Gradients of what is trained by the native and by the portable engine, for the same random batch."""
+    bundle = build(model, folder / "bundle", loss=loss, optimizer="sgd", train=train)
     assert bundle.engines == ENGINES
     x, y = batch(bundle, rows, seed)
     return [gradients(bundle, engine, x, y) for engine in ENGINES]

@@ -172,6 +172,64 @@ def test_a_parameter_of_a_layer_that_is_frozen(tmp_path: Path, frozen: str, rows
     assert_equal(every, some)
 
 
+def with_all_there_is(operator: str, linear: int, direction: str = "forward") -> onnx.ModelProto:
+    """Weights before the layer, `x`, those of the layer, its bias, and initial states that are weights."""
+    network = Recurrent(operator, linear)
+    network.directions = 2 if direction == "bidirectional" else 1
+    network.add("MatMul", "sequence", network.weight("x", WIDTH, WIDTH), output="mixed")
+    batch = network.add("Shape", "input", start=0, end=1)
+    shape = network.add("Concat", network.sizes(network.directions), batch, network.sizes(HIDDEN), axis=0)
+    states = [
+        network.add("Expand", network.weight(f"start{i}", network.directions, 1, HIDDEN), shape)
+        for i in range(GATES[operator] - 2)
+    ]
+    _, last, *_ = network.layer("mixed", "rnn", WIDTH, more=("", *states), direction=direction)
+    return network.model(network.add("ReduceMean", last, axes=[0], keepdims=0))
+
+
+@pytest.mark.parametrize(
+    ("train", "direction"),
+    [(["rnn.[wr]"], "forward"), (["x", "rnn.[wr]", "start*"], "forward"), (["rnn.[wr]"], "bidirectional")],
+    ids=str,
+)
+@pytest.mark.parametrize(("operator", "linear"), [("LSTM", 1), ("GRU", 1)])
+def test_where_both_weights_are_trained_all_else_may_be_frozen(
+    tmp_path: Path, operator: str, linear: int, train: list[str], direction: str
+) -> None:
+    model = with_all_there_is(operator, linear, direction)
+    assert_equal(*both_gradients(model, tmp_path, train=train))
+
+
+@pytest.mark.parametrize(
+    ("train", "reason"),
+    [
+        (["rnn.w", "rnn.b"], "R (rnn.r) is not trained"),
+        (["rnn.r"], "W (rnn.w) is not trained"),
+        (["rnn.b"], "W (rnn.w) and R (rnn.r) are not trained"),
+        (["x", "start*"], "W (rnn.w) and R (rnn.r) are not trained"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(("operator", "linear"), [("LSTM", 1), ("GRU", 1)])
+def test_a_weight_that_is_frozen_makes_the_bundle_one_for_the_portable_engine(
+    tmp_path: Path, operator: str, linear: int, train: list[str], reason: str
+) -> None:
+    """The native engine's process dies in the first step of such a layer."""
+    model, notes = with_all_there_is(operator, linear), list[str]()
+    with pytest.raises(BundleError) as caught:
+        build(model, tmp_path / "native", loss="mse", train=train, engine="native")
+    said = caught.value.line()
+    assert f"node rnn: operator {operator} has a gradient that ends the process where {reason}" in said
+    assert "--engine portable" in said
+    assert not (tmp_path / "native").exists()
+    bundle = build(model, tmp_path / "some", loss="mse", optimizer="sgd", train=train, note=notes.append)
+    assert (bundle.engines, notes) == (("portable",), [f"for the portable engine alone: {said}"])
+    every = build(model, tmp_path / "all", loss="mse", optimizer="sgd")
+    x, y = batch(every, 3)
+    of_every = gradients(every, "native", x, y)
+    assert_equal({name: of_every[name] for name in bundle.trainable}, gradients(bundle, "portable", x, y))
+
+
 @pytest.mark.parametrize(("operator", "linear"), FORMS)
 def test_large_batches_hold_no_gradient_of_all_steps(tmp_path: Path, operator: str, linear: int) -> None:
     network = Recurrent(operator, linear)

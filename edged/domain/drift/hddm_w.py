@@ -89,10 +89,8 @@ class HDDMW(StreamDetector):
         value = float(value)
         if not 0.0 <= value <= 1.0:  # NaN too
             return NONE
-        share = self.lambda_val
-        keep = 1.0 - share
-        self.mean = mean = share * value + keep * self.mean if self.n else value
-        self.weight = weight = share * share + keep * keep * self.weight
+        mean, weight = self._moved(self.n, self.mean, self.weight, value)
+        self.mean, self.weight = mean, weight
         self.n += 1
         bound = sqrt(weight * log(1.0 / self.drift_confidence) / 2.0)
         level = self._rise(value, mean, weight, bound)
@@ -107,10 +105,7 @@ class HDDMW(StreamDetector):
             self.low, self.low_weight, self.low_bound = mean, weight, mean + bound
             self.rising_weight, self.rising_n = 1.0, 0
             return NONE
-        share = self.lambda_val
-        keep = 1.0 - share
-        self.rising = share * value + keep * self.rising if self.rising_n else value
-        self.rising_weight = share * share + keep * keep * self.rising_weight
+        self.rising, self.rising_weight = self._moved(self.rising_n, self.rising, self.rising_weight, value)
         self.rising_n += 1
         return self._test(self.rising - self.low, self.low_weight + self.rising_weight)
 
@@ -119,12 +114,17 @@ class HDDMW(StreamDetector):
             self.high, self.high_weight, self.high_bound = mean, weight, mean - bound
             self.falling_weight, self.falling_n = 1.0, 0
             return NONE
-        share = self.lambda_val
-        keep = 1.0 - share
-        self.falling = share * value + keep * self.falling if self.falling_n else value
-        self.falling_weight = share * share + keep * keep * self.falling_weight
+        self.falling, self.falling_weight = self._moved(
+            self.falling_n, self.falling, self.falling_weight, value
+        )
         self.falling_n += 1
         return self._test(self.high - self.falling, self.high_weight + self.falling_weight)
+
+    def _moved(self, n: int, mean: float, weight: float, value: float) -> tuple[float, float]:
+        """Mean of n readings and its weight, with one more reading."""
+        share = self.lambda_val
+        keep = 1.0 - share
+        return share * value + keep * mean if n else value, share * share + keep * keep * weight
 
     def _test(self, gap: float, weight: float) -> Level:
         if gap <= sqrt(weight * log(1.0 / self.warning_confidence) / 2.0):

@@ -11,9 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from edged.artifacts.lowering.recurrent import (
-    FEW,
     Layer,
-    are_fewer,
     before_each,
     keep_stock,
     lessened,
@@ -21,9 +19,9 @@ from edged.artifacts.lowering.recurrent import (
     rows_of,
     sequence_of,
     start_of,
-    write_states,
+    write_forward,
 )
-from edged.artifacts.lowering.scans import Body, State, write_choice, write_scan
+from edged.artifacts.lowering.scans import Body, State, write_scan
 from edged.artifacts.lowering.through_time import Loop, write_gradients
 from edged.artifacts.lowering.writer import Writer, attributes_of
 
@@ -91,11 +89,8 @@ def gru_training(node: onnx.NodeProto, to: Writer) -> None:
     if node.output[2] not in to.read_by_nodes:
         keep_stock(node, "GRU", 2, to)
         return
-    layer, last, kept = _layer(node, to), to.name("last"), Kept.of(node.output[2])
-    few, more = Body(to), Body(to)
-    results = _at_once(layer, few), _step_by_step(layer, more)
-    write_choice(are_fewer(FEW, layer, to), (few, more), results, [*kept, last], to)
-    write_states(node, layer, kept.before, [last], to)
+    layer, kept = _layer(node, to), Kept.of(node.output[2])
+    write_forward(node, layer, kept, kept.before, (_at_once, _step_by_step), to)
 
 
 def _step_by_step(layer: Layer, to: Body) -> list[str]:

@@ -10,9 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from edged.artifacts.lowering.recurrent import (
-    FEW,
     Layer,
-    are_fewer,
     before_each,
     keep_stock,
     lessened,
@@ -20,9 +18,9 @@ from edged.artifacts.lowering.recurrent import (
     rows_of,
     sequence_of,
     start_of,
-    write_states,
+    write_forward,
 )
-from edged.artifacts.lowering.scans import Body, State, write_choice, write_scan
+from edged.artifacts.lowering.scans import Body, State, write_scan
 from edged.artifacts.lowering.through_time import Loop, write_gradients
 
 if TYPE_CHECKING:
@@ -67,11 +65,7 @@ def lstm_training(node: onnx.NodeProto, to: Writer) -> None:
         keep_stock(node, "LSTM", 3, to)
         return
     layer, kept = _layer(node, to, node.input[3] if len(node.input) > 3 else ""), Kept.of(node.output[4])
-    last = [to.name("last") for _ in layer.first]
-    few, more = Body(to), Body(to)
-    results = _at_once(layer, few), _step_by_step(layer, more)
-    write_choice(are_fewer(FEW, layer, to), (few, more), results, [*kept, *last], to)
-    write_states(node, layer, kept.h, last, to)
+    write_forward(node, layer, kept, kept.h, (_at_once, _step_by_step), to)
 
 
 def _step_by_step(layer: Layer, to: Body) -> list[str]:

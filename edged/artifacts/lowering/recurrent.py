@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from onnx import helper
 
+from edged.artifacts.lowering.scans import Body, write_choice
 from edged.artifacts.lowering.writer import Writer, attributes_of, refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import onnx
 
-    from edged.artifacts.lowering.scans import Body
+    # A way to compute a layer: what is kept of it, then the last states.
+    Form = Callable[["Layer", Body], list[str]]
 
 # Batches below FEW rows: the stock operator at once, and its gates again in one product. From there on every
 # step is written out, which saves computing the gates twice. From MANY rows on the gradient is computed
@@ -86,6 +88,38 @@ def are_fewer(rows: int, layer: Layer, to: Writer) -> str:
     return to.add("Less", [to.add("Shape", [layer.x], start=1, end=2), to.sizes(rows)])
 
 
+def write_forward(
+    node: onnx.NodeProto,
+    layer: Layer,
+    kept: Sequence[str],
+    before: str,
+    forms: tuple[Form, Form],
+    to: Writer,
+) -> None:
+    """Write a layer in two forms, of which the size of the batch chooses.
+
+    Parameters
+    ----------
+    node
+        The training node, whose outputs are written.
+    layer
+        The layer.
+    kept
+        Names for what is kept for the gradient.
+    before
+        The one among them of hₜ₋₁.
+    forms
+        For batches of less than FEW rows, and for larger ones.
+    to
+        Where it goes.
+    """
+    last = [to.name("last") for _ in layer.first]
+    few, more = Body(to), Body(to)
+    results = forms[0](layer, few), forms[1](layer, more)
+    write_choice(are_fewer(FEW, layer, to), (few, more), results, [*kept, *last], to)
+    _write_states(node, layer, before, last, to)
+
+
 def rows_of(sequence: str, to: Writer | Body) -> str:
     """A sequence `(T, N, width)` as the matrix `(T·N, width)` of its rows."""
     width = to.add("Shape", [sequence], start=2, end=3)
@@ -103,7 +137,7 @@ def before_each(first: str, states: str, to: Writer | Body) -> str:
     return to.add("Concat", [to.add("Unsqueeze", [first, to.sizes(0)]), earlier], axis=0)
 
 
-def write_states(node: onnx.NodeProto, layer: Layer, before: str, last: Sequence[str], to: Writer) -> None:
+def _write_states(node: onnx.NodeProto, layer: Layer, before: str, last: Sequence[str], to: Writer) -> None:
     """Write the outputs of a layer: hₜ, which is the state before every step but the first, then the last."""
     if node.output[0]:
         later = to.add("Slice", [before, to.sizes(1), to.sizes(layer.length), to.sizes(0)])

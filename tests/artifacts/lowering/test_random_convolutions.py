@@ -100,7 +100,7 @@ def test_random_convolutions_have_the_same_gradients(
     assert_agreement(layers, grid, channels, loss, rows, seed)
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 @pytest.mark.timeout(600)
 @NETWORKS
 @settings(max_examples=400, deadline=None)

@@ -1,0 +1,148 @@
+"""How long an update takes: 100 new labels, from the order to the swap.
+
+The real trainer process on a real sample log, the real gate and registry: rows are drawn, 50 steps of the
+standard network are made, a checkpoint is published, the candidate exported, verified, judged, stored,
+made the champion and swapped in. The labels of each round are committed before its time begins. The gate
+lets everything pass, so that every round goes the whole way.
+
+The trainer that stays between runs and one that is started for each run take turns, so the ratio means more
+than the times.
+
+`python benchmarks/update.py [--rounds R] [--json] [--out FILE]`
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from output import finish, options
+
+from edged import logs
+from edged.clock import SystemClock
+from edged.config import Config
+from edged.domain.sample import Batch
+from edged.engines.inference import InferenceModel
+from edged.host.trainer_process import TrainerProcess
+from edged.loop.bootstrap import with_bundle
+from edged.loop.promote import Promoter
+from edged.loop.serve import Server
+from edged.storage.bundles import Bundle
+from edged.storage.registry import Registry
+from edged.storage.samples import SampleLog
+
+FEATURES, LABELS, STEPS = 16, 100, 50
+STAGES = ("train", "judge", "swap", "whole")
+
+
+class Bench:
+    """One device with one kind of trainer."""
+
+    def __init__(self, folder: Path, *, resident: bool) -> None:
+        settings: dict[str, Any] = {
+            "device": {"id": "bench"},
+            "stream": {"features": FEATURES, "classes": 6},
+            "training": {"resident": "10m" if resident else 0},
+            "gate": {"min_gain": -1, "max_regret": 1},
+            "storage": {"dir": str(folder)},
+        }
+        self.config = with_bundle(Config.model_validate(settings))
+        self.schema = self.config.stream.to_schema()
+        self.log = SampleLog.open(folder / "samples.db", self.schema, holdout=self.config.gate.holdout)
+        self.registry = Registry.open(folder)
+        self.promoter = Promoter(
+            config=self.config.gate, schema=self.schema, registry=self.registry, holdout=self.log,
+            load_model=self._load, clock=SystemClock(), keep_models=self.config.storage.keep_models,
+            staging=folder / "candidates",
+        )  # fmt: skip
+        bundle = Bundle.open(self.config.model.bundle or folder / "bundle")
+        self.server = Server(
+            self.config.serving, self.config.gate, self.schema, self.promoter.boot(bundle.inference_model)
+        )
+        self.process = TrainerProcess(self.config)
+        self._rng, self._next, self._run = np.random.default_rng(0), 1, 0
+        self.label(5000)
+
+    def _load(self, path: Path) -> InferenceModel:
+        model = InferenceModel(path)
+        model.warm_up()
+        return model
+
+    def label(self, count: int) -> None:
+        """So many new labelled samples, durable."""
+        x = self._rng.normal(size=(count, FEATURES)).astype(np.float32)
+        y = x[:, :6].argmax(axis=1).astype(float).tolist()
+        offsets, now = np.arange(self._next, self._next + count), np.full(count, 1.0)
+        nothing: list[Any] = [None] * count
+        self.log.commit(Batch(offsets, ["a"] * count, now, now, x, list(y), nothing, nothing))
+        self._next += count
+
+    def update(self) -> dict[str, float]:
+        """One update; seconds of each stage."""
+        self._run += 1
+        times = [time.perf_counter()]
+        order = {"run": self._run, "trigger": "labels", "steps": STEPS}
+        result = self.process.run(order, lambda _: None)
+        times.append(time.perf_counter())
+        if result["steps"] != STEPS:
+            raise SystemExit(f"a run made {result['steps']} steps")
+        verdict, served = self.promoter.consider(result, self.server.champion)
+        times.append(time.perf_counter())
+        if served is None:
+            raise SystemExit(f"refused: {verdict.reasons}")
+        self.promoter.crown(served, "bench")
+        self.server.swap(served)
+        times.append(time.perf_counter())
+        return dict(zip(STAGES, [*np.diff(times).tolist(), times[-1] - times[0]], strict=True))
+
+    def close(self) -> None:
+        """End everything."""
+        self.process.close()
+        self.registry.close()
+        self.log.close()
+
+
+def measure(rounds: int) -> list[dict[str, Any]]:
+    names = {"resident": True, "started anew": False}
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in names}
+    with tempfile.TemporaryDirectory() as folder:
+        benches = {name: Bench(Path(folder) / name, resident=stays) for name, stays in names.items()}
+        for number in range(rounds + 1):
+            for name, bench in benches.items():
+                bench.label(LABELS)
+                times = bench.update()
+                if number:  # the first run of a process reads everything for the first time
+                    found[name].append(times)
+            sys.stderr.write(f"\rround {number}/{rounds}")
+        sys.stderr.write("\n")
+        for bench in benches.values():
+            bench.close()
+    rows = []
+    for name, times in found.items():
+        for stage in STAGES:
+            every = [one[stage] * 1e3 for one in times]
+            anew = [one[stage] * 1e3 for one in found["started anew"]]
+            rows.append({
+                "what": f"{stage}, trainer {name}",
+                "ms": round(statistics.median(every), 1),
+                "p90_ms": round(float(np.percentile(every, 90)), 1),
+                "ratio": round(statistics.median(np.divide(every, anew).tolist()), 3),
+            })  # fmt: skip
+    return rows
+
+
+def main() -> None:
+    parser = options(__doc__)
+    parser.add_argument("--rounds", type=int, default=30)
+    args = parser.parse_args()
+    logs.configure("error", "auto")
+    finish("update", measure(args.rounds), args)
+
+
+if __name__ == "__main__":
+    main()

@@ -20,6 +20,7 @@ from edged.clock import SystemClock
 from edged.conditions import ConditionsReader, Pacer
 from edged.domain.intake import Intake
 from edged.domain.label_requests import LabelRequests
+from edged.domain.windowing import Windowing
 from edged.engines.inference import InferenceModel
 from edged.errors import ConfigError, EdgedError, StorageError
 from edged.host.notify import Notifier, Watchdog, watchdog_interval
@@ -286,7 +287,8 @@ class Daemon:
             beat=lambda: self.watchdog.beat("ingest"),
             on_problem=self._tell_soon,
             forecast=forecast,
-            intake=Intake(stream.intake_rules(), self.schema.width),
+            intake=Intake(stream.intake_rules(), self.schema.channels),
+            windowing=None if stream.window is None else Windowing(stream.window.rules(), stream.width),
             notice=self._notice,
         )
 

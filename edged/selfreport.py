@@ -151,9 +151,22 @@ class SelfReport:
                 "bytes": counters.bytes,
                 "evicted": counters.evicted,
                 "problem": self._ingest.problem,
+                "windows": self._windows(),
                 "outbox": self._outbox(),
             },
         )
+
+    def _windows(self) -> dict[str, int] | None:
+        """What has become of readings since the start, where samples are windows of them."""
+        windowing = self._ingest.windowing
+        if windowing is None:
+            return None
+        return {
+            "cut": windowing.windows,
+            "gaps": windowing.gaps,
+            "out_of_order": windowing.late,
+            "forgotten": windowing.forgotten,
+        }
 
     def metrics(self) -> dict[str, Any]:
         """Counters and gauges of this moment."""
@@ -172,6 +185,7 @@ class SelfReport:
                 "skewed": self._ingest.intake.skewed,
                 "stuck": self._ingest.intake.stuck,
                 "contradicted": counters.contradicted,
+                "windows": self._windows(),
             },
             "buffer": {"rows": counters.rows, "bytes": counters.bytes, "evicted": counters.evicted},
             "quarantine": counters.quarantined,

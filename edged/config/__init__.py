@@ -18,6 +18,7 @@ from edged.config.storage import StorageConfig
 from edged.config.stream import StreamConfig
 from edged.config.training import ModelConfig, TrainingConfig
 from edged.config.values import Name, Section, parse_duration, parse_size
+from edged.config.window import WindowConfig
 
 __all__ = [
     "Config",
@@ -36,6 +37,7 @@ __all__ = [
     "StreamConfig",
     "TlsConfig",
     "TrainingConfig",
+    "WindowConfig",
     "parse_duration",
     "parse_size",
 ]
@@ -78,6 +80,19 @@ class Config(Section):
     def _somewhere_to_wait(self) -> Config:
         if self.serving.must_deliver and not self.outbox.enabled:
             raise ValueError("serving.must_deliver needs the outbox: set outbox.enabled to true")
+        return self
+
+    @model_validator(mode="after")
+    def _room_for_open_windows(self) -> Config:
+        window = self.stream.window
+        if window is not None:
+            # A row of an open window takes 4 bytes for each number and some 100 for the rest.
+            need = window.max_keys * window.size * (4 * self.stream.width + 100)
+            if 4 * need > self.storage.max_bytes:
+                raise ValueError(
+                    f"open windows of {window.max_keys} keys can take {need:,} bytes, more than a quarter of"
+                    " storage.max_bytes: raise it, or lower stream.window.max_keys"
+                )
         return self
 
     @model_validator(mode="after")

@@ -7,8 +7,11 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from edged.config.values import Count, Duration, Filter, Names, Section, Size, number_or_names, unique
+from edged.config.window import WindowConfig
 from edged.domain.intake import IntakeRules
 from edged.domain.schema import Schema
+
+WIDEST = 100_000  # numbers in a sample
 
 
 class StreamConfig(Section):
@@ -20,6 +23,9 @@ class StreamConfig(Section):
     codec: Literal["json"] = Field("json", description="how the payload is written")
     features: Annotated[Count | Names, BeforeValidator(number_or_names)] = Field(
         description="a number n: the field `x` is an array of n numbers; or JSON paths in model input order"
+    )
+    window: WindowConfig | None = Field(
+        None, description="samples are sliding windows of readings; every reading is one when absent"
     )
     task: Literal["classify", "regress", "reconstruct", "forecast"] | None = Field(
         None, description="classify when classes are given; else taken from target, else regress"
@@ -92,8 +98,19 @@ class StreamConfig(Section):
             raise ValueError(f"task {task} makes its own labels: remove label and label_topic")
         if self.forecast is not None and task != "forecast":
             raise ValueError("forecast is for task forecast only")
+        self._check_window(task)
         self.forecast_columns  # noqa: B018  a wrong name or position must be refused here, with its key
         return self
+
+    def _check_window(self, task: str) -> None:
+        if self.window is None:
+            return
+        if self.width * self.window.size > WIDEST:
+            raise ValueError(
+                f"windows of {self.window.size} x {self.width} numbers are too large: at most {WIDEST:,}"
+            )
+        if self.window.label == "majority" and task != "classify":
+            raise ValueError("window.label majority is about classes: with numbers use last")
 
     @property
     def resolved_task(self) -> Literal["classify", "regress", "reconstruct", "forecast"]:
@@ -106,8 +123,13 @@ class StreamConfig(Section):
 
     @property
     def width(self) -> int:
-        """Number of features."""
+        """Numbers in one reading."""
         return self.features if isinstance(self.features, int) else len(self.features)
+
+    @property
+    def steps(self) -> int:
+        """Readings in a sample."""
+        return 1 if self.window is None else self.window.size
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -121,7 +143,7 @@ class StreamConfig(Section):
 
     @property
     def forecast_columns(self) -> tuple[int, ...]:
-        """Feature positions that a forecast predicts."""
+        """Feature positions that a forecast predicts; of a window those of its last reading."""
         if self.resolved_task != "forecast":
             return ()
         columns = []
@@ -134,7 +156,7 @@ class StreamConfig(Section):
                 columns.append(item)
             else:
                 raise ValueError(f"forecast: position {item} is outside 0..{self.width - 1}")
-        return tuple(columns)
+        return tuple((self.steps - 1) * self.width + column for column in columns)
 
     def intake_rules(self) -> IntakeRules:
         """What the stream is guarded against."""
@@ -155,7 +177,8 @@ class StreamConfig(Section):
             classes = tuple(str(i) for i in range(self.classes))
         elif self.classes is not None:
             classes = tuple(self.classes)
-        targets = {"classify": 1, "reconstruct": self.width, "forecast": len(self.forecast_columns)}.get(
+        width = self.width * self.steps
+        targets = {"classify": 1, "reconstruct": width, "forecast": len(self.forecast_columns)}.get(
             task, self.targets
         )
-        return Schema(self.names, self.width, task, classes, targets)
+        return Schema(self.names, width, task, classes, targets, self.steps)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from edged.domain.redelivery import Packet
     from edged.domain.sample import Batch, LabelReading, LabelUpdate, Rejected
+    from edged.domain.windowing import OpenChanges
 
 
 @dataclass
@@ -17,7 +18,7 @@ class Group:
 
     `deliveries` in the order they came; `batch` the samples among them; `labels` those that came by
     themselves, with `label_packets`; `updates` labels for samples that are known; `rejected` what goes
-    to the quarantine. `tried` tells that its commit has begun; `stored` that all but `labels` is durable.
+    to the quarantine; `opened` what changes about open windows, with the `packets` of their readings. `tried` tells that its commit has begun; `stored` that all but `labels` is durable.
     """
 
     deliveries: list[Any] = field(default_factory=list)
@@ -26,6 +27,8 @@ class Group:
     labels: list[LabelReading] = field(default_factory=list)
     label_packets: list[Packet] = field(default_factory=list)
     rejected: list[Rejected] = field(default_factory=list)
+    packets: list[Packet] = field(default_factory=list)
+    opened: OpenChanges | None = None
     tried: bool = False
     stored: bool = False
 
@@ -36,6 +39,11 @@ class Group:
         self.labels += later.labels
         self.label_packets += later.label_packets
         self.rejected += later.rejected
+        self.packets += later.packets
+        if self.opened is None:
+            self.opened = later.opened
+        elif later.opened is not None:
+            self.opened.absorb(later.opened)
         if self.batch is None:
             self.batch = later.batch
         elif later.batch is not None:

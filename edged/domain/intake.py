@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from edged.domain.sample import Batch
-
 MOST_KEYS = 10_000
 PLAUSIBLE = 1_600_000_000.0  # a device's clock before September 2020 has not been set
 
@@ -135,6 +133,6 @@ class Intake:
 
     # ---- sensors ---------------------------------------------------------------------------
 
-    def watch(self, batch: Batch) -> list[Stillness]:
-        """Sensors that have stopped or moved again with these samples."""
-        return [] if self._watch is None else self._watch.update(batch.keys, batch.x)
+    def watch(self, keys: Sequence[str], x: NDArray[np.float32]) -> list[Stillness]:
+        """Sensors that have stopped or moved again with these readings `(n, c)`."""
+        return [] if self._watch is None else self._watch.update(keys, x)

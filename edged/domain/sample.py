@@ -22,7 +22,7 @@ class Reading:
     """
 
     key: str
-    values: list[float]
+    values: list[float] | NDArray[np.float32]
     ts: float | None = None
     label: LabelValue | None = None
     id: str | None = None

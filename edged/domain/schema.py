@@ -24,9 +24,9 @@ class Schema:
     Parameters
     ----------
     names
-        Feature names (JSON paths) in model input order; empty for a positional array.
+        Names of what a reading holds (JSON paths) in model input order; empty for a positional array.
     width
-        Number of features `d`.
+        Number of features `d`: of the channels of a reading, times the readings of a window.
     task
         What the model is for.
     classes
@@ -34,6 +34,8 @@ class Schema:
     targets
         Width of the target vector: 1 for `classify` (a class index), the number of regression
         targets, `width` for `reconstruct`, the number of forecast values for `forecast`.
+    steps
+        Readings in a window; 1 where every reading is a sample.
     """
 
     names: tuple[str, ...]
@@ -41,6 +43,7 @@ class Schema:
     task: Task
     classes: tuple[str, ...] = ()
     targets: int = 1
+    steps: int = 1
 
     def __post_init__(self) -> None:
         if self.width < 1:
@@ -51,6 +54,11 @@ class Schema:
                 where="stream.classes",
                 remedy="give their number or a list of names",
             )
+
+    @property
+    def channels(self) -> int:
+        """Numbers in one reading: as many as there are features, unless samples are windows."""
+        return self.width // self.steps
 
     @property
     def outputs(self) -> int:

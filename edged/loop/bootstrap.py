@@ -42,6 +42,7 @@ def open_samples(config: Config, *, readonly: bool = False, clock: Clock | None 
         max_age=storage.max_age,
         quarantine_rows=storage.quarantine_rows,
         relabels=config.stream.max_relabels,
+        tolerance=config.stream.join_tolerance,
         secure=storage.secure,
         readonly=readonly,
         clock=clock,

@@ -1,7 +1,8 @@
 """Ingest: MQTT deliveries become Samples, are committed together, and only then acknowledged.
 
 A batch goes to the serving loop before its commit, so a prediction does not wait for the disk;
-the acknowledgement goes to the broker after it, so nothing acknowledged can be lost.
+the acknowledgement goes to the broker after it, so nothing acknowledged can be lost. Where samples are
+windows of readings, a reading that completes none is committed, too, as a part of its open window.
 
 While the disk refuses, what has come is held, already predicted, and its commit is tried again: each
 sample is predicted once however long that takes. The broker sends no more than may be unacknowledged,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from edged.domain.redelivery import Packet
     from edged.domain.sample import LabelReading
     from edged.domain.schema import Schema
+    from edged.domain.windowing import OpenChanges, OpenWindows, Windowing
 
 log = get_logger("edged.ingest")
 
@@ -69,6 +71,7 @@ class SampleStore(Protocol):
         labels: Sequence[LabelUpdate] = (),
         quarantined: Sequence[Rejected] = (),
         packets: Iterable[tuple[int, int]] = (),
+        opened: OpenChanges | None = None,
     ) -> None:
         """One durable transaction; StorageError when it failed."""
 
@@ -77,6 +80,9 @@ class SampleStore(Protocol):
 
     def recent_packets(self, limit: int) -> list[tuple[int, int]]:
         """Packet id and checksum of the newest rows."""
+
+    def open_windows(self) -> OpenWindows:
+        """What is not yet a sample."""
 
     def evict(self, now: float) -> int:
         """Keep the store within its bounds."""
@@ -106,6 +112,7 @@ class Ingest:
         on_problem: Callable[[], object] = lambda: None,
         forecast: tuple[tuple[int, ...], int] | None = None,
         intake: Intake | None = None,
+        windowing: Windowing | None = None,
         notice: Callable[[str, dict[str, Any]], None] = lambda *_: None,
     ) -> None:
         self._config = config
@@ -124,7 +131,9 @@ class Ingest:
         self._beat = beat
         self._on_problem = on_problem
         self._forecast = Forecast(*forecast) if forecast is not None else None
-        self.intake = intake or Intake(IntakeRules(), schema.width)
+        self.intake = intake or Intake(IntakeRules(), schema.channels)
+        self.windowing = windowing
+        self._windows_known = False
         self._notice = notice
         self._room = INBOX_FACTOR * unacknowledged + config.commit_rows
         window = 2 * unacknowledged + config.commit_rows
@@ -230,6 +239,9 @@ class Ingest:
     def take_in(self, deliveries: Sequence[Delivery]) -> None:
         """Decode and hand over for prediction; held until `settle` has made it durable."""
         self.received += len(deliveries)
+        if self.windowing is not None and not self._windows_known:
+            self.windowing.restore(self._store.open_windows())
+            self._windows_known = True
         group, received = self._decode_all(deliveries)
         if not group.deliveries:
             return
@@ -260,10 +272,10 @@ class Ingest:
         if not group.stored:
             if not (group.tried and batch is not None and self._is_stored(batch)):
                 group.tried = True
-                self._store.commit(batch, group.updates, group.rejected)
+                self._store.commit(batch, group.updates, group.rejected, group.packets, group.opened)
             # Known from now on, even if the commit of labels fails and all of them come again.
             packets = batch.packets if batch is not None else []
-            self._redelivery.stored([*packets, *(r.packet for r in group.rejected)])
+            self._redelivery.stored([*packets, *group.packets, *(r.packet for r in group.rejected)])
             group.stored = True
         group.updates += self._join_labels(group)
         self._redelivery.stored(group.label_packets)
@@ -290,13 +302,13 @@ class Ingest:
         for item in group.rejected:
             self._on_rejected(item)
         self._on_committed(labelled + len(group.updates))
-        if batch is not None:
-            self._tell_stillness(batch)
+        if batch is not None and self.windowing is None:
+            self._tell_stillness(batch.keys, batch.x)
         self._evict()
 
-    def _tell_stillness(self, batch: Batch) -> None:
+    def _tell_stillness(self, keys: Sequence[str], x: NDArray[np.float32]) -> None:
         """Sensors that have stopped or moved again: one event for each, up to a limit."""
-        changes = self.intake.watch(batch)
+        changes = self.intake.watch(keys, x)
         for change in changes[:NOTICES]:
             names = [self._schema.names[i] if self._schema.names else i for i in change.features]
             self._notice(
@@ -347,6 +359,7 @@ class Ingest:
         newest = deliveries[-1].epoch if deliveries else 0
         self._given_up = max(self._given_up, self._held.newest_epoch, newest)
         self._held.clear()
+        self._windows_known = False  # those here are ahead of what is stored
         self._redeliver()
         self.retry_at = time.monotonic() + LONGEST_RETRY
 
@@ -385,12 +398,32 @@ class Ingest:
                 readings.append(reading)
                 received.append(delivery.received)
                 packets.append(packet)
-        if readings:
-            now = self._clock.now()
+        if not readings:
+            return group, np.empty(0)
+        now = self._clock.now()
+        if self.windowing is not None:
+            group.packets = [packet for packet in packets if packet is not None and packet[0]]
+            readings, ts, received = self._cut(self.windowing, readings, received, now)
+            packets = [None] * len(readings)
+            group.opened = self.windowing.changes()
+        else:
             ts = self.intake.event_times([reading.ts for reading in readings], now)
+        if readings:
             group.batch = Batch.of(readings, packets, first=self._next_offset, now=now, ts=ts)
             self._next_offset += len(readings)
         return group, np.asarray(received, np.float64)
+
+    def _cut(
+        self, windowing: Windowing, readings: list[Reading], received: list[float], now: float
+    ) -> tuple[list[Reading], NDArray[np.float64], list[float]]:
+        """Windows that end with these readings, their times, and when what completed them was received."""
+        # Without a time of their own, readings of one batch still came one after the other.
+        delays = self._clock.monotonic() - np.asarray(received)
+        times = [now - delay if r.ts is None else r.ts for r, delay in zip(readings, delays, strict=True)]
+        self._tell_stillness([r.key for r in readings], np.array([r.values for r in readings], np.float32))
+        ts = self.intake.event_times(times, now).tolist()
+        windows, ends, completed = windowing.cut(readings, ts, received)
+        return windows, np.array(ends, np.float64), completed
 
     def _known(self, delivery: Delivery, packet: Packet, group: Group) -> bool:
         """Whether a redelivery is here already or even stored; it is then acknowledged, not read."""

@@ -58,7 +58,7 @@ class Server:
         self.previous: Served | None = None
         self._memory = Memory(config.remember, schema)
         self.quality = LiveQuality()
-        self.drift = LiveDrift(classes=schema.task == "classify", features=schema.width, rules=drift)
+        self.drift = LiveDrift(classes=schema.task == "classify", features=schema.channels, rules=drift)
         self._watching = threading.Lock()
         self._probation: Probation | None = None
         self._fall = QualityFall()
@@ -103,7 +103,8 @@ class Server:
     def shadow(self, offsets: NDArray[np.int64], x: NDArray[np.float32]) -> None:
         """What can wait until a batch is published: watch its inputs; on probation ask the predecessor."""
         with self._watching:
-            self.drift.inputs(x, offsets)
+            # Of a window its last reading: in windows that overlap every reading would count several times.
+            self.drift.inputs(x[:, -self._schema.channels :], offsets)
         probation, previous = self._probation, self.previous
         if probation is None or previous is None:
             return

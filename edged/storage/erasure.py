@@ -17,6 +17,7 @@ import time
 from typing import TYPE_CHECKING
 
 from edged.errors import StorageError
+from edged.storage import open_windows
 from edged.storage.database import (
     PAGE_SIZE,
     WriteAheadLog,
@@ -54,6 +55,8 @@ _ZEROS = bytes(1 << 20)
 def clear(db: sqlite3.Connection, tally: Tally, *, samples: bool, labels: bool) -> dict[str, int]:
     """Delete all samples, or the labels of all, and what was refused, in the current transaction.
 
+    So it goes with the windows that are no samples yet.
+
     Returns
     -------
     How many `samples`, `labels` and `quarantined` messages went.
@@ -61,6 +64,8 @@ def clear(db: sqlite3.Connection, tally: Tally, *, samples: bool, labels: bool) 
     gone = {"samples": 0, "labels": 0, "quarantined": db.execute("DELETE FROM quarantine").rowcount}
     db.execute("DELETE FROM replay")
     labelled = db.execute("SELECT count(*) FROM samples WHERE label_seq IS NOT NULL").fetchone()[0]
+    if samples or labels:
+        open_windows.clear(db, labels_only=not samples)
     if samples:
         gone["samples"], gone["labels"] = tally.rows, labelled
         db.execute("DELETE FROM samples")

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from edged.storage import quarantine
+from edged.storage import open_windows, quarantine
 from edged.storage.database import PAGE_SIZE, WAL_BYTES, file_pages, used_pages
 
 if TYPE_CHECKING:
@@ -78,13 +78,20 @@ class Eviction:
             return True
         if self._max_age is None:
             return False
-        return bool(self._aged(db, 1, now)) or quarantine.any_before(db, self._before(self._max_age, now))
+        before = self._before(self._max_age, now)
+        return (
+            bool(self._aged(db, 1, now))
+            or quarantine.any_before(db, before)
+            or open_windows.any_before(db, before)
+        )
 
     def expire(self, db: sqlite3.Connection, tally: Tally, now: float, rows: int) -> int:
         """Evict at most `rows` samples that are older than the allowed age."""
         if self._max_age is None:
             return 0
-        quarantine.drop_before(db, self._before(self._max_age, now))
+        before = self._before(self._max_age, now)
+        quarantine.drop_before(db, before)
+        open_windows.drop_before(db, before)
         old = self._aged(db, rows, now)
         gone = self._delete(db, tally, old, protected=self._spare_replay)
         if old and not self._spare_replay:

@@ -74,10 +74,16 @@ def index_times(db: sqlite3.Connection) -> None:
 
 
 class JoiningReader(WindowReader):
-    """A sample log that finds the samples of labels; `writes` says whether it may make an index for it."""
+    """A sample log that finds the samples of labels.
 
-    def __init__(self, db: sqlite3.Connection, path: Path, schema: Schema, *, writes: bool) -> None:
+    `writes` says whether it may make an index for it, `tolerance` how many seconds a time may be off.
+    """
+
+    def __init__(
+        self, db: sqlite3.Connection, path: Path, schema: Schema, *, writes: bool, tolerance: float = 0.5
+    ) -> None:
         super().__init__(db, path, schema)
+        self._tolerance = tolerance
         self._writes = writes
         self._times_indexed = False
 
@@ -87,15 +93,16 @@ class JoiningReader(WindowReader):
         id: str | None = None,  # noqa: A002  the field's name in messages and in LabelReading
         key: str | None = None,
         ts: float | None = None,
-        tolerance: float = 0.5,
+        tolerance: float | None = None,
     ) -> int | None:
         """Offset of the stored sample with this sender's id, or of `key` nearest to `ts`; None without one.
 
-        By id the newest one is meant; by time the distance may be `tolerance` seconds at most.
+        By id the newest one is meant; by time the distance may be `tolerance` seconds at most, the log's own
+        when absent.
         """
         return self._find([(id, key, ts)], tolerance)[0]
 
-    def find_many(self, readings: Sequence[LabelReading], tolerance: float = 0.5) -> list[int | None]:
+    def find_many(self, readings: Sequence[LabelReading], tolerance: float | None = None) -> list[int | None]:
         """`find` for many labels at once."""
         return self._find([(r.id, r.key, r.ts) for r in readings], tolerance)
 
@@ -109,14 +116,15 @@ class JoiningReader(WindowReader):
             return {offset for (offset,) in found}
 
     def _find(
-        self, wanted: list[tuple[str | None, str | None, float | None]], tolerance: float
+        self, wanted: list[tuple[str | None, str | None, float | None]], tolerance: float | None
     ) -> list[int | None]:
+        near = self._tolerance if tolerance is None else tolerance
         if not self._times_indexed and any(key is not None and ts is not None for _, key, ts in wanted):
             self._index_times()
         with self._reading():
             first = self._db.execute("SELECT min(offset) FROM samples").fetchone()[0] or 0
             last = Tally.read(self._db).next_offset - 1
-            return [self._find_one(*one, tolerance, first, last) for one in wanted]
+            return [self._find_one(*one, near, first, last) for one in wanted]
 
     def _index_times(self) -> None:
         if self._writes:

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edged.errors import StorageError
 from edged.storage.joins import id_key
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -51,6 +53,22 @@ def insert(
     if any(batch.ids):
         columns |= {"id_key": _id_keys(offsets, batch.ids), "id": batch.ids}
     _insert_columns(db, columns, len(batch))
+
+
+def check_rows(batch: Batch, next_offset: int, width: int, path: Path) -> None:
+    """StorageError when offsets do not rise from `next_offset` on, or inputs have another width."""
+    rising = np.diff(batch.offsets, prepend=next_offset - 1) > 0
+    if not rising.all():
+        raise StorageError(
+            f"offset {batch.offsets[~rising][0]} was given before or is out of order: "
+            f"the next one is {next_offset}",
+            where=str(path),
+        )
+    if batch.x.shape != (len(batch), width):
+        raise StorageError(
+            f"inputs of shape {batch.x.shape} do not fit {len(batch)} samples of {width} features",
+            where=str(path),
+        )
 
 
 def _insert_columns(db: sqlite3.Connection, columns: dict[str, Iterable[Any]], n: int) -> None:

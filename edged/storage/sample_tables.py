@@ -8,6 +8,7 @@ from dataclasses import astuple, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from edged.errors import StorageError
+from edged.storage import open_windows
 
 if TYPE_CHECKING:
     import sqlite3
@@ -51,6 +52,7 @@ MIGRATIONS: Migrations = (
         "ALTER TABLE samples ADD COLUMN changes INTEGER",
         "ALTER TABLE tally ADD COLUMN contradicted INTEGER NOT NULL DEFAULT 0",
     ),
+    open_windows.TABLES,
 )
 
 
@@ -93,6 +95,7 @@ def stream_values(schema: Schema) -> dict[str, str]:
     """What the stored rows mean, as text: a log is only good for the stream that it was written for."""
     return {
         "width": str(schema.width),
+        "window": str(schema.steps),
         "targets": str(schema.targets),
         "task": schema.task,
         "features": "\n".join(schema.names),

@@ -9,12 +9,10 @@ from __future__ import annotations
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from edged.clock import Ages
 from edged.domain.holdout import is_holdout
 from edged.errors import CorruptError, StorageError
-from edged.storage import erasure, eviction, labelling, quarantine
+from edged.storage import erasure, eviction, labelling, open_windows, quarantine
 from edged.storage.database import (
     WAL_BYTES,
     WriteAheadLog,
@@ -27,7 +25,7 @@ from edged.storage.database import (
 )
 from edged.storage.eviction import Eviction
 from edged.storage.joins import JoiningReader
-from edged.storage.sample_rows import encoded, insert, labelled_rows, packed, positions
+from edged.storage.sample_rows import check_rows, encoded, insert, labelled_rows, packed, positions
 from edged.storage.sample_tables import MIGRATIONS, Tally, check_stream, write_stream
 from edged.storage.windows import Counters
 
@@ -37,12 +35,14 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
+    import numpy as np
     from numpy.typing import NDArray
     from typing_extensions import Self
 
     from edged.clock import Clock
     from edged.domain.sample import Batch, LabelUpdate, Rejected
     from edged.domain.schema import Schema
+    from edged.domain.windowing import OpenChanges
     from edged.storage.database import Synchronous
 
 __all__ = ["Counters", "SampleLog"]
@@ -75,9 +75,10 @@ class SampleLog(JoiningReader):
         packets_kept: int = 0,
         wal_bytes: int = WAL_BYTES,
         relabels: int = _NO_LIMIT,
+        tolerance: float = 0.5,
         secure: bool = False,
     ) -> None:
-        super().__init__(db, path, schema, writes=evicting is not None)
+        super().__init__(db, path, schema, writes=evicting is not None, tolerance=tolerance)
         self._relabels = relabels
         self._scrubbing = erasure.Scrubbing(db, path) if secure else None
         self._holdout = holdout
@@ -98,6 +99,7 @@ class SampleLog(JoiningReader):
         max_age: float | None = None,
         quarantine_rows: int = 1000,
         relabels: int = _NO_LIMIT,
+        tolerance: float = 0.5,
         secure: bool = False,
         readonly: bool = False,
         synchronous: Synchronous = "FULL",
@@ -121,6 +123,8 @@ class SampleLog(JoiningReader):
             Rejected messages that are kept.
         relabels
             How often the label of one sample may change before it is withdrawn.
+        tolerance
+            Seconds that a label's time may be off its sample's.
         secure
             Overwrite what is evicted, in the file and in its write-ahead log; let the replay memory age, too.
         readonly
@@ -157,6 +161,7 @@ class SampleLog(JoiningReader):
             packets_kept=max(2048, min(PACKET_IDS, max_bytes // 128)),
             wal_bytes=wal_bytes,
             relabels=relabels,
+            tolerance=tolerance,
             secure=secure,
         )
 
@@ -197,6 +202,7 @@ class SampleLog(JoiningReader):
         labels: Sequence[LabelUpdate] = (),
         quarantined: Sequence[Rejected] = (),
         packets: Iterable[tuple[int, int]] = (),
+        opened: OpenChanges | None = None,
     ) -> None:
         """Store everything in one transaction; on the disk when this returns.
 
@@ -215,8 +221,10 @@ class SampleLog(JoiningReader):
         quarantined
             Messages that were refused.
         packets
-            Packet ids and checksums of the other messages of this call (labels), so that
-            `recent_packets` knows them, too.
+            Packet ids and checksums of the other messages of this call (labels, readings of windows), so
+            that `recent_packets` knows them, too.
+        opened
+            What changes about windows that are not yet samples.
 
         Raises
         ------
@@ -226,7 +234,7 @@ class SampleLog(JoiningReader):
         try:
             with self._lock:
                 self._wal.keep_short(self._db)
-                self._commit(samples, labels, quarantined, list(packets))
+                self._commit(samples, labels, quarantined, list(packets), opened)
         except CorruptError as problem:
             self.damage = problem
             raise
@@ -237,11 +245,14 @@ class SampleLog(JoiningReader):
         labels: Sequence[LabelUpdate],
         quarantined: Sequence[Rejected],
         packets: list[tuple[int, int]],
+        opened: OpenChanges | None,
     ) -> None:
         with self._writing() as (tally, evicting):
-            self._make_room(tally, evicting, samples, quarantined)
+            self._make_room(tally, evicting, samples, quarantined, opened)
             if samples is not None and len(samples):
                 self._insert(samples, tally)
+            if opened is not None:
+                open_windows.write(self._db, opened)
             if labels:
                 values = encoded([label.label for label in labels], self._schema)
                 labelling.apply(self._db, labels, values, tally, self._relabels)
@@ -342,7 +353,12 @@ class SampleLog(JoiningReader):
                 evicting.forget_position()
 
     def _make_room(
-        self, tally: Tally, evicting: Eviction, samples: Batch | None, quarantined: Sequence[Rejected]
+        self,
+        tally: Tally,
+        evicting: Eviction,
+        samples: Batch | None,
+        quarantined: Sequence[Rejected],
+        opened: OpenChanges | None,
     ) -> None:
         rows, need = 0, 0
         if samples is not None and len(samples):
@@ -351,13 +367,15 @@ class SampleLog(JoiningReader):
             need += sum(map(len, samples.keys))
             # Twice as many may go as come, so that age holds at any rate and no commit takes long.
             evicting.expire(self._db, tally, float(samples.ingested[-1]), max(2 * rows, 500))
+        if opened is not None:
+            need += open_windows.need_bytes(opened, self._schema.channels)
         kept = quarantined[-self._quarantine_rows :]
         need += sum(min(len(r.payload), quarantine.PAYLOAD_BYTES) + 256 for r in kept)
         evicting.make_room(self._db, tally, need, max(2 * rows, 500))
 
     def _insert(self, batch: Batch, tally: Tally) -> None:
         n = len(batch)
-        self._check(batch, tally)
+        check_rows(batch, tally.next_offset, self._schema.width, self._path)
         holdout = is_holdout(batch.offsets, self._holdout)
         labelled = labelled_rows(batch, self._schema)
         insert(
@@ -371,18 +389,6 @@ class SampleLog(JoiningReader):
         tally.rows += n
         tally.labels += count
         tally.holdout_labels += int((labelled & holdout).sum())
-
-    def _check(self, batch: Batch, tally: Tally) -> None:
-        rising = np.diff(batch.offsets, prepend=tally.next_offset - 1) > 0
-        if not rising.all():
-            raise StorageError(
-                f"offset {batch.offsets[~rising][0]} was given before or is out of order: "
-                f"the next one is {tally.next_offset}",
-                where=str(self._path),
-            )
-        if batch.x.shape != (len(batch), self._schema.width):
-            raise StorageError(f"inputs of shape {batch.x.shape} do not fit {len(batch)} samples "
-                               f"of {self._schema.width} features", where=str(self._path))  # fmt: skip
 
     def _remember(self, packets: list[tuple[int, int]], next_offset: int) -> None:
         if packets:

@@ -15,7 +15,7 @@ import numpy as np
 from edged.domain.draws import Draws
 from edged.domain.sample import Rejected, Window
 from edged.errors import CorruptError
-from edged.storage import quarantine
+from edged.storage import open_windows, quarantine
 from edged.storage.database import file_bytes, json_list, snapshot
 from edged.storage.sample_tables import Tally
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.domain.schema import Schema
+    from edged.domain.windowing import OpenWindows
 
 _CHUNK = 1024
 _NO_LIMIT = 2**62
@@ -166,6 +167,11 @@ class WindowReader:
                 f"SELECT count(*) FROM samples WHERE {_TRAINING} AND label_seq > ?", (seq,)
             ).fetchone()
         return int(found[0])
+
+    def open_windows(self) -> OpenWindows:
+        """What has not yet become samples."""
+        with self._reading():
+            return open_windows.read(self._db)
 
     def counters(self) -> Counters:
         """All figures, of one moment."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from edged.clock import VirtualClock
 from edged.config import MqttConfig, StorageConfig, StreamConfig
 from edged.domain.intake import Intake, IntakeRules
+from edged.domain.windowing import Windowing
 from edged.errors import StorageError
 from edged.loop.ingest import Ingest
 from edged.mqtt.codecs import JsonCodec, LabelCodec
@@ -84,6 +85,7 @@ class Dock:
         log = FailingLog.open(self.path, self.schema, holdout=0.1, max_age=self.max_age)
         assert isinstance(log, FailingLog)
         self.log: FailingLog = log
+        window = self.stream.window
         codec, filters = JsonCodec(self.stream), self.stream.label_topic
         forecast = (
             (self.stream.forecast_columns, self.stream.horizon) if self.schema.task == "forecast" else None
@@ -106,7 +108,8 @@ class Dock:
             beat=lambda: None,
             on_problem=lambda: self.problems.append(self.ingest.problem),
             forecast=forecast,
-            intake=Intake(self.rules, self.schema.width),
+            intake=Intake(self.rules, self.schema.channels),
+            windowing=None if window is None else Windowing(window.rules(), self.stream.width),
             notice=lambda *event: self.notices.append(event),
         )
 

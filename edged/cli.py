@@ -322,17 +322,30 @@ def config_schema(
 
 @model_app.command("new")
 def model_new(
-    kind: Annotated[str, typer.Argument(help="mlp or autoencoder")],
-    inputs: Annotated[int, typer.Option("--inputs", min=1, help="number of features")],
+    kind: Annotated[str, typer.Argument(help="mlp, autoencoder, cnn1d or gru")],
     out: Annotated[Path, typer.Option("-o", help="file to write")],
-    outputs: Annotated[int | None, typer.Option("--outputs", min=1, help="classes or targets (mlp)")] = None,
-    hidden: Annotated[str, typer.Option("--hidden", help="hidden layers, such as 64,32")] = "64,32",
+    inputs: Annotated[
+        str | None, typer.Option("--inputs", help="number of features; of windows readings x channels: 128x9")
+    ] = None,
+    outputs: Annotated[int | None, typer.Option("--outputs", min=1, help="classes or targets")] = None,
+    window: Annotated[int | None, typer.Option("--window", min=2, help="readings in a window")] = None,
+    channels: Annotated[int | None, typer.Option("--channels", min=1, help="numbers in a reading")] = None,
+    hidden: Annotated[
+        str | None, typer.Option("--hidden", help="layers such as 64,32; of a cnn1d filters, of a gru units")
+    ] = None,
+    features: Annotated[
+        str,
+        typer.Option("--features", help="statistics,spectrum: what an mlp sees of a window instead of it"),
+    ] = "",
     seed: Annotated[int, typer.Option("--seed", min=0, help="of the initial weights")] = 0,
 ) -> None:
     """Build a small network without PyTorch."""
-    from edged.artifacts.commands import new_model
+    from edged.artifacts.commands import Inputs, new_model
 
-    model = new_model(kind, inputs=inputs, outputs=outputs, hidden=hidden, out=out, seed=seed)
+    taken = Inputs.parse(inputs, window, channels)
+    model = new_model(
+        kind, inputs=taken, outputs=outputs, hidden=hidden, out=out, seed=seed, features=features
+    )
     sys.stderr.write(f"{out}: {model.graph.name}, {out.stat().st_size:,} bytes\n")
 
 

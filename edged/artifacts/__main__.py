@@ -1,9 +1,10 @@
 """`python -m edged.artifacts`: the standard bundle of a stream, ordered by one JSON object on stdin.
 
 Keys: `task` (classify, regress, reconstruct, forecast), `features`, `outputs`, `out`; optionally
-`hidden` (list), `loss`, `optimizer`, `clip_norm`, `seed` and `statistics` (`mean`, `scale`, `target_mean`,
-`target_scale`, each a list, or null). Without statistics the graph gets neutral ones, to be overwritten
-by the first training run. One JSON line on stdout tells what was built; an error is one line on stderr,
+`network` (mlp, cnn1d, gru, autoencoder), `window` (`[rows, channels]`), `hidden` (list),
+`loss`, `optimizer`, `clip_norm`, `seed` and `statistics` (`mean`, `scale`, `target_mean`, `target_scale`,
+each a list, or null). Without statistics the graph gets neutral ones, to be overwritten by the first training
+run. One JSON line on stdout tells what was built; an error is one line on stderr,
 and its exit code the program's.
 """
 
@@ -18,8 +19,10 @@ from typing import Any
 from edged.errors import ConfigError, EdgedError
 
 KEYS = {
-    "task", "features", "outputs", "hidden", "loss", "optimizer", "clip_norm", "statistics", "seed", "out",
+    "task", "features", "outputs", "network", "window", "hidden", "loss", "optimizer", "clip_norm",
+    "statistics", "seed", "out",
 }  # fmt: skip
+NETWORKS = ("mlp", "cnn1d", "gru", "autoencoder")
 LOSSES = {"classify": "cross_entropy", "regress": "mse", "forecast": "mse", "reconstruct": "mse"}
 
 
@@ -45,7 +48,24 @@ def parse_order(text: str) -> dict[str, Any]:
         raise ConfigError("expected a list of layer sizes", where="hidden")
     for size in order["hidden"]:
         _check_count("hidden", size)
+    usual = "autoencoder" if order["task"] == "reconstruct" else "mlp"
+    if order.setdefault("network", usual) not in NETWORKS:
+        raise ConfigError(
+            f"there is no network {order['network']!r}",
+            where="network",
+            remedy=f"one of {', '.join(NETWORKS)}",
+        )
+    _check_window(order.setdefault("window", [order["features"], 1]), order["features"])
     return order
+
+
+def _check_window(window: Any, features: int) -> None:
+    if not isinstance(window, list) or len(window) != 2:
+        raise ConfigError("expected [rows, channels]", where="window")
+    for size in window:
+        _check_count("window", size)
+    if window[0] * window[1] != features:
+        raise ConfigError(f"{window[0]} x {window[1]} are not the {features} features", where="window")
 
 
 def _check_count(key: str, value: Any) -> None:
@@ -82,12 +102,16 @@ def build_standard(order: dict[str, Any]) -> dict[str, Any]:
 
 
 def _network(order: dict[str, Any]) -> Any:
-    from edged.artifacts.templates import autoencoder, mlp
+    from edged.artifacts.templates import autoencoder, cnn1d, gru, mlp
 
     features, hidden, seed = order["features"], order["hidden"], int(order.get("seed") or 0)
-    if order["task"] != "reconstruct":
+    if order["network"] != "autoencoder":
         output = "logits" if order["task"] == "classify" else "y"
-        return mlp(features, order["outputs"], hidden, output=output, seed=seed)
+        if order["network"] == "mlp":
+            return mlp(features, order["outputs"], hidden, output=output, seed=seed)
+        make = cnn1d if order["network"] == "cnn1d" else gru
+        rows, channels = order["window"]
+        return make((rows, channels), order["outputs"], hidden, output=output, seed=seed)
     # The last layer given is the code; it must be narrower than the input, or nothing has to be learned.
     code = min(hidden[-1] if hidden else 8, max(1, features // 2))
     return autoencoder(features, hidden[:-1], code, seed=seed)

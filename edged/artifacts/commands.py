@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from edged.artifacts.conform import read_model
 from edged.artifacts.graphs import shape_of
 from edged.artifacts.inspect import inspect
 from edged.artifacts.standardise import Statistics
-from edged.artifacts.templates import autoencoder, mlp
+from edged.artifacts.templates import autoencoder, cnn1d, gru, mlp
 from edged.domain.standardise import RunningMoments
 from edged.errors import ConfigError
 from edged.storage.files import publish_file
@@ -25,31 +26,78 @@ if TYPE_CHECKING:
 
     from edged.artifacts.optimizers import Optimizer
 
-KINDS = ("mlp", "autoencoder")
+HIDDEN = {"mlp": "64,32", "autoencoder": "64,32", "cnn1d": "32,32", "gru": "64"}
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a model takes: `rows` readings of `channels` numbers; one row where samples are no windows."""
+
+    rows: int
+    channels: int
+
+    @property
+    def width(self) -> int:
+        """Numbers in a sample."""
+        return self.rows * self.channels
+
+    @classmethod
+    def parse(cls, inputs: str | None, window: int | None, channels: int | None) -> Inputs:
+        """From `--inputs 9`, `--inputs 128x9`, or `--window 128 --channels 9`; ConfigError otherwise."""
+        if inputs is None and window is not None and channels is not None:
+            return cls(window, channels)
+        sizes = [] if inputs is None else inputs.lower().split("x")
+        if window is not None or channels is not None or not 1 <= len(sizes) <= 2:
+            raise ConfigError(
+                "expected the size of the input", where="--inputs",
+                remedy="such as --inputs 9; for windows --inputs 128x9, or --window 128 --channels 9",
+            )  # fmt: skip
+        if not all(size.isdecimal() and int(size) >= 1 for size in sizes):
+            raise ConfigError(f"{inputs!r} is no size", where="--inputs", remedy="such as 9, or 128x9")
+        *rows, last = map(int, sizes)
+        return cls(rows[0] if rows else 1, last)
 
 
 def new_model(
-    kind: str, *, inputs: int, outputs: int | None, hidden: str, out: Path, seed: int
+    kind: str,
+    *,
+    inputs: Inputs,
+    outputs: int | None,
+    hidden: str | None,
+    out: Path,
+    seed: int,
+    features: str = "",
 ) -> onnx.ModelProto:
     """Write a small network to `out`.
 
-    `hidden` are layer sizes such as `64,32`; an autoencoder takes the last one as its code.
+    `hidden` are layer sizes such as `64,32`, those of the kind when absent; an autoencoder takes the last one
+    as its code. `features` are names such as `statistics,spectrum`, of what an mlp sees instead of a window.
 
     Raises
     ------
     ConfigError
-        When the kind is unknown, sizes are no numbers, or `outputs` is missing.
+        When the kind is unknown, sizes are no numbers, `outputs` is missing, or the kind is for windows.
     """
-    sizes = _sizes(hidden)
-    if kind == "mlp":
-        if outputs is None:
-            raise ConfigError("an mlp needs --outputs", where="--outputs", remedy="classes or targets")
-        model = mlp(inputs, outputs, sizes, seed=seed)
-    elif kind == "autoencoder":
-        code = sizes[-1] if sizes else max(1, inputs // 2)
-        model = autoencoder(inputs, sizes[:-1], code, seed=seed)
+    if kind not in HIDDEN:
+        raise ConfigError(f"unknown kind {kind!r}", where="model new", remedy=f"one of {', '.join(HIDDEN)}")
+    sizes = _sizes(HIDDEN[kind] if hidden is None else hidden)
+    names = [name.strip() for name in features.split(",") if name.strip()]
+    if names and kind != "mlp":
+        raise ConfigError(f"a network of kind {kind} sees the window itself", where="--features",
+                          remedy="leave them out, or take an mlp")  # fmt: skip
+    window = (inputs.rows, inputs.channels)
+    if kind == "autoencoder":
+        code = sizes[-1] if sizes else max(1, inputs.width // 2)
+        model = autoencoder(inputs.width, sizes[:-1], code, seed=seed)
+    elif outputs is None:
+        raise ConfigError(f"this {kind} needs --outputs", where="--outputs", remedy="classes or targets")
+    elif kind == "mlp":
+        model = mlp(inputs.width, outputs, sizes, seed=seed, window=window, features=names)
+    elif inputs.rows == 1:
+        raise ConfigError(f"a {kind} takes windows", where="--inputs",
+                          remedy="such as 128x9: 128 readings of 9 channels")  # fmt: skip
     else:
-        raise ConfigError(f"unknown kind {kind!r}", where="model new", remedy=f"one of {', '.join(KINDS)}")
+        model = (cnn1d if kind == "cnn1d" else gru)(window, outputs, sizes, seed=seed)
     publish_file(out, model.SerializeToString(deterministic=True))
     return model
 

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
-import onnx
-from onnx import helper, numpy_helper
 
+from edged.artifacts.network import IR_VERSION, OPSET, Activation, Network, check_sizes
+from edged.artifacts.window_features import add_features
 from edged.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-OPSET = 17
-IR_VERSION = 8
+    import onnx
 
-Activation = Literal["relu", "tanh", "sigmoid"]
-_OPERATORS = {"relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid"}
+__all__ = ["IR_VERSION", "OPSET", "Activation", "autoencoder", "cnn1d", "gru", "mlp"]
+
+KERNEL, POOL = 5, 4  # moments that a filter sees, and that are made one
+CODE = 64  # units between the convolutions and the output
 
 
 def mlp(
@@ -29,19 +29,25 @@ def mlp(
     activation: Activation = "relu",
     output: str = "logits",
     seed: int = 0,
+    window: tuple[int, int] | None = None,
+    features: Sequence[str] = (),
 ) -> onnx.ModelProto:
     """A multilayer perceptron `x (batch, inputs)` → `output (batch, outputs)`, float32.
 
     Without hidden layers it is a linear model. Parameters are `layer1.weight (out, in)`,
     `layer1.bias (out,)` and so on, initialised from `seed` after He et al. 2015.
 
+    With `features`, names out of `window_features.FEATURES`, it sees those instead, computed inside the
+    graph from a `window` of `(rows, channels)`.
+
     Raises
     ------
     ConfigError
-        When a size is below 1 or the activation unknown.
+        When a size is below 1, the activation or a feature unknown, or a window missing.
     """
-    network = _Network(activation, seed)
-    network.chain([inputs, *hidden, outputs], output)
+    network = Network(seed, activation)
+    width = add_features(network, *(window or (1, inputs)), features) if features else inputs
+    _chain(network, [width, *hidden, outputs], output)
     return network.model("mlp", inputs, outputs)
 
 
@@ -63,56 +69,84 @@ def autoencoder(
     ConfigError
         When a size is below 1 or the activation unknown.
     """
-    network = _Network(activation, seed)
-    network.chain([inputs, *hidden, code], "code")
-    network.chain([code, *reversed(hidden), inputs], "reconstruction")
+    network = Network(seed, activation)
+    _chain(network, [inputs, *hidden, code], "code")
+    _chain(network, [code, *reversed(hidden), inputs], "reconstruction")
     return network.model("autoencoder", inputs, inputs)
 
 
-class _Network:
-    """Dense layers one after the other; the last of each chain is linear."""
+def cnn1d(
+    window: tuple[int, int],
+    outputs: int,
+    filters: Sequence[int] = (32, 32),
+    *,
+    output: str = "logits",
+    seed: int = 0,
+) -> onnx.ModelProto:
+    """Convolutions over time: `x (batch, rows·channels)` → `output (batch, outputs)`, float32.
 
-    def __init__(self, activation: str, seed: int) -> None:
-        if activation not in _OPERATORS:
-            raise ConfigError(f"unknown activation {activation!r}", remedy=f"one of {', '.join(_OPERATORS)}")
-        self._operator = _OPERATORS[activation]
-        # He initialisation doubles the variance only where half of the values are cut off.
-        self._gain = 2.0 if activation == "relu" else 1.0
-        self._rng = np.random.default_rng(seed)
-        self._nodes: list[onnx.NodeProto] = []
-        self._parameters: list[onnx.TensorProto] = []
-        self._current = "x"
-        self._layers = 0
+    `window` is `(rows, channels)`. A layer of filters over 5 moments for each of `filters`, behind each the
+    largest of 4 moments while there are enough; then a dense layer of 64. Parameters are named and
+    initialised as by `mlp`.
 
-    def chain(self, sizes: Sequence[int], output: str) -> None:
-        if min(sizes) < 1:
-            raise ConfigError(f"layer sizes {list(sizes)} must all be at least 1")
-        for fan_in, fan_out in pairwise(sizes[:-1]):
-            self._dense(fan_in, fan_out, f"layer{self._layers + 1}", self._gain)
-            self._activate()
-        self._dense(sizes[-2], sizes[-1], output, 1.0)
+    Raises
+    ------
+    ConfigError
+        When a size is below 1, or there are no filters.
+    """
+    size, channels = window
+    check_sizes(size, channels, *filters)
+    if not filters:
+        raise ConfigError("a cnn1d needs layers", where="--hidden", remedy="such as 32,64")
+    network = Network(seed)
+    shape = network.constant("window.shape", np.array([0, size, channels], np.int64))
+    network.add("Transpose", [network.add("Reshape", [network.current, shape])], perm=[0, 2, 1])
+    length = size
+    for before, after in zip([channels, *filters], filters, strict=False):
+        network.convolve(before, after, KERNEL)
+        if length >= 2 * POOL:
+            network.add("MaxPool", [network.current], kernel_shape=[POOL], strides=[POOL])
+            length //= POOL
+    network.add("Flatten", [network.current])
+    network.dense(filters[-1] * length, CODE)
+    network.dense(CODE, outputs, output)
+    return network.model("cnn1d", size * channels, outputs)
 
-    def _dense(self, fan_in: int, fan_out: int, output: str, gain: float) -> None:
-        self._layers += 1
-        layer = f"layer{self._layers}"
-        weight = self._rng.standard_normal((fan_out, fan_in)) * np.sqrt(gain / fan_in)
-        self._parameter(f"{layer}.weight", weight.astype(np.float32))
-        self._parameter(f"{layer}.bias", np.zeros(fan_out, np.float32))
-        inputs = [self._current, f"{layer}.weight", f"{layer}.bias"]
-        self._nodes.append(helper.make_node("Gemm", inputs, [output], name=layer, transB=1))
-        self._current = output
 
-    def _activate(self) -> None:
-        name = f"layer{self._layers}.{self._operator.lower()}"
-        self._nodes.append(helper.make_node(self._operator, [self._current], [name], name=name))
-        self._current = name
+def gru(
+    window: tuple[int, int],
+    outputs: int,
+    hidden: Sequence[int] = (64,),
+    *,
+    output: str = "logits",
+    seed: int = 0,
+) -> onnx.ModelProto:
+    """Gated recurrent layers: `x (batch, rows·channels)` → `output (batch, outputs)`, float32.
 
-    def _parameter(self, name: str, value: np.ndarray) -> None:
-        self._parameters.append(numpy_helper.from_array(value, name))
+    `window` is `(rows, channels)`. One layer for each of `hidden`; the last layer's mean over time is what
+    the output is computed from. Parameters are `layer1.weight_ih`, `layer1.weight_hh` and `layer1.bias` in
+    ONNX's order of gates.
 
-    def model(self, name: str, inputs: int, outputs: int) -> onnx.ModelProto:
-        take = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["batch", inputs])
-        give = helper.make_tensor_value_info(self._current, onnx.TensorProto.FLOAT, ["batch", outputs])
-        graph = helper.make_graph(self._nodes, name, [take], [give], self._parameters)
-        opset = [helper.make_opsetid("", OPSET)]
-        return helper.make_model(graph, opset_imports=opset, ir_version=IR_VERSION, producer_name="edged")
+    Raises
+    ------
+    ConfigError
+        When a size is below 1, or there are no layers.
+    """
+    size, channels = window
+    check_sizes(size, channels, *hidden)
+    if not hidden:
+        raise ConfigError("a gru needs layers", where="--hidden", remedy="such as 64")
+    network = Network(seed)
+    shape = network.constant("window.shape", np.array([0, size, channels], np.int64))
+    network.add("Transpose", [network.add("Reshape", [network.current, shape])], perm=[1, 0, 2])
+    for before, after in zip([channels, *hidden], hidden, strict=False):
+        network.recur(before, after)
+    network.add("ReduceMean", [network.current], axes=[0], keepdims=0)
+    network.dense(hidden[-1], outputs, output)
+    return network.model("gru", size * channels, outputs)
+
+
+def _chain(network: Network, sizes: Sequence[int], output: str) -> None:
+    check_sizes(*sizes)
+    for i in range(1, len(sizes)):
+        network.dense(sizes[i - 1], sizes[i], output if i == len(sizes) - 1 else "")

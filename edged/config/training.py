@@ -22,10 +22,15 @@ class ModelConfig(Section):
         ge=0,
         description="largest gradient norm of the network that is built without a bundle; 0 for any",
     )
+    network: Literal["mlp", "cnn1d", "gru"] | None = Field(
+        None,
+        description="kind of the network that is built without a bundle; for windows a cnn1d when absent,"
+        " else an mlp; a reconstruction's is an autoencoder",
+    )
     hidden: list[Annotated[int, Field(ge=1, le=65536)]] | None = Field(
         None,
         description="hidden layers of the network that is built without a bundle; without them one of 256,"
-        " or 64 and a code of 32 for a reconstruction",
+        " 32 and 32 filters (cnn1d), 64 units (gru), or 64 and a code of 32 for a reconstruction",
     )
 
 

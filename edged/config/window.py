@@ -23,7 +23,8 @@ class WindowConfig(Section):
         None,
         gt=0,
         le=1e6,
-        description="readings a second in a window, interpolated from those that come; as they come when absent",
+        description="readings a second in a window, interpolated from those that come; without it they are"
+        " taken as they come",
     )
     max_gap: Duration | None = Field(
         None,
@@ -38,10 +39,17 @@ class WindowConfig(Section):
 
     @model_validator(mode="after")
     def _gap_within_a_window(self) -> WindowConfig:
-        if self.rate is not None and self.max_gap is not None and self.max_gap * self.rate > self.size:
+        if self.rate is None or self.max_gap is None:
+            return self
+        if self.max_gap * self.rate > self.size:
             raise ValueError(
                 f"max_gap {self.max_gap:g} s is longer than a window of {self.size / self.rate:g} s:"
                 " it would be made up from end to end"
+            )
+        if self.max_gap * self.rate < 1:
+            raise ValueError(
+                f"max_gap {self.max_gap:g} s is shorter than the time from one reading to the next at"
+                f" {self.rate:g} a second: no window would ever be whole"
             )
         return self
 

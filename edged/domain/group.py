@@ -18,7 +18,8 @@ class Group:
 
     `deliveries` in the order they came; `batch` the samples among them; `labels` those that came by
     themselves, with `label_packets`; `updates` labels for samples that are known; `rejected` what goes
-    to the quarantine; `opened` what changes about open windows, with the `packets` of their readings. `tried` tells that its commit has begun; `stored` that all but `labels` is durable.
+    to the quarantine; `opened` what changes about open windows, with the `packets` of all their readings.
+    `tried` tells that its commit has begun; `stored` that all but `labels` is durable.
     """
 
     deliveries: list[Any] = field(default_factory=list)

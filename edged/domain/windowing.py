@@ -51,8 +51,8 @@ class Head:
     """Where a key stands: its last reading, and what comes next.
 
     `ts` and `x` `(c,)` are those of its last reading; `label` one that no row has yet. The grid begins at
-    `anchor`, row `next` of it is to come, and `skip` rows are passed over before the next window. All of
-    it holds for one `rate`.
+    `anchor`, row `next` of it is to come, and `skip` rows are passed over before the next window; `late`
+    readings in a row came out of order. All of it holds for one `rate`.
     """
 
     ts: float
@@ -61,6 +61,7 @@ class Head:
     anchor: float
     next: int
     skip: int
+    late: int
     rate: float | None
 
 
@@ -183,9 +184,9 @@ class Windowing:
         ts, key = float(reading.ts or 0.0), reading.key
         x = np.asarray(reading.values, np.float32)
         line = self._line(key, ts, x)
+        self._changes.heads[key] = None  # put in by `changes`, as it is then
         if not self._follows(line, ts):
             return []
-        self._changes.heads[key] = None  # put in by `changes`, as it is then
         made = []
         heard = False
         for moment, row in line.rows_upto(ts, x):
@@ -206,7 +207,7 @@ class Windowing:
     def _line(self, key: str, ts: float, x: Row) -> _Line:
         line = self._lines.pop(key, None)
         if line is None:
-            line = _Line(self.rules, self._channels, Head(ts, x, None, ts, 0, 0, self.rules.rate))
+            line = _Line(self.rules, self._channels, Head(ts, x, None, ts, 0, 0, 0, self.rules.rate))
         self._lines[key] = line  # those heard last are at the end
         while len(self._lines) > self.rules.most_keys:
             oldest = next(iter(self._lines))
@@ -260,12 +261,13 @@ class _Line:
         self._rows = np.empty((rules.size, channels), np.float32)
         self._labels: list[LabelValue | None] = []
         self.numbers: list[int] = []
-        self.late = 0
-        self.ts, self.x, self.label = head.ts, head.x, head.label
+        self.ts, self.x, self.label, self.late = head.ts, head.x, head.label, head.late
         self.anchor, self.next, self.skip = head.anchor, head.next, head.skip
 
     def head(self) -> Head:
-        return Head(self.ts, self.x, self.label, self.anchor, self.next, self.skip, self._rules.rate)
+        return Head(
+            self.ts, self.x, self.label, self.anchor, self.next, self.skip, self.late, self._rules.rate
+        )
 
     def begin(self, ts: float) -> None:
         """Forget the rows; the grid begins at `ts`."""

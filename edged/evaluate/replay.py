@@ -352,9 +352,10 @@ def _with_engine(config: Config) -> Config:
 
 def _statistics(config: Config, stream: Stream, rows: int) -> dict[str, list[float]]:
     """Input (and target) statistics of the pre-training part, for the standard bundle."""
-    moments = RunningMoments(rows)
-    moments.update(stream.x[:rows])
-    mean, scale = moments.scale()
+    moments, steps = RunningMoments(rows), config.stream.steps
+    # A channel has the same statistics wherever in a window it is: so each is known from many more numbers.
+    moments.update(stream.x[:rows].reshape(rows * steps, -1))
+    mean, scale = (np.tile(values, steps) for values in moments.scale())
     statistics = {"mean": mean.tolist(), "scale": scale.tolist()}
     task = config.stream.resolved_task
     if task in ("regress", "forecast"):

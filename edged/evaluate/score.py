@@ -25,7 +25,8 @@ ALARM_QUANTILE = 0.99
 def report(replay: Replay) -> dict[str, Any]:
     """The figures, ready for JSON."""
     stream, scored = replay.stream, scored_rows(replay)
-    return {
+    cut = {} if stream.readings is None else {"readings": stream.readings}
+    return cut | {
         "samples": len(stream),
         "scored": len(scored),
         "quarantined": stream.refused,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edged.errors import ConfigError
+from edged.evaluate.cutting import cut_windows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,7 +39,8 @@ class Stream:
     """The recorded stream in the shape of the configured task.
 
     `known` are rows whose target the recording has at all, `labelled` those of them whose label ever
-    arrives; `refused` counts rows that a daemon would have quarantined, which are left out.
+    arrives; `refused` counts rows that a daemon would have quarantined, which are left out; `readings` what
+    became of the readings that windows were cut from, None where the rows are samples already.
     """
 
     x: NDArray[np.float32]
@@ -49,6 +51,7 @@ class Stream:
     known: NDArray[np.bool_]
     truth: NDArray[np.float64] | None
     refused: int = 0
+    readings: dict[str, int] | None = None
 
     def __len__(self) -> int:
         return len(self.x)
@@ -64,15 +67,11 @@ def shape_stream(recorded: Recorded, config: Config, options: Options) -> Stream
     """
     schema = config.stream.to_schema()
     recorded = _named_columns(recorded, schema)
-    width = recorded.x.shape[1]
-    if width != schema.width:
-        raise ConfigError(
-            f"the data has {width} features, the stream {schema.width}",
-            where="stream.features",
-            remedy=f"set features: {width}",
-        )
+    _check_width(recorded.x.shape[1], schema)
     whole = np.asarray(np.isfinite(recorded.x).all(axis=1))
-    recorded = _rows(recorded, whole)
+    recorded, readings = _rows(recorded, whole), None
+    if config.stream.window is not None and recorded.x.shape[1] == schema.channels and whole.any():
+        recorded, readings = cut_windows(recorded, config.stream.window.rules())
     n = len(recorded.x)
     if n < SMALLEST:
         raise ConfigError(f"the data has {n} usable rows, at least {SMALLEST} are needed", where="--data")
@@ -83,8 +82,26 @@ def shape_stream(recorded: Recorded, config: Config, options: Options) -> Stream
     arrives = np.asarray(np.random.default_rng(options.seed).random(n) < options.rate)
     return Stream(
         recorded.x, np.nan_to_num(y), t, recorded.key or ["stream"] * n, arrives & known, known, truth,
-        int((~whole).sum()),
+        int((~whole).sum()), readings,
     )  # fmt: skip
+
+
+def _check_width(width: int, schema: Schema) -> None:
+    """Rows are samples; or, where samples are windows, readings."""
+    if width in (schema.width, schema.channels):
+        return
+    if schema.steps > 1:
+        raise ConfigError(
+            f"the data has {width} numbers in a row: it takes {schema.channels} for a reading,"
+            f" or {schema.width} for a window",
+            where="stream.features",
+            remedy=f"set features: {width}, or another stream.window.size",
+        )
+    raise ConfigError(
+        f"the data has {width} features, the stream {schema.width}",
+        where="stream.features",
+        remedy=f"set features: {width}",
+    )
 
 
 def _rows(recorded: Recorded, keep: NDArray[np.bool_]) -> Recorded:

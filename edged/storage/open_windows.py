@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 TABLES = (
     """CREATE TABLE open_windows (
         key TEXT PRIMARY KEY, ts REAL NOT NULL, x BLOB NOT NULL, y BLOB, anchor REAL NOT NULL,
-        next INTEGER NOT NULL, skip INTEGER NOT NULL, rate REAL) WITHOUT ROWID""",
+        next INTEGER NOT NULL, skip INTEGER NOT NULL, late INTEGER NOT NULL, rate REAL) WITHOUT ROWID""",
     "CREATE TABLE open_rows (number INTEGER PRIMARY KEY, key TEXT NOT NULL, x BLOB NOT NULL, y BLOB)",
 )
 _ROW_BYTES = 40
@@ -37,9 +37,12 @@ def write(db: sqlite3.Connection, changes: OpenChanges) -> None:
     gone = [(key,) for key, head in changes.heads.items() if head is None]
     db.executemany("DELETE FROM open_windows WHERE key = ?", gone)
     db.executemany(
-        "INSERT OR REPLACE INTO open_windows VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT OR REPLACE INTO open_windows VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         [
-            (key, head.ts, _floats(head.x), _label(head.label), head.anchor, head.next, head.skip, head.rate)
+            (
+                *(key, head.ts, _floats(head.x), _label(head.label)),
+                *(head.anchor, head.next, head.skip, head.late, head.rate),
+            )
             for key, head in changes.heads.items()
             if head is not None
         ],
@@ -49,8 +52,8 @@ def write(db: sqlite3.Connection, changes: OpenChanges) -> None:
 def read(db: sqlite3.Connection) -> OpenWindows:
     """All that is stored."""
     heads = {
-        key: Head(ts, np.frombuffer(x, "<f4").astype(np.float32), _value(y), anchor, following, skip, rate)
-        for key, ts, x, y, anchor, following, skip, rate in db.execute("SELECT * FROM open_windows")
+        key: Head(ts, np.frombuffer(x, "<f4").astype(np.float32), _value(y), *rest)
+        for key, ts, x, y, *rest in db.execute("SELECT * FROM open_windows")
     }
     rows = {
         number: OpenRow(key, np.frombuffer(x, "<f4").astype(np.float32), _value(y))

@@ -1,0 +1,134 @@
+"""A network that grows layer by layer: ONNX nodes and seeded parameters, made with numpy alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from edged.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+OPSET = 17
+IR_VERSION = 8
+INPUT = "x"
+
+Activation = Literal["relu", "tanh", "sigmoid"]
+_OPERATORS = {"relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid"}
+
+
+class Network:
+    """Layers one after the other, from input `x (batch, inputs)` on.
+
+    Each takes what the one before it gave (`current`). Parameters are numbered in the order of the layers
+    and initialised from `seed` after He et al. 2015.
+
+    Raises
+    ------
+    ConfigError
+        When a size is below 1 or the activation unknown.
+    """
+
+    def __init__(self, seed: int, activation: str = "relu") -> None:
+        if activation not in _OPERATORS:
+            raise ConfigError(f"unknown activation {activation!r}", remedy=f"one of {', '.join(_OPERATORS)}")
+        self._operator = _OPERATORS[activation]
+        # He initialisation doubles the variance only where half of the values are cut off.
+        self._gain = 2.0 if activation == "relu" else 1.0
+        self._rng = np.random.default_rng(seed)
+        self._nodes: list[onnx.NodeProto] = []
+        self._parameters: list[onnx.TensorProto] = []
+        self._layers = 0
+        self.current = INPUT
+
+    def add(self, operator: str, inputs: Sequence[str], output: str = "", **attributes: Any) -> str:
+        """Write one node; the name of its output, which is now the current one."""
+        name = output or f"{operator.lower()}{len(self._nodes)}"
+        self._nodes.append(helper.make_node(operator, list(inputs), [name], name=name, **attributes))
+        self.current = name
+        return name
+
+    def constant(self, name: str, value: NDArray[Any]) -> str:
+        """A tensor that is no parameter: nothing trains it, nothing takes it for weights."""
+        tensor = numpy_helper.from_array(value, name)
+        self._nodes.append(helper.make_node("Constant", [], [name], name=name, value=tensor))
+        return name
+
+    # ---- layers ------------------------------------------------------------------------------
+
+    def dense(self, fan_in: int, fan_out: int, output: str = "") -> None:
+        """`(batch, fan_in)` → `(batch, fan_out)`: without a name for its output a hidden layer, activated."""
+        check_sizes(fan_in, fan_out)
+        layer = self._begin()
+        weight = self._drawn(f"{layer}.weight", (fan_out, fan_in), fan_in, 1.0 if output else self._gain)
+        inputs = [self.current, weight, self._zeros(f"{layer}.bias", fan_out)]
+        self._node("Gemm", inputs, output or layer, layer, transB=1)
+        if not output:
+            self._activate(layer)
+
+    def convolve(self, channels: int, filters: int, kernel: int) -> None:
+        """`(batch, channels, time)` → `(batch, filters, time)`, activated; `kernel` is odd."""
+        check_sizes(channels, filters)
+        layer = self._begin()
+        fan_in = channels * kernel
+        weight = self._drawn(f"{layer}.weight", (filters, channels, kernel), fan_in, self._gain)
+        inputs = [self.current, weight, self._zeros(f"{layer}.bias", filters)]
+        self._node("Conv", inputs, layer, layer, kernel_shape=[kernel], pads=[kernel // 2] * 2)
+        self._activate(layer)
+
+    def recur(self, channels: int, units: int) -> None:
+        """`(time, batch, channels)` → `(time, batch, units)`, a GRU (Cho et al. 2014) as PyTorch has it."""
+        check_sizes(channels, units)
+        layer = self._begin()
+        inputs = [
+            self.current,
+            self._drawn(f"{layer}.weight_ih", (1, 3 * units, channels), channels, 1.0),
+            self._drawn(f"{layer}.weight_hh", (1, 3 * units, units), units, 1.0),
+            self._zeros(f"{layer}.bias", 1, 6 * units),
+        ]
+        self._node("GRU", inputs, layer, layer, hidden_size=units, linear_before_reset=1)
+        # (time, directions, batch, units): there is one direction
+        self.add("Squeeze", [layer, self.constant(f"{layer}.direction", np.array([1], np.int64))])
+
+    def _begin(self) -> str:
+        self._layers += 1
+        return f"layer{self._layers}"
+
+    def _node(self, operator: str, inputs: Sequence[str], output: str, name: str, **attributes: Any) -> None:
+        self._nodes.append(helper.make_node(operator, list(inputs), [output], name=name, **attributes))
+        self.current = output
+
+    def _activate(self, layer: str) -> None:
+        self.add(self._operator, [self.current], f"{layer}.{self._operator.lower()}")
+
+    def _drawn(self, name: str, shape: tuple[int, ...], fan_in: int, gain: float) -> str:
+        return self._parameter(name, self._rng.standard_normal(shape) * np.sqrt(gain / fan_in))
+
+    def _zeros(self, name: str, *shape: int) -> str:
+        return self._parameter(name, np.zeros(shape))
+
+    def _parameter(self, name: str, value: NDArray[np.float64]) -> str:
+        self._parameters.append(numpy_helper.from_array(value.astype(np.float32), name))
+        return name
+
+    # ---- the whole ---------------------------------------------------------------------------
+
+    def model(self, name: str, inputs: int, outputs: int) -> onnx.ModelProto:
+        """The finished model: its output is the current tensor, `(batch, outputs)`."""
+        take = helper.make_tensor_value_info(INPUT, onnx.TensorProto.FLOAT, ["batch", inputs])
+        give = helper.make_tensor_value_info(self.current, onnx.TensorProto.FLOAT, ["batch", outputs])
+        graph = helper.make_graph(self._nodes, name, [take], [give], self._parameters)
+        opset = [helper.make_opsetid("", OPSET)]
+        return helper.make_model(graph, opset_imports=opset, ir_version=IR_VERSION, producer_name="edged")
+
+
+def check_sizes(*sizes: int) -> None:
+    """ConfigError unless all are at least 1."""
+    if min(sizes, default=1) < 1:
+        raise ConfigError(f"layer sizes {list(sizes)} must all be at least 1")

@@ -31,6 +31,14 @@ REFUSE = {
     "guide of native": BASE + "training: {engine: native, guide: ewc}\n",
     "more than a batch": BASE + "training: {new_share: 0.7, recent_share: 0.4}\n",
     "classes of values": BASE + "training: {balance: true}\n",
+    "gap longer than a window": BASE[:-2] + ", window: {size: 10, rate: 10, max_gap: 2s}}\n",
+    "gap shorter than a period": BASE[:-2] + ", window: {size: 10, rate: 10, max_gap: 50ms}}\n",
+    "window of one": BASE[:-2] + ", window: {size: 1}}\n",
+    "window beyond all bounds": BASE[:-2] + ", window: {size: 60000}}\n",
+    "majority of numbers": BASE[:-2] + ", window: {size: 10, label: majority}}\n",
+    "open windows beyond the disk": BASE[:-2] + ", window: {size: 10000, max_keys: 1000}}\n",
+    "gru of readings": BASE + "model: {network: gru}\n",
+    "mlp that reconstructs": BASE[:-2] + ", target: reconstruct}\nmodel: {network: mlp}\n",
     "no CPU": BASE + "training: {affinity: []}\n",
     "negative CPU": BASE + "training: {affinity: [-1]}\n",
     "cron of nonsense": BASE + "training: {cron: a b c d e}\n",
@@ -43,6 +51,15 @@ def test_refused(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(ConfigError):
         load(path, {})
+
+
+def test_a_window_is_taken_where_its_parts_fit(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(BASE[:-2] + ", window: {size: 10, rate: 10}}\nmodel: {network: gru}\n")
+    rules = load(path, {}).stream.window
+    assert rules is not None
+    assert (rules.rules().stride, rules.rules().max_gap) == (5, 0.4)
+    assert load(path, {}).stream.to_schema().width == 20
 
 
 def refused(tmp_path: Path, text: str, environ: dict[str, str]) -> ConfigError:

@@ -23,6 +23,7 @@ TASKS = {
     "anomaly": "reconstruct",
     "forecast": "forecast",
     "regression": "regress",
+    "windows": "classify",
 }
 
 

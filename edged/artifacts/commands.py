@@ -161,7 +161,9 @@ def _statistics(path: Path, loss: str, data: Path | None) -> Statistics:
     recorded = read_stream(data)
     if recorded.x.shape[1] != width:
         raise ConfigError(
-            f"the data has {recorded.x.shape[1]} features, the model takes {width}", where=str(data)
+            f"the data has {recorded.x.shape[1]} features, the model takes {width}",
+            where=str(data),
+            remedy="a model of windows wants windows: X of the shape (n, rows, channels)",
         )
     given = dict(zip(("mean", "scale"), _moments(recorded.x), strict=True))
     if values and not reconstruct and recorded.y is not None:

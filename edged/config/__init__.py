@@ -83,6 +83,17 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def _network_that_fits(self) -> Config:
+        network = self.model.network
+        if network is not None and self.stream.resolved_task == "reconstruct":
+            raise ValueError(
+                f"model.network {network}: a reconstruction's network is an autoencoder; remove it"
+            )
+        if network in ("cnn1d", "gru") and self.stream.window is None:
+            raise ValueError(f"model.network {network} takes windows: add stream.window, or take an mlp")
+        return self
+
+    @model_validator(mode="after")
     def _room_for_open_windows(self) -> Config:
         window = self.stream.window
         if window is not None:

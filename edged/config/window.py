@@ -10,6 +10,7 @@ from edged.config.values import Duration, Section
 from edged.domain.windowing import WindowRules
 
 GAP_SHARE = 0.25  # of a window, when no max_gap is given
+SHORTEST_GAP = 4  # readings, in windows of few
 
 
 class WindowConfig(Section):
@@ -57,6 +58,6 @@ class WindowConfig(Section):
         """How windows are cut."""
         gap = self.max_gap
         if gap is None and self.rate is not None:
-            gap = max(1, int(GAP_SHARE * self.size)) / self.rate
+            gap = max(min(SHORTEST_GAP, self.size), GAP_SHARE * self.size) / self.rate
         stride = self.stride or max(1, self.size // 2)
         return WindowRules(self.size, stride, self.rate, gap, self.label, self.max_keys)

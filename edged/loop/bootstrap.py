@@ -29,6 +29,7 @@ BUILD_SECONDS = 120.0
 STANDARD = [256]
 HIDDEN = {"autoencoder": [64, 32], "cnn1d": [32, 32], "gru": [64]}
 ORDER_FILE = "bundle.hidden.json"
+IGNORED = {"hidden": "hidden_ignored", "network": "network_ignored"}
 
 
 def open_samples(config: Config, *, readonly: bool = False, clock: Clock | None = None) -> SampleLog:
@@ -85,19 +86,25 @@ def _usable(config: Config, out: Path) -> bool:
         # It stays until the new one takes its place: where none can be built, its models still serve.
         log.warning("bundle_damaged", problem=problem.line(), remedy="it is built again")
         return False
-    ordered, chosen = _ordered(out.with_name(ORDER_FILE)), config.model.hidden
-    if chosen is not None and ordered is not None and ordered != chosen:
-        log.warning("hidden_ignored", where="model.hidden",
-                    remedy=f"the standard bundle has other layers; remove {out} to begin anew")  # fmt: skip
+    ordered = _ordered(out.with_name(ORDER_FILE))
+    for key, chosen in (("hidden", config.model.hidden), ("network", config.model.network)):
+        if chosen is not None and ordered.get(key, chosen) != chosen:
+            log.warning(
+                IGNORED[key],
+                where=f"model.{key}",
+                remedy=f"the standard bundle has another one; remove {out} to begin anew",
+            )
     return True
 
 
-def _ordered(file: Path) -> Any:
-    """The layers that the standard bundle was ordered with; None when that is not known."""
+def _ordered(file: Path) -> dict[str, Any]:
+    """The kind of network and the layers that the standard bundle was ordered with, as far as is known."""
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        order = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return None
+        return {}
+    # The first versions noted the layers alone.
+    return order if isinstance(order, dict) else {"hidden": order}
 
 
 def standard_network(config: Config) -> str:
@@ -130,7 +137,7 @@ def build(config: Config, out: Path, statistics: dict[str, list[float]] | None) 
     if answer is None:
         raise BundleError(f"building a bundle took longer than {BUILD_SECONDS:.0f} s", where=str(out))
     if answer.code == 0:
-        publish_file(out.with_name(ORDER_FILE), json.dumps(hidden).encode())
+        publish_file(out.with_name(ORDER_FILE), json.dumps({"network": network, "hidden": hidden}).encode())
         return
     if answer.code == UnavailableError.exit_code:
         raise UnavailableError(answer.problem, where="model.bundle")

@@ -1,13 +1,24 @@
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
 
-from edged.artifacts.templates import autoencoder, mlp
+from edged.artifacts.build import build
+from edged.artifacts.commands import Inputs, new_model
+from edged.artifacts.standardise import Statistics
+from edged.artifacts.templates import autoencoder, cnn1d, gru, mlp
 from edged.engines import ort
+from edged.engines.native import NativeEngine
+from edged.engines.portable import PortableEngine
 from edged.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 
 def weights(model: onnx.ModelProto) -> dict[str, np.ndarray]:
@@ -66,3 +77,137 @@ def test_sizes_below_one_are_refused(inputs: int, hidden: tuple[int, ...]) -> No
 def test_an_unknown_activation_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"unknown activation 'swish'.*relu, tanh, sigmoid"):
         mlp(3, 2, activation="swish")  # type: ignore[arg-type]
+
+
+# ---- windows -----------------------------------------------------------------------------------
+
+WINDOW = (16, 3)
+WINDOWED: dict[str, Callable[[int], onnx.ModelProto]] = {
+    "cnn1d": lambda seed: cnn1d(WINDOW, 4, (5, 6), seed=seed),
+    "gru": lambda seed: gru(WINDOW, 4, (6, 5), seed=seed),
+    "features": lambda seed: mlp(48, 4, (8,), seed=seed, window=WINDOW, features=("statistics", "spectrum")),
+}
+
+
+def windows(n: int = 5, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(n, *WINDOW)).astype(np.float32)
+
+
+@pytest.mark.parametrize("kind", WINDOWED)
+def test_networks_for_windows_are_sound_and_seeded(kind: str) -> None:
+    make = WINDOWED[kind]
+    onnx.checker.check_model(make(0), full_check=True)
+    assert make(1).SerializeToString() == make(1).SerializeToString() != make(2).SerializeToString()
+    assert run(make(0), windows().reshape(5, -1)).shape == (5, 4)
+    assert [tensor.data_type for tensor in make(0).graph.initializer] == [onnx.TensorProto.FLOAT] * len(
+        make(0).graph.initializer
+    ), "whatever is no parameter is a constant"
+
+
+def test_a_cnn1d_sees_neighbours_in_time_of_all_channels() -> None:
+    """Of the first layer's filters each value changes with five readings and no others."""
+    model = cnn1d(WINDOW, 4, (5,))
+    first = next(node.output[0] for node in model.graph.node if node.op_type == "Conv")
+    model.graph.output.append(onnx.helper.make_tensor_value_info(first, onnx.TensorProto.FLOAT, None))
+    session = ort.session(model.SerializeToString())
+    x = windows(1)
+    before = np.asarray(session.run([first], {"x": x.reshape(1, -1)})[0])
+    x[0, 7] += 1.0
+    moved = np.asarray(session.run([first], {"x": x.reshape(1, -1)})[0]) != before
+    assert np.flatnonzero(moved.any(axis=(0, 1))).tolist() == [5, 6, 7, 8, 9]
+
+
+def test_a_gru_computes_what_its_weights_say() -> None:
+    model, x = gru(WINDOW, 4, (6,), seed=3), windows()
+    w = weights(model)
+
+    def sigmoid(z: np.ndarray) -> np.ndarray:
+        return np.asarray(1 / (1 + np.exp(-z)))
+
+    inner, recurrent = w["layer1.weight_ih"][0], w["layer1.weight_hh"][0]
+    h, states = np.zeros((5, 6)), []
+    for t in range(WINDOW[0]):
+        (z, r, n), (hz, hr, hn) = (np.split(v, 3, axis=1) for v in (x[:, t] @ inner.T, h @ recurrent.T))
+        update = sigmoid(z + hz)
+        h = update * h + (1 - update) * np.tanh(n + sigmoid(r + hr) * hn)
+        states.append(h)
+    wanted = np.mean(states, axis=0) @ w["layer2.weight"].T + w["layer2.bias"]
+    np.testing.assert_allclose(run(model, x.reshape(5, -1)), wanted, rtol=1e-4, atol=1e-5)
+
+
+def features_of(names: tuple[str, ...], x: np.ndarray) -> np.ndarray:
+    """What the first layer sees: a linear model with the identity for weights gives it back."""
+    size, channels = x.shape[1:]
+    count = {"statistics": 6 * channels, "spectrum": (size // 2 + 1) * channels}
+    width = sum(count[name] for name in names)
+    model = mlp(size * channels, width, (), window=(size, channels), features=names)
+    for tensor in model.graph.initializer:
+        value = np.eye(width) if tensor.name == "layer1.weight" else np.zeros(width)
+        tensor.CopyFrom(numpy_helper.from_array(value.astype(np.float32), tensor.name))
+    return run(model, x.reshape(len(x), -1))
+
+
+@pytest.mark.parametrize("size", [2, 15, 16])
+def test_features_are_those_that_numpy_computes(size: int) -> None:
+    x = np.random.default_rng(size).normal(3, 2, (4, size, 3)).astype(np.float32)
+    parts = [
+        x.mean(1), x.std(1), x.min(1), x.max(1), np.sqrt((x**2).mean(1)), np.abs(np.diff(x, axis=1)).mean(1),
+    ]  # fmt: skip
+    statistics = np.concatenate(parts, axis=1)
+    spectrum = np.log1p(np.abs(np.fft.rfft(x, axis=1)) / np.sqrt(size)).transpose(0, 2, 1).reshape(4, -1)
+    np.testing.assert_allclose(features_of(("statistics",), x), statistics, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(features_of(("spectrum",), x), spectrum, rtol=1e-4, atol=1e-4)
+    both = features_of(("statistics", "spectrum"), x)
+    np.testing.assert_allclose(both, np.concatenate([statistics, spectrum], axis=1), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", WINDOWED)
+def test_both_engines_train_networks_for_windows_alike(kind: str, tmp_path: Path) -> None:
+    """Twenty steps behind a standardisation; nothing but the layers is trained."""
+    x = windows(64, 1)
+    y = (x[:, :, 0].mean(axis=1) > 0).astype(np.int64) + 2 * (x.std(axis=(1, 2)) > 1)
+    statistics = Statistics.of({"mean": [0.1] * 48, "scale": [1.2] * 48})
+    bundle = build(WINDOWED[kind](0), tmp_path / "b", loss="cross_entropy", standardise=statistics)
+    assert bundle.engines == ("native", "portable")
+    assert all(name.startswith("layer") for name in bundle.trainable)
+    assert set(bundle.frozen) == {"input.mean", "input.scale"}
+    trained = []
+    for engine in (NativeEngine(bundle), PortableEngine(bundle)):
+        losses = [engine.step(x.reshape(64, -1), y).loss for _ in range(20)]
+        assert losses == sorted(losses, reverse=True)
+        trained.append(engine.parameters())
+    for name in bundle.trainable:
+        np.testing.assert_allclose(trained[0][name], trained[1][name], rtol=1e-3, atol=1e-4, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"inputs": "128x9", "outputs": None}, "needs --outputs"),
+        ({"inputs": "9"}, "takes windows.*128x9"),
+        ({"inputs": "0x9"}, "'0x9' is no size"),
+        ({"inputs": "128x9", "window": 128}, "such as --inputs 9"),
+        ({"window": 128}, "such as --inputs 9"),
+        ({"inputs": "128x9", "features": "statistics"}, "sees the window itself"),
+        ({"kind": "mlp", "inputs": "128x9", "features": "statistics,colour"}, "unknown features 'colour'"),
+        ({"kind": "mlp", "inputs": "9", "features": "statistics"}, "features need windows"),
+        ({"inputs": "128x9", "hidden": ""}, "cnn1d needs layers"),
+    ],
+)
+def test_what_does_not_fit_is_refused(options: dict[str, Any], problem: str, tmp_path: Path) -> None:
+    given = {"kind": "cnn1d", "inputs": None, "window": None, "channels": None, "outputs": 2} | options
+    with pytest.raises(ConfigError, match=problem):
+        new_model(
+            given["kind"],
+            inputs=Inputs.parse(given["inputs"], given["window"], given["channels"]),
+            outputs=given["outputs"],
+            hidden=given.get("hidden"),
+            out=tmp_path / "m.onnx",
+            seed=0,
+            features=given.get("features", ""),
+        )
+    assert not (tmp_path / "m.onnx").exists()
+
+
+def test_the_usual_cnn1d_is_small() -> None:
+    assert sum(value.size for value in weights(cnn1d((128, 9), 6)).values()) == 23_462

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
 from edged.config import Config
 from edged.engines.native import NativeEngine
@@ -58,8 +59,11 @@ def test_it_is_built_once_and_then_used_again(tmp_path: Path) -> None:
         {"features": 4, "task": "regress", "targets": 2},
         {"features": 4, "target": "reconstruct"},
         {"features": 4, "target": "forecast", "forecast": [1, 2]},
+        {"features": 2, "classes": 3, "window": {"size": 16}},
+        {"features": 2, "target": "forecast", "window": {"size": 16}},
+        {"features": 2, "target": "reconstruct", "window": {"size": 16}},
     ],
-    ids=["classify", "regress", "reconstruct", "forecast"],
+    ids=["classify", "regress", "reconstruct", "forecast", "windows", "forecast of windows", "of windows"],
 )
 def test_it_fits_the_stream_and_can_be_trained(tmp_path: Path, stream: dict[str, Any]) -> None:
     made = with_bundle(config(tmp_path, **stream))
@@ -67,6 +71,30 @@ def test_it_fits_the_stream_and_can_be_trained(tmp_path: Path, stream: dict[str,
     x = np.zeros((2, schema.width), np.float32)
     y = np.zeros(2, np.int64) if schema.task == "classify" else np.zeros((2, schema.targets), np.float32)
     assert np.isfinite(NativeEngine(bundle).evaluate(x, y))
+
+
+@pytest.mark.parametrize("network", [None, "mlp", "gru"])
+def test_a_stream_of_windows_gets_the_network_that_is_wanted(tmp_path: Path, network: str | None) -> None:
+    plain = config(tmp_path, features=2, classes=3, window={"size": 16})
+    model = plain.model.model_copy(update={"network": network, "hidden": None})
+    bundle = opened(with_bundle(plain.model_copy(update={"model": model})))
+    shapes = {name: value.shape for name, value in NativeEngine(bundle).parameters().items()}
+    first = {None: (32, 2, 5), "mlp": (256, 32), "gru": (1, 192, 2)}[network]
+    assert first in (shapes.get("layer1.weight"), shapes.get("layer1.weight_ih"))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"), [("hidden", [9], True), ("hidden", [8], False), ("network", "cnn1d", True)]
+)
+def test_another_network_than_the_one_that_is_there_is_told_of(
+    tmp_path: Path, key: str, value: Any, told: bool
+) -> None:
+    first = config(tmp_path)
+    with_bundle(first)
+    other = first.model_copy(update={"model": first.model.model_copy(update={key: value})})
+    with capture_logs() as logs:
+        with_bundle(other)
+    assert [entry["event"] for entry in logs] == ([f"{key}_ignored"] if told else [])
 
 
 def test_statistics_of_the_stream_go_into_the_graph(tmp_path: Path) -> None:

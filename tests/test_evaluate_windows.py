@@ -24,7 +24,7 @@ SECTION: dict[str, Any] = {
     "classes": 2,
     "window": {"size": SIZE, "stride": STRIDE, "rate": RATE},
 }
-LITTLE = {"steps": 10, "every": None, "min_new_samples": 100}
+ONCE = {"every": None, "new_labels": 0}
 
 
 def spinning(n: int) -> dict[str, Any]:
@@ -52,14 +52,14 @@ def starts(n: int) -> range:
 
 @pytest.mark.slow
 def test_readings_and_windows_that_are_cut_already_give_the_same_report(tmp_path: Path) -> None:
-    arrays = spinning(3200)
+    arrays = spinning(4000)
     readings = save(tmp_path / "readings.npz", **arrays)
-    x = np.stack([arrays["X"][s : s + SIZE] for s in starts(3200)])
-    y = [arrays["y"][s + SIZE - 1] for s in starts(3200)]
+    x = np.stack([arrays["X"][s : s + SIZE] for s in starts(4000)])
+    y = [arrays["y"][s + SIZE - 1] for s in starts(4000)]
     windows = save(tmp_path / "windows.npz", X=x, y=y)
-    config = configfile.load(write_config(tmp_path, SECTION, training=LITTLE), {})
-    one, other = (run(config, data, Options(delay=20)) for data in (readings, windows))
-    assert one.pop("readings") == {"taken": 3200, "gaps": 0, "out_of_order": 0, "forgotten": 0}
+    config = configfile.load(write_config(tmp_path, SECTION, training=ONCE), {})
+    one, other = (run(config, data, Options(pretrain=300)) for data in (readings, windows))
+    assert one.pop("readings") == {"taken": 4000, "gaps": 0, "out_of_order": 0, "forgotten": 0}
     assert one["samples"] == len(x)
     assert one["metric"]["accuracy"] > 0.85
     times = ("seconds", "train_seconds", "peak_rss_mb")

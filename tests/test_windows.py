@@ -75,7 +75,7 @@ def test_every_window_is_stored_once_over_a_kill_and_predicted(broker: Mosquitto
         feed(later, killed + 20, N)
         later.wait(lambda: {f"{key}{N - 5}" for key in KEYS} <= {p["id"] for p in predictions(later)}, 60)
         later.wait(lambda: any(m["ingest"]["windows"]["cut"] for m in later.messages["metrics"]), 20)
-        wait_until(lambda: device.cli("status", str(device.path))["samples"] == len(ends()))
+        wait_until(lambda: sum(map(len, stored(device).values())) == len(ends()))
         metrics = later.messages["metrics"][-1]["ingest"]["windows"]
     assert metrics.keys() == {"cut", "gaps", "out_of_order", "forgotten"}
     assert (metrics["gaps"], metrics["out_of_order"]) == (0, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import threading
 from collections import Counter, defaultdict
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
@@ -89,6 +90,31 @@ def test_every_window_is_stored_once_over_a_kill_and_predicted(broker: Mosquitto
     again = {name for name, count in times.items() if count > 1}
     assert not again & set(ends(before)), "what was acknowledged is not predicted again"
     assert later.messages["state/buffer"][-1]["windows"].keys() == metrics.keys()
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(600)
+def test_no_window_is_lost_or_doubled_over_many_kills(broker: Mosquitto, tmp_path: Path) -> None:
+    device = Device(tmp_path, broker.port, STREAM, training={"every": None, "new_labels": 0})
+    listener, rng, step = Listener(broker.port, "edged/rig"), np.random.default_rng(1), N // 20
+    with closing(listener):
+        for kill in range(20):
+            device.start()
+            listener.wait(lambda: births(listener) > kill, 120)  # noqa: B023  called at once
+            feed(listener, kill * step, (kill + 1) * step)
+            threading.Event().wait(rng.uniform(0, 0.1))  # somewhere in the middle of the work
+            device.stop(signal.SIGKILL)
+        device.start()
+        wait_until(lambda: sum(map(len, stored(device).values())) >= len(ends(20 * step)), 60)
+        device.stop()
+    for k, key in enumerate(KEYS):
+        wanted = [X[k, s : s + SIZE].tobytes() for s in range(0, 20 * step - SIZE + 1, STRIDE)]
+        assert stored(device)[key] == wanted
+
+
+def births(listener: Listener) -> int:
+    """How often the daemon has come online."""
+    return len({s["boot"] for s in listener.messages["status"] if s["state"] == "online"})
 
 
 def predictions(listener: Listener) -> list[dict[str, Any]]:

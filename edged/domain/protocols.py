@@ -1,4 +1,4 @@
-"""Seams between the floors: what a training engine and a serving model can do."""
+"""Seams between the floors: what engines and serving models can do, what delivers and keeps samples."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     import numpy as np
     from numpy.typing import NDArray
 
-    from edged.domain.sample import Window
+    from edged.domain.sample import Batch, LabelReading, LabelUpdate, Rejected, Window
+    from edged.domain.windowing import OpenChanges, OpenWindows
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,3 +165,43 @@ class Holdout(Protocol):
 
     def older_holdout(self, limit: int, before_seq: int, seed: int, *, after_seq: int = 0) -> Window:
         """A sample of those between two positions."""
+
+
+class Delivery(Protocol):
+    """One MQTT message as the session hands it over."""
+
+    topic: str
+    payload: bytes
+    mid: int
+    dup: bool
+    epoch: int
+    received: float
+
+
+class SampleStore(Protocol):
+    """Where samples become durable."""
+
+    def next_offset(self) -> int:
+        """The first offset that was never given."""
+
+    def commit(
+        self,
+        samples: Batch | None,
+        labels: Sequence[LabelUpdate] = (),
+        quarantined: Sequence[Rejected] = (),
+        packets: Iterable[tuple[int, int]] = (),
+        opened: OpenChanges | None = None,
+    ) -> None:
+        """One durable transaction; StorageError when it failed."""
+
+    def find_many(self, labels: Sequence[LabelReading]) -> list[int | None]:
+        """Offsets of the samples that labels belong to."""
+
+    def recent_packets(self, limit: int) -> list[tuple[int, int]]:
+        """Packet id and checksum of the newest rows."""
+
+    def open_windows(self) -> OpenWindows:
+        """What is not yet a sample."""
+
+    def evict(self, now: float) -> int:
+        """Keep the store within its bounds."""

@@ -362,7 +362,9 @@ def _statistics(config: Config, stream: Stream, rows: int) -> dict[str, list[flo
         target = RunningMoments(rows)
         # The last targets of a forecast lie beyond these rows; the column itself has the same statistics.
         columns = list(config.stream.forecast_columns)
-        target.update(stream.y[:rows] if task == "regress" else stream.x[:rows, columns])
+        target.update(stream.y[:rows][stream.known[:rows]] if task == "regress" else stream.x[:rows, columns])
+        if target.mean is None:
+            return statistics  # not one label is known
         mean, scale = target.scale()
         statistics |= {"target_mean": mean.tolist(), "target_scale": scale.tolist()}
     return statistics

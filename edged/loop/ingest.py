@@ -14,7 +14,7 @@ from __future__ import annotations
 import collections
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,16 +27,17 @@ from edged.errors import RejectedSampleError, StorageError
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
     from edged.clock import Clock
     from edged.config import StorageConfig
+    from edged.domain.protocols import Delivery, SampleStore
     from edged.domain.redelivery import Packet
     from edged.domain.sample import LabelReading
     from edged.domain.schema import Schema
-    from edged.domain.windowing import OpenChanges, OpenWindows, Windowing
+    from edged.domain.windowing import Windowing
 
 log = get_logger("edged.ingest")
 
@@ -46,46 +47,6 @@ INBOX_FACTOR = 5  # times what can be unacknowledged: more is at QoS 0, which no
 NOTICES = 20  # of one batch, at most
 FIRST_RETRY, LONGEST_RETRY = 0.2, 5.0  # seconds until a failed commit is tried again
 HELD_BYTES = 16 * 1024**2  # payloads of the messages that are held while commits fail
-
-
-class Delivery(Protocol):
-    """One MQTT message as the session hands it over."""
-
-    topic: str
-    payload: bytes
-    mid: int
-    dup: bool
-    epoch: int
-    received: float
-
-
-class SampleStore(Protocol):
-    """Where samples become durable."""
-
-    def next_offset(self) -> int:
-        """The first offset that was never given."""
-
-    def commit(
-        self,
-        samples: Batch | None,
-        labels: Sequence[LabelUpdate] = (),
-        quarantined: Sequence[Rejected] = (),
-        packets: Iterable[tuple[int, int]] = (),
-        opened: OpenChanges | None = None,
-    ) -> None:
-        """One durable transaction; StorageError when it failed."""
-
-    def find_many(self, labels: Sequence[LabelReading]) -> list[int | None]:
-        """Offsets of the samples that labels belong to."""
-
-    def recent_packets(self, limit: int) -> list[tuple[int, int]]:
-        """Packet id and checksum of the newest rows."""
-
-    def open_windows(self) -> OpenWindows:
-        """What is not yet a sample."""
-
-    def evict(self, now: float) -> int:
-        """Keep the store within its bounds."""
 
 
 class Ingest:

@@ -221,8 +221,7 @@ class SampleLog(JoiningReader):
         quarantined
             Messages that were refused.
         packets
-            Packet ids and checksums of the other messages of this call (labels, readings of windows), so
-            that `recent_packets` knows them, too.
+            Those of this call's other messages (labels, readings of windows), for `recent_packets`.
         opened
             What changes about windows that are not yet samples.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,9 +11,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from edged.config import Config
+from edged.domain.sample import Batch, LabelReading, Reading
 from edged.engines.native import NativeEngine
 from edged.errors import BundleError, EdgedError
-from edged.loop.bootstrap import with_bundle
+from edged.loop.bootstrap import open_samples, with_bundle
 from edged.storage.bundles import Bundle
 
 if TYPE_CHECKING:
@@ -95,6 +97,16 @@ def test_another_network_than_the_one_that_is_there_is_told_of(
     with capture_logs() as logs:
         with_bundle(other)
     assert [entry["event"] for entry in logs] == ([f"{key}_ignored"] if told else [])
+
+
+def test_labels_are_joined_within_the_configured_tolerance(tmp_path: Path) -> None:
+    plain = config(tmp_path, features=1, classes=2, join="key_time", join_tolerance="3s")
+    (tmp_path / "state").mkdir()
+    with closing(open_samples(plain)) as log:
+        reading = Reading("k", [0.0])
+        log.commit(Batch.of([reading], [None], first=1, now=100.0, ts=np.array([100.0])))
+        wanted = [LabelReading(1.0, key="k", ts=ts) for ts in (97.5, 102.9, 103.1)]
+        assert log.find_many(wanted) == [1, 1, None]
 
 
 def test_statistics_of_the_stream_go_into_the_graph(tmp_path: Path) -> None:

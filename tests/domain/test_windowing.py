@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edged.domain.sample import Reading
@@ -41,6 +41,7 @@ def values(windows: Sequence[Reading]) -> list[list[float]]:
 # ---- where windows lie -------------------------------------------------------------------------
 
 
+@settings(deadline=None)
 @given(
     size=st.integers(2, 9),
     stride=st.integers(1, 14),
@@ -72,6 +73,7 @@ def test_every_key_has_windows_of_its_own() -> None:
 # ---- resampling --------------------------------------------------------------------------------
 
 
+@settings(deadline=None)
 @given(seed=st.integers(0, 10_000), rate=st.sampled_from([0.5, 3.0, 50.0]))
 def test_a_linear_signal_is_resampled_exactly(seed: int, rate: float) -> None:
     rng = np.random.default_rng(seed)
@@ -189,6 +191,7 @@ def stored_after(changes: Iterable[OpenChanges]) -> OpenWindows:
     return OpenWindows(heads, dict(sorted(rows.items())))
 
 
+@settings(deadline=None)
 @given(
     size=st.integers(2, 6),
     stride=st.integers(1, 9),

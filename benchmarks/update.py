@@ -123,9 +123,9 @@ def measure(rounds: int) -> list[dict[str, Any]]:
         for bench in benches.values():
             bench.close()
     rows = []
-    for name, times in found.items():
+    for name, updates in found.items():
         for stage in STAGES:
-            every = [one[stage] * 1e3 for one in times]
+            every = [one[stage] * 1e3 for one in updates]
             anew = [one[stage] * 1e3 for one in found["started anew"]]
             rows.append({
                 "what": f"{stage}, trainer {name}",

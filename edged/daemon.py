@@ -139,9 +139,15 @@ class Daemon:
         self.recall = Recall(self.schema, self.promoter.regimes, self._reader, enabled=config.gate.recall)
         self.promoter.bank = self.recall.bank
         self.server = Server(
-            config.serving, config.gate, self.schema, self._first_model(), config.drift.rules()
+            config.serving,
+            config.gate,
+            self.schema,
+            self._first_model(),
+            config.drift.rules(),
+            config.anomaly.rules(),
         )
         remembered.restore_drift(self.registry, self.server.drift)
+        remembered.restore_anomalies(self.registry, self.server.anomalies)
         self.recall.crowned(self.server.champion.version)
         predecessor = self.promoter.unproven(self.server.champion.version)
         if predecessor is not None:
@@ -208,6 +214,7 @@ class Daemon:
             drift_state=self.server.drift_state,
             publish_states=self.telling.states,
             promoted=self.publishing.weights,
+            anomalies=self.server.anomalies,
         )
         self.steering = Steering(
             learning=self.learning,
@@ -217,6 +224,7 @@ class Daemon:
             publish_states=self.telling.states,
             publish=self.session.publish,
             topics=self.topics,
+            anomalies=self.server.anomalies,
         )
         self.control = Control(
             self.steering.commands(), answer=self.steering.answer, acknowledge=self.session.ack
@@ -261,6 +269,7 @@ class Daemon:
             on_failed=self._on_failed,
             on_drift=self._on_drift,
             on_fall=self._on_fall,
+            on_anomaly=lambda change: self.reporter.event("anomaly", change.as_dict()),
             beat=lambda: self.watchdog.beat("serve"),
         )
 

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from edged.errors import StorageError
 from edged.logs import get_logger
+from edged.loop.aside import Aside
 from edged.storage.erasure import erase_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from edged.domain.anomaly import Anomalies
     from edged.domain.drift import DriftSignal
     from edged.loop.learn import Learner
     from edged.loop.recall import Recall
@@ -54,12 +56,15 @@ class Learning:
         drift_state: Callable[[], dict[str, Any]],
         publish_states: Callable[[], None],
         promoted: Callable[[int], None],
+        anomalies: Anomalies | None = None,
     ) -> None:
         self._learner = learner
         self._succession = succession
         self._samples = samples
         self._registry = registry
         self._recall = recall
+        self._anomalies = anomalies
+        self._aside = Aside(anomalies, samples)
         self._drift_state = drift_state
         self._publish_states = publish_states
         self._promoted = promoted
@@ -156,6 +161,7 @@ class Learning:
             self._wake.clear()
             try:
                 self._do_between_runs()
+                self._aside.settle()
                 self._try_recall()
                 options, self._options = self._options, {}
                 result = self._learner.step(options)
@@ -204,6 +210,8 @@ class Learning:
         """Remember what a restart goes on from: the drift detectors, and what training has cost today."""
         self._registry.set_value("drift", self._drift_state())
         self._registry.set_value("budget", self._learner.budget.state())
+        if self._anomalies is not None:
+            self._registry.set_value("anomalies", self._anomalies.state())
 
     def _learned(self, result: dict[str, Any]) -> None:
         """A run has ended well: judge its candidate and remember how far it came."""

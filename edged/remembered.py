@@ -10,6 +10,7 @@ from edged.errors import CorruptError
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
+    from edged.domain.anomaly import Anomalies
     from edged.domain.drift import LiveDrift
     from edged.storage.registry import Registry
 
@@ -34,6 +35,19 @@ def restore_drift(registry: Registry, drift: LiveDrift) -> bool:
     except CorruptError as problem:
         log.warning("drift_state_lost", problem=problem.line())
         return False
+
+
+def restore_anomalies(registry: Registry, anomalies: Anomalies | None) -> bool:
+    """Let thresholds and alarms go on where they were; False where they begin anew."""
+    kept = registry.get_value("anomalies")
+    if anomalies is None or kept is None:
+        return False
+    try:
+        anomalies.restore(kept)
+    except (LookupError, TypeError, ValueError) as problem:
+        log.warning("anomalies_lost", problem=f"{type(problem).__name__}: {problem}")
+        return False
+    return True
 
 
 def budget(registry: Registry) -> Budget:

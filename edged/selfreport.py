@@ -197,6 +197,7 @@ class SelfReport:
             },
             "model": self._server.champion.version,
             "live": self._server.live_quality(),
+            "anomaly": None if self._server.anomalies is None else self._server.anomalies.figures(),
             "labels": {
                 "share": round(counters.labels / counters.samples, 4) if counters.samples else None,
                 "delay_samples": self._server.label_delay,

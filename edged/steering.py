@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from edged.clock import Clock
+    from edged.domain.anomaly import Anomalies
     from edged.domain.schema import Schema
     from edged.learning import Learning
     from edged.loop.serve import ServingLoop
@@ -40,6 +41,8 @@ class Steering:
         Sends one message over the session.
     topics
         Where answers go to a sender without an MQTT 5 response topic.
+    anomalies
+        Whose alarms may be accepted; None where the stream has none.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class Steering:
         publish_states: Callable[[], None],
         publish: Callable[..., bool],
         topics: Topics,
+        anomalies: Anomalies | None,
     ) -> None:
         self._learning = learning
         self._succession = succession
@@ -60,6 +64,7 @@ class Steering:
         self._publish_states = publish_states
         self._publish = publish
         self._topics = topics
+        self._anomalies = anomalies
 
     def commands(self) -> dict[str, Callable[[dict[str, Any]], dict[str, Any]]]:
         """Every command with its handler."""
@@ -67,6 +72,7 @@ class Steering:
             "train": self._train,
             "rollback": self._roll_back,
             "label": self._labelling.label,
+            "accept": self._accept,
             "status": self._status,
         }
 
@@ -98,6 +104,19 @@ class Steering:
         change = self._succession.roll_back("command", to)
         self._publish_states()
         return change
+
+    def _accept(self, request: dict[str, Any]) -> dict[str, Any]:
+        """What an alarm is about is normal from now on, and learned from."""
+        key = request.get("key")
+        if key is not None and not isinstance(key, str):
+            raise ConfigError(f"{key!r} is no key", where="key")
+        accepted = 0 if self._anomalies is None else self._anomalies.accept(key)
+        if accepted == 0:
+            raise RefusedError(
+                "no alarm stands", where=key or "", remedy="metrics name the keys: anomaly.standing"
+            )
+        self._learning.wake()
+        return {"accepted": accepted}
 
     def _status(self, _: dict[str, Any]) -> dict[str, Any]:
         return self._selfreport.status()

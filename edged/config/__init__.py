@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
+from edged.config.anomaly import AnomalyConfig
 from edged.config.broker import MqttConfig, TlsConfig
 from edged.config.drift import DriftConfig
 from edged.config.gate import GateConfig
@@ -21,6 +22,7 @@ from edged.config.values import Name, Section, parse_duration, parse_size
 from edged.config.window import WindowConfig
 
 __all__ = [
+    "AnomalyConfig",
     "Config",
     "DeviceConfig",
     "DriftConfig",
@@ -58,6 +60,7 @@ class Config(Section):
     model: ModelConfig = ModelConfig()
     training: TrainingConfig = TrainingConfig()
     drift: DriftConfig = DriftConfig()
+    anomaly: AnomalyConfig = AnomalyConfig()
     gate: GateConfig = GateConfig()
     labels: LabelsConfig = LabelsConfig()
     serving: ServingConfig = ServingConfig()

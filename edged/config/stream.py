@@ -42,6 +42,9 @@ class StreamConfig(Section):
         " outside them goes to the quarantine",
     )
     targets: int = Field(1, ge=1, description="width of a regression target")
+    target_max: float | None = Field(
+        None, description="larger regression targets count as this: for a remaining life that is far away"
+    )
     label: str | None = Field(None, description="JSON path of the label in the sample's message")
     label_topic: Filter | None = Field(None, description="topic filter on which labels come by themselves")
     join: Literal["id", "key_time"] = Field("id", description="how a label on label_topic finds its sample")
@@ -96,6 +99,8 @@ class StreamConfig(Section):
             raise ValueError(f"classes make no sense with task {task}: remove them or set task: classify")
         if task in ("reconstruct", "forecast") and (self.label or self.label_topic):
             raise ValueError(f"task {task} makes its own labels: remove label and label_topic")
+        if self.target_max is not None and task != "regress":
+            raise ValueError("target_max is for task regress only")
         if self.forecast is not None and task != "forecast":
             raise ValueError("forecast is for task forecast only")
         self._check_window(task)
@@ -181,4 +186,4 @@ class StreamConfig(Section):
         targets = {"classify": 1, "reconstruct": width, "forecast": len(self.forecast_columns)}.get(
             task, self.targets
         )
-        return Schema(self.names, width, task, classes, targets, self.steps)
+        return Schema(self.names, width, task, classes, targets, self.steps, self.target_max)

@@ -53,7 +53,8 @@ class TrainingConfig(GuardsConfig):
     new_labels: int | None = Field(
         None,
         ge=0,
-        description="train as soon as this many labels are new; min_new_samples when absent, 0 for never",
+        description="train as soon as this many labels are new; min_new_samples when absent (a"
+        " reconstruction: at least 400), 0 for never",
     )
     cooldown: Duration = Field(0.0, description="shortest pause between the end of a run and the next")
     batch: int = Field(64, ge=1, le=65536, description="samples in one training batch")

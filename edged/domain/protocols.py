@@ -158,7 +158,10 @@ class Samples(Protocol):
 
 
 class Holdout(Protocol):
-    """Labelled samples that were never trained on."""
+    """Labelled samples that were never trained on, and those that may be."""
+
+    def training_window(self, after_seq: int, limit: int, *, upto_seq: int | None = None) -> Window:
+        """Labelled samples of the training role, the newest `limit`, oldest first."""
 
     def holdout_window(self, limit: int, *, before_seq: int | None = None) -> Window:
         """The newest ones."""

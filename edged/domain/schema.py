@@ -36,6 +36,8 @@ class Schema:
         targets, `width` for `reconstruct`, the number of forecast values for `forecast`.
     steps
         Readings in a window; 1 where every reading is a sample.
+    target_max
+        Larger regression targets are read as this.
     """
 
     names: tuple[str, ...]
@@ -44,6 +46,7 @@ class Schema:
     classes: tuple[str, ...] = ()
     targets: int = 1
     steps: int = 1
+    target_max: float | None = None
 
     def __post_init__(self) -> None:
         if self.width < 1:
@@ -93,7 +96,8 @@ class Schema:
         values = value if isinstance(value, list | tuple) else [value]
         if len(values) != self.targets:
             raise RejectedSampleError("label", f"label has {len(values)} values, expected {self.targets}")
-        numbers = tuple(self._number(v) for v in values)
+        most = LARGEST if self.target_max is None else self.target_max
+        numbers = tuple(min(self._number(v), most) for v in values)
         return numbers[0] if self.targets == 1 else numbers
 
     def _class_index(self, value: Any) -> int:

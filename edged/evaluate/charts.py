@@ -33,6 +33,14 @@ class Marks:
     at: Sequence[tuple[int, str]] = field(default_factory=tuple)
 
 
+@dataclass(frozen=True)
+class Bands:
+    """Stretches of the horizontal axis: over the whole height (`alarm`) or at the top (`known`)."""
+
+    style: str
+    spans: Sequence[tuple[int, int, str]] = field(default_factory=tuple)
+
+
 def line_chart(
     starts: Sequence[int],
     ends: Sequence[int],
@@ -40,13 +48,15 @@ def line_chart(
     marks: Sequence[Marks],
     tell: Callable[[float], str],
     threshold: float | None = None,
+    bands: Sequence[Bands] = (),
 ) -> str:
     """Lines over windows `starts` to `ends` of the stream; each window tells its values when pointed at."""
     x = _Axis(starts[0], max(ends[-1], starts[0] + 1), LEFT, WIDTH - RIGHT)
     values = [v for line in lines for v in line.values if np.isfinite(v)]
     values += [threshold] if threshold is not None else []
     y = _Axis(*_range(values), HEIGHT - BOTTOM, TOP)
-    parts = [_grid(x, y, tell)]
+    parts = [_band(band.style, x, span) for band in bands for span in band.spans]
+    parts.append(_grid(x, y, tell))
     for mark in marks:
         parts += [_mark(mark.style, x(at), text) for at, text in mark.at]
     if threshold is not None:
@@ -70,7 +80,7 @@ def line_chart(
             "</rect>"
         )
     legend = "".join(f'<span class="key {line.style}">{escape(line.name)}</span>' for line in lines)
-    used = [mark.style for mark in marks if mark.at]
+    used = [mark.style for mark in marks if mark.at] + [band.style for band in bands if band.spans]
     legend += "".join(f'<span class="key {style}">{style}</span>' for style in used)
     picture = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img">{"".join(parts)}</svg>'
     return f'<div class="legend">{legend}</div>{picture}'
@@ -137,6 +147,16 @@ def _grid(x: _Axis, y: _Axis, tell: Callable[[float], str]) -> str:
     parts += [_text(x(value), HEIGHT - BOTTOM + 30, f"{value:,.0f}", "middle") for value in x.ticks(8)]
     parts.append(_text((LEFT + WIDTH) / 2, HEIGHT - 2, "sample", "middle"))
     return "".join(parts)
+
+
+def _band(style: str, x: _Axis, span: tuple[int, int, str]) -> str:
+    first, last, text = span
+    height = HEIGHT - BOTTOM - TOP if style == "alarm" else 6
+    width = max(1.5, x(last) - x(first))
+    return (
+        f'<rect class="band {style}" x="{x(first):.1f}" y="{TOP}" width="{width:.1f}" height="{height}">'
+        f"<title>{escape(text)}</title></rect>"
+    )
 
 
 def _mark(style: str, at: float, text: str) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edged.evaluate.score import alarm_threshold, main_figure, no_change, score_rows, scored_rows
+from edged.evaluate.score import detections_of, main_figure, no_change, score_rows, scored_rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -15,12 +15,13 @@ if TYPE_CHECKING:
 
 WINDOWS = 80
 SMALLEST_WINDOW = 25
+POINTS = 300  # of an anomaly score over time
 
 
 def history(replay: Replay) -> dict[str, Any]:
     """What the page of a report shows beside its figures, ready for JSON."""
     scored = scored_rows(replay)
-    lines = {"adapted": replay.answers, "frozen": replay.answers_of(replay.frozen)}
+    lines = {"adapted": replay.answers, "frozen": replay.frozen_answers}
     if not replay.schema.labels_itself:
         lines["no_change"] = no_change(replay)
     return {
@@ -43,16 +44,22 @@ def _curves(
     replay: Replay, scored: NDArray[np.int64], lines: dict[str, NDArray[np.float32]]
 ) -> dict[str, Any]:
     """Quality of each line in consecutive windows of equal length."""
-    length = max(SMALLEST_WINDOW, -(-len(scored) // WINDOWS))
-    parts = [scored[i : i + length] for i in range(0, len(scored), length)]
-    if len(parts) > 1 and len(parts[-1]) < length // 2:
-        parts[-2:] = [np.concatenate(parts[-2:])]
+    parts = _parts(scored, WINDOWS, SMALLEST_WINDOW)
     name = main_figure(replay.schema)
     return {
         "starts": [int(part[0]) for part in parts],
         "ends": [int(part[-1]) for part in parts],
         **{line: [_quality(replay, part, answer, name) for part in parts] for line, answer in lines.items()},
     }
+
+
+def _parts(scored: NDArray[np.int64], most: int, smallest: int = 1) -> list[NDArray[np.int64]]:
+    """Consecutive windows of equal length, at most about `most`; a short rest joins the last."""
+    length = max(smallest, -(-len(scored) // most))
+    parts = [scored[i : i + length] for i in range(0, len(scored), length)]
+    if len(parts) > 1 and len(parts[-1]) < length // 2:
+        parts[-2:] = [np.concatenate(parts[-2:])]
+    return parts
 
 
 def _quality(replay: Replay, rows: NDArray[np.int64], answer: NDArray[np.float32], name: str) -> float:
@@ -83,24 +90,35 @@ def _per_class(
 
 
 def _alarms(replay: Replay, scored: NDArray[np.int64]) -> dict[str, Any] | None:
-    """Where the anomaly score was above its threshold; None for other tasks."""
+    """Score and threshold over time, window by window, and the alarms; None for other tasks."""
     if not replay.schema.labels_itself:
         return None
-    threshold = alarm_threshold(replay, replay.answers)
-    above = scored[replay.answers[scored, 0] > threshold]
-    return {
-        "threshold": threshold,
-        "samples": len(above),
-        "first": int(above[0]) if len(above) else None,
-        "lasting": _lasting(replay.answers[scored, 0] > threshold, scored),
+    parts = _parts(scored, POINTS)
+    lines = {"adapted": replay.answers[:, 0], "frozen": replay.frozen_answers[:, 0]}
+    told: dict[str, Any] = {
+        "starts": [int(part[0]) for part in parts],
+        "ends": [int(part[-1]) for part in parts],
+        "truth": _stretches(replay),
     }
+    for name, scores in lines.items():
+        found = detections_of(replay, replay.answers if name == "adapted" else replay.frozen_answers)
+        relative = found.relative(scores)
+        told[name] = {
+            "alarms": found.alarms,
+            "flagged": int(found.flagged.sum()),
+            "relative": [float(np.median(relative[part])) for part in parts],
+            "highest": [float(relative[part].max()) for part in parts],
+        }
+    return told
 
 
-def _lasting(above: NDArray[np.bool_], scored: NDArray[np.int64], run: int = 10) -> int | None:
-    """Where the score first stayed above the threshold for `run` samples on end."""
-    total = np.concatenate([[0], np.cumsum(above)])
-    found = np.flatnonzero(total[run:] - total[:-run] == run)
-    return int(scored[found[0]]) if len(found) else None
+def _stretches(replay: Replay) -> list[list[int]]:
+    """First and last row of each anomaly that the recording knows of."""
+    if replay.stream.truth is None:
+        return []
+    odd = np.concatenate([[0], (replay.stream.truth != 0).astype(np.int8), [0]])
+    edges = np.flatnonzero(np.diff(odd)).reshape(-1, 2)
+    return [[int(first), int(end) - 1] for first, end in edges]
 
 
 def _swaps(replay: Replay) -> list[dict[str, int]]:

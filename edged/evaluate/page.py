@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from html import escape
 from importlib import resources
-from math import isnan
 from typing import TYPE_CHECKING, Any
 
-from edged.evaluate.charts import Line, Marks, line_chart, matrix
+from edged.evaluate.alarm_page import alarm_sentence, anomalies
+from edged.evaluate.charts import Line, line_chart, matrix
+from edged.evaluate.parts import moments, percent, plain, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +24,7 @@ def page(title: str, report: Mapping[str, Any], history: Mapping[str, Any]) -> s
     sections = [
         _summary(report, history),
         _figures(report, history),
-        _over_time(history, tell),
+        _over_time(history, tell) if history["alarms"] is None else anomalies(history),
         _verdicts(report, history),
         _classes(history),
         _retention(report, tell),
@@ -43,39 +44,13 @@ def document(title: str, body: str) -> str:
     )
 
 
-def percent(value: float | None) -> str:
-    """A share as people read it.
-
-    >>> percent(0.7812)
-    '78.1 %'
-    """
-    return "–" if value is None or isnan(value) else f"{100 * value:.1f} %"
-
-
-def plain(value: float | None) -> str:
-    """A number with four significant digits."""
-    return "–" if value is None or isnan(value) else f"{value:.4g}"
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]], style: str = "") -> str:
-    """A table; cells are text, the first column names the row."""
-    top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
-    body = "".join(
-        "<tr>" + "".join(f"<{'th' if i == 0 else 'td'}>{escape(cell)}</{'th' if i == 0 else 'td'}>"
-                         for i, cell in enumerate(row)) + "</tr>"
-        for row in rows
-    )  # fmt: skip
-    whole = f"<thead><tr>{top}</tr></thead><tbody>{body}</tbody>"
-    return f'<div class="wide"><table class="{style}">{whole}</table></div>'
-
-
 # ---- sections ------------------------------------------------------------------------------
 
 
 def _summary(report: Mapping[str, Any], history: Mapping[str, Any]) -> str:
     """What came of it, in two sentences."""
     if history["figure"] == "mean_score":
-        return f"<p class=lead>{_alarm_sentence(report, history)}</p>"
+        return f"<p class=lead>{alarm_sentence(report, history)}</p>"
     name = history["figure"]
     ours, frozen, last = (report[line][name] for line in ("metric", "frozen", "no_change"))
     if name == "accuracy":
@@ -95,21 +70,6 @@ def _summary(report: Mapping[str, Any], history: Mapping[str, Any]) -> str:
     return f"<p class=lead>{text}</p>"
 
 
-def _alarm_sentence(report: Mapping[str, Any], history: Mapping[str, Any]) -> str:
-    alarms = history["alarms"]
-    limit = plain(alarms["threshold"])
-    text = f"{alarms['samples']:,} of {report['scored']:,} samples were more unusual than {limit}."
-    if alarms["lasting"] is not None:
-        before = report["samples"] - alarms["lasting"]
-        text += f" The alarm stands from sample <b>{alarms['lasting']:,}</b> on, {before:,} before the end."
-    if "auroc" in report["metric"]:
-        figures = report["metric"]
-        text += (
-            f" Against the recorded anomalies: AUROC {plain(figures['auroc'])}, F1 {plain(figures['f1'])}."
-        )
-    return text
-
-
 def _figures(report: Mapping[str, Any], history: Mapping[str, Any]) -> str:
     names = list(report["metric"])
     tell = percent if history["task"] == "classify" else plain
@@ -124,7 +84,20 @@ def _figures(report: Mapping[str, Any], history: Mapping[str, Any]) -> str:
         for line, title in (("metric", "adapted"), ("frozen", "frozen"), ("no_change", "last label"))
         if line != "no_change" or history["figure"] != "mean_score"
     ]
-    return table(["", *(name.replace("_", " ") for name in names)], rows)
+    head = ["", *(name.replace("_", " ") for name in names)]
+    return table(head, rows) + _last_of_keys(report, head, names)
+
+
+def _last_of_keys(report: Mapping[str, Any], head: Sequence[str], names: Sequence[str]) -> str:
+    """The same on the last sample of each key, where the report has it."""
+    last = report["last_of_keys"]
+    if last is None:
+        return ""
+    rows = [
+        (title, *(plain(last[line].get(name)) for name in names))
+        for line, title in (("metric", "adapted"), ("frozen", "frozen"))
+    ]
+    return f"<p class=note>On the last sample of each of {last['keys']:,} keys alone:</p>{table(head, rows)}"
 
 
 def _over_time(history: Mapping[str, Any], tell: Callable[[float], str]) -> str:
@@ -132,16 +105,8 @@ def _over_time(history: Mapping[str, Any], tell: Callable[[float], str]) -> str:
     if not curves["starts"]:
         return ""
     lines = [Line(name, line, curves[line]) for line, name in NAMES.items() if line in curves]
-    drifts = [(d["offset"] - 1, f"{d['level']}: {d['detector']} on {d['source']}") for d in history["drifts"]]
-    swaps = [(s["sample"], f"model {s['version']} from sample {s['sample']:,} on") for s in history["swaps"]]
-    alarms = history["alarms"]
-    chart = line_chart(
-        curves["starts"], curves["ends"], lines, [Marks("drift", drifts), Marks("swap", swaps)], tell,
-        None if alarms is None else alarms["threshold"],
-    )  # fmt: skip
-    what = {"accuracy": "Accuracy", "mae": "Mean absolute error (lower is better)"}.get(
-        history["figure"], "Anomaly score"
-    )
+    chart = line_chart(curves["starts"], curves["ends"], lines, moments(history), tell)
+    what = {"accuracy": "Accuracy", "mae": "Mean absolute error (lower is better)"}[history["figure"]]
     width = curves["ends"][0] - curves["starts"][0] + 1
     note = f"Windows of {width:,} samples; point at one for its values."
     return f"<h2>{what} over time</h2>{chart}<p class=note>{note}</p>"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from contextlib import ExitStack
 from datetime import datetime, timezone
+from functools import cached_property
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,9 @@ from edged.domain.triggers import FEWEST
 from edged.engines import usual_engine
 from edged.engines.inference import InferenceModel
 from edged.errors import ConfigError, TrainingError
+from edged.evaluate.alarms import Detections
 from edged.evaluate.retention import Retention
+from edged.loop.aside import Aside
 from edged.loop.bootstrap import open_samples, with_bundle
 from edged.loop.learn import Learner
 from edged.loop.promote import Promoter
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
 
     from edged.config import Config
     from edged.domain.drift import DriftSignal
+    from edged.domain.predictions import Predictions
     from edged.domain.protocols import Served
     from edged.evaluate.stream import Options, Stream
 
@@ -79,6 +83,7 @@ class Replay:
         width = 1 if self.schema.task == "classify" or self.schema.labels_itself else self.schema.targets
         self.answers = np.zeros((len(stream), width), np.float32)
         self.versions = np.zeros(len(stream), np.int64)
+        self.detections = Detections(self.server.anomalies, stream)
         self.labels_used = 0
         self._requests = self._ask_for_labels(config) if options.ask else None
         self._answers_due: deque[tuple[int, int]] = deque()
@@ -113,7 +118,9 @@ class Replay:
             self.schema,
             self.promoter.boot(bundle.inference_model),
             config.drift.rules(),
+            config.anomaly.rules(),
         )
+        self._aside = Aside(self.server.anomalies, self.log)
         self.succession = Succession(self.promoter, self.server, self._notify, self._rest)
         self.learner = Learner(
             config,
@@ -171,8 +178,7 @@ class Replay:
             self.frozen = self._pre_train()
             self.retention.passed(self.pretrain, self.frozen)
             if self.schema.labels_itself:
-                # What is normal is known from here alone: the alarm's threshold follows from it.
-                self.answers[: self.pretrain] = self.answers_of(self.frozen)[: self.pretrain]
+                self.answers[: self.pretrain] = self.frozen_answers[: self.pretrain]
             position = self.pretrain
             while position < len(self.stream):
                 end = min(position + self._block(position), len(self.stream))
@@ -182,6 +188,8 @@ class Replay:
                 self._learn()
                 self.retention.passed(position, self.server.champion)
                 self._on_progress(position, len(self.stream), self.server.champion.version)
+            if self.schema.labels_itself:
+                self.detections.end(self.answers[:, 0])
 
     def _heed(self) -> None:
         """What the detectors have signalled starts what it starts in the daemon."""
@@ -241,6 +249,8 @@ class Replay:
             asked = self._requests.choose(made, self.stream.x[index], self._clock.now())
             self._answers_due.extend((offset - 1, end + self.options.delay) for offset in asked)
         self._append(index, with_labels=False)
+        if self.schema.labels_itself:
+            self._judge_itself(index, made)
         self._arrive(max(self.pretrain, start - self.options.delay), end - self.options.delay)
 
     def _append(self, index: NDArray[np.int64], *, with_labels: bool) -> None:
@@ -261,9 +271,7 @@ class Replay:
         )
         updates = self._forecast.update(batch) if self._forecast is not None else []
         self.log.commit(batch, updates)
-        if self.schema.labels_itself:
-            self._judge(index, stream.x[index], scored=not with_labels)
-        elif updates:
+        if updates:
             rows = np.array([u.offset - 1 for u in updates])
             self._judge(rows, stream.y[rows], scored=not with_labels)
 
@@ -277,6 +285,15 @@ class Replay:
         now = self._clock.now()
         self.log.commit(None, [LabelUpdate(int(i) + 1, _label(self.stream.y[i]), now) for i in rows])
         self._judge(rows, self.stream.y[rows], scored=True)
+
+    def _judge_itself(self, index: NDArray[np.int64], made: Predictions) -> None:
+        """Each sample is its own label, but what is unusual is not learned from."""
+        keys = [self.stream.keys[i] for i in index]
+        judged = self.server.judge(made, keys, self.stream.t[index])
+        self.detections.add(index, judged)
+        self._judge(index, self.stream.x[index], scored=True)
+        self.labels_used -= int(judged.flagged.sum())
+        self._aside.settle()
 
     def _answered(self, position: int) -> NDArray[np.int64]:
         """Rows that were asked for, as far as the answer has come and the recording knows it."""
@@ -312,6 +329,11 @@ class Replay:
     def _serves(self, served: Served | None) -> None:
         if served is not None:
             self.recall.crowned(served.version)
+
+    @cached_property
+    def frozen_answers(self) -> NDArray[np.float32]:
+        """What the first champion answers to the whole stream, `(n, w)`."""
+        return self.answers_of(self.frozen)
 
     def answers_of(self, served: Served) -> NDArray[np.float32]:
         """What a model answers to the whole stream, `(n, w)`."""

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
     from edged.domain.drift import DriftSignal
     from edged.domain.schema import Schema
+    from edged.evaluate.alarms import Detections
     from edged.evaluate.replay import Replay
 
 WINDOW = 1000
-ALARM_QUANTILE = 0.99
 
 
 def report(replay: Replay) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def report(replay: Replay) -> dict[str, Any]:
         "scored": len(scored),
         "quarantined": stream.refused,
         "metric": score_rows(replay, scored, replay.answers),
-        "frozen": score_rows(replay, scored, replay.answers_of(replay.frozen)),
+        "frozen": score_rows(replay, scored, replay.frozen_answers),
         "no_change": score_rows(replay, scored, no_change(replay)),
         "windows": _windows(replay, scored),
         "trainings": replay.learner.trainings,
@@ -41,6 +41,8 @@ def report(replay: Replay) -> dict[str, Any]:
         "rollbacks": replay.promoter.rollbacks,
         "drifts": [_drift(signal, replay.schema.names) for signal in replay.drifts],
         "labels_used": replay.labels_used,
+        "last_of_keys": last_of_keys(replay, scored),
+        "anomaly": anomaly_figures(replay),
         "forgetting": _forgetting(replay),
         "retention": replay.retention.figures(replay.frozen),
         "engine": replay.learner.engine,
@@ -74,10 +76,7 @@ def no_change(replay: Replay) -> NDArray[np.float32]:
 def score_rows(replay: Replay, rows: NDArray[np.int64], answer: NDArray[np.float32]) -> dict[str, float]:
     """All figures of one line of answers on these rows."""
     if replay.schema.labels_itself:
-        if replay.stream.truth is None:
-            return {"mean_score": float(answer[rows].mean())}
-        score = answer[rows, 0].astype(np.float64)
-        return metrics.detection(replay.stream.truth[rows], score, score > alarm_threshold(replay, answer))
+        return detections_of(replay, answer).figures(rows, answer[:, 0])
     y = replay.stream.y[rows].astype(np.float64)
     return metrics.score(replay.schema, y, answer[rows].astype(np.float64))
 
@@ -96,9 +95,32 @@ def scored_rows(replay: Replay) -> NDArray[np.int64]:
     return np.arange(start, len(replay.stream))[replay.stream.known[start:]]
 
 
-def alarm_threshold(replay: Replay, answer: NDArray[np.float32]) -> float:
-    """The anomaly score that 1 % of the pre-training part exceeded."""
-    return float(np.quantile(answer[: replay.pretrain, 0], ALARM_QUANTILE))
+def detections_of(replay: Replay, answer: NDArray[np.float32]) -> Detections:
+    """What was found in the replay, or would have been with another line of scores."""
+    if answer is replay.answers:
+        return replay.detections
+    return replay.detections.of_scores(replay.config.anomaly.rules(), answer[:, 0])
+
+
+def last_of_keys(replay: Replay, rows: NDArray[np.int64]) -> dict[str, Any] | None:
+    """Figures on the last scored row of each key alone: how remaining life is usually judged.
+
+    None for other tasks, and where there is but one key.
+    """
+    last = {replay.stream.keys[row]: row for row in rows.tolist()}
+    if replay.schema.task != "regress" or len(last) < 2:
+        return None
+    ends = np.array(sorted(last.values()), np.int64)
+    lines = {"metric": replay.answers, "frozen": replay.frozen_answers}
+    return {"keys": len(ends), **{name: score_rows(replay, ends, line) for name, line in lines.items()}}
+
+
+def anomaly_figures(replay: Replay) -> dict[str, Any] | None:
+    """Alarms of what adapted and of what did not; None for other tasks."""
+    if not replay.schema.labels_itself:
+        return None
+    frozen = detections_of(replay, replay.frozen_answers)
+    return {**replay.detections.as_dict(), "frozen": frozen.as_dict()}
 
 
 def main_figure(schema: Schema) -> str:

@@ -180,6 +180,8 @@ def _targets(
                 future[line[-1 - horizon]] = recorded.x[i, columns]
         return future, None
     y = np.asarray(_by_name(recorded, schema), np.float32).reshape(len(recorded.x), -1)
+    if schema.target_max is not None:
+        y = np.minimum(y, np.float32(schema.target_max))
     if y.shape[1] != schema.targets:
         classify = schema.task == "classify"
         raise ConfigError(

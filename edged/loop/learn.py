@@ -26,12 +26,13 @@ log = get_logger("edged.learn")
 Message = dict[str, Any]
 
 SETBACKS = "setbacks"  # name of the registry's value that `keep` writes
+UNHURRIED = 400  # new samples for a run where all label themselves: what learns faster learns anomalies
 DISK_SECONDS = 10.0  # until a run that the disk did not let begin is tried again
 
 
-def trigger_rules(config: TrainingConfig, *, drift: bool = True) -> TriggerRules:
-    """The configured rules; without `new_labels` a run starts at `min_new_samples`."""
-    wanted = config.min_new_samples if config.new_labels is None else config.new_labels
+def trigger_rules(config: TrainingConfig, *, drift: bool = True, fewest: int = 0) -> TriggerRules:
+    """The configured rules; without `new_labels` a run starts at `min_new_samples`, and `fewest`."""
+    wanted = max(config.min_new_samples, fewest) if config.new_labels is None else config.new_labels
     return TriggerRules(wanted or None, config.min_new_samples, config.cooldown, drift)
 
 
@@ -71,7 +72,8 @@ class Learner:
         self._notify = notify
         self._keep = keep
         self._bundle = bundle
-        self.triggers = Triggers(trigger_rules(config.training, drift=config.drift.train))
+        fewest = UNHURRIED if config.stream.resolved_task == "reconstruct" else 0
+        self.triggers = Triggers(trigger_rules(config.training, drift=config.drift.train, fewest=fewest))
         same = kept is not None and kept["bundle"] == bundle
         self.setbacks = Setbacks.recalled(setback_rules(config.training), kept if same else None)
         self.triggers.hold(clock.monotonic(), self.setbacks.wait)

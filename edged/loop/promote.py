@@ -45,6 +45,7 @@ log = get_logger("edged.promote")
 
 LOADING = "loading"  # the registry's value that tells which model was being loaded when the process died
 BOOT_TRIES = 3
+UNIT_ROWS = 1000  # newest samples by which the errors of a reconstruction are weighed
 TRUST = "label_trust"
 
 
@@ -258,7 +259,7 @@ class Promoter:
         if any(record.pinned for record in self._registry.records()):
             return None
         self._recalled = {v: m for v, m in self._recalled.items() if v in versions}
-        scale = self._comparison.scale(window)
+        scale = self._scale(champion, window)
         known = {record.version for record in self._registry.records() if record.status not in BAD}
         for version in versions:
             if version not in known:
@@ -289,13 +290,21 @@ class Promoter:
     ) -> tuple[Verdict, NDArray[np.float32] | None]:
         recent = self._holdout.holdout_window(self._config.recent)
         self._breathe()
-        scale = self._comparison.scale(recent)
+        scale = self._scale(champion, recent)
         if first:
             return Verdict(True, ("first model trained for this stream",)), scale
         pinned = [record.version for record in self._registry.records() if record.pinned]
         if pinned:
             return refuse(f"version {pinned[0]} is pinned"), scale
         return self._comparison.judge(model, champion.model, recent, scale), scale
+
+    def _scale(self, champion: Served, recent: Window) -> NDArray[np.float32] | None:
+        """What weighs errors; fixed with the first model for reconstructions: scores stay comparable."""
+        if not self._schema.labels_itself:
+            return self._comparison.scale(recent)
+        if champion.scale is not None:
+            return champion.scale
+        return self._comparison.scale(self._holdout.training_window(0, UNIT_ROWS))
 
     def _review(self, verdict: Verdict) -> Verdict:
         """Refused where the labels that decided cannot be trusted."""

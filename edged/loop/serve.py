@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import queue
 import threading
 import time
@@ -10,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edged.domain.anomaly import Anomalies, AnomalyRules, Judged
 from edged.domain.drift import LiveDrift
 from edged.domain.fall import QualityFall
 from edged.domain.gate import Probation
 from edged.domain.latencies import Latencies
 from edged.domain.outputs import answers, probabilities
-from edged.domain.predictions import LiveQuality, Memory, Predictions
+from edged.domain.predictions import LiveQuality, Memory, Predictions, encode
 from edged.errors import ModelError
 from edged.logs import get_logger
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.config import GateConfig, ServingConfig
+    from edged.domain.anomaly import Change
     from edged.domain.drift import DriftRules, DriftSignal
     from edged.domain.protocols import Served
     from edged.domain.sample import Batch, LabelUpdate
@@ -50,6 +51,7 @@ class Server:
         schema: Schema,
         champion: Served,
         drift: DriftRules | None = None,
+        anomaly: AnomalyRules | None = None,
     ) -> None:
         self._config = config
         self._gate = gate
@@ -59,6 +61,7 @@ class Server:
         self._memory = Memory(config.remember, schema)
         self.quality = LiveQuality()
         self.drift = LiveDrift(classes=schema.task == "classify", features=schema.channels, rules=drift)
+        self.anomalies = Anomalies(anomaly or AnomalyRules()) if schema.labels_itself else None
         self._watching = threading.Lock()
         self._probation: Probation | None = None
         self._fall = QualityFall()
@@ -219,18 +222,34 @@ class Server:
         if len(joined.offsets):
             # The median of this group of labels: a few that are very late say nothing of the rest.
             self.label_delay = int(self._newest - np.median(joined.offsets))
-        self.quality.add(joined.errors)
+        limit = self._usual_up_to()
+        usual = joined.errors <= limit
+        wrong = joined.errors[usual]
+        self.quality.add(wrong)
         with self._watching:
-            self.drift.errors(joined.errors, joined.offsets)
-        self._fallen |= self._fall.add(joined.errors)
+            self.drift.errors(wrong, joined.offsets[usual])
+        self._fallen |= self._fall.add(wrong)
         probation = self._probation
         if probation is None:
             return None
-        probation.add(joined.beside, joined.shadow)
+        # What is unusual to both says nothing of either: a model need not reconstruct anomalies.
+        both = np.minimum(joined.beside, joined.shadow) <= limit
+        probation.add(joined.beside[both], joined.shadow[both])
         outcome = probation.outcome()
         if outcome is not None:
             self._probation = None
         return outcome
+
+    def judge(self, made: Predictions, keys: Sequence[str], ts: NDArray[np.float64]) -> Judged:
+        """Which samples are unusual where the stream labels itself; none before a model is trained."""
+        if self.anomalies is None or self.champion.scale is None:
+            return Judged(np.zeros(len(made.offsets), bool), [])
+        return self.anomalies.judge(keys, made.offsets, ts, made.output[:, 0])
+
+    def _usual_up_to(self) -> float:
+        """The largest error that counts: what is unusual is no reason to learn, nor to call a model bad."""
+        threshold = None if self.anomalies is None else self.anomalies.threshold
+        return np.inf if threshold is None else threshold
 
     def take_fall(self) -> bool:
         """Whether live quality has fallen since this was last asked."""
@@ -262,63 +281,6 @@ def _one_by_one(served: Served, x: NDArray[np.float32]) -> NDArray[np.float32]:
     return raw
 
 
-def encode(
-    made: Predictions,
-    ids: Sequence[str],
-    keys: Sequence[str],
-    ts: NDArray[np.float64],
-    classes: Sequence[str],
-) -> list[bytes]:
-    """JSON payloads of a batch of predictions.
-
-    Written out by hand, as this is done for every sample: four times as fast as `json.dumps`.
-    """
-    if not np.isfinite(made.output).all():
-        return _encode_gaps(made, ids, keys, ts, classes)
-    names = [json.dumps(name) for name in classes]
-    known: dict[str, str] = {}
-    answer = made.answers[:, 0].astype(int).tolist() if names else []
-    confidence = made.confidence.tolist() if made.confidence is not None else None
-    payloads = []
-    for i, row in enumerate(made.output.tolist()):
-        key = known.get(keys[i]) or known.setdefault(keys[i], json.dumps(keys[i]))
-        output = ",".join(["%.6g" % v for v in row])
-        label = names[answer[i]] if names else "null"
-        sure = "%.6g" % confidence[i] if confidence is not None else "null"
-        payloads.append(
-            f'{{"id":{json.dumps(ids[i])},"key":{key},"ts":{ts[i]:.6f},"output":[{output}],"label":{label},'
-            f'"confidence":{sure},"model":{made.version}}}'.encode()
-        )
-    return payloads
-
-
-def _encode_gaps(
-    made: Predictions,
-    ids: Sequence[str],
-    keys: Sequence[str],
-    ts: NDArray[np.float64],
-    classes: Sequence[str],
-) -> list[bytes]:
-    """The same where some rows have no answer: their output, label and confidence are null."""
-    payloads = []
-    for i in range(len(ids)):
-        row = slice(i, i + 1)
-        one = Predictions(
-            made.version,
-            made.offsets[row],
-            made.answers[row],
-            made.output[row],
-            None if made.confidence is None else made.confidence[row],
-        )
-        if np.isfinite(one.output).all():
-            payloads += encode(one, ids[row], keys[row], ts[row], classes)
-            continue
-        empty = {"id": ids[i], "key": keys[i], "ts": float(ts[i]), "output": None, "label": None,
-                 "confidence": None, "model": made.version}  # fmt: skip
-        payloads.append(json.dumps(empty, separators=(",", ":")).encode())
-    return payloads
-
-
 class ServingLoop:
     """The serving thread: takes batches as they come, micro-batches what waits, publishes.
 
@@ -339,6 +301,7 @@ class ServingLoop:
         on_drift: Callable[[DriftSignal], None],
         beat: Callable[[], object],
         on_fall: Callable[[], None] = lambda: None,
+        on_anomaly: Callable[[Change], None] = lambda _: None,
     ) -> None:
         self._server = server
         self._schema = schema
@@ -350,6 +313,7 @@ class ServingLoop:
         self._on_failed = on_failed
         self._on_drift = on_drift
         self._on_fall = on_fall
+        self._on_anomaly = on_anomaly
         self._beat = beat
         self._queue: queue.Queue[tuple[Batch, NDArray[np.float64]] | list[LabelUpdate] | None] = queue.Queue(
             MAX_WAITING
@@ -424,6 +388,8 @@ class ServingLoop:
         if failed is not None:
             self._on_failed(*failed)
         if self._schema.labels_itself:
+            for change in self._server.judge(made, batch.keys[part], batch.ts[part]).changes:
+                self._on_anomaly(change)
             self._report(self._server.label(offsets, x))
             return
         labelled = [i for i, label in enumerate(batch.labels[part]) if label is not None]

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 _FRESH = "UPDATE samples SET y = ?, label_ts = ?, label_seq = ? WHERE offset = ?"
 _AGAIN = "UPDATE samples SET y = ?, label_ts = ?, changes = ? WHERE offset = ?"
 _WITHDRAW = "UPDATE samples SET y = NULL, label_ts = ?, label_seq = NULL, changes = ? WHERE offset = ?"
+_ASIDE = """UPDATE samples SET label_seq = NULL
+    WHERE label_seq IS NOT NULL AND offset IN (SELECT value FROM json_each(?))"""
+_SET_ASIDE = """SELECT offset, holdout FROM samples
+    WHERE key = ? AND offset >= ? AND label_seq IS NULL ORDER BY offset"""
+_READMIT = "UPDATE samples SET label_seq = ? WHERE offset = ?"
 _STATES = """SELECT offset, label_seq, holdout, y, changes FROM samples
     WHERE offset IN (SELECT value FROM json_each(?))"""
 
@@ -88,6 +93,23 @@ def _another(
     db.execute(_WITHDRAW, (update.ts, state.changes, update.offset))
     state.seq = state.y = None
     tally.holdout_labels -= state.holdout
+
+
+def set_aside(db: sqlite3.Connection, offsets: Sequence[int], tally: Tally) -> None:
+    """Take samples that label themselves out of label order, in the current transaction."""
+    known = _states(db, list(offsets))
+    tally.holdout_labels -= sum(state.holdout for state in known.values() if state.seq is not None)
+    db.execute(_ASIDE, (json_list(list(offsets)),))
+
+
+def readmit(db: sqlite3.Connection, key: str, first: int, tally: Tally) -> int:
+    """Put what was set aside of a key, from offset `first` on, at the end of label order; how many."""
+    found = db.execute(_SET_ASIDE, (key, first)).fetchall()
+    for seq, (offset, holdout) in enumerate(found, tally.next_seq):
+        db.execute(_READMIT, (seq, offset))
+        tally.holdout_labels += holdout
+    tally.next_seq += len(found)
+    return len(found)
 
 
 def _states(db: sqlite3.Connection, offsets: list[int]) -> dict[int, _State]:

@@ -148,6 +148,10 @@ class Episode:
             return SeamModel(path, self.seam)
         return InferenceModel(path)
 
+    def training_window(self, after_seq: int, limit: int, *, upto_seq: int | None = None) -> Window:
+        del after_seq, upto_seq  # all rows are alike
+        return self.holdout_window(limit)
+
     def holdout_window(self, limit: int, *, before_seq: int | None = None) -> Window:
         self.seam.hit("gate")
         window = self.gate.log.holdout_window(limit, before_seq=before_seq)

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 from edged.config import GateConfig, ServingConfig
 from edged.domain.latencies import Latencies
-from edged.domain.predictions import Predictions
+from edged.domain.predictions import Predictions, encode
 from edged.domain.protocols import Served
 from edged.domain.sample import LabelUpdate
 from edged.domain.schema import Schema
 from edged.errors import ModelError
-from edged.loop.serve import Server, ServingLoop, encode
+from edged.loop.serve import Server, ServingLoop
 from tests.device import wait_until
 from tests.loop.linear import BAD, BROKEN, GOOD, SCHEMA, WIDTH, classes, inputs, numbered, samples, served
 

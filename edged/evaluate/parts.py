@@ -1,0 +1,45 @@
+"""Parts of a report's page: numbers as people read them, tables, moments on a chart."""
+
+from __future__ import annotations
+
+from html import escape
+from math import isnan
+from typing import TYPE_CHECKING, Any
+
+from edged.evaluate.charts import Marks
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+def percent(value: float | None) -> str:
+    """A share as people read it.
+
+    >>> percent(0.7812)
+    '78.1 %'
+    """
+    return "–" if value is None or isnan(value) else f"{100 * value:.1f} %"
+
+
+def plain(value: float | None) -> str:
+    """A number with four significant digits."""
+    return "–" if value is None or isnan(value) else f"{value:.4g}"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], style: str = "") -> str:
+    """A table; cells are text, the first column names the row."""
+    top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
+    body = "".join(
+        "<tr>" + "".join(f"<{'th' if i == 0 else 'td'}>{escape(cell)}</{'th' if i == 0 else 'td'}>"
+                         for i, cell in enumerate(row)) + "</tr>"
+        for row in rows
+    )  # fmt: skip
+    whole = f"<thead><tr>{top}</tr></thead><tbody>{body}</tbody>"
+    return f'<div class="wide"><table class="{style}">{whole}</table></div>'
+
+
+def moments(history: Mapping[str, Any]) -> list[Marks]:
+    """When drift was signalled and models changed."""
+    drifts = [(d["offset"] - 1, f"{d['level']}: {d['detector']} on {d['source']}") for d in history["drifts"]]
+    swaps = [(s["sample"], f"model {s['version']} from sample {s['sample']:,} on") for s in history["swaps"]]
+    return [Marks("drift", drifts), Marks("swap", swaps)]

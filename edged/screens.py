@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from edged.doctor import Finding
 
+ALARMS_SHOWN = 8
 out = Console()
 err = Console(stderr=True)
 
@@ -112,7 +113,11 @@ def show_evaluation(report: Mapping[str, Any]) -> None:
     table = _table("prequential evaluation", ("", *names))
     for row, title in (("metric", "adapted"), ("frozen", "frozen"), ("no_change", "last label")):
         table.add_row(title, *(_number(report[row].get(name)) for name in names))
+    if report["last_of_keys"] is not None:
+        table.add_row("at keys' ends", *(_number(report["last_of_keys"]["metric"].get(n)) for n in names))
     out.print(table)
+    if report["anomaly"] is not None:
+        show_pairs("", _alarms(report["anomaly"]))
     show_pairs(
         "",
         {
@@ -133,6 +138,13 @@ def show_evaluation(report: Mapping[str, Any]) -> None:
             )
         },
     )
+
+
+def _alarms(found: Mapping[str, Any]) -> dict[str, Any]:
+    """How many alarms there were, and where they began and ended."""
+    spans = [f"{a['row']}–{'' if a['end'] is None else a['end']}" for a in found["alarms"]]
+    shown = ", ".join(spans[:ALARMS_SHOWN]) + (", …" if len(spans) > ALARMS_SHOWN else "")
+    return {"alarms": f"{len(spans)}: {shown}" if spans else "none", "set aside": found["flagged"]}
 
 
 def show_comparison(comparison: Mapping[str, Any]) -> None:

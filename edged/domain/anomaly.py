@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-KEYS = 10_000  # keys with unusual samples that are followed at the same time
+KEYS = 10_000  # keys with unusual samples that are followed at the same time, beside those in alarm
+SPIKE = 2.0  # in multiples of the threshold: as what a higher score counts that was no alarm
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,7 @@ class _Line:
     peak: float = 0.0
     alarm: bool = False
     accepted: bool = False
+    spikes: list[float] = field(default_factory=list)
 
     @property
     def newest(self) -> int:
@@ -151,11 +153,10 @@ class Anomalies:
             unusual = scores > threshold
             flagged = unusual.copy()
             fit = ~unusual
+            spikes: list[float] = []
             for i in self._to_follow(keys, unusual):
                 ratio = min(float(scores[i] / threshold), 1e6) if threshold > 0 else 1.0
                 line = self._line(keys[i])
-                if line is None:
-                    continue
                 change = self._follow(line, keys[i], int(offsets[i]), float(ts[i]), bool(unusual[i]), ratio)
                 flagged[i] = (unusual[i] or line.alarm) and not line.accepted
                 # What a person has accepted moves the threshold, however high it is.
@@ -163,10 +164,12 @@ class Anomalies:
                 if change is not None:
                     changes.append(change)
                 if not line.alarm and not line.unusual:
+                    spikes += line.spikes
                     del self._lines[keys[i]]
             self._aside += offsets[flagged].tolist()
             self.flagged += int(flagged.sum())
-            self._normal.add(scores[fit])
+            # Without those that came to nothing the threshold would sink, and more and more be unusual.
+            self._normal.add(np.concatenate([scores[fit], np.array(spikes) * threshold]))
         return Judged(flagged, changes)
 
     def _to_follow(self, keys: Sequence[str], unusual: NDArray[np.bool_]) -> Sequence[int]:
@@ -176,9 +179,12 @@ class Anomalies:
         following = {*self._lines, *(keys[i] for i in np.flatnonzero(unusual).tolist())}
         return [i for i, key in enumerate(keys) if key in following]
 
-    def _line(self, key: str) -> _Line | None:
+    def _line(self, key: str) -> _Line:
         line = self._lines.get(key)
-        if line is None and len(self._lines) < KEYS:
+        if line is None:
+            if len(self._lines) >= KEYS:
+                oldest = next((name for name, kept in self._lines.items() if not kept.alarm), key)
+                self._lines.pop(oldest, None)
             line = self._lines[key] = _Line(deque(maxlen=self._rules.of))
         return line
 
@@ -186,6 +192,8 @@ class Anomalies:
         self, line: _Line, key: str, offset: int, ts: float, unusual: bool, ratio: float
     ) -> Change | None:
         line.recent.append((offset, unusual, ts, ratio))
+        if unusual and not line.alarm and not line.accepted:
+            line.spikes.append(min(ratio, SPIKE))
         if line.alarm:
             line.samples += 1
             if unusual:
@@ -203,6 +211,7 @@ class Anomalies:
         run = list(line.recent)[start:]
         line.alarm, line.first, line.since, line.last = True, run[0][0], run[0][2], run[-1][2]
         line.samples, line.peak = len(run), max(entry[3] for entry in run)
+        line.spikes.clear()
         # Those in between looked normal, but belong to it.
         self._aside += [entry[0] for entry in run if not entry[1]]
         self.alarms += 1
@@ -268,7 +277,7 @@ class Anomalies:
                 "alarms": self.alarms,
                 "lines": {
                     key: [list(line.recent), line.first, line.since, line.last, line.samples, line.peak,
-                          line.alarm, line.accepted]
+                          line.alarm, line.accepted, line.spikes]
                     for key, line in self._lines.items()
                 },
             }  # fmt: skip

@@ -14,7 +14,7 @@ PEAKS = 100  # largest scores that the tail is fitted to, at most
 SHARE = 0.1  # ... and at most this part of all
 FEWEST = 10
 REFIT = 50  # scores between two fits
-STORED = 1000  # scores that a restart goes on from
+STORED = 5000  # scores that a restart goes on from, at most
 SHAPE = 0.5  # the shape is kept within plus and minus this: few peaks say little of it
 
 

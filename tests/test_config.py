@@ -185,6 +185,7 @@ STREAM_REFUSALS = {
     "regress with classes": ("{features: 2, task: regress, classes: 3}", "stream", "set task: classify"),
     "task against target": ("{features: 2, task: regress, target: forecast}", "stream", "contradict"),
     "reconstruct with label": ("{features: 2, target: reconstruct, label: y}", "stream", "its own labels"),
+    "cap of classes": ("{features: 2, classes: 2, target_max: 3}", "stream", "task regress only"),
     "forecast of nothing": ("{features: 2, forecast: [0]}", "stream", "task forecast only"),
     "forecast of a stranger": (
         "{features: [a], target: forecast, forecast: [b]}",

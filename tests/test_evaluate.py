@@ -299,7 +299,59 @@ def test_reconstruction_finds_anomalies_it_was_never_told(tmp_path: Path) -> Non
     assert report["metric"]["auroc"] > 0.9
     assert report["metric"]["f1"] > 0.5
     assert report["no_change"] == {"auroc": 0.5, "f1": 0.0}
-    assert report["scored"] == report["labels_used"] == 2700
+    assert report["scored"] == report["labels_used"] + report["anomaly"]["flagged"] == 2700
+    assert report["labels_used"] > 2500
+
+
+def test_a_detector_follows_slow_change_and_does_not_learn_the_anomaly(tmp_path: Path) -> None:
+    """Sensors drift by two standard deviations; for 600 samples their structure is broken."""
+    rng = np.random.default_rng(3)
+    n, first, last = 5000, 3200, 3800
+    mixing = rng.normal(size=(2, 6))
+    x = rng.normal(size=(n, 2)) @ mixing + 0.1 * rng.normal(size=(n, 6))
+    x += np.linspace(0, 2, n)[:, None] * np.abs(mixing).sum(axis=0) * rng.choice([-1, 1], 6)
+    x[first:last] += rng.normal(0, 1, (last - first, 6))
+    truth = ((np.arange(n) >= first) & (np.arange(n) < last)).astype(np.int64)
+    section = {"features": 6, "target": "reconstruct"}
+    report = evaluate(tmp_path, save(tmp_path, X=x.astype(np.float32), y=truth), section)
+    (alarm,) = [alarm for alarm in report["anomaly"]["alarms"] if alarm["row"] >= first - 10]
+    assert first <= alarm["row"] < first + 40
+    assert last <= alarm["end"] < last + 40
+    assert not alarm["accepted"]
+    assert report["promotions"] > 2
+    assert report["metric"]["auroc"] > max(0.9, report["frozen"]["auroc"] + 0.2)
+    assert report["metric"]["f1"] > max(0.8, report["frozen"]["f1"] + 0.2)
+
+
+def test_an_alarm_that_stands_long_enough_is_the_new_normal_where_that_is_configured(tmp_path: Path) -> None:
+    x, _ = correlated(1600)
+    x[700:, ::2] += np.float32(20.0)
+    config = write_config(
+        tmp_path, {"features": 6, "target": "reconstruct"}, anomaly={"accept_after": "200s"},
+        training={"new_labels": 200},
+    )  # fmt: skip
+    answer = edged("evaluate", config, "--data", save(tmp_path, X=x), "--json")
+    assert answer.code == 0, answer.err
+    ends = {
+        alarm["end"]: alarm["accepted"] for alarm in answer.json["anomaly"]["alarms"] if alarm["row"] >= 700
+    }
+    assert ends == {min(ends): True}
+    assert 900 <= min(ends) < 920
+
+
+def test_a_capped_target_counts_as_its_cap_and_keys_are_judged_at_their_ends(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    left = np.tile(np.arange(200.0)[::-1], 6)
+    x = np.stack([np.minimum(left, 50) / 50, rng.normal(size=1200)], axis=1).astype(np.float32)
+    key = np.repeat([f"unit-{i}" for i in range(6)], 200)
+    section = {"features": 2, "task": "regress", "target_max": 50}
+    data, options = save(tmp_path, X=x, y=left, key=key), Options(pretrain=400)
+    report = evaluate(tmp_path, data, section, options=options, training=NEVER | {"steps": 300})
+    assert report["metric"]["mae"] < 5
+    ends = report["last_of_keys"]
+    assert ends["keys"] == 4
+    assert ends["metric"]["rmse"] < 10
+    assert ends["metric"]["rmse"] != report["metric"]["rmse"]
 
 
 def test_the_threshold_of_alarms_is_set_before_the_first_scored_sample(tmp_path: Path) -> None:

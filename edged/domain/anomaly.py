@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 KEYS = 10_000  # keys with unusual samples that are followed at the same time, beside those in alarm
-SPIKE = 2.0  # in multiples of the threshold: as what a higher score counts that was no alarm
+SPIKE = 1.5  # in multiples of the threshold: scores up to it count as normal after all, but in an alarm
 
 
 @dataclass(frozen=True)
@@ -148,8 +148,7 @@ class Anomalies:
             changes, self._pending = self._pending, []
             threshold = self._normal.threshold
             if threshold is None:
-                self._normal.add(scores[np.isfinite(scores)])
-                return Judged(np.zeros(len(scores), bool), changes)
+                return Judged(self._calibrate(keys, offsets, scores), changes)
             unusual = scores > threshold
             flagged = unusual.copy()
             fit = ~unusual
@@ -164,13 +163,24 @@ class Anomalies:
                 if change is not None:
                     changes.append(change)
                 if not line.alarm and not line.unusual:
-                    spikes += line.spikes
+                    spikes += [ratio for ratio in line.spikes if ratio <= SPIKE]
                     del self._lines[keys[i]]
             self._aside += offsets[flagged].tolist()
             self.flagged += int(flagged.sum())
-            # Without those that came to nothing the threshold would sink, and more and more be unusual.
+            # Without those that only just passed it would sink, and more and more be unusual.
             self._normal.add(np.concatenate([scores[fit], np.array(spikes) * threshold]))
         return Judged(flagged, changes)
+
+    def _calibrate(
+        self, keys: Sequence[str], offsets: NDArray[np.int64], scores: NDArray[np.float64]
+    ) -> NDArray[np.bool_]:
+        """Without a threshold only keys whose alarm stands are flagged, and all others' scores are normal."""
+        standing = {key for key, line in self._lines.items() if line.alarm}
+        flagged = np.array([key in standing for key in keys], bool)
+        self._aside += offsets[flagged].tolist()
+        self.flagged += int(flagged.sum())
+        self._normal.add(scores[~flagged & np.isfinite(scores)])
+        return flagged
 
     def _to_follow(self, keys: Sequence[str], unusual: NDArray[np.bool_]) -> Sequence[int]:
         """Positions of samples whose key has, or now gets, an unusual one among its newest."""
@@ -193,7 +203,7 @@ class Anomalies:
     ) -> Change | None:
         line.recent.append((offset, unusual, ts, ratio))
         if unusual and not line.alarm and not line.accepted:
-            line.spikes.append(min(ratio, SPIKE))
+            line.spikes.append(ratio)
         if line.alarm:
             line.samples += 1
             if unusual:
@@ -223,6 +233,7 @@ class Anomalies:
 
     def _accept(self, key: str, line: _Line) -> Change:
         line.accepted = True
+        self._normal.restart()
         self._back.append((key, line.first))
         return self._end(key, line, accepted=True)
 
@@ -231,7 +242,7 @@ class Anomalies:
     def accept(self, key: str | None = None) -> int:
         """Alarms that stand, of one key or of all, are normal from now on; how many there were.
 
-        Until its scores are below the threshold again, nothing of such a key is unusual.
+        The threshold is calibrated anew. Until its scores are below it, nothing of such a key is unusual.
         """
         with self._lock:
             standing = [

@@ -10,11 +10,12 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-PEAKS = 100  # largest scores that the tail is fitted to, at most
+PEAKS = 200  # largest scores that the tail is fitted to, at most
 SHARE = 0.1  # ... and at most this part of all
-FEWEST = 10
+FEWEST = 20
 REFIT = 50  # scores between two fits
 STORED = 5000  # scores that a restart goes on from, at most
+OUTLYING = 20.0  # median excesses, about 14 mean ones: one in a million scores with an exponential tail
 SHAPE = 0.5  # the shape is kept within plus and minus this: few peaks say little of it
 
 
@@ -28,7 +29,7 @@ def tail_threshold(scores: NDArray[np.float64], rate: float) -> float:
     Parameters
     ----------
     scores
-        Scores of normal samples, `(n,)`, at least 20.
+        Scores of normal samples, `(n,)`, at least 50.
     rate
         Wanted share of false alarms, above 0 and below 0.1.
 
@@ -41,7 +42,7 @@ def tail_threshold(scores: NDArray[np.float64], rate: float) -> float:
     Siffer, Fouque, Termier, Largouët: "Anomaly detection in streams with extreme value theory", KDD 2017
     (SPOT). The shape is found by probability-weighted moments (Hosking & Wallis, "Parameter and quantile
     estimation for the generalized Pareto distribution", Technometrics 1987), not by maximum likelihood: they
-    need no search, and do better with few peaks.
+    need no search, and do better with few peaks. Peaks far beyond the others are left out first.
 
     Examples
     --------
@@ -49,17 +50,29 @@ def tail_threshold(scores: NDArray[np.float64], rate: float) -> float:
     >>> round(tail_threshold(exponential, 0.0001)), round(-np.log(0.0001))
     (9, 9)
     """
-    peaks = int(np.clip(SHARE * len(scores), FEWEST, PEAKS))
-    ordered = np.sort(scores)
-    level = float(ordered[-peaks - 1])
-    excess = ordered[-peaks:] - level
+    level, excess, n = _tail(np.sort(scores))
     shape, scale = _fit(excess)
     if scale <= 0.0:
         return level
-    beyond = rate * len(scores) / peaks
+    beyond = rate * n / len(excess)
     if abs(shape) < 1e-6:
         return level - scale * float(np.log(beyond))
     return level + scale / shape * float(beyond**-shape - 1.0)
+
+
+def _tail(ordered: NDArray[np.float64]) -> tuple[float, NDArray[np.float64], int]:
+    """A high quantile of rising scores, the excesses over it `(k,)`, and how many scores were looked at.
+
+    Scores that no tail reaches are left out: anomalies that came before there was a threshold.
+    """
+    while True:
+        peaks = int(np.clip(SHARE * len(ordered), FEWEST, PEAKS))
+        level = float(ordered[-peaks - 1])
+        excess = ordered[-peaks:] - level
+        usual = excess <= OUTLYING * float(np.median(excess))
+        if usual.all() or excess[peaks // 2] <= 0.0 or len(ordered) <= 2 * peaks:
+            return level, excess, len(ordered)
+        ordered = ordered[: len(ordered) - int((~usual).sum())]
 
 
 def _fit(excess: NDArray[np.float64]) -> tuple[float, float]:
@@ -101,6 +114,12 @@ class NormalScores:
         self._tail = 0.0
         self._unfitted = 0
         self.threshold: float | None = None
+
+    def restart(self) -> None:
+        """Forget them: other scores are normal from now on."""
+        self._level.clear()
+        self._above.clear()
+        self.threshold = None
 
     def add(self, scores: NDArray[np.float64]) -> None:
         """Take in scores `(n,)`, all finite, oldest first."""

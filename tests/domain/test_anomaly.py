@@ -163,6 +163,21 @@ def test_an_accepted_alarm_ends_and_gives_its_samples_back() -> None:
     assert feed.found.standing() == ["a"]
 
 
+def test_accepting_one_key_leaves_the_alarm_of_another() -> None:
+    feed = calibrated()
+    keys = ["a", "b", "c"] * 200
+    high = np.tile([20.0, 500.0, 0.0], 200)
+    feed.scores(feed.rng.exponential(1.0, 600) + high, keys)
+    assert feed.found.standing() == ["a", "b"]
+    feed.found.accept("a")
+    feed.flagged.clear()
+    first = feed.next
+    for _ in range(3):
+        feed.scores(feed.rng.exponential(1.0, 600) + high, keys)
+    assert feed.found.standing() == ["b"]
+    assert feed.flagged == list(range(first + 1, feed.next, 3))
+
+
 def test_an_alarm_is_accepted_after_a_while_where_that_is_configured() -> None:
     feed = calibrated(replace(RULES, accept_after=1000.0))
     first = feed.next

@@ -27,6 +27,14 @@ def test_a_target_that_is_no_finite_number_is_rejected(value: Any) -> None:
         Schema((), 3, "regress").parse_label(value)
 
 
+def test_a_target_above_the_cap_counts_as_the_cap() -> None:
+    life = Schema((), 3, "regress", target_max=125.0)
+    assert [life.parse_label(value) for value in (300, 125, 7.5)] == [125.0, 125.0, 7.5]
+    assert Schema((), 3, "regress", (), 2, 10.0).parse_label([3, 11]) == (3.0, 10.0)
+    with pytest.raises(RejectedSampleError):
+        life.parse_label(float("inf"))
+
+
 def test_rows_that_would_destroy_the_weights_are_found() -> None:
     x = np.ones((5, 3), np.float32)
     x[1, 2] = np.nan

@@ -36,6 +36,16 @@ def test_about_the_wanted_share_of_normal_scores_passes(kind: str, n: int) -> No
         assert np.mean(shares) > 2e-4
 
 
+@pytest.mark.parametrize("n", [100, 2000])
+def test_anomalies_among_the_scores_do_not_raise_the_threshold_beyond_them(n: int) -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        scores = rng.exponential(size=n)
+        odd = rng.random(n) < 0.03
+        scores[odd] += rng.uniform(100, 200, int(odd.sum()))
+        assert 3.0 < tail_threshold(scores, 1e-3) < 40.0
+
+
 def test_a_smaller_rate_gives_a_higher_threshold() -> None:
     scores = np.random.default_rng(1).exponential(size=500)
     found = [tail_threshold(scores, rate) for rate in (0.05, 1e-2, 1e-3, 1e-4)]

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from edged.domain.anomaly import Change
     from edged.domain.drift import DriftSignal
     from edged.domain.sample import Batch
     from tests.loop.linear import Floats
@@ -51,6 +52,7 @@ class Outlet:
         self.outcomes: list[bool] = []
         self.failed: list[tuple[int, str]] = []
         self.drifts: list[DriftSignal] = []
+        self.anomalies: list[Change] = []
         self.answered: list[tuple[Any, ...]] = []
         self.beats = 0
         self.loop = ServingLoop(
@@ -63,6 +65,7 @@ class Outlet:
             on_outcome=self.outcomes.append,
             on_failed=lambda served, why: self.failed.append((served.version, why)),
             on_drift=self.drifts.append,
+            on_anomaly=self.anomalies.append,
             beat=self._beat,
         )
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 KEYS = 10_000  # keys with unusual samples that are followed at the same time, beside those in alarm
-SPIKE = 1.5  # in multiples of the threshold: scores up to it count as normal after all, but in an alarm
+SPIKE = 1.5  # in multiples of the threshold: scores up to it that were no alarm count as just normal
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class Anomalies:
             unusual = scores > threshold
             flagged = unusual.copy()
             fit = ~unusual
-            spikes: list[float] = []
+            spikes = 0
             for i in self._to_follow(keys, unusual):
                 ratio = min(float(scores[i] / threshold), 1e6) if threshold > 0 else 1.0
                 line = self._line(keys[i])
@@ -163,12 +163,12 @@ class Anomalies:
                 if change is not None:
                     changes.append(change)
                 if not line.alarm and not line.unusual:
-                    spikes += [ratio for ratio in line.spikes if ratio <= SPIKE]
+                    spikes += sum(ratio <= SPIKE for ratio in line.spikes)
                     del self._lines[keys[i]]
             self._aside += offsets[flagged].tolist()
             self.flagged += int(flagged.sum())
             # Without those that only just passed it would sink, and more and more be unusual.
-            self._normal.add(np.concatenate([scores[fit], np.array(spikes) * threshold]))
+            self._normal.add(np.append(scores[fit], np.full(spikes, threshold)))
         return Judged(flagged, changes)
 
     def _calibrate(

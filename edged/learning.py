@@ -247,3 +247,7 @@ class Learning:
 
     def _settle(self) -> None:
         self._succession.settle()
+        try:
+            self._aside.settle()  # here, too: a run that goes on for hours holds up the other thread
+        except StorageError as problem:
+            log.warning("not_set_aside", problem=problem.line(), remedy="tried again")

@@ -114,6 +114,39 @@ def test_a_rule_that_turns_round_is_forgotten_and_that_is_told(kept: tuple[Path,
     assert kept_skill["forgetting"] > 0.2
 
 
+def test_the_page_of_a_detector_shows_its_score_and_every_alarm(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(1500, 1)) @ rng.normal(size=(1, 4)) + rng.normal(0, 0.05, (1500, 4))
+    odd = np.zeros(1500, np.int64)
+    odd[700:760] = odd[1450:] = 1
+    x[odd == 1] += rng.normal(0, 3, (110, 4))
+    np.savez(tmp_path / "pump.npz", X=x.astype(np.float32), y=odd)
+    section = {"features": 4, "target": "reconstruct"}
+    config = write_config(tmp_path, section, training={"every": None, "new_labels": 0})
+    out = tmp_path / "out"
+    answer = edged("evaluate", config, "--data", tmp_path / "pump.npz", "-o", out)
+    assert answer.code == 0, answer.err
+    assert re.search(r"alarms +2: 7\d\d–7\d\d, 14\d\d–", answer.out)
+    report = strict_json((out / "report.json").read_text())
+    html = (out / "report.html").read_text(encoding="utf-8")
+    page = Page(html)
+    assert page.heads == ["Anomaly score over time", "Alarms", "Verdicts", "How it was done"]
+    first, second = report["anomaly"]["alarms"]
+    assert 700 <= first["row"] < 715
+    assert 760 <= first["end"] < 775
+    assert second["end"] is None
+    assert second["peak"] > 1
+    assert f"raised at sample {second['row']:,}, {1500 - second['row']:,} before the end" in page.text
+    assert html.count('class="band alarm"') == 2
+    assert html.count('class="band known"') == 2
+    assert "recorded anomaly, samples 700 to 759" in page.text
+    assert "stands" in page.text
+    told = report["history"]["alarms"]
+    assert told["starts"][0] == 150
+    assert told["ends"][-1] == 1499
+    assert max(told["adapted"]["highest"]) == pytest.approx(max(first["peak"], second["peak"]))
+
+
 def test_two_configurations_are_compared_on_the_same_rows(tmp_path: Path) -> None:
     x, y = turning(2000)
     np.savez(tmp_path / "s.npz", X=x, y=y)

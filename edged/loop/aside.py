@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -26,7 +27,8 @@ class Store(Protocol):
 class Aside:
     """Carries out in the sample log what was found of samples: durably, so off the serving thread.
 
-    A sample is judged before it is stored: what is not there yet is set aside the next time.
+    A sample is judged before it is stored: what is not there yet is set aside the next time. May be called
+    from several threads.
     """
 
     def __init__(self, anomalies: Anomalies | None, samples: Store) -> None:
@@ -34,6 +36,7 @@ class Aside:
         self._samples = samples
         self._offsets: list[int] = []
         self._back: list[tuple[str, int]] = []
+        self._lock = threading.Lock()
 
     def settle(self) -> int:
         """Set aside and readmit what is due; how many samples came back.
@@ -45,7 +48,11 @@ class Aside:
         """
         if self._anomalies is None:
             return 0
-        offsets, back = self._anomalies.take()
+        with self._lock:
+            return self._settle(self._anomalies)
+
+    def _settle(self, anomalies: Anomalies) -> int:
+        offsets, back = anomalies.take()
         self._offsets += offsets
         self._back += back
         if not self._offsets and not self._back:

@@ -113,7 +113,7 @@ def _network(order: dict[str, Any]) -> Any:
         rows, channels = order["window"]
         return make((rows, channels), order["outputs"], hidden, output=output, seed=seed)
     # The last layer given is the code; it must be narrower than the input, or nothing has to be learned.
-    code = min(hidden[-1] if hidden else 8, max(1, features // 3))
+    code = min(hidden[-1] if hidden else 8, max(1, features // 2))
     return autoencoder(features, hidden[:-1], code, seed=seed)
 
 

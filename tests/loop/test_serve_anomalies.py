@@ -36,7 +36,7 @@ def small(n: int, seed: int = 0) -> Floats:
 
 
 def calibrated(folder: Path, champion: Served, **gate: int) -> Server:
-    server = Server(ServingConfig(), GateConfig(**gate), SCHEMA, champion, None, RULES)  # type: ignore[arg-type]
+    server = Server(ServingConfig(), GateConfig(**gate), SCHEMA, champion, None, RULES)
     with serving(server, schema=SCHEMA) as outlet:
         outlet.submit(samples(1, small(500)))
     assert server.anomalies is not None

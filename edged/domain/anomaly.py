@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -84,7 +84,13 @@ class _Line:
     peak: float = 0.0
     alarm: bool = False
     accepted: bool = False
-    spikes: list[float] = field(default_factory=list)
+
+    def spike_leaves(self) -> bool:
+        """Whether a score that only just passed, and was no alarm, makes room for the next one."""
+        if len(self.recent) < (self.recent.maxlen or 0) or self.alarm or self.accepted:
+            return False
+        _, unusual, _, ratio = self.recent[0]
+        return unusual and ratio <= SPIKE
 
     @property
     def newest(self) -> int:
@@ -156,6 +162,7 @@ class Anomalies:
             for i in self._to_follow(keys, unusual):
                 ratio = min(float(scores[i] / threshold), 1e6) if threshold > 0 else 1.0
                 line = self._line(keys[i])
+                spikes += line.spike_leaves()
                 change = self._follow(line, keys[i], int(offsets[i]), float(ts[i]), bool(unusual[i]), ratio)
                 flagged[i] = (unusual[i] or line.alarm) and not line.accepted
                 # What a person has accepted moves the threshold, however high it is.
@@ -163,7 +170,6 @@ class Anomalies:
                 if change is not None:
                     changes.append(change)
                 if not line.alarm and not line.unusual:
-                    spikes += sum(ratio <= SPIKE for ratio in line.spikes)
                     del self._lines[keys[i]]
             self._aside += offsets[flagged].tolist()
             self.flagged += int(flagged.sum())
@@ -202,8 +208,6 @@ class Anomalies:
         self, line: _Line, key: str, offset: int, ts: float, unusual: bool, ratio: float
     ) -> Change | None:
         line.recent.append((offset, unusual, ts, ratio))
-        if unusual and not line.alarm and not line.accepted:
-            line.spikes.append(ratio)
         if line.alarm:
             line.samples += 1
             if unusual:
@@ -221,7 +225,6 @@ class Anomalies:
         run = list(line.recent)[start:]
         line.alarm, line.first, line.since, line.last = True, run[0][0], run[0][2], run[-1][2]
         line.samples, line.peak = len(run), max(entry[3] for entry in run)
-        line.spikes.clear()
         # Those in between looked normal, but belong to it.
         self._aside += [entry[0] for entry in run if not entry[1]]
         self.alarms += 1
@@ -288,7 +291,7 @@ class Anomalies:
                 "alarms": self.alarms,
                 "lines": {
                     key: [list(line.recent), line.first, line.since, line.last, line.samples, line.peak,
-                          line.alarm, line.accepted, line.spikes]
+                          line.alarm, line.accepted]
                     for key, line in self._lines.items()
                 },
             }  # fmt: skip

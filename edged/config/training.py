@@ -48,13 +48,15 @@ class TrainingConfig(GuardsConfig):
     every: Duration | None = Field(6 * 3600.0, description="interval between scheduled runs; null for none")
     cron: Cron | None = Field(None, description="crontab fields for scheduled runs, instead of every")
     min_new_samples: int = Field(
-        40, ge=1, description="scheduled runs with fewer new labelled samples are skipped"
+        40,
+        ge=1,
+        description="scheduled runs with fewer new labelled samples are skipped; 400 for a reconstruction"
+        " when absent",
     )
     new_labels: int | None = Field(
         None,
         ge=0,
-        description="train as soon as this many labels are new; min_new_samples when absent (a"
-        " reconstruction: at least 400), 0 for never",
+        description="train as soon as this many labels are new; min_new_samples when absent, 0 for never",
     )
     cooldown: Duration = Field(0.0, description="shortest pause between the end of a run and the next")
     batch: int = Field(64, ge=1, le=65536, description="samples in one training batch")

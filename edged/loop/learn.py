@@ -31,9 +31,15 @@ DISK_SECONDS = 10.0  # until a run that the disk did not let begin is tried agai
 
 
 def trigger_rules(config: TrainingConfig, *, drift: bool = True, fewest: int = 0) -> TriggerRules:
-    """The configured rules; without `new_labels` a run starts at `min_new_samples`, and `fewest`."""
-    wanted = max(config.min_new_samples, fewest) if config.new_labels is None else config.new_labels
-    return TriggerRules(wanted or None, config.min_new_samples, config.cooldown, drift)
+    """The configured rules; without `new_labels` a run starts at `min_new_samples`.
+
+    That is `fewest` at least where it is not configured.
+    """
+    least = config.min_new_samples
+    if "min_new_samples" not in config.model_fields_set:
+        least = max(least, fewest)
+    wanted = least if config.new_labels is None else config.new_labels
+    return TriggerRules(wanted or None, least, config.cooldown, drift)
 
 
 def setback_rules(config: TrainingConfig) -> SetbackRules:

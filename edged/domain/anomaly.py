@@ -135,6 +135,12 @@ class Anomalies:
         """Scores above it are unusual; None until enough normal ones are known."""
         return self._normal.threshold
 
+    @property
+    def limit(self) -> float:
+        """The largest error that says anything of a model: the threshold; infinite until there is one."""
+        threshold = self._normal.threshold
+        return float("inf") if threshold is None else threshold
+
     # ---- judging ---------------------------------------------------------------------------
 
     def judge(

@@ -222,7 +222,7 @@ class Server:
         if len(joined.offsets):
             # The median of this group of labels: a few that are very late say nothing of the rest.
             self.label_delay = int(self._newest - np.median(joined.offsets))
-        limit = self._usual_up_to()
+        limit = np.inf if self.anomalies is None else self.anomalies.limit
         usual = joined.errors <= limit
         wrong = joined.errors[usual]
         self.quality.add(wrong)
@@ -245,11 +245,6 @@ class Server:
         if self.anomalies is None or self.champion.scale is None:
             return Judged(np.zeros(len(made.offsets), bool), [])
         return self.anomalies.judge(keys, made.offsets, ts, made.output[:, 0])
-
-    def _usual_up_to(self) -> float:
-        """The largest error that counts: what is unusual is no reason to learn, nor to call a model bad."""
-        threshold = None if self.anomalies is None else self.anomalies.threshold
-        return np.inf if threshold is None else threshold
 
     def take_fall(self) -> bool:
         """Whether live quality has fallen since this was last asked."""

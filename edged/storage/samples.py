@@ -149,14 +149,13 @@ class SampleLog(JoiningReader):
             unless_opened.pop_all()
         if readonly:
             return cls(db, path, schema)
+        ages = None if clock is None else Ages(clock)
         return cls(
             db,
             path,
             schema,
             holdout=holdout,
-            evicting=Eviction(
-                max_bytes, max_age, None if clock is None else Ages(clock), spare_replay=not secure
-            ),
+            evicting=Eviction(max_bytes, max_age, ages, spare_replay=not secure),
             quarantine_rows=quarantine.rows_allowed(quarantine_rows, max_bytes),
             packets_kept=max(2048, min(PACKET_IDS, max_bytes // 128)),
             wal_bytes=wal_bytes,
@@ -263,9 +262,8 @@ class SampleLog(JoiningReader):
     def evict(self, now: float, *, limit: int = _EVICT_ROWS) -> int:
         """Evict what is too old or too much, at most about `limit` samples; how many went.
 
-        Commits evict by themselves: this is for times without samples, and for a cap that was
-        lowered, after which it also shrinks the file. To be called now and then, and again while it
-        returns anything; without anything to do it takes some microseconds.
+        Commits evict by themselves: this is for times without samples, and for a cap that was lowered, after
+        which it also shrinks the file. To be called now and then, and again while it returns anything.
         """
         with self._lock:
             evicting = self._evicting

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 from edged import remembered
+from edged.domain.anomaly import Anomalies, AnomalyRules
 from edged.domain.drift import LiveDrift
 from edged.domain.guards import Budget
 from edged.domain.regimes import Regimes
@@ -48,3 +50,21 @@ def test_what_is_damaged_is_begun_anew(registry: Registry) -> None:
     fresh = live.state()
     assert not remembered.restore_drift(registry, live)
     assert live.state() == fresh
+
+
+def test_alarms_and_thresholds_go_on_after_a_restart(registry: Registry) -> None:
+    found, again = (Anomalies(AnomalyRules(raise_after=2, of=3)) for _ in range(2))
+    scores = np.random.default_rng(0).random(200)
+    scores[-3:] = 50.0
+    for part in (slice(0, 150), slice(150, 200)):
+        offsets = np.arange(200)[part]
+        found.judge(["k"] * len(offsets), offsets, 1.0 * offsets, scores[part])
+    assert not remembered.restore_anomalies(registry, again)
+    registry.set_value("anomalies", found.state())
+    assert not remembered.restore_anomalies(registry, None)
+    assert remembered.restore_anomalies(registry, again)
+    assert again.threshold == pytest.approx(found.threshold, rel=0.02)
+    assert again.standing() == found.standing() == ["k"]
+    registry.set_value("anomalies", {"normal": None})
+    assert not remembered.restore_anomalies(registry, again)
+    assert again.standing() == ["k"]

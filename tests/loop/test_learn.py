@@ -400,3 +400,15 @@ def test_a_damaged_checkpoint_is_told_and_counted_once(tmp_path: Path, bundle: B
     told = [fields for name, fields in desk.told if name == "checkpoint_damaged"]
     assert told == [{"generation": 77}, {"generation": generation}]
     assert desk.learner.damaged == {77, generation}
+
+
+def test_streams_that_label_themselves_are_learned_from_unhurriedly(tmp_path: Path, bundle: Bundle) -> None:
+    """Unless it is configured otherwise, by whichever trigger."""
+    config = Plant(tmp_path, bundle, 0).config.training
+    assert trigger_rules(config).min_new_samples == 40
+    slow = trigger_rules(config, fewest=400)
+    assert (slow.new_labels, slow.min_new_samples) == (400, 400)
+    own = config.model_copy(update={"new_labels": 7})
+    assert trigger_rules(own, fewest=400).new_labels == 7
+    told = type(config)(min_new_samples=30)
+    assert trigger_rules(told, fewest=400).min_new_samples == 30

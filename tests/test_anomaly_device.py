@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from edged.demo.broker import Mosquitto as Broker
 
 WIDTH = 4
+PATIENCE = 120.0  # seconds, for a machine that has much else to do
 
 
 class Pumps:
@@ -35,7 +36,7 @@ class Pumps:
                 f"sensors/p{i % 2}", {"x": moved.round(4).tolist(), "ts": float(self._sent + i)}
             )
         self._sent += n
-        self._listener.wait(lambda: len(self._listener.messages["predictions"]) >= self._sent, 60)
+        self._listener.wait(lambda: len(self._listener.messages["predictions"]) >= self._sent, PATIENCE)
 
 
 def latest(listener: Listener) -> Any:
@@ -43,6 +44,7 @@ def latest(listener: Listener) -> Any:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_an_alarm_is_an_event_stays_until_it_is_accepted_and_survives_a_restart(
     broker: Broker, tmp_path: Path
 ) -> None:
@@ -53,19 +55,19 @@ def test_an_alarm_is_an_event_stays_until_it_is_accepted_and_survives_a_restart(
     with running(device, broker.port) as listener:
         pumps = Pumps(listener)
         pumps.send(500)
-        listener.wait(lambda: listener.events("model_promoted"), 60)
+        listener.wait(lambda: listener.events("model_promoted"), PATIENCE)
         pumps.send(400)
-        listener.wait(lambda: listener.messages["metrics"] and latest(listener)["threshold"], 30)
+        listener.wait(lambda: listener.messages["metrics"] and latest(listener)["threshold"], PATIENCE)
         pumps.send(60, shift=5.0)
-        listener.wait(lambda: listener.events("anomaly"), 30)
+        listener.wait(lambda: listener.events("anomaly"), PATIENCE)
         (start,) = listener.events("anomaly")
         assert (start["key"], start["state"]) == ("p1", "start")
         assert start["peak"] > 2
         assert 900 < start["since"] < 925
-        listener.wait(lambda: latest(listener)["standing"] == ["p1"], 30)
+        listener.wait(lambda: latest(listener)["standing"] == ["p1"], PATIENCE)
         assert latest(listener)["flagged"] >= 28
     with running(device, broker.port) as listener:
-        listener.wait(lambda: listener.messages["metrics"], 30)
+        listener.wait(lambda: listener.messages["metrics"], PATIENCE)
         assert latest(listener)["standing"] == ["p1"]
         refused = listener.request("accept", key="p0")
         assert (refused["status"], refused["reason"]) == ("error", "refused")
@@ -73,7 +75,7 @@ def test_an_alarm_is_an_event_stays_until_it_is_accepted_and_survives_a_restart(
         assert listener.request("accept", key="p1")["data"] == {"accepted": 1}
         again = Pumps(listener)
         again.send(20, shift=5.0)
-        listener.wait(lambda: listener.events("anomaly"), 30)
+        listener.wait(lambda: listener.events("anomaly"), PATIENCE)
         (end,) = listener.events("anomaly")
         assert (end["key"], end["state"], end["accepted"]) == ("p1", "end", True)
-        listener.wait(lambda: latest(listener)["standing"] == [], 30)
+        listener.wait(lambda: latest(listener)["standing"] == [], PATIENCE)

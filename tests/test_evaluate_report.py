@@ -114,6 +114,7 @@ def test_a_rule_that_turns_round_is_forgotten_and_that_is_told(kept: tuple[Path,
     assert kept_skill["forgetting"] > 0.2
 
 
+@pytest.mark.slow
 def test_the_page_of_a_detector_shows_its_score_and_every_alarm(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(1500, 1)) @ rng.normal(size=(1, 4)) + rng.normal(0, 0.05, (1500, 4))

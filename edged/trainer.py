@@ -25,7 +25,15 @@ from typing import TYPE_CHECKING, Any
 from edged import configfile
 from edged.engines import open_engine
 from edged.engines.inference import InferenceModel
-from edged.errors import BundleError, ConfigError, CorruptError, EdgedError, NoDataError, TrainingError
+from edged.errors import (
+    BundleError,
+    ConfigError,
+    CorruptError,
+    EdgedError,
+    NoDataError,
+    StorageError,
+    TrainingError,
+)
 from edged.host.limits import ChildLimits, apply, die_with_parent
 from edged.loop.choose import choose
 from edged.loop.train import RunRequest, Trainee
@@ -44,6 +52,7 @@ if TYPE_CHECKING:
 
 
 MORE_MEMORY = "raise training.memory_limit or lower training.batch"
+DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS}
 HALT_SECONDS = 10.0  # between two words that a halted run still lives
 
 
@@ -174,9 +183,11 @@ def complaint(problem: EdgedError, reason: str = "") -> dict[str, Any]:
     }
 
 
-def _foreign(problem: Exception) -> TrainingError:
+def _foreign(problem: Exception) -> EdgedError:
     """An error that is not our own, in one line."""
     text = " ".join(str(problem).split()) or "no message"
+    if isinstance(problem, OSError) and problem.errno in DISK_ERRORS:
+        return StorageError(text, where="trainer")
     if isinstance(problem, OSError) and problem.errno == errno.ENOMEM:
         return TrainingError(text, remedy=MORE_MEMORY)
     return TrainingError(f"{type(problem).__name__}: {text}", where="trainer")
@@ -233,7 +244,8 @@ def main() -> int:
     except Exception as problem:  # noqa: BLE001  the top of the process
         # One line for the daemon, whatever it was; the rest is in the log.
         traceback.print_exc()
-        say(complaint(_foreign(problem), type(problem).__name__))
+        told = _foreign(problem)
+        say(complaint(told, "" if isinstance(told, StorageError) else type(problem).__name__))
         return 1
 
 

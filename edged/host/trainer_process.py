@@ -13,7 +13,14 @@ import time
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from edged.errors import ConfigError, EdgedError, NoDataError, TrainingError, UnavailableError
+from edged.errors import (
+    ConfigError,
+    EdgedError,
+    NoDataError,
+    StorageError,
+    TrainingError,
+    UnavailableError,
+)
 from edged.host.child import end, message_in
 from edged.host.endings import ending
 from edged.logs import get_logger
@@ -76,6 +83,8 @@ class TrainerProcess:
             When the engine is missing on this machine.
         StoppedRunError
             When it was cancelled.
+        StorageError
+            When the disk refused what the run had to write or read.
         TrainingError
             When the run failed, or made no progress for `training.timeout`.
         """
@@ -212,6 +221,8 @@ class TrainerProcess:
             kind = ConfigError
         elif reason == "InterruptedRunError":
             kind = StoppedRunError
+        elif reason == "StorageError":
+            kind = StorageError
         raise kind(what, where=message.get("where", ""), remedy=message.get("remedy", ""))
 
     def _ended(self, code: int | None) -> TrainingError:

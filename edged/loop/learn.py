@@ -28,6 +28,7 @@ Message = dict[str, Any]
 SETBACKS = "setbacks"  # name of the registry's value that `keep` writes
 UNHURRIED = 400  # new samples for a run where all label themselves: what learns faster learns anomalies
 DISK_SECONDS = 10.0  # until a run that the disk did not let begin is tried again
+LONGEST_DISK_SECONDS = 300.0  # until one that it ended, which costs what the run had done
 
 
 def trigger_rules(config: TrainingConfig, *, drift: bool = True, fewest: int = 0) -> TriggerRules:
@@ -86,6 +87,8 @@ class Learner:
         self.effort = Effort()
         self.budget = Budget()
         self.waiting_for: tuple[str, ...] = ()
+        self._disk_ended = 0  # runs that the disk has ended since it last let one through
+        self._retry_after = config.training.retry_after
         self._guards = config.training.guard_rules()
         self._usual = (config.training.learning_rate, config.training.new_share)
         self._conditions = conditions or (lambda: Conditions.at(clock.now()))
@@ -146,9 +149,7 @@ class Learner:
         try:
             run = self._begin(trigger, self._clock.now(), options)
         except StorageError as problem:
-            # No fault of training: it goes on by itself once the disk does.
-            self.triggers.hold(self._clock.monotonic(), DISK_SECONDS)
-            log.warning("training_held", problem=problem.line())
+            self._held_by_disk(problem, DISK_SECONDS)
             return None
         self._notify("training_started", {"run": run, "trigger": trigger, "new": self.new()})
         self.progress = {"run": run, "step": 0}
@@ -162,6 +163,9 @@ class Learner:
             self._close(run, "no_data", {"error": problem.line()})
         except StoppedRunError as problem:
             self._close(run, "stopped", {"error": problem.line()})
+        except StorageError as problem:
+            self._close(run, "failed", {"error": problem.line()})
+            self._ended_by_disk(problem)
         except (TrainingError, UnavailableError, ConfigError) as problem:
             self._close(run, "failed", {"error": problem.line()})
             self._failed(run, problem)
@@ -177,8 +181,21 @@ class Learner:
         """Begin no run by itself before so many times the usual new labels have come; how many that is."""
         return self.triggers.rest(times)
 
+    def _held_by_disk(self, problem: StorageError, seconds: float) -> None:
+        """No fault of training: it goes on by itself once the disk does, whatever had started the run."""
+        self.triggers.interrupted = True
+        self.triggers.hold(self._clock.monotonic(), seconds)
+        log.warning("training_held", problem=problem.line(), seconds=seconds)
+
+    def _ended_by_disk(self, problem: StorageError) -> None:
+        """Longer each time, since each run does its steps in vain; at most some minutes."""
+        most = max(LONGEST_DISK_SECONDS, self._retry_after)
+        self._held_by_disk(problem, min(most, self._retry_after * 2.0 ** min(self._disk_ended, 30)))
+        self._disk_ended += 1
+
     def _succeeded(self, run: int, result: Message) -> None:
         self.trainings += 1
+        self._disk_ended = 0
         self.consumed = result["consumed"]
         self.train_seconds += result["seconds"]
         self.engine = result["engine"]

@@ -24,6 +24,7 @@ from edged.engines.guides import guide_for
 from edged.errors import NoDataError, NonFiniteError, TrainingError
 from edged.storage.candidates import publish_candidate
 from edged.storage.checkpoints import pack_arrays, unpack_arrays
+from edged.storage.files import disk_errors_of_others
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -130,7 +131,8 @@ class Trainee:
 
     def _checkpoint(self) -> int:
         staging = self._checkpoints.stage()
-        self._engine.save(staging)
+        with disk_errors_of_others(staging):
+            self._engine.save(staging)
         values, arrays = self._state.dump()
         state = {"bundle": self._bundle.fingerprint, "engine": self._engine.name, "learner": values}
         self._generation = self._checkpoints.publish(staging, state, arrays)

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edged.errors import ModelError
-from edged.storage.files import disk_errors, publish_directory, remove, verify_directory
+from edged.storage.files import (
+    disk_errors,
+    disk_errors_of_others,
+    publish_directory,
+    remove,
+    verify_directory,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -55,7 +61,8 @@ def publish_candidate(
         for left in folder.glob(".staging-[0-9]*"):
             remove(left)  # a run before this one came no further
         staging.mkdir(parents=True, exist_ok=True)
-        export(staging / MODEL_FILE)
+        with disk_errors_of_others(staging):
+            export(staging / MODEL_FILE)
         output = load_model(staging / MODEL_FILE).predict(probe)
         for name, values in zip(PROBE_FILES, (probe, output), strict=True):
             np.save(staging / name, values)

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from edged.errors import CorruptError, StorageError
+from edged.errors import CorruptError, EdgedError, StorageError
 from edged.storage.sealed import read_sealed, seal
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ class Disk:
 
 
 DISK = Disk()
+_PROBE_BYTES = 64 * 1024
 
 
 @contextmanager
@@ -90,6 +91,26 @@ def disk_errors(doing: str, where: Path) -> Iterator[None]:
         reason = problem.strerror or type(problem).__name__
         remedy = _REMEDIES.get(problem.errno or 0, "")
         raise StorageError(f"{doing} failed: {reason}", where=str(where), remedy=remedy) from problem
+
+
+@contextmanager
+def disk_errors_of_others(directory: Path, *, disk: Disk = DISK) -> Iterator[None]:
+    """Also errors of what writes into `directory` itself and does not tell the disk from other causes.
+
+    They become StorageError where the disk refuses a small file there as well, and stay what they are
+    where it does not.
+    """
+    with disk_errors("writing", directory):
+        try:
+            yield
+        except EdgedError:
+            probe = staging_path(directory, "probe")
+            try:
+                disk.write(probe, bytes(_PROBE_BYTES))
+            finally:
+                with suppress(OSError):
+                    disk.remove(probe)
+            raise
 
 
 def staging_path(parent: Path, name: str) -> Path:

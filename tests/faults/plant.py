@@ -10,7 +10,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import paho.mqtt.client as mqtt
@@ -45,8 +45,8 @@ def rows(first: int, n: int) -> NDArray[np.float32]:
 class Gateway:
     """Publishes numbered rows at QoS 1, at a steady rate, until it is told to stop."""
 
-    def __init__(self, port: int, rate: float) -> None:
-        self.published = 0
+    def __init__(self, port: int, rate: float, first: int = 0) -> None:
+        self.published = self._first = first
         self._rate = rate
         self._ending = threading.Event()
         self._client = mqtt.Client(CallbackAPIVersion.VERSION2, protocol=mqtt.MQTTv5)
@@ -64,7 +64,8 @@ class Gateway:
                 payload = json.dumps({"id": str(i), "x": values, "y": int(values[0] > 0)})
                 last = self._client.publish(f"sensors/{i % 3}", payload, qos=1)
             self.published += group
-            self._ending.wait(max(0.0, began + self.published / self._rate - time.monotonic()))
+            due = began + (self.published - self._first) / self._rate
+            self._ending.wait(max(0.0, due - time.monotonic()))
         if last is not None:
             last.wait_for_publish(30)
 
@@ -77,27 +78,53 @@ class Gateway:
         return self.published
 
 
+class Readiness(NamedTuple):
+    """Seconds from the start of a process to its online: median, 95th percentile, worst; processor time."""
+
+    median: float
+    most: float
+    worst: float
+    processor: float
+    worst_processor: float
+
+
 @dataclass
 class Tally:
-    """What happened in a campaign of kills; times in seconds."""
+    """What happened in a campaign of kills.
+
+    `ready` has, of each restart that was waited for, seconds until the daemon said online and the
+    processor time that its process had used by then.
+    """
 
     daemon_kills: int = 0
     trainer_kills: int = 0
-    ready: list[float] = field(default_factory=list)
+    ready: list[tuple[float, float]] = field(default_factory=list)
     rows: int = 0
     lost: int = 0
     doubled: int = 0
     runs: int = 0
     promotions: int = 0
 
+    @property
+    def kills(self) -> int:
+        """Of both processes."""
+        return self.daemon_kills + self.trainer_kills
+
+    @property
+    def readiness(self) -> Readiness:
+        """How long the restarts took."""
+        wall, processor = np.array(self.ready).T
+        return Readiness(*np.percentile(wall, (50, 95, 100)).tolist(), *np.percentile(processor, (50, 100)))
+
     def line(self) -> str:
         """For the log of the long form."""
-        ready = np.sort(self.ready) if self.ready else np.zeros(1)
+        ready = self.readiness
         return (
             f"{self.daemon_kills} kills of the daemon, {self.trainer_kills} of the trainer; "
             f"{self.rows} rows, {self.lost} lost, {self.doubled} stored twice; "
-            f"{self.runs} runs, {self.promotions} promotions; online again after "
-            f"{ready[len(ready) // 2]:.2f} s (median), {ready[-1]:.2f} s (worst)"
+            f"{self.runs} runs, {self.promotions} promotions; online again, of {len(self.ready)} restarts, after "
+            f"{ready.median:.2f} s (median), {ready.most:.2f} s (95 %), {ready.worst:.2f} s (worst), with "
+            f"{ready.processor:.2f} s of processor time (median), {ready.worst_processor:.2f} s (worst)"
         )
 
 
@@ -115,9 +142,11 @@ def campaign(device: Device, listener: Listener, gateway: Gateway, kills: int, s
     """Kill -9 now the daemon, now its trainer, at random moments, then let everything arrive."""
     rng, tally = random.Random(seed), Tally()
     pause = threading.Event()  # never set: something to wait on
-    for number in range(kills):
+    number = 0
+    while tally.kills < kills:
         assert device.process is not None
-        found = trainer(device) if number % 2 else None
+        number += 1
+        found = trainer(device) if number % 2 == 0 else None
         pause.wait(rng.uniform(0.0, 2.0))
         if found is not None:
             tally.trainer_kills += kill(found)
@@ -125,17 +154,19 @@ def campaign(device: Device, listener: Listener, gateway: Gateway, kills: int, s
         device.process.kill()
         device.process.wait()
         tally.daemon_kills += 1
-        tally.ready.append(_restart(device, listener, patient=rng.random() < 0.5))
+        if not tally.ready or rng.random() < 0.5:
+            tally.ready.append(_restart(device, listener))
+        else:
+            device.start()
     assert device.process is not None
     if device.process.poll() is not None:
-        _restart(device, listener, patient=True)
+        _restart(device, listener)
     done = len(trained(listener))
     listener.wait(lambda: len(trained(listener)) > done, 100.0)
     tally.rows = gateway.stop()
     _settle(device, tally)
     tally.runs = len(trained(listener))
     tally.promotions = len(listener.events("model_promoted"))
-    tally.ready = [seconds for seconds in tally.ready if seconds > 0]
     return tally
 
 
@@ -170,15 +201,21 @@ def kill(pid: int) -> bool:
     return True
 
 
-def _restart(device: Device, listener: Listener, *, patient: bool) -> float:
-    """Start the daemon; when `patient` the seconds until it said online, else 0 without waiting for it."""
+def _restart(device: Device, listener: Listener) -> tuple[float, float]:
+    """Start the daemon; seconds until it said online, and the processor time of its process by then."""
     births = listener.messages["status"]
     seen, started = len(births), time.monotonic()
     device.start()
-    if not patient:
-        return 0.0
     listener.wait(lambda: any(m["state"] == "online" for m in births[seen:]), 60.0)
-    return time.monotonic() - started
+    took = time.monotonic() - started
+    assert device.process is not None
+    return took, processor_seconds(device.process.pid)
+
+
+def processor_seconds(pid: int) -> float:
+    """What a process has used so far, in user and kernel mode; its children not included."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(") ")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _settle(device: Device, tally: Tally) -> None:

@@ -32,6 +32,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 KILLS = int(os.environ.get("EDGED_FAULTS_KILLS", "300"))
+READY_SECONDS = 3.0
+ENOUGH = 20  # restarts, for their median to say something
 RUN: dict[str, Any] = {"checkpoint_every": 50, "batch": 16}
 
 
@@ -69,7 +71,10 @@ def test_no_message_is_lost_or_stored_twice_whatever_is_killed(
     print(f"seed {seed}: {tally.line()}")  # noqa: T201  the figures of the long form
     assert (tally.lost, tally.doubled) == (0, 0), f"seed {seed}"
     assert tally.daemon_kills > 0 < tally.trainer_kills
-    assert not tally.ready or min(tally.ready) < 30.0
+    assert tally.kills >= kills
+    # A machine that does other things delays single starts as long as it likes; what they cost it is ours.
+    assert tally.readiness.worst_processor <= READY_SECONDS
+    assert len(tally.ready) < ENOUGH or tally.readiness.median <= READY_SECONDS
     whole(device)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from edged.errors import TrainingError
+from edged.errors import StorageError, TrainingError
 from edged.host.trainer_process import StoppedRunError
 from edged.storage.checkpoints import Checkpoints
 from tests.loop.trainers import Desk, Ear, Plant, signalled
@@ -125,7 +125,7 @@ def test_a_disk_that_fills_up_in_mid_run_leaves_the_last_checkpoint(tmp_path: Pa
             assert process.pid is not None
             resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (2000, 2000))
 
-        with pytest.raises(TrainingError) as caught:
+        with pytest.raises(StorageError) as caught:
             process.run(ORDER, Ear("checkpoint", fill, 100))
         assert "\n" not in caught.value.line()
         whole = Checkpoints(tmp_path / "checkpoints", 3).latest()
@@ -153,6 +153,61 @@ def test_a_hanging_trainer_is_killed_soon_after_its_time_and_its_run_taken_up(
         assert process.pid is None
         plant.config.training.__dict__["timeout"] = 600.0
         assert process.run(ORDER | {"run": 2}, Ear())["run"] == 2
+
+
+# ---- the disk --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ["native", "portable"])
+def test_runs_that_the_disk_ends_are_no_failures_and_go_on_by_themselves(
+    tmp_path: Path, bundle: Bundle, engine: str
+) -> None:
+    """More of them in a row than of its own faults pause training."""
+    desk = Desk(Plant(tmp_path, bundle, **LONG, engine=engine, max_failures=2))
+    learner = desk.learner
+
+    def fill(_: object) -> None:
+        assert learner.process.pid is not None
+        resource.prlimit(learner.process.pid, resource.RLIMIT_FSIZE, (2000, 2000))
+
+    with closing(learner.process):
+        trigger = "schedule"
+        for pause in (10.0, 20.0, 40.0):
+            assert learner.train(trigger, {}, fill) is None
+            assert (learner.failures, learner.setbacks.pause()) == (0, None)
+            desk.wait(pause - 0.1)
+            assert learner.due() is None, "held back"
+            assert learner.waiting_for
+            desk.wait(0.2)
+            trigger = learner.due() or ""
+            assert trigger == "resume", "whatever had started the first"
+        result = learner.train(trigger, {})
+    assert result is not None
+    assert result["steps"] == LONG["steps"]
+    assert desk.outcomes() == ["failed"] * 3 + ["done"]
+    assert "training_paused" not in [name for name, _ in desk.told]
+    errors = [
+        fields["error"] for name, fields in desk.told if name == "training_finished" and "error" in fields
+    ]
+    assert all("File too large" in error for error in errors), errors
+
+
+def test_a_disk_that_fails_where_nobody_expected_is_told_as_such(
+    tmp_path: Path, bundle: Bundle, at_start: Any
+) -> None:
+    plant = Plant(tmp_path, bundle)
+    at_start(
+        """
+        import sys
+        if "edged.trainer" in sys.orig_argv:
+            import errno, numpy, os
+            def broken(*_, **__):
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            numpy.isin = broken
+        """
+    )
+    with closing(plant.process()) as process, pytest.raises(StorageError, match="Input/output error"):
+        process.run(ORDER, Ear())
 
 
 # ---- pausing ---------------------------------------------------------------------------------

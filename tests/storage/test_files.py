@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edged.errors import CorruptError, StorageError
+from edged.errors import CorruptError, StorageError, TrainingError
 from edged.storage.files import (
     MANIFEST,
     STAGING,
     DirectoryLock,
+    disk_errors_of_others,
     publish_directory,
     publish_file,
     read_manifest,
@@ -50,6 +51,21 @@ def test_a_file_is_replaced_and_nothing_is_left_over(tmp_path: Path) -> None:
     publish_file(path, b"two")
     assert path.read_bytes() == b"two"
     assert [entry.name for entry in tmp_path.iterdir()] == ["pointer"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EIO])
+def test_an_error_of_others_is_the_disks_where_it_refuses_us_too(tmp_path: Path, number: int) -> None:
+    refusing = TestedDisk(0, OSError(number, os.strerror(number)))
+    with (
+        pytest.raises(StorageError, match=os.strerror(number)),
+        disk_errors_of_others(tmp_path, disk=refusing),
+    ):
+        raise TrainingError("cannot save")
+    with pytest.raises(TrainingError, match="cannot save"), disk_errors_of_others(tmp_path):
+        raise TrainingError("cannot save")
+    with pytest.raises(StorageError, match=os.strerror(number)), disk_errors_of_others(tmp_path):
+        raise OSError(number, os.strerror(number))
+    assert list(tmp_path.iterdir()) == [], "the probe has gone"
 
 
 def test_a_file_is_durable_before_its_name_and_its_name_before_the_return(tmp_path: Path) -> None:

@@ -79,26 +79,23 @@ class Gateway:
 
 
 class Readiness(NamedTuple):
-    """Seconds from the start of a process to its online: median, 95th percentile, worst; processor time."""
+    """Of one restart, in seconds: until the daemon said online, and what its process had used by then.
 
-    median: float
-    most: float
-    worst: float
+    `waited` is how long its main thread was ready to run while other processes had the processors.
+    """
+
+    wall: float
     processor: float
-    worst_processor: float
+    waited: float
 
 
 @dataclass
 class Tally:
-    """What happened in a campaign of kills.
-
-    `ready` has, of each restart that was waited for, seconds until the daemon said online and the
-    processor time that its process had used by then.
-    """
+    """What happened in a campaign of kills; `ready` has those restarts that were waited for."""
 
     daemon_kills: int = 0
     trainer_kills: int = 0
-    ready: list[tuple[float, float]] = field(default_factory=list)
+    ready: list[Readiness] = field(default_factory=list)
     rows: int = 0
     lost: int = 0
     doubled: int = 0
@@ -110,22 +107,21 @@ class Tally:
         """Of both processes."""
         return self.daemon_kills + self.trainer_kills
 
-    @property
-    def readiness(self) -> Readiness:
-        """How long the restarts took."""
-        wall, processor = np.array(self.ready).T
-        return Readiness(*np.percentile(wall, (50, 95, 100)).tolist(), *np.percentile(processor, (50, 100)))
-
     def line(self) -> str:
         """For the log of the long form."""
-        ready = self.readiness
+        wall, processor, waited = np.array(self.ready).T
         return (
             f"{self.daemon_kills} kills of the daemon, {self.trainer_kills} of the trainer; "
             f"{self.rows} rows, {self.lost} lost, {self.doubled} stored twice; "
-            f"{self.runs} runs, {self.promotions} promotions; online again, of {len(self.ready)} restarts, after "
-            f"{ready.median:.2f} s (median), {ready.most:.2f} s (95 %), {ready.worst:.2f} s (worst), with "
-            f"{ready.processor:.2f} s of processor time (median), {ready.worst_processor:.2f} s (worst)"
+            f"{self.runs} runs, {self.promotions} promotions; of {len(self.ready)} restarts, in seconds "
+            f"(median, 95 %, worst): online again after {spread(wall)}, with a processor to run on "
+            f"{spread(wall - waited)}; processor time {spread(processor)}"
         )
+
+
+def spread(values: NDArray[np.float64]) -> str:
+    """Median, 95th percentile and maximum."""
+    return ", ".join(f"{value:.2f}" for value in np.percentile(values, (50, 95, 100)))
 
 
 def trainer_of(daemon: int) -> int | None:
@@ -201,21 +197,22 @@ def kill(pid: int) -> bool:
     return True
 
 
-def _restart(device: Device, listener: Listener) -> tuple[float, float]:
-    """Start the daemon; seconds until it said online, and the processor time of its process by then."""
+def _restart(device: Device, listener: Listener) -> Readiness:
+    """Start the daemon and wait until it says online."""
     births = listener.messages["status"]
     seen, started = len(births), time.monotonic()
     device.start()
     listener.wait(lambda: any(m["state"] == "online" for m in births[seen:]), 60.0)
     took = time.monotonic() - started
     assert device.process is not None
-    return took, processor_seconds(device.process.pid)
+    return Readiness(took, *processor_seconds(device.process.pid))
 
 
-def processor_seconds(pid: int) -> float:
-    """What a process has used so far, in user and kernel mode; its children not included."""
+def processor_seconds(pid: int) -> tuple[float, float]:
+    """What a process has used, without its children, and how long its main thread waited for a processor."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(") ")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    used = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return used, int(Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()[1]) / 1e9
 
 
 def _settle(device: Device, tally: Tally) -> None:

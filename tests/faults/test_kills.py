@@ -72,9 +72,10 @@ def test_no_message_is_lost_or_stored_twice_whatever_is_killed(
     assert (tally.lost, tally.doubled) == (0, 0), f"seed {seed}"
     assert tally.daemon_kills > 0 < tally.trainer_kills
     assert tally.kills >= kills
-    # A machine that does other things delays single starts as long as it likes; what they cost it is ours.
-    assert tally.readiness.worst_processor <= READY_SECONDS
-    assert len(tally.ready) < ENOUGH or tally.readiness.median <= READY_SECONDS
+    # On a machine that does other things, too, what a start needs is judged, not how long it is kept waiting.
+    assert max(restart.processor for restart in tally.ready) <= READY_SECONDS
+    own = sorted(restart.wall - restart.waited for restart in tally.ready)
+    assert len(own) < ENOUGH or own[len(own) // 2] <= READY_SECONDS
     whole(device)
 
 

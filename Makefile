@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-faults test-stock test-arm64 stock lint check bench clean system-packages arm64-packages
+.PHONY: help setup demo test test-faults soak test-stock test-arm64 stock lint check bench clean system-packages arm64-packages
 
 # The first interpreter that edged runs on; `python3` where it is one.
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13 python3.10; do \
@@ -36,6 +36,9 @@ test-stock: setup system-packages stock ## run the tests on stock onnxruntime al
 
 test-arm64: setup stock system-packages arm64-packages ## train on emulated ARM64 and compare with this machine
 	@$(BIN)/python -m tests.arm64 build/wheel build/arm64
+
+soak: setup system-packages ## half an hour of faults of all kinds around one daemon; SOAK_MINUTES=N for another time
+	@$(BIN)/python -m pytest tests/soak.py -s $(PYTEST_ARGS)
 
 test-faults: setup system-packages ## kill, fill and break everything, for half an hour and more
 	@$(BIN)/python -m pytest -m faults -s $(PYTEST_ARGS)

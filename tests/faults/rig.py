@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +16,7 @@ from edged.storage.samples import SampleLog
 from tests.device import Device, Listener, wait_until
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from edged.demo.broker import Mosquitto
 
 STREAM: dict[str, Any] = {"features": 3, "classes": 2, "label": "y", "id": "id"}
 
@@ -23,6 +26,16 @@ def payload(number: int) -> str:
     rng = np.random.default_rng(number)
     a, b = rng.normal(size=2).round(6).tolist()
     return json.dumps({"id": f"s{number}", "x": [number, a, b], "y": int(a > 0)})
+
+
+def restart(broker: Mosquitto, seconds: float) -> None:
+    """End a broker while it may have messages for us, which it keeps on its disk, and start it again."""
+    os.kill(broker.pid, signal.SIGTERM)
+    state = Path(f"/proc/{broker.pid}/stat")
+    # It takes its time.
+    wait_until(lambda: state.read_text(encoding="ascii").rpartition(") ")[2].startswith("Z"), seconds)
+    broker.stop()
+    broker.start()
 
 
 class Rig:

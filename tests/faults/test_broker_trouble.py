@@ -9,7 +9,6 @@ import subprocess
 import threading
 import time
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,10 +17,11 @@ from edged import configfile
 from edged.local import status_of
 from tests.device import Listener, running, wait_until
 from tests.faults.proxy import Proxy
-from tests.faults.rig import Rig, payload
+from tests.faults.rig import Rig, payload, restart
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from edged.demo.broker import Mosquitto
     from tests.conftest import MakeBroker
@@ -65,13 +65,7 @@ class Storm:
 
     def restart_broker(self) -> None:
         """End it while it still has messages for us; it keeps them on its disk."""
-        os.kill(self._broker.pid, signal.SIGTERM)
-        state = Path(f"/proc/{self._broker.pid}/stat")
-        wait_until(
-            lambda: state.read_text().rpartition(") ")[2].startswith("Z"), PATIENCE
-        )  # it takes its time
-        self._broker.stop()
-        self._broker.start()
+        restart(self._broker, PATIENCE)
         self.faults += 1
 
     def hang_broker(self) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,11 +10,11 @@ from edged import configfile
 from edged.local import status_of
 from edged.storage.registry import Registry
 from tests.device import Listener, running, wait_until
+from tests.faults.disks import RENAMES, SYNCS, WRITES, fill, may_mount, mounted
 from tests.faults.rig import Rig
 from tests.faults.tracing import failing, require_strace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from edged.demo.broker import Mosquitto
@@ -26,9 +23,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 # That commits are tried every 5 s at least is tested beside ingest: this is for machines with much to do.
 PATIENCE = 90.0
-WRITES = "pwrite64,write,pwritev"
-SYNCS = "fsync,fdatasync"
-RENAMES = "rename,renameat,renameat2"
 
 
 def problem(listener: Listener) -> str | None:
@@ -156,29 +150,10 @@ def test_training_and_promotion_on_a_failing_disk_leave_the_champion_serving(
         assert len(left) <= 1, "candidates of failed runs do not pile up"
 
 
-@contextmanager
-def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
-    """A file system of its own; needs the right to mount."""
-    path = folder / "disk"
-    path.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "edged-test", str(path)]
-    if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode != 0:
-        pytest.skip("may not mount a file system; the same errors are injected by the other tests")
-    try:
-        yield path
-    finally:
-        subprocess.run(["umount", "-l", str(path)], check=True)
-
-
-def fill(path: Path) -> None:
-    """Write to a file until nothing more fits."""
-    with suppress(OSError), path.open("wb", buffering=0) as ballast:
-        while ballast.write(bytes(4096)):
-            pass
-
-
 def test_a_disk_that_is_really_full(broker: Mosquitto, tmp_path: Path) -> None:
-    with small_disk(tmp_path, 16) as disk:
+    if not may_mount():
+        pytest.skip("may not mount a file system; the same errors are injected by the other tests")
+    with mounted(tmp_path, 16) as disk:
         state = disk / "state"
         rig = Rig(tmp_path, broker.port, storage={"dir": str(state), "max_bytes": "2MiB"})
         rig.state = state

@@ -120,9 +120,9 @@ class Watch:
         with self._lock, suppress(StorageError):
             with closing(SampleLog.open(self._state / "samples.db", SCHEMA, readonly=True)) as log:
                 upto = log.next_offset()
-                x = log.rows(np.arange(self._seen + 1, upto)).x.astype(np.int64)
-            x = x[((x[:, 4:] >= 0) & (x[:, 4:] < 4096)).all(axis=1)]
-            found = (x[:, 4] * 4096 + x[:, 5]).tolist()
+                parts = log.rows(np.arange(self._seen + 1, upto)).x[:, 4:]
+            parts = parts[((parts >= 0) & (parts < 4096)).all(axis=1)].astype(np.int64)
+            found = (parts[:, 0] * 4096 + parts[:, 1]).tolist()
             self.numbers += found
             self.stored.update(found)
             self._seen = upto - 1

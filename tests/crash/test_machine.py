@@ -7,6 +7,7 @@ import random
 import shutil
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -15,18 +16,26 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
+from edged.domain.forwarding import Kind
 from edged.errors import RefusedError
 from edged.storage.checkpoints import Checkpoints
 from edged.storage.files import Disk
 from tests.crash.checks import Restarted, check_samples
+from tests.crash.post import UPDATE, Post, Sent
 from tests.crash.workloads import content, make_bundle, opened
 from tests.loop.linear import WIDTH, samples
 from tests.storage.disks import PowerCutError, TestedDisk
 
+if TYPE_CHECKING:
+    from edged.storage.boots import Ending
+
 MEMORY = Path("/dev/shm")  # noqa: S108  nothing to hide there
 SEED = int(os.environ.get("EDGED_SEED", "1"))
 CUTS = st.integers(0, 18)
+KINDS, SHARES = st.sampled_from(Kind), st.floats(0, 1)
+SENT = st.builds(Sent, st.integers(0, 100), SHARES, SHARES, st.integers(0, 1000))
 KEPT = 2
+STEPS = 10
 
 
 def flip(path: Path, where: float) -> None:
@@ -36,8 +45,22 @@ def flip(path: Path, where: float) -> None:
     path.write_bytes(data)
 
 
+def damage(path: Path, *, cut: bool) -> None:
+    """Cut a file short, or write over its beginning."""
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2 + 7] if cut else b"?" * 100 + data[100:])
+
+
+def torn_write(before: bytes, after: bytes, share: float) -> bytes:
+    """A file of which a part of what was written last, from its beginning on, is there."""
+    changed = [i for i, (old, new) in enumerate(zip(before, after, strict=False)) if old != new]
+    first = changed[0] if changed else min(len(before), len(after))
+    upto = first + int(share * (len(after) - first))
+    return after[:upto] + before[upto:]
+
+
 class Device(RuleBasedStateMachine):
-    """A state directory with sample log, checkpoints and registry, and what was promised of it."""
+    """A state directory with sample log, checkpoints, registry and outbox, and what was promised of it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,6 +74,7 @@ class Device(RuleBasedStateMachine):
         self.given = (0, 0)  # largest generation and version ever reported
         self.champions: set[int] = set()
         self.damaged: set[int] = set()
+        self.post = Post()
 
     @property
     def root(self) -> Path:
@@ -78,6 +102,12 @@ class Device(RuleBasedStateMachine):
         if self.champions:
             assert self.served.version in self.champions, self.state.recovery.repaired
         self.champions = {self.served.version}
+        self.post.open(self.directory)
+
+    def close(self, how: Ending | None = "clean_stop") -> None:
+        """As the daemon does it, or so that nothing is noted, as after a crash."""
+        self.post.box.close()
+        self.state.close(how)
 
     def store(self, disk: Disk | None = None) -> Checkpoints:
         """The checkpoints, as a new trainer sees them."""
@@ -95,6 +125,7 @@ class Device(RuleBasedStateMachine):
         )
         self.samples += numbers
         self.count += n
+        self.post.put(self.post.letters(Kind.PREDICTION, n, 200))
 
     def publish(self, disk: Disk | None = None) -> None:
         """One checkpoint; reported when this returns."""
@@ -107,6 +138,7 @@ class Device(RuleBasedStateMachine):
         assert made == number > self.given[0], "a number was given twice"
         self.generations.append(made)
         self.given = (made, self.given[1])
+        self.post.put(self.post.letters(Kind.METRICS, 2, 700))
 
     @rule()
     def checkpoint(self) -> None:
@@ -118,6 +150,8 @@ class Device(RuleBasedStateMachine):
         assert version > self.given[1], "a version was given twice"
         self.given = (self.given[0], version)
         self.champions = {version}
+        self.post.put(self.post.letters(Kind.WEIGHTS, UPDATE, 5000))
+        self.post.put(self.post.letters(Kind.EVENT, 3, 100))
 
     @rule()
     def crown(self) -> None:
@@ -134,27 +168,75 @@ class Device(RuleBasedStateMachine):
             return
         self.gate.champion = back
         self.champions = {back.version}
+        self.post.put(self.post.letters(Kind.EVENT, 1, 100))
 
     @rule(keep=st.integers(1, 4))
     def prune(self, keep: int) -> None:
         self.state.registry.prune(keep)
 
+    @rule(kind=KINDS, size=st.integers(1000, 20_000))
+    def flood_the_outbox(self, kind: Kind, size: int) -> None:
+        """More than fits."""
+        self.post.put(self.post.letters(kind, 60, size))
+
+    @precondition(lambda self: self.post.box.waiting.pending)
+    @rule(sent=SENT)
+    def drain(self, sent: Sent) -> None:
+        """As much as the connection takes; the broker acknowledges some of it, some comes back."""
+        self.post.send(sent)
+
+    @precondition(lambda self: self.post.box.waiting.pending)
+    @rule(days=st.integers(1, 5))
+    def pass_days(self, days: int) -> None:
+        self.post.pass_days(days)
+
     # ---- ends ------------------------------------------------------------------------------
 
-    @rule()
-    def stop_and_start(self) -> None:
-        self.state.close()
+    @rule(sent=SENT)
+    def stop_and_start(self, sent: Sent) -> None:
+        self.post.send(sent)
+        self.close()
         self.start()
         assert self.state.recovery.reason == "clean_stop"
 
-    @rule()
+    @rule(sent=SENT)
+    def kill_while_draining(self, sent: Sent) -> None:
+        """What the broker has acknowledged has left the disk; the rest waits again."""
+        self.post.send(sent)
+        self.kill()
+
     def kill(self) -> None:
+        self.end_life()
+        self.begin_life()
+
+    def end_life(self) -> None:
+        """All that is on the disk at this moment is what the next life finds."""
         before = self.root
         self.lives += 1
         shutil.copytree(before, self.root)
-        self.state.close(how=None)
+
+    def begin_life(self) -> None:
+        """The start after a crash."""
+        self.close(how=None)
         self.start()
         assert self.state.recovery.reason == "crash"
+
+    @rule(kind=KINDS, n=st.integers(1, 20), share=SHARES)
+    def cut_while_putting(self, kind: Kind, n: int, share: float) -> None:
+        """Of the last commit, which nobody was told of, the first so many bytes are on the disk."""
+        letters = self.post.letters(kind, n, 200)
+        database, wal = self.post.path, self.post.path.with_name(f"{self.post.path.name}-wal")
+        files = database.read_bytes(), wal.read_bytes()
+        keys = self.post.box.put([(letter.parcel, False) for letter in letters])
+        if None in keys or self.post.box.waiting.dropped != self.post.dropped:
+            self.post.settle(letters[: len(keys)], keys)
+            return
+        self.end_life()
+        if database.read_bytes() == files[0]:  # else the commit was durable before it was folded in
+            torn = self.root / wal.relative_to(self.folder / f"life-{self.lives - 1}")
+            torn.write_bytes(torn_write(files[1], wal.read_bytes(), share))
+        self.begin_life()
+        self.post.after_cut(letters)
 
     @rule(at=CUTS)
     def cut_while_checkpointing(self, at: int) -> None:
@@ -221,16 +303,23 @@ class Device(RuleBasedStateMachine):
 
     def spoil(self, name: str, *, cut: bool) -> None:
         """Cut a closed database short, or write over its beginning; it is set aside, not deleted."""
-        self.state.close()
+        self.close()
         path = self.directory / name
-        data = path.read_bytes()
-        path.write_bytes(data[: len(data) // 2 + 7] if cut else b"?" * 100 + data[100:])
+        damage(path, cut=cut)
         before = path.read_bytes()
         self.start()
         assert any(what.startswith(f"{name} was set aside") for what in self.state.recovery.repaired)
         kept = list(self.directory.glob(f"{name}.damaged-*"))
         assert before in [file.read_bytes() for file in kept]
         assert len(kept) <= 3
+
+    @rule(cut=st.booleans())
+    def damage_the_outbox(self, *, cut: bool) -> None:
+        self.close()
+        damage(self.post.path, cut=cut)
+        self.post.lose_all()
+        self.start()
+        assert self.post.path.with_name(f"{self.post.path.name}.damaged").exists()
 
     # ---- what always holds -----------------------------------------------------------------
 
@@ -251,8 +340,12 @@ class Device(RuleBasedStateMachine):
         assert champions[0] in self.champions
         assert np.isfinite(self.gate.champion.model.predict(np.zeros((1, WIDTH), np.float32))).all()
 
+    @invariant()
+    def what_waits_for_the_broker_is_there_and_nothing_else(self) -> None:
+        self.post.check()
+
     def teardown(self) -> None:
-        self.state.close()
+        self.close()
         self._temporary.cleanup()
 
 
@@ -262,7 +355,7 @@ def sequences(count: int) -> None:
     run_machine(
         seed(SEED)(Device),
         settings=settings(
-            max_examples=count, stateful_step_count=6, deadline=None, database=None, print_blob=True,
+            max_examples=count, stateful_step_count=STEPS, deadline=None, database=None, print_blob=True,
             suppress_health_check=list(HealthCheck),
         ),
     )  # fmt: skip
@@ -271,7 +364,7 @@ def sequences(count: int) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_any_sequence_ends_well() -> None:
-    sequences(100)
+    sequences(80)
 
 
 @pytest.mark.faults

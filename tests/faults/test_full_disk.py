@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,12 +25,27 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 # That commits are tried every 5 s at least is tested beside ingest: this is for machines with much to do.
 PATIENCE = 90.0
+RECOVERY_SECONDS = 10.0
+WINDOW = 50  # unacknowledged messages that the broker sends: one more comes only after an acknowledgement
 
 
 def problem(listener: Listener) -> str | None:
     """What state/buffer has said last."""
     told: str | None = listener.messages["state/buffer"][-1]["problem"]
     return told
+
+
+def mqtt(broker: Mosquitto) -> dict[str, object]:
+    """A connection on which a prediction beyond the window proves an acknowledgement."""
+    return {"host": "127.0.0.1", "port": broker.port, "reconnect_max": "1s", "receive_maximum": WINDOW}
+
+
+def acknowledged(listener: Listener, before: int, since: float) -> None:
+    """A sample is acknowledged again soon after `since`; `before` were predicted while none could be."""
+    listener.wait(lambda: len(listener.messages["predictions"]) > before, PATIENCE)
+    took = time.monotonic() - since
+    print(f"acknowledged {took:.2f} s after the disk took writes again")  # noqa: T201  a figure of the tests
+    assert took <= RECOVERY_SECONDS
 
 
 def recovered(rig: Rig, listener: Listener) -> None:
@@ -39,7 +56,7 @@ def recovered(rig: Rig, listener: Listener) -> None:
 
 def test_whatever_the_disk_refuses_to_a_commit_nothing_is_lost(broker: Mosquitto, tmp_path: Path) -> None:
     require_strace()
-    rig = Rig(tmp_path, broker.port)
+    rig = Rig(tmp_path, broker.port, mqtt=mqtt(broker))
     wal = rig.state / "samples.db-wal"
     faults = [(WRITES, "ENOSPC"), (SYNCS, "EIO"), (WRITES, "EROFS")]
     with running(rig.device, broker.port) as listener:
@@ -48,12 +65,17 @@ def test_whatever_the_disk_refuses_to_a_commit_nothing_is_lost(broker: Mosquitto
         rig.answered(listener)
         for calls, error in faults:
             with failing(rig.device.process.pid, calls, error, wal):
-                before = rig.count()
-                rig.publish(listener, 30)
-                rig.answered(listener)  # serving goes on
+                stored, predictions = rig.count(), listener.messages["predictions"]
+                window = len(predictions) + WINDOW
+                rig.publish(listener, WINDOW + 10)
+                listener.wait(lambda: len(predictions) >= window, PATIENCE)  # noqa: B023  serving goes on
                 listener.wait(lambda: "samples.db" in (problem(listener) or ""), PATIENCE)
-                assert rig.count() == before
+                assert rig.count() == stored
+                assert len(predictions) == window, "nothing was acknowledged"
+                since = time.monotonic()
+            acknowledged(listener, window, since)
             recovered(rig, listener)
+            rig.answered(listener)
         status = rig.device.cli("status", str(rig.device.path))
         assert (status["state"], status["samples"]) == ("online", rig.sent)
         rig.check_predictions(listener)
@@ -101,7 +123,9 @@ def trained(listener: Listener) -> str:
     before = len(listener.events("training_finished"))
     listener.request("train", steps=5)
     listener.wait(lambda: len(listener.events("training_finished")) > before, PATIENCE)
-    outcome: str = listener.events("training_finished")[-1]["outcome"]
+    finished = listener.events("training_finished")
+    assert len(finished) == before + 1, "a run that nobody asked for"
+    outcome: str = finished[-1]["outcome"]
     return outcome
 
 
@@ -116,7 +140,9 @@ def test_training_and_promotion_on_a_failing_disk_leave_the_champion_serving(
 ) -> None:
     require_strace()
     gate = {"min_gain": -1.0, "max_regret": 1.0, "min_holdout": 1, "holdout": 0.3, "probation": 0}
-    rig = Rig(tmp_path, broker.port, gate=gate, training={"every": None, "new_labels": 0, "resident": "60s"})
+    # What the disk has ended goes on by itself, later than this test takes.
+    training = {"every": None, "new_labels": 0, "resident": "60s", "retry_after": "10m"}
+    rig = Rig(tmp_path, broker.port, gate=gate, training=training)
     state = rig.state
     sites: list[tuple[str, str, list[Path], str]] = [
         (SYNCS, "EIO", [state / "checkpoints"], "failed"),
@@ -139,6 +165,7 @@ def test_training_and_promotion_on_a_failing_disk_leave_the_champion_serving(
                     listener.wait(lambda: listener.events("candidate_rejected"), PATIENCE)
         assert "failed" in listener.events("candidate_rejected")[-1]["reasons"][0]
         assert {p["model"] for p in listener.messages["predictions"]} == {1}
+        assert not listener.events("training_paused"), "three runs that the disk ended are no failures"
         with failing(pid, SYNCS, "EIO", state / "models", first=2):  # the pointer has moved by then
             listener.request("train", steps=5)
             listener.wait(lambda: listener.events("model_promoted"), PATIENCE)
@@ -150,12 +177,16 @@ def test_training_and_promotion_on_a_failing_disk_leave_the_champion_serving(
         assert len(left) <= 1, "candidates of failed runs do not pile up"
 
 
-def test_a_disk_that_is_really_full(broker: Mosquitto, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "seconds",
+    [0.0, pytest.param(30.0, marks=pytest.mark.faults)],
+)
+def test_a_disk_that_is_really_full(broker: Mosquitto, tmp_path: Path, seconds: float) -> None:
     if not may_mount():
         pytest.skip("may not mount a file system; the same errors are injected by the other tests")
     with mounted(tmp_path, 16) as disk:
         state = disk / "state"
-        rig = Rig(tmp_path, broker.port, storage={"dir": str(state), "max_bytes": "2MiB"})
+        rig = Rig(tmp_path, broker.port, mqtt=mqtt(broker), storage={"dir": str(state), "max_bytes": "2MiB"})
         rig.state = state
         with running(rig.device, broker.port) as listener:
             rig.publish(listener, 20)
@@ -163,10 +194,14 @@ def test_a_disk_that_is_really_full(broker: Mosquitto, tmp_path: Path) -> None:
             rig.all_stored(PATIENCE)
             fill(disk / "ballast")
             rig.publish(listener, 400)
-            rig.answered(listener)
             listener.wait(lambda: "full" in (problem(listener) or ""), PATIENCE)
-            held = rig.count()
-            assert held < rig.sent
+            stored, predictions = rig.count(), listener.messages["predictions"]
+            listener.wait(lambda: len(predictions) >= stored + WINDOW, PATIENCE)
+            assert stored + WINDOW < rig.sent, "the disk was not full"
+            threading.Event().wait(seconds)
+            since = time.monotonic()
             (disk / "ballast").unlink()
+            acknowledged(listener, stored + WINDOW, since)
             recovered(rig, listener)
+            rig.answered(listener)
             rig.check_predictions(listener)

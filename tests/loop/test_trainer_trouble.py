@@ -158,11 +158,12 @@ def test_a_hanging_trainer_is_killed_soon_after_its_time_and_its_run_taken_up(
 # ---- the disk --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["native", "portable"])
 def test_runs_that_the_disk_ends_are_no_failures_and_go_on_by_themselves(
     tmp_path: Path, bundle: Bundle, engine: str
 ) -> None:
-    """More of them in a row than of its own faults pause training."""
+    """As many of them in a row as would pause training if they were its own faults."""
     desk = Desk(Plant(tmp_path, bundle, **LONG, engine=engine, max_failures=2))
     learner = desk.learner
 
@@ -172,7 +173,7 @@ def test_runs_that_the_disk_ends_are_no_failures_and_go_on_by_themselves(
 
     with closing(learner.process):
         trigger = "schedule"
-        for pause in (10.0, 20.0, 40.0):
+        for pause in (10.0, 20.0):
             assert learner.train(trigger, {}, fill) is None
             assert (learner.failures, learner.setbacks.pause()) == (0, None)
             desk.wait(pause - 0.1)
@@ -184,7 +185,7 @@ def test_runs_that_the_disk_ends_are_no_failures_and_go_on_by_themselves(
         result = learner.train(trigger, {})
     assert result is not None
     assert result["steps"] == LONG["steps"]
-    assert desk.outcomes() == ["failed"] * 3 + ["done"]
+    assert desk.outcomes() == ["failed", "failed", "done"]
     assert "training_paused" not in [name for name, _ in desk.told]
     errors = [
         fields["error"] for name, fields in desk.told if name == "training_finished" and "error" in fields

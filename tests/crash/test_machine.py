@@ -53,8 +53,8 @@ def damage(path: Path, *, cut: bool) -> None:
 
 def torn_write(before: bytes, after: bytes, share: float) -> bytes:
     """A file of which a part of what was written last, from its beginning on, is there."""
-    changed = [i for i, (old, new) in enumerate(zip(before, after, strict=False)) if old != new]
-    first = changed[0] if changed else min(len(before), len(after))
+    pairs = enumerate(zip(before, after, strict=False))
+    first = next((i for i, (old, new) in pairs if old != new), min(len(before), len(after)))
     upto = first + int(share * (len(after) - first))
     return after[:upto] + before[upto:]
 

@@ -12,7 +12,7 @@ was champion last is believed and the pointer written again.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -131,11 +131,15 @@ class Registry(Journal):
                 None if verdict is None else dict(verdict), status,
             )  # fmt: skip
             # A copied candidate may bring the manifest of its own publication: it is written anew.
-            publish_directory(
-                staging, self._path_of(version), extra={"model": asdict(record)}, disk=self._disk
-            )
-            with self._writing():
-                self._insert(record)
+            folder = self._path_of(version)
+            try:
+                publish_directory(staging, folder, extra={"model": asdict(record)}, disk=self._disk)
+                with self._writing():
+                    self._insert(record)
+            except StorageError:
+                with suppress(OSError, StorageError):  # files without a row would stay until a restart
+                    remove(folder, disk=self._disk)
+                raise
         return record
 
     def get(self, version: int) -> ModelRecord:

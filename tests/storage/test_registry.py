@@ -302,6 +302,23 @@ def check_fault(state: Path, fault: Fault) -> None:
         assert not [p.name for p in (state / "models").iterdir() if p.name.startswith(".")]
 
 
+def test_a_model_whose_row_is_refused_leaves_no_files_and_its_number_is_not_given_again(
+    tmp_path: Path,
+) -> None:
+    with Registry.open(tmp_path) as registry:
+        first = add(registry, tmp_path)
+        db = registry._db  # noqa: SLF001  a disk that fails at this very commit
+        db.execute(
+            "CREATE TEMP TRIGGER full BEFORE INSERT ON main.models BEGIN SELECT RAISE(ABORT, 'full'); END"
+        )
+        for _ in range(3):
+            with pytest.raises(StorageError, match="full"):
+                add(registry, tmp_path)
+        assert [path.name for path in (tmp_path / "models").iterdir()] == [str(first)]
+        db.execute("DROP TRIGGER full")
+        assert add(registry, tmp_path) == first + 4
+
+
 def test_whatever_fails_there_is_one_champion_and_it_is_whole(tmp_path: Path) -> None:
     disk = TestedDisk()
     with Registry.open(tmp_path / "counted") as registry:

@@ -30,7 +30,7 @@ def test_a_target_that_is_no_finite_number_is_rejected(value: Any) -> None:
 def test_a_target_above_the_cap_counts_as_the_cap() -> None:
     life = Schema((), 3, "regress", target_max=125.0)
     assert [life.parse_label(value) for value in (300, 125, 7.5)] == [125.0, 125.0, 7.5]
-    assert Schema((), 3, "regress", (), 2, 10.0).parse_label([3, 11]) == (3.0, 10.0)
+    assert Schema((), 3, "regress", targets=2, target_max=10.0).parse_label([3, 11]) == (3.0, 10.0)
     with pytest.raises(RejectedSampleError):
         life.parse_label(float("inf"))
 

@@ -142,7 +142,11 @@ def campaign(device: Device, listener: Listener, gateway: Gateway, kills: int, s
     while tally.kills < kills:
         assert device.process is not None
         number += 1
-        found = trainer(device) if number % 2 == 0 else None
+        found = None
+        if number % 2 == 0:
+            # After many kills in a row the next run would wait for its turn: a command does not.
+            listener.send("edged/rig/request/train", {})
+            found = trainer(device)
         pause.wait(rng.uniform(0.0, 2.0))
         if found is not None:
             tally.trainer_kills += kill(found)

@@ -28,7 +28,7 @@ def test_commits_are_synced_and_the_file_can_shrink(tmp_path: Path) -> None:
         for name in ("journal_mode", "synchronous", "auto_vacuum", "cache_size")
     }
     db.close()
-    assert settings == {"journal_mode": "wal", "synchronous": 2, "auto_vacuum": 2, "cache_size": -1024}
+    assert settings == {"journal_mode": "wal", "synchronous": 2, "auto_vacuum": 2, "cache_size": -512}
 
 
 def test_migrations_run_once_each(tmp_path: Path) -> None:

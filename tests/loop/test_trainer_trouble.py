@@ -161,20 +161,25 @@ def test_a_hanging_trainer_is_killed_soon_after_its_time_and_its_run_taken_up(
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["native", "portable"])
 def test_runs_that_the_disk_ends_are_no_failures_and_go_on_by_themselves(
-    tmp_path: Path, bundle: Bundle, engine: str
+    tmp_path: Path, bundle: Bundle, at_start: Any, engine: str
 ) -> None:
     """As many of them in a row as would pause training if they were its own faults."""
     desk = Desk(Plant(tmp_path, bundle, **LONG, engine=engine, max_failures=2))
     learner = desk.learner
 
-    def fill(_: object) -> None:
-        assert learner.process.pid is not None
-        resource.prlimit(learner.process.pid, resource.RLIMIT_FSIZE, (2000, 2000))
-
+    full = tmp_path / "full"
+    full.touch()
+    at_start(
+        f"""
+        import os, resource, sys
+        if "edged.trainer" in sys.orig_argv and os.path.exists({str(full)!r}):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+        """
+    )
     with closing(learner.process):
         trigger = "schedule"
         for pause in (10.0, 20.0):
-            assert learner.train(trigger, {}, fill) is None
+            assert learner.train(trigger, {}) is None
             assert (learner.failures, learner.setbacks.pause()) == (0, None)
             desk.wait(pause - 0.1)
             assert learner.due() is None, "held back"
@@ -182,6 +187,7 @@ def test_runs_that_the_disk_ends_are_no_failures_and_go_on_by_themselves(
             desk.wait(0.2)
             trigger = learner.due() or ""
             assert trigger == "resume", "whatever had started the first"
+        full.unlink()
         result = learner.train(trigger, {})
     assert result is not None
     assert result["steps"] == LONG["steps"]

@@ -296,6 +296,7 @@ class Daemon:
             beat=lambda: self.watchdog.beat("ingest"),
             on_problem=self._tell_soon,
             forecast=forecast,
+            join_expiry=stream.join_expiry,
             intake=Intake(stream.intake_rules(), self.schema.channels),
             windowing=None if stream.window is None else Windowing(stream.window.rules(), stream.width),
             notice=self._notice,

@@ -49,6 +49,12 @@ class StreamConfig(Section):
     label_topic: Filter | None = Field(None, description="topic filter on which labels come by themselves")
     join: Literal["id", "key_time"] = Field("id", description="how a label on label_topic finds its sample")
     join_tolerance: Duration = Field(0.5, description="largest distance of times for join: key_time")
+    join_expiry: Duration | None = Field(
+        None,
+        gt=0,
+        description="a label on label_topic that comes longer after its sample goes to the quarantine; when"
+        " absent it is joined as long as the sample is stored",
+    )
     target: Literal["reconstruct", "forecast"] | None = Field(
         None, description="labels made from the stream itself"
     )

@@ -200,6 +200,9 @@ class SampleStore(Protocol):
     def find_many(self, labels: Sequence[LabelReading]) -> list[int | None]:
         """Offsets of the samples that labels belong to."""
 
+    def arrivals(self, offsets: Sequence[int]) -> dict[int, float]:
+        """When these samples came, Unix seconds, by offset."""
+
     def recent_packets(self, limit: int) -> list[tuple[int, int]]:
         """Packet id and checksum of the newest rows."""
 

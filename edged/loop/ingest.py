@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edged.clock import Ages
 from edged.domain.forecast import Forecast
 from edged.domain.group import Group, Held
 from edged.domain.intake import Intake, IntakeRules
@@ -72,6 +73,7 @@ class Ingest:
         beat: Callable[[], object],
         on_problem: Callable[[], object] = lambda: None,
         forecast: tuple[tuple[int, ...], int] | None = None,
+        join_expiry: float | None = None,
         intake: Intake | None = None,
         windowing: Windowing | None = None,
         notice: Callable[[str, dict[str, Any]], None] = lambda *_: None,
@@ -96,6 +98,7 @@ class Ingest:
         self.windowing = windowing
         self._windows_known = False
         self._notice = notice
+        self._join_expiry, self._ages = join_expiry, Ages(clock)
         self._room = INBOX_FACTOR * unacknowledged + config.commit_rows
         window = 2 * unacknowledged + config.commit_rows
         self._redelivery = Redelivery(store.recent_packets(window), window)
@@ -411,24 +414,34 @@ class Ingest:
             group.rejected.append(self._reject(delivery, packet, problem))
         return None
 
+    def _expired(self, offsets: list[int], now: float) -> set[int]:
+        """Samples whose labels may come no longer."""
+        if self._join_expiry is None:
+            return set()
+        arrived = self._store.arrivals(offsets)
+        return {offset for offset, ts in arrived.items() if self._ages.age(ts, now) > self._join_expiry}
+
     def _reject(self, delivery: Delivery, packet: Packet, problem: RejectedSampleError) -> Rejected:
         return Rejected(
             self._clock.now(), delivery.topic, problem.reason, delivery.payload, problem.what, packet
         )
 
     def _join_labels(self, group: Group) -> list[LabelUpdate]:
-        """Labels that came by themselves: join, commit, and quarantine those without a sample."""
+        """Labels that came by themselves: join, commit; without a sample, or too late: quarantine."""
         if not group.labels:
             return []
         found = self._store.find_many(group.labels)
         updates, lost = [], []
         now = self._clock.now()
+        expired = self._expired([offset for offset in found if offset is not None], now)
         for label, offset in zip(group.labels, found, strict=True):
-            if offset is not None:
-                updates.append(LabelUpdate(offset, label.label, label.ts or now))
+            named = f"(id {label.id!r}, key {label.key!r}, ts {label.ts!r})"
+            if offset is None:
+                lost.append(Rejected(now, "label", "label_unmatched", b"", f"no sample for label {named}"))
+            elif offset in expired:
+                lost.append(Rejected(now, "label", "label_expired", b"", f"too late for its sample {named}"))
             else:
-                what = f"no sample for label (id {label.id!r}, key {label.key!r}, ts {label.ts!r})"
-                lost.append(Rejected(now, "label", "label_unmatched", b"", what))
+                updates.append(LabelUpdate(offset, label.label, label.ts or now))
         self._store.commit(None, updates, lost, group.label_packets)
         group.rejected.extend(lost)
         return updates

@@ -115,6 +115,16 @@ class JoiningReader(WindowReader):
             )
             return {offset for (offset,) in found}
 
+    def arrivals(self, offsets: Sequence[int]) -> dict[int, float]:
+        """When those of these samples that are still here came, Unix seconds, by offset."""
+        with self._reading():
+            return dict(
+                self._db.execute(
+                    "SELECT offset, ingested FROM samples WHERE offset IN (SELECT value FROM json_each(?))",
+                    (json_list(offsets),),
+                )
+            )
+
     def _find(
         self, wanted: list[tuple[str | None, str | None, float | None]], tolerance: float | None
     ) -> list[int | None]:

@@ -108,6 +108,7 @@ class Dock:
             beat=lambda: None,
             on_problem=lambda: self.problems.append(self.ingest.problem),
             forecast=forecast,
+            join_expiry=self.stream.join_expiry,
             intake=Intake(self.rules, self.schema.channels),
             windowing=None if window is None else Windowing(window.rules(), self.stream.width),
             notice=lambda *event: self.notices.append(event),

@@ -145,6 +145,30 @@ def test_labels_find_their_samples_by_id(tmp_path: Path) -> None:
         assert (dock.committed, len(dock.acknowledged)) == (2, 10)
 
 
+def test_labels_that_come_too_late_go_to_the_quarantine(tmp_path: Path) -> None:
+    with closing(Dock(tmp_path, {**JOINED, "join_expiry": "1h"})) as dock:
+        dock.ingest.work([delivery(1, id="early")])
+        dock.clock.advance_to(dock.clock.now() + 3000.0)
+        dock.ingest.work([delivery(2, id="late")])
+        dock.clock.advance_to(dock.clock.now() + 1000.0)
+        dock.ingest.work([
+            delivery(3, "labels/x", payload=b'{"id": "early", "label": "worn"}'),
+            delivery(4, "labels/x", payload=b'{"id": "late", "label": "worn"}'),
+        ])  # fmt: skip
+        assert [(u.offset, u.label) for u in dock.labels] == [(2, 1.0)]
+        assert dock.log.quarantine_counts() == {"label_expired": 1}
+        assert [r.reason for r in dock.rejected] == ["label_expired"]
+        assert len(dock.acknowledged) == 4
+
+
+def test_a_clock_that_is_put_right_expires_no_label(tmp_path: Path) -> None:
+    with closing(Dock(tmp_path, {**JOINED, "join_expiry": "1h"})) as dock:
+        dock.ingest.work([delivery(1, id="a")])
+        dock.clock.step(1e9)
+        dock.ingest.work([delivery(2, "labels/x", payload=b'{"id": "a", "label": "worn"}')])
+        assert [u.offset for u in dock.labels] == [1]
+
+
 def test_labels_find_their_samples_by_key_and_time(tmp_path: Path) -> None:
     stream = {**CLASSIFY, "label_topic": "labels/#", "join": "key_time"}
     with closing(Dock(tmp_path, stream)) as dock:

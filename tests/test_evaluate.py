@@ -582,19 +582,27 @@ def test_a_refusal_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
 # ---- recorded streams ----------------------------------------------------------------------------
 
 
+LONG_FORM = (pytest.mark.faults, pytest.mark.timeout(600))
+
+
 @pytest.mark.slow
-def test_weather_is_learned_with_default_settings(tmp_path: Path) -> None:
-    x, _, path = stream("noaa_weather", tmp_path)
-    report = evaluate(tmp_path, path, {"features": x.shape[1], "task": "classify", "classes": 2})
+@pytest.mark.parametrize("rows", [8000, pytest.param(None, marks=LONG_FORM)])
+def test_weather_is_learned_with_default_settings(rows: int | None, tmp_path: Path) -> None:
+    x, y, _ = stream("noaa_weather", tmp_path)
+    data = save(tmp_path, X=x[:rows], y=y[:rows])
+    report = evaluate(tmp_path, data, {"features": x.shape[1], "task": "classify", "classes": 2})
     assert report["metric"]["accuracy"] >= 0.75
     assert report["metric"]["accuracy"] > report["frozen"]["accuracy"]
     assert report["metric"]["accuracy"] > report["no_change"]["accuracy"]
 
 
 @pytest.mark.slow
-def test_electricity_prices_are_followed_better_than_by_the_frozen_model(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rows", [8000, pytest.param(None, marks=LONG_FORM)])
+def test_electricity_prices_are_followed_better_than_by_the_frozen_model(
+    rows: int | None, tmp_path: Path
+) -> None:
     x, y, _ = stream("elec2", tmp_path)
-    data = save(tmp_path, X=x[:15_000], y=y[:15_000])
+    data = save(tmp_path, X=x[:rows], y=y[:rows])
     report = evaluate(tmp_path, data, {"features": x.shape[1], "task": "classify", "classes": 2})
     assert report["metric"]["accuracy"] > report["frozen"]["accuracy"]
     assert report["metric"]["accuracy"] > report["no_change"]["accuracy"]

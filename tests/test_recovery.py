@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sqlite3
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,15 +34,15 @@ def feed(listener: Listener, count: int) -> None:
 
 
 def started(device: Device, listener: Listener, **environment: str) -> dict[str, Any]:
-    """Start the daemon again; its event."""
-    before = len(listener.events("started"))
+    """Start the daemon again; its event, not that of an earlier start which is delivered once more."""
+    begun = time.time()
     device.start(**environment)
     try:
-        listener.wait(lambda: len(listener.events("started")) > before, PATIENCE)
+        listener.wait(lambda: any(e["ts"] >= begun for e in listener.events("started")), PATIENCE)
     except AssertionError:
         assert device.process is not None
         pytest.fail(f"exit code {device.process.poll()}; {device.log.read_text()[-3000:]}")
-    return listener.events("started")[-1]
+    return next(e for e in listener.events("started") if e["ts"] >= begun)
 
 
 @pytest.mark.slow

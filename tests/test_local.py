@@ -240,7 +240,7 @@ def test_a_paused_training_is_told_and_a_run_by_hand_lifts_it(config: Config) ->
 
 @pytest.mark.slow
 def test_an_interrupted_run_is_taken_up_where_it_was(tmp_path: Path) -> None:
-    training = {"max_steps": 60_000, "steps": 60_000, "checkpoint_every": 1000}
+    training = {"max_steps": 15_000, "steps": 15_000, "checkpoint_every": 500}
     path = prepare(tmp_path, training=training)
     state = configfile.load(path, {}).storage.dir
     with subprocess.Popen([*COMMAND, "train", str(path)], stderr=subprocess.PIPE, text=True) as process:
@@ -251,10 +251,10 @@ def test_an_interrupted_run_is_taken_up_where_it_was(tmp_path: Path) -> None:
     assert "Traceback" not in told
     answer = edged("train", path, "--resume", "--json")
     assert answer.code == 0, answer.err
-    assert (answer.json["run"], answer.json["steps"]) == (2, 60_000)
+    assert (answer.json["run"], answer.json["steps"]) == (2, 15_000)
     newest = Checkpoints(state / "checkpoints", keep=3).latest()
     assert newest is not None
-    assert newest.state["learner"]["total_steps"] == 60_000, "and no step was done twice"
+    assert newest.state["learner"]["total_steps"] == 15_000, "and no step was done twice"
     status = edged("status", path, "--json").json
     assert status["training"]["runs"] == 2
     assert status["model"]["version"] == answer.json["version"]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
 HERE = Path(__file__).resolve().parent
@@ -32,14 +34,22 @@ def stream(name: str, folder: Path) -> Labelled:
 
     In CI (`CI=true`) a missing recording is an error.
     """
+    path = recording(name, folder, lambda: dict(zip(("X", "y"), generated(12_000), strict=True)))
+    with np.load(path, allow_pickle=False) as data:
+        return Labelled(data["X"].astype(np.float32), data["y"].astype(np.int64), path)
+
+
+def recording(name: str, folder: Path, generate: Callable[[], dict[str, NDArray[Any]]]) -> Path:
+    """The file of the recording `name`; where there is none, one of generated arrays in `folder`.
+
+    In CI (`CI=true`) a missing recording is an error.
+    """
     path = data_folder() / f"{name}.npz"
     if not path.exists():
         assert os.environ.get("CI") != "true", f"{path} is missing: set EDGED_TEST_DATA"
         path = folder / f"{name}.npz"
-        x, y = generated(12_000)
-        np.savez(path, X=x, y=y)
-    with np.load(path, allow_pickle=False) as data:
-        return Labelled(data["X"].astype(np.float32), data["y"].astype(np.int64), path)
+        np.savez(path, **generate())  # type: ignore[arg-type]  # its stub takes every keyword for a flag
+    return path
 
 
 def generated(n: int, d: int = 8, seed: int = 0) -> tuple[NDArray[np.float32], NDArray[np.int64]]:

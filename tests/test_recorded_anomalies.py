@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 
 from edged import configfile
 from edged.evaluate import Options, run
-from tests.streams import data_folder
+from tests.streams import data_folder, recording
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,20 +24,12 @@ RECORDED = (data_folder() / "nasa_bearing.npz").exists()
 
 
 def streams(name: str, folder: Path) -> Path:
-    """The streams made of a recording; where there is none, of a generated one like it.
-
-    In CI (`CI=true`) a missing recording is an error.
-    """
-    recording = data_folder() / f"{name}.npz"
-    if not recording.exists():
-        assert os.environ.get("CI") != "true", f"{recording} is missing: set EDGED_TEST_DATA"
-        recording = folder / f"{name}.npz"
-        arrays = vibrations() if name == "nasa_bearing" else turbofans()
-        np.savez(recording, **arrays)  # type: ignore[arg-type]  # its stub takes every keyword for a flag
+    """The streams made of a recording; where there is none, of a generated one like it."""
+    source = recording(name, folder, vibrations if name == "nasa_bearing" else turbofans)
     script = str(EXAMPLES / "streams.py")
     made = folder / "streams"
     made.mkdir()
-    subprocess.run([sys.executable, script, str(recording), str(made)], check=True, timeout=60)
+    subprocess.run([sys.executable, script, str(source), str(made)], check=True, timeout=60)
     return made
 
 

@@ -94,13 +94,10 @@ def cnn1d(
     ConfigError
         When a size is below 1, or there are no filters.
     """
-    size, channels = window
-    check_sizes(size, channels, *filters)
     if not filters:
         raise ConfigError("a cnn1d needs layers", where="--hidden", remedy="such as 32,64")
-    network = Network(seed)
-    shape = network.constant("window.shape", np.array([0, size, channels], np.int64))
-    network.add("Transpose", [network.add("Reshape", [network.current, shape])], perm=[0, 2, 1])
+    size, channels = window
+    network = _on_windows(window, filters, seed, order=[0, 2, 1])
     length = size
     for before, after in zip([channels, *filters], filters, strict=False):
         network.convolve(before, after, KERNEL)
@@ -132,13 +129,10 @@ def gru(
     ConfigError
         When a size is below 1, or there are no layers.
     """
-    size, channels = window
-    check_sizes(size, channels, *hidden)
     if not hidden:
         raise ConfigError("a gru needs layers", where="--hidden", remedy="such as 64")
-    network = Network(seed)
-    shape = network.constant("window.shape", np.array([0, size, channels], np.int64))
-    network.add("Transpose", [network.add("Reshape", [network.current, shape])], perm=[1, 0, 2])
+    size, channels = window
+    network = _on_windows(window, hidden, seed, order=[1, 0, 2])
     for before, after in zip([channels, *hidden], hidden, strict=False):
         network.recur(before, after)
     network.add("ReduceMean", [network.current], axes=[0], keepdims=0)
@@ -150,3 +144,12 @@ def _chain(network: Network, sizes: Sequence[int], output: str) -> None:
     check_sizes(*sizes)
     for i in range(1, len(sizes)):
         network.dense(sizes[i - 1], sizes[i], output if i == len(sizes) - 1 else "")
+
+
+def _on_windows(window: tuple[int, int], layers: Sequence[int], seed: int, *, order: list[int]) -> Network:
+    """A network that begins with flat windows as `(batch, rows, channels)`, their axes in this order."""
+    check_sizes(*window, *layers)
+    network = Network(seed)
+    shape = network.constant("window.shape", np.array([0, *window], np.int64))
+    network.add("Transpose", [network.add("Reshape", [network.current, shape])], perm=order)
+    return network

@@ -114,8 +114,9 @@ def _over_time(history: Mapping[str, Any], tell: Callable[[float], str]) -> str:
 
 def _verdicts(report: Mapping[str, Any], history: Mapping[str, Any]) -> str:
     verdicts = history["verdicts"]
+    runs, promoted = report["trainings"], report["promotions"]
     counts = (
-        f"{report['trainings']:,} training runs, {report['promotions']:,} candidates promoted, "
+        f"{runs:,} training run{'s' * (runs != 1)}, {promoted:,} candidate{'s' * (promoted != 1)} promoted, "
         f"{report['rejections']:,} refused, {report['rollbacks']:,} rolled back."
     )
     if not verdicts:

@@ -365,8 +365,12 @@ def artifacts_build(
     beta1: Annotated[float | None, typer.Option("--beta1", help="of both forms of adamw")] = None,
     beta2: Annotated[float | None, typer.Option("--beta2", help="of both forms of adamw")] = None,
     epsilon: Annotated[float | None, typer.Option("--epsilon", help="of both forms of adamw")] = None,
-    train: Annotated[list[str] | None, typer.Option("--train", help="parameters to train (glob)")] = None,
-    freeze: Annotated[list[str] | None, typer.Option("--freeze", help="parameters to freeze (glob)")] = None,
+    train: Annotated[
+        list[str] | None, typer.Option("--train", help="parameters to train: globs, or last:2 for two layers")
+    ] = None,
+    freeze: Annotated[
+        list[str] | None, typer.Option("--freeze", help="parameters to freeze, the same way")
+    ] = None,
     data: Annotated[
         Path | None, typer.Option("--data", help="recorded stream: fits the standardisation")
     ] = None,
@@ -418,6 +422,42 @@ def artifacts_verify(bundle: Annotated[Path, typer.Argument()], as_json: AsJson 
 
     values = verify(bundle)
     _print_json(values) if as_json else sys.stdout.write(f"{bundle}: whole, loads and trains here\n")
+
+
+@artifacts_app.command("params")
+def artifacts_params(
+    bundle: Annotated[Path, typer.Argument()],
+    get: Annotated[str | None, typer.Option("--get", help="write this parameter to -o FILE.npy")] = None,
+    out: Annotated[Path | None, typer.Option("-o", help="file to write")] = None,
+    put: Annotated[
+        list[str] | None, typer.Option("--set", help="NAME=FILE.npy: another initial value")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """The parameters of a bundle: shapes and values; take one out, or put another value in."""
+    from edged.artifacts import commands, parameters
+    from edged.screens import show_parameters
+
+    if get is not None:
+        commands.write_parameter(bundle, get, out)
+        return
+    if put:
+        parameters.put(bundle, commands.read_parameters(put))
+    rows = parameters.table(bundle)
+    _print_json({"parameters": rows}) if as_json else show_parameters(str(bundle), rows)
+
+
+@artifacts_app.command("ops")
+def artifacts_ops(
+    bundle: Annotated[Path, typer.Argument()],
+    out: Annotated[Path | None, typer.Option("-o", help="file to write; stdout when absent")] = None,
+) -> None:
+    """The operators a bundle needs, as a reduced build of onnxruntime takes them."""
+    from edged.artifacts.operators import config
+    from edged.storage.files import publish_file
+
+    text = config(bundle)
+    sys.stdout.write(text) if out is None else publish_file(out, text.encode())
 
 
 if __name__ == "__main__":

@@ -186,6 +186,19 @@ def show_bundle(values: Mapping[str, Any]) -> None:
         out.print(f"note: {note}", highlight=False, markup=False)
 
 
+def show_parameters(bundle: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """`edged artifacts params`."""
+    table = _table(bundle, ("parameter", "shape", "min", "mean", "max", "std", ""))
+    for row in rows:
+        table.add_row(
+            row["name"],
+            "×".join(map(str, row["shape"])) or "scalar",
+            *(f"{row[what]:.4g}" for what in ("min", "mean", "max", "std")),
+            "trained" if row["trainable"] else "frozen",
+        )
+    out.print(table)
+
+
 def show_findings(findings: Sequence[Finding]) -> None:
     """`edged doctor`."""
     marks = {"ok": "[green]ok[/]", "warning": "[yellow]warning[/]", "error": "[red]error[/]"}

@@ -6,7 +6,6 @@ import shutil
 import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,7 @@ from edged.artifacts.optimizers import Optimizer
 from edged.artifacts.portable import MODELS, add_step_graph, raw_parameters
 from edged.artifacts.preflight import native_refusal
 from edged.artifacts.rewriting import inference_form, trainable_form
-from edged.artifacts.rewriting.batch_norm import running_statistics
+from edged.artifacts.selection import select
 from edged.artifacts.standardise import INPUT, STANDARD_OUTPUT, Statistics, standard_target, standardise_model
 from edged.artifacts.training_graph import TrainingGraph
 from edged.errors import BundleError, ConfigError
@@ -103,9 +102,10 @@ def build(
     optimizer
         `adamw`, `adamw_pytorch`, `sgd` or `sgd_momentum` with its defaults, or an `Optimizer`.
     train
-        Globs over parameter names: only what matches is trained. Everything, when empty.
+        Globs over parameter names, or `last:N` for the N last layers: only what matches is trained.
+        Everything, when empty.
     freeze
-        Globs over parameter names: what matches is not trained.
+        The same: what matches is not trained.
     standardise
         Statistics that become part of the graphs; with None values go in as they are.
     engine
@@ -234,7 +234,7 @@ def _plan(
     freeze: Sequence[str],
     statistics: Statistics | None,
 ) -> _Plan:
-    trainable, frozen = _select(model.graph, train, freeze)
+    trainable, frozen = select(model.graph, train, freeze)
     _unique(model.graph)
     if statistics is not None:
         if statistics.target_names is not None and loss not in ("mse", "l1") and isinstance(loss, str):
@@ -245,36 +245,6 @@ def _plan(
     label, target = label_of(loss, give), statistics.target_names if statistics is not None else None
     refuse_taken(model.graph, [label.name])
     return _Plan(model, loss, take, give, label, target, trainable, frozen)
-
-
-def _select(
-    graph: onnx.GraphProto, train: Sequence[str], freeze: Sequence[str]
-) -> tuple[list[str], list[str]]:
-    """Names of trainable and frozen parameters."""
-    names = parameter_names(graph)
-    if not names:
-        raise BundleError("the model has no float32 parameters", where=str(graph.name))
-    everything = parameter_names(graph, scalars=True)
-    wanted = _matching(everything, train, "train") if train else names
-    kept = _matching(everything, freeze, "freeze") if freeze else []
-    fixed = running_statistics(graph).union(kept)
-    trainable = [name for name in wanted if name not in fixed]
-    if not trainable:
-        raise ConfigError("nothing is left to train", where="freeze", remedy=f"parameters: {_listed(names)}")
-    return trainable, [name for name in names if name not in trainable]
-
-
-def _matching(names: list[str], globs: Sequence[str], what: str) -> list[str]:
-    for glob in globs:
-        if not any(fnmatchcase(name, glob) for name in names):
-            remedy = f"parameters: {_listed(names)}"
-            raise ConfigError(f"{glob!r} matches no parameter", where=what, remedy=remedy)
-    return [name for name in names if any(fnmatchcase(name, glob) for glob in globs)]
-
-
-def _listed(names: list[str], limit: int = 20) -> str:
-    more = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return ", ".join(names[:limit]) + more
 
 
 def _unique(graph: onnx.GraphProto) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from edged.artifacts.build import build
 from edged.artifacts.conform import read_model
 from edged.artifacts.graphs import shape_of
 from edged.artifacts.inspect import inspect
+from edged.artifacts.parameters import get
 from edged.artifacts.standardise import Statistics
 from edged.artifacts.templates import autoencoder, cnn1d, gru, mlp
 from edged.domain.standardise import RunningMoments
@@ -147,6 +149,35 @@ def build_from_file(
         engine=engine, note=notes.append,
     )  # fmt: skip
     return inspect(built.path) | {"notes": notes}
+
+
+def write_parameter(bundle: Path, name: str, out: Path | None) -> None:
+    """Write one parameter of a bundle to the file `out` in numpy's format.
+
+    Raises
+    ------
+    ConfigError
+        Without a file, or when there is no such parameter.
+    """
+    if out is None:
+        raise ConfigError("a file is missing", where="-o", remedy="such as -o weight.npy")
+    held = io.BytesIO()
+    np.save(held, get(bundle, name), allow_pickle=False)
+    publish_file(out, held.getvalue())
+
+
+def read_parameters(assignments: Sequence[str]) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
+    """The arrays of `NAME=FILE.npy` by name; ConfigError when that cannot be read."""
+    values = {}
+    for assignment in assignments:
+        name, equals, file = assignment.rpartition("=")
+        if not equals:
+            raise ConfigError(f"{assignment!r} is no NAME=FILE.npy", where="--set")
+        try:
+            values[name] = np.load(file, allow_pickle=False)
+        except (OSError, ValueError) as problem:
+            raise ConfigError(f"cannot be read: {problem}", where=file) from problem
+    return values
 
 
 def _statistics(path: Path, loss: str, data: Path | None) -> Statistics:

@@ -7,5 +7,14 @@ from edged.engines import training_api
 collect_ignore = (
     []
     if training_api.available()
-    else ["test_build.py", "test_inspect.py", "test_losses.py", "test_exported.py", "test_trained.py"]
+    else [
+        "test_build.py",
+        "test_inspect.py",
+        "test_losses.py",
+        "test_exported.py",
+        "test_trained.py",
+        "test_operators.py",
+        "test_parameters.py",
+        "test_selection.py",
+    ]
 )

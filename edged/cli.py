@@ -356,6 +356,12 @@ def artifacts_build(
     loss: Annotated[
         str, typer.Option("--loss", help="cross_entropy, mse, bce_with_logits, l1, or LOSS.onnx")
     ],
+    class_weights: Annotated[
+        str | None, typer.Option("--class-weights", help="of cross_entropy, such as 1,2,0.5")
+    ] = None,
+    ignore_index: Annotated[
+        int | None, typer.Option("--ignore-index", help="class that cross_entropy does not count")
+    ] = None,
     optimizer: Annotated[
         str, typer.Option("--optimizer", help="adamw, adamw_pytorch, sgd or sgd_momentum")
     ] = "adamw",
@@ -401,6 +407,8 @@ def artifacts_build(
         data=data,
         standardise=standardise,
         engine=engine,
+        class_weights=class_weights,
+        ignore_index=ignore_index,
     )
     _print_json(values) if as_json else show_bundle(values)
 

@@ -15,9 +15,10 @@ from onnx import TensorProto, helper
 from edged import __version__
 from edged.artifacts import upstream
 from edged.artifacts.conform import conform, parameter_names, read_model
+from edged.artifacts.cross_entropy import CrossEntropy
 from edged.artifacts.custom_loss import CustomLoss
 from edged.artifacts.graphs import opset_of, refuse_taken, shape_of, value_info
-from edged.artifacts.losses import add_loss, check_loss, label_of
+from edged.artifacts.losses import Loss, add_loss, check_loss, label_of
 from edged.artifacts.optimizers import Optimizer
 from edged.artifacts.portable import MODELS, add_step_graph, raw_parameters
 from edged.artifacts.preflight import native_refusal
@@ -42,7 +43,7 @@ class _Plan:
     """An inference model that is ready, and what is to be put behind it."""
 
     model: onnx.ModelProto
-    loss: str | CustomLoss
+    loss: str | Loss
     input: Tensor
     output: Tensor
     label: Tensor
@@ -53,7 +54,7 @@ class _Plan:
     @property
     def loss_name(self) -> str:
         """What the bundle calls the loss."""
-        return self.loss if isinstance(self.loss, str) else CUSTOM
+        return self.loss if isinstance(self.loss, str) else self.loss.name
 
     @property
     def compared(self) -> str:
@@ -77,7 +78,7 @@ def build(
     model: onnx.ModelProto | Path,
     out: Path,
     *,
-    loss: str | Path | onnx.ModelProto,
+    loss: str | Path | onnx.ModelProto | CrossEntropy,
     optimizer: str | Optimizer = "adamw",
     train: Sequence[str] = (),
     freeze: Sequence[str] = (),
@@ -97,8 +98,8 @@ def build(
     out
         The bundle directory; its parent must exist.
     loss
-        `cross_entropy`, `mse`, `bce_with_logits` or `l1`, the mean over the batch; or an ONNX model of a
-        loss, see `custom_loss`.
+        `cross_entropy`, `mse`, `bce_with_logits` or `l1`, the mean over the batch; a `CrossEntropy` with
+        weights of classes; or an ONNX model of a loss, see `custom_loss`.
     optimizer
         `adamw`, `adamw_pytorch`, `sgd` or `sgd_momentum` with its defaults, or an `Optimizer`.
     train
@@ -156,7 +157,9 @@ def build(
     return Bundle.open(out, verify=False)
 
 
-def _loss(loss: str | Path | onnx.ModelProto) -> str | CustomLoss:
+def _loss(loss: str | Path | onnx.ModelProto | CrossEntropy) -> str | Loss:
+    if isinstance(loss, CrossEntropy):
+        return loss
     if not isinstance(loss, str):
         return CustomLoss(loss)
     check_loss(loss)
@@ -229,7 +232,7 @@ def _portable(
 
 def _plan(
     model: onnx.ModelProto,
-    loss: str | CustomLoss,
+    loss: str | Loss,
     train: Sequence[str],
     freeze: Sequence[str],
     statistics: Statistics | None,
@@ -237,8 +240,9 @@ def _plan(
     trainable, frozen = select(model.graph, train, freeze)
     _unique(model.graph)
     if statistics is not None:
-        if statistics.target_names is not None and loss not in ("mse", "l1") and isinstance(loss, str):
-            raise ConfigError(f"a class cannot be standardised: loss {loss}", where="statistics.target_mean")
+        name = loss if isinstance(loss, str) else loss.name
+        if statistics.target_names is not None and name not in ("mse", "l1", CUSTOM):
+            raise ConfigError(f"a class cannot be standardised: loss {name}", where="statistics.target_mean")
         standardise_model(model, statistics)
         frozen += [name for name in parameter_names(model.graph) if name not in (*trainable, *frozen)]
     take, give = _tensor(model.graph.input[0]), _tensor(model.graph.output[0])

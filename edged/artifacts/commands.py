@@ -11,6 +11,7 @@ import numpy as np
 
 from edged.artifacts.build import build
 from edged.artifacts.conform import read_model
+from edged.artifacts.cross_entropy import CrossEntropy
 from edged.artifacts.graphs import shape_of
 from edged.artifacts.inspect import inspect
 from edged.artifacts.parameters import get
@@ -125,10 +126,13 @@ def build_from_file(
     data: Path | None,
     standardise: bool,
     engine: str,
+    class_weights: str | None = None,
+    ignore_index: int | None = None,
 ) -> dict[str, Any]:
     """Build the bundle `out` from a model file; what `inspect` says of it, and `notes` on the way.
 
-    `loss` is a name, or the file of a loss model where it ends in `.onnx`.
+    `loss` is a name, or the file of a loss model where it ends in `.onnx`. `class_weights` such as `1,2,0.5`
+    and `ignore_index` are for cross_entropy.
     With `standardise` the graph gets input statistics (and for value losses target statistics):
     those of `data`, or neutral ones that the first training run fits. Without `data`, inputs of more axes
     than (batch, n) are left as they are, with a note.
@@ -143,12 +147,25 @@ def build_from_file(
         standardise = False
         notes.append(f"inputs are taken as they are: standardisation is for (batch, n), not for {rank} axes")
     statistics = _statistics(model, loss, data) if standardise else None
-    given = Path(loss) if loss.endswith(".onnx") else loss
+    given = _given_loss(loss, class_weights, ignore_index)
     built = build(
         model, out, loss=given, optimizer=optimizer, train=train, freeze=freeze, standardise=statistics,
         engine=engine, note=notes.append,
     )  # fmt: skip
     return inspect(built.path) | {"notes": notes}
+
+
+def _given_loss(loss: str, weights: str | None, ignored: int | None) -> str | Path | CrossEntropy:
+    if weights is None and ignored is None:
+        return Path(loss) if loss.endswith(".onnx") else loss
+    if loss != "cross_entropy":
+        raise ConfigError(f"loss {loss} has no classes to weigh", where="--loss", remedy="use cross_entropy")
+    try:
+        found = None if weights is None else tuple(float(part) for part in weights.split(","))
+    except ValueError:
+        raise ConfigError(f"{weights!r} is no list of numbers", where="--class-weights",
+                          remedy="such as 1,2,0.5") from None  # fmt: skip
+    return CrossEntropy(found, ignored)
 
 
 def write_parameter(bundle: Path, name: str, out: Path | None) -> None:

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 from edged.artifacts.conform import read_model, standard_opset
 from edged.artifacts.graphs import shape_of, subgraphs
 from edged.errors import BundleError
-from edged.storage.bundles import Tensor
+from edged.storage.bundles import CUSTOM, Tensor
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,6 +31,8 @@ class CustomLoss:
     BundleError
         When it cannot be read, or has other inputs and outputs than it must have.
     """
+
+    name = CUSTOM
 
     def __init__(self, source: onnx.ModelProto | Path) -> None:
         self._where = "custom loss" if isinstance(source, onnx.ModelProto) else str(source)

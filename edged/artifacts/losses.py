@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from onnx import helper
 
@@ -13,11 +13,23 @@ from edged.storage.bundles import Tensor
 if TYPE_CHECKING:
     import onnx
 
-    from edged.artifacts.custom_loss import CustomLoss
-
 LossName = Literal["cross_entropy", "mse", "bce_with_logits", "l1"]
 LOSSES = ("cross_entropy", "mse", "bce_with_logits", "l1")
 OUTPUT = "loss"
+
+
+class Loss(Protocol):
+    """A loss that says itself what it is made of."""
+
+    @property
+    def name(self) -> str:
+        """What the bundle calls it."""
+
+    def label(self, output: Tensor) -> Tensor:
+        """The label for a model output."""
+
+    def nodes(self, prediction: str, label: str, output: str) -> list[onnx.NodeProto]:
+        """Its nodes between these tensors; `output` is the mean over the rows."""
 
 
 def check_loss(name: str) -> None:
@@ -26,7 +38,7 @@ def check_loss(name: str) -> None:
         raise ConfigError(f"there is no loss {name!r}", where="loss", remedy=f"one of {', '.join(LOSSES)}")
 
 
-def label_of(loss: str | CustomLoss, output: Tensor) -> Tensor:
+def label_of(loss: str | Loss, output: Tensor) -> Tensor:
     """The label that belongs to a model output: `labels` int64 classes or `target` float32 values."""
     if not isinstance(loss, str):
         return loss.label(output)
@@ -37,7 +49,7 @@ def label_of(loss: str | CustomLoss, output: Tensor) -> Tensor:
     return Tensor("target", output.shape, "float32")
 
 
-def add_loss(graph: onnx.GraphProto, loss: str | CustomLoss, output: str, target: str) -> str:
+def add_loss(graph: onnx.GraphProto, loss: str | Loss, output: str, target: str) -> str:
     """Add the mean loss between `output` and `target`; the name of the scalar result.
 
     Raises

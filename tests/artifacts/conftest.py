@@ -13,6 +13,7 @@ collect_ignore = (
         "test_losses.py",
         "test_exported.py",
         "test_trained.py",
+        "test_cross_entropy.py",
         "test_operators.py",
         "test_parameters.py",
         "test_selection.py",

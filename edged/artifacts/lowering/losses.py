@@ -20,19 +20,20 @@ SMALL = 64
 def softmax_cross_entropy_grad(node: onnx.NodeProto, to: Writer) -> None:
     """wᵢ·(exp(log pᵢ) − onehot(labelᵢ)), the weights of a batch adding up to 1.
 
-    With equal weights that is the gradient of the mean over the batch. ONNX operator specification,
-    SoftmaxCrossEntropyLoss; the loss's own gradient is 1.
+    With equal weights that is the gradient of the mean over the batch. Weights of classes, and one that is
+    ignored, are in wᵢ: see `cross_entropy.row_weights`. ONNX operator specification, SoftmaxCrossEntropyLoss;
+    the loss's own gradient is 1.
     """
     gradient, log_probability, label = node.input[:3]
     attributes = attributes_of(node)
     shape = to.shape(log_probability, node)
-    if len(node.input) > 3 or "ignore_index" in attributes or len(shape) != 2:
-        raise refusal(node, "only logits (batch, classes) without class weights and ignore_index are covered")
+    if len(shape) != 2:
+        raise refusal(node, "only logits (batch, classes) are covered")
     if gradient != to.loss_gradient or attributes.get("reduction", "mean") != "mean":
         raise refusal(node, "it must be the loss itself, reduced by its mean")
     true = _one_hot(label, shape[1] or 0, to)
     excess = to.add("Sub", [to.add("Exp", [log_probability]), true])
-    to.add("Mul", [excess, to.row_weights], node.output[0])
+    to.add("Mul", [excess, to.loss_weights], node.output[0])
 
 
 def _one_hot(label: str, classes: int, to: Writer) -> str:

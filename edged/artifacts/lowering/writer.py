@@ -76,6 +76,7 @@ class Writer(Nodes):
         self.constants: list[onnx.TensorProto] = []
         self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
         self.row_weights = row_weights
+        self.loss_weights = row_weights  # where classes count differently, others: see cross_entropy
         self.loss_gradient = loss_gradient
         self._shapes = shapes
         self._values = values or {}

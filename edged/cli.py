@@ -322,10 +322,13 @@ def config_schema(
 
 @model_app.command("new")
 def model_new(
-    kind: Annotated[str, typer.Argument(help="mlp, autoencoder, cnn1d or gru")],
+    kind: Annotated[str, typer.Argument(help="mlp, autoencoder, cnn1d, cnn2d or gru")],
     out: Annotated[Path, typer.Option("-o", help="file to write")],
     inputs: Annotated[
-        str | None, typer.Option("--inputs", help="number of features; of windows readings x channels: 128x9")
+        str | None,
+        typer.Option(
+            "--inputs", help="number of features; of windows readings x channels: 128x9; of images 3x32x32"
+        ),
     ] = None,
     outputs: Annotated[int | None, typer.Option("--outputs", min=1, help="classes or targets")] = None,
     window: Annotated[int | None, typer.Option("--window", min=2, help="readings in a window")] = None,

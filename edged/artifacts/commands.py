@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import io
+import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from edged.artifacts.graphs import shape_of
 from edged.artifacts.inspect import inspect
 from edged.artifacts.parameters import get
 from edged.artifacts.standardise import Statistics
-from edged.artifacts.templates import autoencoder, cnn1d, gru, mlp
+from edged.artifacts.templates import autoencoder, cnn1d, cnn2d, gru, mlp
 from edged.domain.standardise import RunningMoments
 from edged.errors import ConfigError
 from edged.storage.files import publish_file
@@ -29,36 +30,50 @@ if TYPE_CHECKING:
 
     from edged.artifacts.optimizers import Optimizer
 
-HIDDEN = {"mlp": "64,32", "autoencoder": "64,32", "cnn1d": "32,32", "gru": "64"}
+_Shape = TypeVar("_Shape", tuple[int, int], tuple[int, int, int])
+
+HIDDEN = {"mlp": "64,32", "autoencoder": "64,32", "cnn1d": "32,32", "cnn2d": "16,32", "gru": "64"}
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a model takes: `rows` readings of `channels` numbers; one row where samples are no windows."""
+    """What a model takes: a row of numbers, `(rows, channels)` of a window, `(channels, height, width)`."""
 
-    rows: int
-    channels: int
+    sizes: tuple[int, ...]
 
     @property
     def width(self) -> int:
         """Numbers in a sample."""
-        return self.rows * self.channels
+        return math.prod(self.sizes)
+
+    @property
+    def window(self) -> tuple[int, int] | None:
+        """Rows and channels; None where samples are no windows."""
+        return (self.sizes[0], self.sizes[1]) if len(self.sizes) == 2 and self.sizes[0] > 1 else None
+
+    @property
+    def image(self) -> tuple[int, int, int] | None:
+        """Channels, height and width, one channel where none is named; None where samples are no images."""
+        if len(self.sizes) < 2:
+            return None
+        *channels, height, width = self.sizes
+        return (channels[0] if channels else 1, height, width)
 
     @classmethod
     def parse(cls, inputs: str | None, window: int | None, channels: int | None) -> Inputs:
         """From `--inputs 9`, `--inputs 128x9`, or `--window 128 --channels 9`; ConfigError otherwise."""
         if inputs is None and window is not None and channels is not None:
-            return cls(window, channels)
+            return cls((window, channels))
         sizes = [] if inputs is None else inputs.lower().split("x")
-        if window is not None or channels is not None or not 1 <= len(sizes) <= 2:
+        if window is not None or channels is not None or not 1 <= len(sizes) <= 3:
             raise ConfigError(
                 "expected the size of the input", where="--inputs",
-                remedy="such as --inputs 9; for windows --inputs 128x9, or --window 128 --channels 9",
+                remedy="such as --inputs 9; for windows --inputs 128x9, or --window 128 --channels 9;"
+                " for images --inputs 3x32x32",
             )  # fmt: skip
         if not all(size.isdecimal() and int(size) >= 1 for size in sizes):
             raise ConfigError(f"{inputs!r} is no size", where="--inputs", remedy="such as 9, or 128x9")
-        *rows, last = map(int, sizes)
-        return cls(rows[0] if rows else 1, last)
+        return cls(tuple(map(int, sizes)))
 
 
 def new_model(
@@ -88,21 +103,27 @@ def new_model(
     if names and kind != "mlp":
         raise ConfigError(f"a network of kind {kind} sees the window itself", where="--features",
                           remedy="leave them out, or take an mlp")  # fmt: skip
-    window = (inputs.rows, inputs.channels)
     if kind == "autoencoder":
         code = sizes[-1] if sizes else max(1, inputs.width // 2)
         model = autoencoder(inputs.width, sizes[:-1], code, seed=seed)
     elif outputs is None:
         raise ConfigError(f"this {kind} needs --outputs", where="--outputs", remedy="classes or targets")
     elif kind == "mlp":
-        model = mlp(inputs.width, outputs, sizes, seed=seed, window=window, features=names)
-    elif inputs.rows == 1:
-        raise ConfigError(f"a {kind} takes windows", where="--inputs",
-                          remedy="such as 128x9: 128 readings of 9 channels")  # fmt: skip
+        model = mlp(inputs.width, outputs, sizes, seed=seed, window=inputs.window, features=names)
+    elif kind == "cnn2d":
+        model = cnn2d(_shaped(kind, inputs.image, "such as 28x28, or 3x32x32"), outputs, sizes, seed=seed)
     else:
+        window = _shaped(kind, inputs.window, "such as 128x9: 128 readings of 9 channels")
         model = (cnn1d if kind == "cnn1d" else gru)(window, outputs, sizes, seed=seed)
     publish_file(out, model.SerializeToString(deterministic=True))
     return model
+
+
+def _shaped(kind: str, shape: _Shape | None, example: str) -> _Shape:
+    if shape is None:
+        raise ConfigError(f"a {kind} takes {'images' if kind == 'cnn2d' else 'windows'}", where="--inputs",
+                          remedy=example)  # fmt: skip
+    return shape
 
 
 def _sizes(hidden: str) -> list[int]:

@@ -82,6 +82,16 @@ class Network:
         self._node("Conv", inputs, layer, layer, kernel_shape=[kernel], pads=[kernel // 2] * 2)
         self._activate(layer)
 
+    def convolve_images(self, channels: int, filters: int, kernel: int) -> None:
+        """`(batch, channels, height, width)` → `(batch, filters, …)`, activated; `kernel` is odd."""
+        check_sizes(channels, filters)
+        layer = self._begin()
+        shape = (filters, channels, kernel, kernel)
+        weight = self._drawn(f"{layer}.weight", shape, channels * kernel**2, self._gain)
+        inputs = [self.current, weight, self._zeros(f"{layer}.bias", filters)]
+        self._node("Conv", inputs, layer, layer, kernel_shape=[kernel] * 2, pads=[kernel // 2] * 4)
+        self._activate(layer)
+
     def recur(self, channels: int, units: int) -> None:
         """`(time, batch, channels)` → `(time, batch, units)`, a GRU (Cho et al. 2014) as PyTorch has it."""
         check_sizes(channels, units)

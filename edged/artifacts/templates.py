@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,9 +16,10 @@ if TYPE_CHECKING:
 
     import onnx
 
-__all__ = ["IR_VERSION", "OPSET", "Activation", "autoencoder", "cnn1d", "gru", "mlp"]
+__all__ = ["IR_VERSION", "OPSET", "Activation", "autoencoder", "cnn1d", "cnn2d", "gru", "mlp"]
 
 KERNEL, POOL = 5, 4  # moments that a filter sees, and that are made one
+IMAGE_KERNEL, IMAGE_POOL = 3, 2  # rows and columns of pixels that a filter sees, and that are made one
 CODE = 64  # units between the convolutions and the output
 
 
@@ -108,6 +110,44 @@ def cnn1d(
     network.dense(filters[-1] * length, CODE)
     network.dense(CODE, outputs, output)
     return network.model("cnn1d", size * channels, outputs)
+
+
+def cnn2d(
+    image: tuple[int, int, int],
+    outputs: int,
+    filters: Sequence[int] = (16, 32),
+    *,
+    output: str = "logits",
+    seed: int = 0,
+) -> onnx.ModelProto:
+    """Convolutions over images: `x (batch, channels·height·width)` → `output (batch, outputs)`, float32.
+
+    `image` is `(channels, height, width)`, the order of the numbers in a row. A layer of 3 × 3 filters for
+    each of `filters`, behind each the largest of 2 × 2 pixels while there are enough; then a dense layer of
+    64. Parameters are named and initialised as by `mlp`.
+
+    Raises
+    ------
+    ConfigError
+        When a size is below 1, or there are no filters.
+    """
+    if not filters:
+        raise ConfigError("a cnn2d needs layers", where="--hidden", remedy="such as 16,32")
+    check_sizes(*image, *filters)
+    channels, *sides = image
+    network = Network(seed)
+    network.add(
+        "Reshape", [network.current, network.constant("image.shape", np.array([0, *image], np.int64))]
+    )
+    for before, after in zip([channels, *filters], filters, strict=False):
+        network.convolve_images(before, after, IMAGE_KERNEL)
+        if min(sides) >= 2 * IMAGE_POOL:
+            network.add("MaxPool", [network.current], kernel_shape=[IMAGE_POOL] * 2, strides=[IMAGE_POOL] * 2)
+            sides = [side // IMAGE_POOL for side in sides]
+    network.add("Flatten", [network.current])
+    network.dense(filters[-1] * sides[0] * sides[1], CODE)
+    network.dense(CODE, outputs, output)
+    return network.model("cnn2d", math.prod(image), outputs)
 
 
 def gru(

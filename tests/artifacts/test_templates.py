@@ -10,8 +10,10 @@ from onnx import numpy_helper
 from edged.artifacts.build import build
 from edged.artifacts.commands import Inputs, new_model
 from edged.artifacts.standardise import Statistics
-from edged.artifacts.templates import autoencoder, cnn1d, gru, mlp
+from edged.artifacts.templates import autoencoder, cnn1d, cnn2d, gru, mlp
+from edged.domain.protocols import LearningRate
 from edged.engines import ort
+from edged.engines.inference import InferenceModel
 from edged.engines.native import NativeEngine
 from edged.engines.portable import PortableEngine
 from edged.errors import ConfigError
@@ -211,3 +213,36 @@ def test_what_does_not_fit_is_refused(options: dict[str, Any], problem: str, tmp
 
 def test_the_usual_cnn1d_is_small() -> None:
     assert sum(value.size for value in weights(cnn1d((128, 9), 6)).values()) == 23_462
+
+
+def test_a_cnn2d_sees_what_lies_side_by_side_and_one_above_the_other(tmp_path: Path) -> None:
+    # Crosses against squares, of which every row and column holds as much: no sum of pixels tells them apart.
+    rng = np.random.default_rng(5)
+    shapes = np.array([[[0, 1, 0], [1, 1, 1], [0, 1, 0]], [[1, 0, 1], [0, 1, 0], [1, 0, 1]]], np.float32)
+    x, y = rng.standard_normal((300, 2, 8, 8)).astype(np.float32) * 0.3, rng.integers(0, 2, 300)
+    for image, label in zip(x, y, strict=True):
+        row, column = rng.integers(0, 6, 2)
+        image[1, row : row + 3, column : column + 3] += 2 * shapes[label]
+    flat = x.reshape(300, -1)
+    model = cnn2d((2, 8, 8), 2, (8, 8), seed=1)
+    onnx.checker.check_model(model, full_check=True)
+    bundle = build(model, tmp_path / "b", loss="cross_entropy", standardise=Statistics.identity(128))
+    losses = []
+    for engine in (NativeEngine(bundle), PortableEngine(bundle)):
+        engine.begin(LearningRate(3e-3))
+        for _ in range(60):
+            engine.step(flat[:200], y[:200])
+        engine.export(tmp_path / f"{engine.name}.onnx")
+        right = InferenceModel(tmp_path / f"{engine.name}.onnx").predict(flat[200:]).argmax(1) == y[200:]
+        assert right.mean() > 0.9
+        losses.append(engine.evaluate(flat[200:], y[200:]))
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+
+
+@pytest.mark.parametrize(("sizes", "shape"), [("8x8", (8, 1, 3, 3)), ("3x8x8", (8, 3, 3, 3))])
+def test_a_cnn2d_takes_grey_and_coloured_images(tmp_path: Path, sizes: str, shape: tuple[int, ...]) -> None:
+    inputs = Inputs.parse(sizes, None, None)
+    model = new_model("cnn2d", inputs=inputs, outputs=2, hidden="8", out=tmp_path / "m.onnx", seed=0)
+    assert weights(model)["layer1.weight"].shape == shape
+    with pytest.raises(ConfigError, match="takes images"):
+        new_model("cnn2d", inputs=Inputs((9,)), outputs=2, hidden=None, out=tmp_path / "m.onnx", seed=0)

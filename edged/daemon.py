@@ -36,7 +36,7 @@ from edged.loop.recall import Recall
 from edged.loop.report import Reporter, Throttle, will_payload
 from edged.loop.serve import Server, ServingLoop
 from edged.loop.succession import Succession
-from edged.mqtt.codecs import JsonCodec, LabelCodec
+from edged.mqtt.codecs import label_codec, sample_codec
 from edged.mqtt.session import Session
 from edged.mqtt.topics import Topics, matches, widest
 from edged.opening import note_end, open_state
@@ -275,7 +275,7 @@ class Daemon:
 
     def _ingest(self) -> Ingest:
         stream = self.config.stream
-        codec = JsonCodec(stream)
+        codec = sample_codec(stream, now=self.clock.now, publish=self.session.publish)
         label_filter = stream.label_topic
         forecast = (stream.forecast_columns, stream.horizon) if self.schema.task == "forecast" else None
         return Ingest(
@@ -285,7 +285,7 @@ class Daemon:
             store=self.samples,
             clock=self.clock,
             decode=codec.decode,
-            decode_label=LabelCodec(stream).decode if label_filter else None,
+            decode_label=label_codec(stream).decode if label_filter else None,
             is_label=(lambda topic: matches(label_filter, topic)) if label_filter else (lambda _: False),
             acknowledge=self.session.ack,
             redeliver=self.session.drop,

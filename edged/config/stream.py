@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from edged.config.payload import check_codec
 from edged.config.values import Count, Duration, Filter, Names, Section, Size, number_or_names, unique
 from edged.config.window import WindowConfig
 from edged.domain.intake import IntakeRules
@@ -20,7 +21,21 @@ class StreamConfig(Section):
     topic: Filter | Annotated[list[Filter], Field(min_length=1)] = Field(
         "sensors/#", description="topic filter(s), wildcards allowed"
     )
-    codec: Literal["json"] = Field("json", description="how the payload is written")
+    codec: Literal["json", "cbor", "msgpack", "senml", "float32", "float16", "int16", "csv", "sparkplug"] = (
+        Field("json", description="how the payload is written, see docs/codecs.md")
+    )
+    compression: Literal["none", "zstd", "gzip", "auto"] = Field(
+        "none", description="of payloads; auto: each one's first bytes say whether and how"
+    )
+    byte_order: Literal["little", "big"] = Field(
+        "little", description="of raw arrays (float32, float16, int16)"
+    )
+    columns: Names | None = Field(
+        None,
+        description="columns of a CSV line: names of features, of key, ts, id and label, and of what is passed"
+        " over; `x` stands for all features that have no names; the features in their order when absent",
+    )
+    delimiter: Literal[",", ";", "tab", "|"] = Field(",", description="between the columns of a CSV line")
     features: Annotated[Count | Names, BeforeValidator(number_or_names)] = Field(
         description="a number n: the field `x` is an array of n numbers; or JSON paths in model input order"
     )
@@ -92,7 +107,9 @@ class StreamConfig(Section):
     max_relabels: int = Field(
         3, ge=0, description="a sample whose label changes more often is learned from no more"
     )
-    max_payload: Size = Field(64 * 1024, description="larger messages are quarantined unparsed", ge=16)
+    max_payload: Size = Field(
+        64 * 1024, description="larger messages, or such as inflate to more, are quarantined unparsed", ge=16
+    )
 
     @model_validator(mode="after")
     def _combinations(self) -> StreamConfig:
@@ -110,6 +127,7 @@ class StreamConfig(Section):
         if self.forecast is not None and task != "forecast":
             raise ValueError("forecast is for task forecast only")
         self._check_window(task)
+        check_codec(self)
         self.forecast_columns  # noqa: B018  a wrong name or position must be refused here, with its key
         return self
 

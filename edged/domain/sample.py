@@ -28,6 +28,10 @@ class Reading:
     id: str | None = None
 
 
+Decoded = Reading | list[Reading]
+"""What one message holds: mostly one reading, or several, oldest first, or none."""
+
+
 @dataclass(frozen=True, slots=True)
 class LabelReading:
     """A label that came by itself: joined by sample `id`, or by `key` and `ts`."""

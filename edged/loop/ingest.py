@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from edged.config import StorageConfig
     from edged.domain.protocols import Delivery, SampleStore
     from edged.domain.redelivery import Packet
-    from edged.domain.sample import LabelReading
+    from edged.domain.sample import Decoded, LabelReading
     from edged.domain.schema import Schema
     from edged.domain.windowing import Windowing
 
@@ -61,7 +61,7 @@ class Ingest:
         unacknowledged: int,
         store: SampleStore,
         clock: Clock,
-        decode: Callable[[str, bytes], Reading],
+        decode: Callable[[str, bytes], Decoded],
         decode_label: Callable[[str, bytes], LabelReading] | None,
         is_label: Callable[[str], bool],
         acknowledge: Callable[[Sequence[Any]], None],
@@ -357,16 +357,22 @@ class Ingest:
                 continue
             group.deliveries.append(delivery)
             self._held.note(packet, delivery)
-            reading = self._read(delivery, packet, group)
-            if reading is not None:
-                readings.append(reading)
+            found = self._read(delivery, packet, group)
+            if isinstance(found, Reading):
+                readings.append(found)
                 received.append(delivery.received)
                 packets.append(packet)
+            elif found:
+                readings += found
+                received += [delivery.received] * len(found)
+                # One message counts once among those that the broker may deliver again.
+                packets += [None] * len(found)
+                group.packets += [packet] if packet[0] else []
         if not readings:
             return group, np.empty(0)
         now = self._clock.now()
         if self.windowing is not None:
-            group.packets = [packet for packet in packets if packet is not None and packet[0]]
+            group.packets += [packet for packet in packets if packet is not None and packet[0]]
             readings, ts, received = self._cut(self.windowing, readings, received, now)
             packets = [None] * len(readings)
             group.opened = self.windowing.changes()
@@ -396,15 +402,14 @@ class Ingest:
             return True
         return self._held.renew(packet, delivery.epoch)
 
-    def _read(self, delivery: Delivery, packet: Packet, group: Group) -> Reading | None:
-        """The sample in a message; labels and bad messages go to the group."""
+    def _read(self, delivery: Delivery, packet: Packet, group: Group) -> Decoded | None:
+        """What a message holds; labels and bad messages go to the group."""
         try:
             if self._decode_label is None or not self._is_label(delivery.topic):
-                reading = self._decode(delivery.topic, delivery.payload)
-                if self.intake.admit(reading.key, self._clock.monotonic()):
-                    return reading
-                self._notice("sensor_flooding", {"key": reading.key})
-                return None
+                found = self._decode(delivery.topic, delivery.payload)
+                if isinstance(found, Reading):
+                    return found if self._admit(found) else None
+                return [reading for reading in found if self._admit(reading)]
             group.labels.append(self._decode_label(delivery.topic, delivery.payload))
             group.label_packets.append(packet)
         except Exception as problem:  # whatever a message does to a decoder, the stream goes on
@@ -413,6 +418,12 @@ class Ingest:
                 problem = RejectedSampleError("internal", f"the decoder failed: {problem!r}"[:200])
             group.rejected.append(self._reject(delivery, packet, problem))
         return None
+
+    def _admit(self, reading: Reading) -> bool:
+        if self.intake.admit(reading.key, self._clock.monotonic()):
+            return True
+        self._notice("sensor_flooding", {"key": reading.key})
+        return False
 
     def _expired(self, offsets: list[int], now: float) -> set[int]:
         """Samples whose labels may come no longer."""

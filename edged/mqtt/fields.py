@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta, timezone
@@ -21,6 +22,10 @@ Features = Callable[[dict[str, Any]], list[float]]
 
 _FLOATS = {float}
 _NUMBERS = {int, float}
+_KINDS = {
+    dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null",
+    int: "a number", float: "a number", bytes: "a byte string",
+}  # fmt: skip
 _ISO = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d)(?::(\d\d)(?:[.,](\d{1,9}))?)?(Z|[+-]\d\d(?::?\d\d)?)?",
     re.ASCII | re.IGNORECASE,
@@ -145,13 +150,25 @@ def _check_range(values: list[Any], names: Sequence[str] | None) -> None:
         raise RejectedSampleError("not_finite", f"{_place(at, names)} is no finite float32 number")
 
 
+def finite(features: Features) -> Features:
+    """The same, for formats that can spell NaN."""
+
+    def checked(message: dict[str, Any]) -> list[float]:
+        values = features(message)
+        if not math.isfinite(sum(values)):
+            at = next(i for i, value in enumerate(values) if not math.isfinite(value))
+            raise RejectedSampleError("not_finite", f"number {at} is no finite float32 number")
+        return values
+
+    return checked
+
+
 def _place(at: int, names: Sequence[str] | None) -> str:
     return f"number {at}" if names is None else f"field {names[at]!r}"
 
 
 def _kind(value: Any) -> str:
-    names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
-    return names.get(type(value), "a number")
+    return _KINDS.get(type(value), "something else")
 
 
 def topic_level(spec: str) -> Callable[[str, Any], str]:

@@ -1,12 +1,7 @@
-"""From payloads to readings and labels. What cannot become one is refused with a stable reason.
-
-Reasons: `too_big`, `not_json`, `too_deep`, `missing_field`, `wrong_type`, `shape`, `not_finite`, `key`,
-`timestamp`, `id`, `label`.
-"""
+"""Messages with named fields, in whatever format they are written: samples and labels."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +12,7 @@ from edged.mqtt.fields import (
     Getter,
     features_of,
     field,
+    finite,
     parse_id,
     parse_key,
     parse_time,
@@ -27,31 +23,35 @@ if TYPE_CHECKING:
     from edged.config import StreamConfig
 
 POSITIONAL = "x"
-_SPACE = " \t\r\n"
 
 KeyOf = Callable[[str, Any], str]
+Parse = Callable[[bytes, int], dict[str, Any]]
+"""From a payload of at most so many bytes to the message's fields."""
 
 
-class JsonCodec:
-    """Decodes sample messages of one stream.
+class Fields:
+    """Finds what a reading is made of among the fields of a message.
 
-    >>> from edged.config import StreamConfig
-    >>> JsonCodec(StreamConfig(features=["a", "b.c"])).decode("t", b'{"a": 1, "b": {"c": 2.5}}').values
-    [1.0, 2.5]
+    Parameters
+    ----------
+    stream
+        Names the fields.
+    text
+        Whether the format is text, whose parser has refused NaN and infinity already.
     """
 
-    def __init__(self, stream: StreamConfig) -> None:
-        self._largest = stream.max_payload
-        self._features = features_of(stream.names or POSITIONAL, stream.width)
-        self._key = _key_of(stream.key)
+    def __init__(self, stream: StreamConfig, *, text: bool) -> None:
+        features = features_of(stream.names or POSITIONAL, stream.width)
+        self._features = features if text else finite(features)
+        self._key = key_of(stream.key)
         self._ts = None if stream.ts is None else field(stream.ts)
         self._id = None if stream.id is None else field(stream.id)
         self._label = None if stream.label is None else field(stream.label)
         self._plain = self._ts is None and self._id is None and self._label is None
         self._parse_label = stream.to_schema().parse_label
 
-    def decode(self, topic: str, payload: bytes) -> Reading:
-        """The reading in a message.
+    def reading(self, topic: str, message: dict[str, Any], ts: float | None = None) -> Reading:
+        """The reading in a message; `ts` is its time where no field holds one.
 
         A missing or null time, id or label is no error: the reading has none.
 
@@ -60,34 +60,53 @@ class JsonCodec:
         RejectedSampleError
             With its reason; the message can never become a sample.
         """
-        message = parse(payload, self._largest)
         values = self._features(message)
         key = self._key(topic, message)
         if self._plain:
-            return Reading(key, values)
+            return Reading(key, values, ts)
         label = _optional(self._label, message)
         return Reading(
             key,
             values,
-            _time_at(self._ts, message),
+            ts if self._ts is None else _time_at(self._ts, message),
             None if label is None else self._parse_label(label),
             _id_at(self._id, message),
         )
 
 
-class LabelCodec:
+class ObjectCodec:
+    """Decodes sample messages that are one object each, by `parse`."""
+
+    def __init__(self, stream: StreamConfig, parse: Parse, *, text: bool = False) -> None:
+        self._largest = stream.max_payload
+        self._parse = parse
+        self._reading = Fields(stream, text=text).reading
+
+    def decode(self, topic: str, payload: bytes) -> Reading:
+        """The reading in a message.
+
+        Raises
+        ------
+        RejectedSampleError
+            With its reason; the message can never become a sample.
+        """
+        return self._reading(topic, self._parse(payload, self._largest))
+
+
+class ObjectLabelCodec:
     """Decodes messages on `stream.label_topic`: `{"id", "label"}` or `{"key", "ts", "label"}`.
 
     The label's field is called as in `stream.label` (the last part of the path), else `label`. With
     `join: key_time` the key is taken from the message, or as for samples when that has none.
     """
 
-    def __init__(self, stream: StreamConfig) -> None:
+    def __init__(self, stream: StreamConfig, parse: Parse) -> None:
         self._largest = stream.max_payload
+        self._parse = parse
         self._name = "label" if stream.label is None else stream.label.rpartition(".")[2]
         self._by_time = stream.join == "key_time"
         from_topic = stream.key is not None and stream.key.startswith("topic:")
-        self._topic_key = _key_of(stream.key) if from_topic else None
+        self._topic_key = key_of(stream.key) if from_topic else None
         self._label, self._id, self._ts = field(self._name), field("id"), field("ts")
         self._key = field("key")
         self._parse_label = stream.to_schema().parse_label
@@ -100,7 +119,7 @@ class LabelCodec:
         RejectedSampleError
             With its reason; the message can never become a label.
         """
-        message = parse(payload, self._largest)
+        message = self._parse(payload, self._largest)
         value = _optional(self._label, message)
         if value is None:
             raise _missing(self._name)
@@ -120,43 +139,32 @@ class LabelCodec:
         return None if self._topic_key is None else self._topic_key(topic, message)
 
 
-def parse(payload: bytes, largest: int) -> dict[str, Any]:
-    """The JSON object in a payload of at most `largest` bytes.
+def check_size(payload: bytes, largest: int) -> None:
+    """Refuse a payload of more than `largest` bytes.
 
     Raises
     ------
     RejectedSampleError
-        `too_big`, `not_json`, `too_deep`, `not_finite` or `wrong_type`.
+        With reason `too_big`.
     """
     if len(payload) > largest:
         raise RejectedSampleError("too_big", f"{len(payload)} bytes, at most {largest} are taken")
-    try:
-        text = payload.decode()
-        if text[:1] != "{":
-            text = text.lstrip(_SPACE)
-        message, end = _decode_json(text)
-    except RecursionError:
-        raise RejectedSampleError("too_deep", "nested too deeply") from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as problem:
-        raise RejectedSampleError("not_json", f"not JSON: {problem}") from None
-    except ValueError as problem:
-        # An integer with more digits than Python converts.
-        raise RejectedSampleError("not_finite", f"a number is out of range: {str(problem)[:80]}") from None
-    if end != len(text) and text[end:].strip(_SPACE):
-        raise RejectedSampleError("not_json", f"not JSON: something follows at character {end}")
+
+
+def the_object(message: Any) -> dict[str, Any]:
+    """The message, which must be an object.
+
+    Raises
+    ------
+    RejectedSampleError
+        With reason `wrong_type`.
+    """
     if type(message) is not dict:
-        raise RejectedSampleError("wrong_type", "a message must be a JSON object")
+        raise RejectedSampleError("wrong_type", "a message must be an object with named fields")
     return message
 
 
-def _refuse_constant(token: str) -> float:
-    raise RejectedSampleError("not_finite", f"{token} is not a finite number, nor JSON")
-
-
-_decode_json = json.JSONDecoder(parse_constant=_refuse_constant).raw_decode
-
-
-def _key_of(spec: str | None) -> KeyOf:
+def key_of(spec: str | None) -> KeyOf:
     """How the key is found: the whole topic, one level of it, or a field."""
     if spec is None:
         return _whole_topic

@@ -1,0 +1,93 @@
+"""From payloads to readings and labels. What cannot become one is refused with a stable reason.
+
+Reasons, of any codec: `too_big`, `too_deep`, `missing_field`, `wrong_type`, `shape`, `not_finite`, `key`,
+`timestamp`, `id`, `label`; of one: `not_json`, `not_cbor`, `not_msgpack`, `not_senml`, `not_csv`,
+`not_sparkplug`, `no_birth`; of a compressed payload: `compression`.
+"""
+
+from __future__ import annotations
+
+import time
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from edged.mqtt.codecs.json_text import JsonCodec, LabelCodec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from edged.config import StreamConfig
+    from edged.domain.sample import Decoded, LabelReading
+    from edged.mqtt.codecs.compressed import Decoder
+
+T = TypeVar("T")
+
+__all__ = ["JsonCodec", "LabelCodec", "label_codec", "sample_codec"]
+
+_PLACES = {
+    "json": ("json_text", "JsonCodec"),
+    "cbor": ("cbor", "CborCodec"),
+    "msgpack": ("messagepack", "MessagePackCodec"),
+    "senml": ("senml", "SenmlCodec"),
+    "csv": ("csv_line", "CsvCodec"),
+    "sparkplug": ("sparkplug", "SparkplugCodec"),
+    **dict.fromkeys(("float32", "float16", "int16"), ("arrays", "ArrayCodec")),
+}
+_LABEL_PLACES = {"cbor": ("cbor", "CborLabelCodec"), "msgpack": ("messagepack", "MessagePackLabelCodec")}
+
+
+def sample_codec(
+    stream: StreamConfig,
+    *,
+    now: Callable[[], float] = time.time,
+    publish: Callable[[str, bytes], object] = lambda *_: None,
+) -> Decoder[Decoded]:
+    """The codec of a stream's sample messages; only its own module is imported.
+
+    Parameters
+    ----------
+    stream
+        Names the codec and the fields.
+    now
+        Unix time, for formats with relative times.
+    publish
+        Sends a message, for formats that can ask a sensor to introduce itself again.
+
+    Raises
+    ------
+    ConfigError
+        When a package that the codec needs is not installed.
+    """
+    more: dict[str, Any] = {}
+    if stream.codec == "senml":
+        more = {"now": now}
+    elif stream.codec == "sparkplug":
+        more = {"now": now, "publish": publish}
+    codec: Decoder[Decoded] = _made(_PLACES[stream.codec], stream, **more)
+    return _inflated(codec, stream)
+
+
+def label_codec(stream: StreamConfig) -> Decoder[LabelReading]:
+    """The codec of messages on `stream.label_topic`: that of the samples where it has fields, else JSON.
+
+    Raises
+    ------
+    ConfigError
+        When a package that the codec needs is not installed.
+    """
+    place = _LABEL_PLACES.get(stream.codec, ("json_text", "LabelCodec"))
+    codec: Decoder[LabelReading] = _made(place, stream)
+    return _inflated(codec, stream)
+
+
+def _made(place: tuple[str, str], stream: StreamConfig, **more: Any) -> Any:
+    module, name = place
+    return getattr(import_module(f"edged.mqtt.codecs.{module}"), name)(stream, **more)
+
+
+def _inflated(codec: Decoder[T], stream: StreamConfig) -> Decoder[T]:
+    if stream.compression == "none":
+        return codec
+    from edged.mqtt.codecs.compressed import Compressed
+
+    return Compressed(codec, stream.compression, stream.max_payload)

@@ -1,0 +1,29 @@
+"""Packages that only some codecs need, imported when such a codec is configured."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from edged.errors import ConfigError
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+
+def required(package: str, extra: str, where: str) -> ModuleType:
+    """The package, imported.
+
+    Raises
+    ------
+    ConfigError
+        When it is not installed; the error names the extra that brings it.
+    """
+    try:
+        return import_module(package)
+    except ImportError as problem:
+        raise ConfigError(
+            f"the package {package.partition('.')[0]} is missing: {problem}",
+            where=where,
+            remedy=f'pip install "edged[{extra}]"',
+        ) from problem

@@ -1,0 +1,84 @@
+"""JSON (RFC 8259), and nothing beyond it: no NaN, no infinity, nothing behind the message."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from edged.errors import RejectedSampleError
+from edged.mqtt.codecs.objects import ObjectCodec, ObjectLabelCodec, check_size
+
+if TYPE_CHECKING:
+    from edged.config import StreamConfig
+
+_SPACE = " \t\r\n"
+
+
+class JsonCodec(ObjectCodec):
+    """Decodes sample messages that are JSON objects.
+
+    >>> from edged.config import StreamConfig
+    >>> JsonCodec(StreamConfig(features=["a", "b.c"])).decode("t", b'{"a": 1, "b": {"c": 2.5}}').values
+    [1.0, 2.5]
+    """
+
+    def __init__(self, stream: StreamConfig) -> None:
+        super().__init__(stream, parse, text=True)
+
+
+class LabelCodec(ObjectLabelCodec):
+    """Decodes label messages that are JSON objects."""
+
+    def __init__(self, stream: StreamConfig) -> None:
+        super().__init__(stream, parse)
+
+
+def parse(payload: bytes, largest: int) -> dict[str, Any]:
+    """The JSON object in a payload of at most `largest` bytes.
+
+    Raises
+    ------
+    RejectedSampleError
+        `too_big`, `not_json`, `too_deep`, `not_finite` or `wrong_type`.
+    """
+    message = parse_any(payload, largest)
+    if type(message) is not dict:
+        raise RejectedSampleError("wrong_type", "a message must be a JSON object")
+    return message
+
+
+def parse_any(payload: bytes, largest: int) -> Any:
+    """Whatever JSON there is in a payload of at most `largest` bytes.
+
+    Raises
+    ------
+    RejectedSampleError
+        `too_big`, `not_json`, `too_deep` or `not_finite`.
+    """
+    if len(payload) > largest:
+        check_size(payload, largest)
+    try:
+        text = payload.decode()
+        if text[:1] != "{":
+            text = text.lstrip(_SPACE)
+        message, end = _scan(text, 0)
+    except RecursionError:
+        raise RejectedSampleError("too_deep", "nested too deeply") from None
+    except (UnicodeDecodeError, json.JSONDecodeError) as problem:
+        raise RejectedSampleError("not_json", f"not JSON: {problem}") from None
+    except StopIteration as problem:
+        raise RejectedSampleError("not_json", f"not JSON: no value at character {problem.value}") from None
+    except ValueError as problem:
+        # An integer with more digits than Python converts.
+        raise RejectedSampleError("not_finite", f"a number is out of range: {str(problem)[:80]}") from None
+    if end != len(text) and text[end:].strip(_SPACE):
+        raise RejectedSampleError("not_json", f"not JSON: something follows at character {end}")
+    return message
+
+
+def _refuse_constant(token: str) -> float:
+    raise RejectedSampleError("not_finite", f"{token} is not a finite number, nor JSON")
+
+
+# The part of the decoder that is written in C; its `raw_decode` is one more call around it.
+_scan: Any = json.JSONDecoder(parse_constant=_refuse_constant).scan_once  # type: ignore[attr-defined]

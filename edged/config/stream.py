@@ -28,7 +28,7 @@ class StreamConfig(Section):
         "none", description="of payloads; auto: each one's first bytes say whether and how"
     )
     byte_order: Literal["little", "big"] = Field(
-        "little", description="of raw arrays (float32, float16, int16)"
+        "little", description="of raw arrays: float32, float16, int16"
     )
     columns: Names | None = Field(
         None,

@@ -26,7 +26,11 @@ _PATHS = (
     ("mqtt", "tls", "ca_file"),
     ("mqtt", "tls", "cert_file"),
     ("mqtt", "tls", "key_file"),
+    ("mqtt", "tls", "crl_file"),
+    ("model", "keys"),
+    ("commands", "keys"),
 )
+_MAKING = {"bundle": "build one with `edged artifacts build`", "keys": "make a pair with `edged keys new`"}
 _MUST_EXIST = tuple(path for path in _PATHS if path[-1] != "dir")
 
 
@@ -139,11 +143,18 @@ def _resolve_paths(data: dict[str, Any], base: Path) -> None:
         section: Any = data
         for key in keys[:-1]:
             section = section.get(key) if isinstance(section, dict) else None
-        if isinstance(section, dict) and isinstance(section.get(keys[-1]), str):
-            section[keys[-1]] = str(base / Path(section[keys[-1]]).expanduser())
+        value = section.get(keys[-1]) if isinstance(section, dict) else None
+        if isinstance(section, dict) and isinstance(value, str):
+            section[keys[-1]] = _absolute(value, base)
+        elif isinstance(section, dict) and isinstance(value, list):
+            section[keys[-1]] = [_absolute(v, base) if isinstance(v, str) else v for v in value]
     storage = data.setdefault("storage", {})
     if isinstance(storage, dict):
         storage.setdefault("dir", str(base / "state"))
+
+
+def _absolute(path: str, base: Path) -> str:
+    return str(base / Path(path).expanduser())
 
 
 def _first_problem(
@@ -232,12 +243,10 @@ def _check_files(config: Config, path: Path, root: Any, overridden: dict[str, st
         value: Any = config
         for key in keys:
             value = getattr(value, key, None)
-        if isinstance(value, Path) and not value.exists():
-            remedy = (
-                "build one with `edged artifacts build`"
-                if keys[-1] == "bundle"
-                else "create it or correct the path"
-            )
+        named = value if isinstance(value, list) else [value]
+        missing = next((item for item in named if isinstance(item, Path) and not item.exists()), None)
+        if missing is not None:
+            remedy = _MAKING.get(keys[-1], "create it or correct the path")
             raise ConfigError(
-                f"{value} does not exist", where=_place(path, root, list(keys), overridden), remedy=remedy
+                f"{missing} does not exist", where=_place(path, root, list(keys), overridden), remedy=remedy
             )

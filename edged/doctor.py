@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from edged.config import Config
+    from edged.config import Config, MqttConfig
 
 Level = Literal["ok", "warning", "error"]
 
@@ -201,9 +201,9 @@ def _clock(_: Config) -> Iterator[Finding]:
 
 def _broker(config: Config) -> Iterator[Finding]:
     mqtt = config.mqtt
-    where = f"{mqtt.host}:{mqtt.port}"
+    where = mqtt.host if mqtt.host.startswith("/") else f"{mqtt.host}:{mqtt.port}"
     try:
-        socket.create_connection((mqtt.host, mqtt.port), timeout=5).close()
+        _knock(mqtt)
     except OSError as problem:
         yield Finding(
             "broker",
@@ -221,6 +221,16 @@ def _broker(config: Config) -> Iterator[Finding]:
             f"{where} answers, but does not accept us",
             "see the line above, and mqtt.username, password_file, tls and protocol",
         )
+
+
+def _knock(mqtt: MqttConfig) -> None:
+    """Connect and hang up; OSError where nobody listens."""
+    if not mqtt.host.startswith("/"):
+        socket.create_connection((mqtt.host, mqtt.port), timeout=5).close()
+        return
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(5)
+        probe.connect(mqtt.host)
 
 
 def _accepted(config: Config) -> bool:

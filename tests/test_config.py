@@ -252,7 +252,7 @@ def test_a_file_that_is_not_there(file: Path) -> None:
 def test_the_environment_overrides_the_file(file: Path) -> None:
     config = loaded(
         file,
-        SMALLEST + "mqtt: {host: a, port: 1}\n",
+        SMALLEST + "mqtt: {host: a, port: 1, insecure: true}\n",
         {"EDGED_MQTT__HOST": "broker", "EDGED_TRAINING__EVERY": "90m", "EDGED_STREAM__FEATURES": "[a, b, c]"},
     )
     assert (config.mqtt.host, config.mqtt.port) == ("broker", 1)

@@ -39,6 +39,9 @@ REFUSE = {
     "open windows beyond the disk": BASE[:-2] + ", window: {size: 10000, max_keys: 1000}}\n",
     "gru of readings": BASE + "model: {network: gru}\n",
     "mlp that reconstructs": BASE[:-2] + ", target: reconstruct}\nmodel: {network: mlp}\n",
+    "plain text over a network": BASE + "mqtt: {host: broker.example}\n",
+    "TLS on a Unix socket": BASE + "mqtt: {host: /run/mosquitto.sock, tls: {}}\n",
+    "revocations of no CA": BASE + f"mqtt: {{tls: {{crl_file: {__file__}}}}}\n",
     "no CPU": BASE + "training: {affinity: []}\n",
     "negative CPU": BASE + "training: {affinity: [-1]}\n",
     "cron of nonsense": BASE + "training: {cron: a b c d e}\n",
@@ -110,3 +113,14 @@ def test_a_key_given_twice_is_named_in_full(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["mqtt: x\n", "mqtt: [1]\n"])
 def test_no_class_names_of_ours_in_messages(tmp_path: Path, text: str) -> None:
     assert "MqttConfig" not in str(refused(tmp_path, BASE + text, {}))
+
+
+def test_a_connection_in_plain_text_is_named_with_its_line_and_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(BASE + "mqtt:\n  host: broker.example\n")
+    with pytest.raises(ConfigError) as problem:
+        load(path, {})
+    assert problem.value.where == f"{path}:3: mqtt"
+    assert "plain text" in problem.value.line()
+    assert "insecure: true" in problem.value.line()
+    assert load(path, {"EDGED_MQTT__INSECURE": "true"}).mqtt.host == "broker.example"

@@ -59,7 +59,7 @@ def test_a_broker_that_does_not_answer(tmp_path: Path) -> None:
 
 
 def test_a_broker_whose_name_is_unknown(tmp_path: Path) -> None:
-    path = write_config(tmp_path, STREAM, mqtt={"host": "no-such-host.invalid"})
+    path = write_config(tmp_path, STREAM, mqtt={"host": "no-such-host.invalid", "insecure": True})
     assert finding(path, "broker").level == "error"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,30 +10,47 @@ from pydantic import Field, model_validator
 
 from edged.config.values import Duration, Section
 
+LOOPBACK_NAMES = ("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback")
+
 
 class TlsConfig(Section):
-    """Transport security; a section that is present turns TLS on."""
+    """TLS 1.2 or later; a section that is present turns it on. Files are read anew at each connection."""
 
     ca_file: Path | None = Field(None, description="CA certificates; the system's when absent")
     cert_file: Path | None = Field(None, description="client certificate")
     key_file: Path | None = Field(None, description="key of the client certificate")
+    crl_file: Path | None = Field(
+        None, description="revocation list of the CA: a broker whose certificate is on it is refused"
+    )
     insecure: bool = Field(False, description="do not verify the broker's host name (testing only)")
 
     @model_validator(mode="after")
     def _pair(self) -> TlsConfig:
         if (self.cert_file is None) != (self.key_file is None):
             raise ValueError("cert_file and key_file belong together: give both or neither")
+        if self.crl_file is not None and self.ca_file is None:
+            raise ValueError("crl_file is the list of one CA: name it in ca_file")
         return self
 
 
 class MqttConfig(Section):
     """The broker and how to speak with it."""
 
-    host: str = Field("localhost", min_length=1, description="name or address of the broker")
+    host: str = Field(
+        "localhost", min_length=1, description="name or address of the broker; a path is a Unix socket"
+    )
     port: int = Field(1883, ge=1, le=65535, description="port of the broker; 8883 is usual with TLS")
     protocol: Literal["5", "3.1.1"] = Field("5", description="MQTT version")
-    username: str | None = Field(None, description="user name at the broker")
-    password_file: Path | None = Field(None, description="file whose first line is the password")
+    username: str | None = Field(
+        None, description="user name at the broker; the systemd credential `mqtt-username` when absent"
+    )
+    password_file: Path | None = Field(
+        None,
+        description="file whose first line is the password; the systemd credential `mqtt-password` when absent",
+    )
+    insecure: bool = Field(
+        False, description="allow a connection without TLS to a broker that is not on this machine"
+    )
     tls: TlsConfig | None = None
     keepalive: Duration = Field(30.0, description="seconds between pings", gt=0, le=65535)
     root: str = Field("edged", description="first level of all topics of edged", pattern=r"^[^#+\s]+$")
@@ -49,3 +67,25 @@ class MqttConfig(Section):
         if isinstance(data, dict) and isinstance(data.get("protocol"), int | float):
             data = {**data, "protocol": f"{data['protocol']:g}"}
         return data
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the broker is reached without a network: a Unix socket, or the loopback interface."""
+        if self.host.startswith("/"):
+            return True
+        try:
+            return ipaddress.ip_address(self.host.strip("[]")).is_loopback
+        except ValueError:
+            name = self.host.lower().rstrip(".")
+            return name in LOOPBACK_NAMES or name.endswith(".localhost")
+
+    @model_validator(mode="after")
+    def _nothing_in_plain_text(self) -> MqttConfig:
+        if self.tls is None and not self.insecure and not self.is_local:
+            raise ValueError(
+                f"the connection to {self.host} would be plain text, for all on the way to read and change:"
+                " add mqtt.tls, or insecure: true where that is meant"
+            )
+        if self.tls is not None and self.host.startswith("/"):
+            raise ValueError("a Unix socket speaks no TLS: remove mqtt.tls")
+        return self

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import ssl
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paho.mqtt.client import Client
@@ -15,8 +17,6 @@ from edged.mqtt.delivery import paho_properties
 from edged.mqtt.wire import Wire
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from paho.mqtt.properties import Properties
 
     from edged.config import MqttConfig, TlsConfig
@@ -41,10 +41,28 @@ class _TlsSocket(ssl.SSLSocket):
 
 
 class WireClient(Client):
-    """paho's client over a `Wire`: the only place where a method inside paho is replaced."""
+    """paho's client over a `Wire`: the only place where something inside paho is replaced."""
+
+    def use_tls(self, context: ssl.SSLContext, *, check_host: bool) -> None:
+        """Make the next connection with this context, which paho itself takes once only."""
+        context.check_hostname = check_host
+        self._ssl_context = context
+        self._ssl = True
+        self._tls_insecure = not check_host
 
     def _create_socket(self) -> Wire:
         return Wire(super()._create_socket(), v5=self.protocol == MQTTProtocolVersion.MQTTv5)  # type: ignore[arg-type]
+
+    def _create_unix_socket_connection(self) -> socket.socket:
+        """As paho's own, but with a limit of time, and closed when nobody listens."""
+        sock = socket.socket(socket.AF_UNIX)
+        try:
+            sock.settimeout(CONNECT_TIMEOUT)
+            sock.connect(self._host)
+        except OSError:
+            sock.close()
+            raise
+        return sock
 
     @property
     def wire(self) -> Wire | None:
@@ -76,6 +94,7 @@ def make_client(config: MqttConfig, client_id: str, protocol: Protocol, will: Wi
         clean_session=None if v5 else False,
         protocol=MQTTProtocolVersion.MQTTv5 if v5 else MQTTProtocolVersion.MQTTv311,
         manual_ack=True,
+        transport="unix" if config.host.startswith("/") else "tcp",
         reconnect_on_failure=False,
     )
     client.connect_timeout = CONNECT_TIMEOUT
@@ -84,9 +103,7 @@ def make_client(config: MqttConfig, client_id: str, protocol: Protocol, will: Wi
     if will is not None:
         topic, payload, retain = will
         client.will_set(topic, payload, qos=1, retain=retain)
-    if config.tls is not None:
-        client.tls_set_context(_tls_context(config.tls))
-        client.tls_insecure_set(config.tls.insecure)
+    _renew_tls(client, config)
     keepalive = max(1, round(config.keepalive))
     if v5:
         properties = _connect_properties(config)
@@ -107,44 +124,81 @@ def _connect_properties(config: MqttConfig) -> Properties:
     return properties
 
 
-def _tls_context(tls: TlsConfig) -> ssl.SSLContext:
-    try:
-        context = ssl.create_default_context(cafile=tls.ca_file)
-        context.sslsocket_class = _TlsSocket
-        if tls.cert_file is not None:
-            context.load_cert_chain(tls.cert_file, tls.key_file)
-    except OSError as problem:
-        raise ConfigError(
-            f"cannot use the certificates: {problem}",
-            where="mqtt.tls",
-            remedy="ca_file, cert_file and key_file must be readable PEM files that belong together",
-        ) from problem
-    return context
-
-
-def set_credentials(client: Client, config: MqttConfig) -> None:
-    """Read the password anew, so that a changed file counts at the next attempt.
+def renew(client: WireClient, config: MqttConfig) -> None:
+    """Read certificates, keys and password anew, so that changed files count at the next attempt.
 
     Raises
     ------
     ConfigError
-        When the password file cannot be read.
+        When one of them cannot be read or used.
     """
-    if config.username is None:
-        return
-    password = None if config.password_file is None else _first_line(config.password_file)
-    client.username_pw_set(config.username, password)
+    _renew_tls(client, config)
+    name, password = credentials(config)
+    if name is not None:
+        client.username_pw_set(name, password)
 
 
-def _first_line(path: Path) -> str:
+def _renew_tls(client: WireClient, config: MqttConfig) -> None:
+    if config.tls is not None:
+        client.use_tls(_tls_context(config.tls), check_host=not config.tls.insecure)
+
+
+def _tls_context(tls: TlsConfig) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=tls.ca_file)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.sslsocket_class = _TlsSocket
+        if tls.crl_file is not None:
+            context.load_verify_locations(tls.crl_file)
+            context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
+        if tls.cert_file is not None:
+            # Without an answer here a key with a pass phrase would have OpenSSL ask on the terminal.
+            context.load_cert_chain(tls.cert_file, tls.key_file, password=lambda: "")
+    except OSError as problem:
+        raise ConfigError(
+            f"cannot use the certificates: {problem}",
+            where="mqtt.tls",
+            remedy="ca_file, cert_file, key_file and crl_file must be readable PEM files that belong"
+            " together, the key without a pass phrase",
+        ) from problem
+    return context
+
+
+def credentials(config: MqttConfig) -> tuple[str | None, str | None]:
+    """User name and password: from the configuration's file, else from systemd's credentials.
+
+    Raises
+    ------
+    ConfigError
+        When a file cannot be read.
+    """
+    name = config.username or _credential("user name", "mqtt-username")
+    if name is None:
+        return None, None
+    if config.password_file is not None:
+        return name, _first_line("password", config.password_file, "mqtt.password_file")
+    return name, _credential("password", "mqtt-password")
+
+
+def _credential(what: str, name: str) -> str | None:
+    """A credential that systemd handed to this service (systemd.exec(5), LoadCredential=); None without."""
+    folder = os.environ.get("CREDENTIALS_DIRECTORY")
+    if not folder or not (Path(folder) / name).exists():
+        return None
+    return _first_line(what, Path(folder) / name, "systemd credential")
+
+
+def _first_line(what: str, path: Path, where: str) -> str:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as problem:
+        # Without the problem's own words: those of a decoding error quote what was read.
+        reason = problem.strerror if isinstance(problem, OSError) else "it is not UTF-8 text"
         raise ConfigError(
-            f"cannot read the password: {problem}",
-            where=f"mqtt.password_file: {path}",
-            remedy="its first line is the password; this user must be able to read it",
-        ) from problem
+            f"cannot read the {what}: {reason}",
+            where=f"{where}: {path}",
+            remedy="its first line counts; this user must be able to read it",
+        ) from None
     return lines[0] if lines else ""
 
 
@@ -170,17 +224,58 @@ def refusal_remedy(reason: str) -> str:
     return _REFUSALS.get(reason, "see the broker's log")
 
 
+# How OpenSSL calls the alerts by which a broker refuses us (RFC 8446, section 6.2).
+_ALERTS = {
+    "CERTIFICATE_EXPIRED": ("our certificate has expired", "renew mqtt.tls.cert_file"),
+    "CERTIFICATE_REVOKED": ("our certificate was revoked", "get a new one for mqtt.tls.cert_file"),
+    "CERTIFICATE_REQUIRED": ("the broker wants a certificate", "set mqtt.tls.cert_file and key_file"),
+    "UNKNOWN_CA": (
+        "the broker does not know who signed our certificate",
+        "mqtt.tls.cert_file must come from a CA of the broker",
+    ),
+    "BAD_CERTIFICATE": ("the broker finds our certificate bad", "is mqtt.tls.cert_file valid already?"),
+    "PROTOCOL_VERSION": ("the broker speaks no TLS 1.2 or later", "update the broker"),
+    "UNSUPPORTED_PROTOCOL": ("the broker speaks no TLS 1.2 or later", "update the broker"),
+    "HANDSHAKE_FAILURE": (
+        "the broker and we have no common terms",
+        "does it want a certificate (mqtt.tls.cert_file), or offer weak ciphers only?",
+    ),
+    "DH_KEY_TOO_SMALL": ("the broker's key is too weak", "give the broker a stronger one"),
+}
+
+
 def failure(problem: OSError, config: MqttConfig) -> tuple[str, str]:
     """Reason and remedy for a connection that did not come about."""
     if isinstance(problem, ssl.SSLCertVerificationError):
-        return f"certificate refused: {problem.verify_message}", "check mqtt.tls.ca_file and mqtt.host"
+        return _unverified(problem, config)
     if isinstance(problem, ssl.SSLError):
-        return f"TLS failed: {problem.reason or problem}", f"does port {config.port} speak TLS?"
+        name = problem.reason or str(problem)
+        known = next((words for alert, words in _ALERTS.items() if alert in name), None)
+        return known or (f"TLS failed: {name}", f"does port {config.port} speak TLS?")
     if isinstance(problem, ConnectionResetError) and config.tls is not None:
         return "connection reset", f"does port {config.port} speak TLS?"
     if isinstance(problem, socket.gaierror):
         return f"unknown host {config.host}", "check mqtt.host and the name server"
+    place = config.host if config.host.startswith("/") else f"{config.host}:{config.port}"
     if isinstance(problem, TimeoutError):
-        return "no answer", f"is {config.host}:{config.port} reachable from here?"
+        return "no answer", f"is {place} reachable from here?"
     reason = (problem.strerror or str(problem)).lower()
-    return reason, f"does a broker listen on {config.host}:{config.port}?"
+    return reason, f"does a broker listen on {place}?"
+
+
+def _unverified(problem: ssl.SSLCertVerificationError, config: MqttConfig) -> tuple[str, str]:
+    """Why we do not take the broker's certificate."""
+    message = problem.verify_message.rstrip(".")
+    remedies = {
+        "certificate has expired": "renew the broker's certificate; is this device's clock right?",
+        "certificate is not yet valid": "is this device's clock right?",
+        "certificate revoked": "the broker's certificate is on the list mqtt.tls.crl_file",
+        "CRL has expired": "get a new list for mqtt.tls.crl_file; is this device's clock right?",
+        "unable to get certificate CRL": "mqtt.tls.crl_file is not from the CA that signed the certificate",
+        "EE certificate key too weak": "give the broker a stronger key",
+        "CA certificate key too weak": "the CA needs a stronger key",
+    }
+    remedy = remedies.get(message, "check mqtt.tls.ca_file")
+    if "match" in message:
+        remedy = f"the certificate must name {config.host}: check mqtt.host"
+    return f"certificate refused: {message}", remedy

@@ -242,12 +242,14 @@ class Session:
         """One connection from its beginning to its end."""
         if self._choice.protocol != self._protocol:
             self._change_protocol()
-        connection.set_credentials(self._client, self._config)
+        connection.renew(self._client, self._config)
         self._answered = self._born = False
         self._client.reconnect()
         wire = self._client.wire
         if wire is not None:
             self._serve(wire)
+        if wire is not None and wire.problem is not None and not self._answered:
+            raise wire.problem
         if not self._answered and not self._closing.is_set():
             self._condition.complain(
                 "mqtt_refused", "no answer to our CONNECT", "is this an MQTT port? with TLS?"

@@ -48,6 +48,8 @@ class Wire:
         self._missing = 0
         self._granted = 0
         self._lost = False
+        self.problem: ssl.SSLError | None = None
+        """What TLS says of the end of the connection: by TLS 1.3 a client hears only here of its refusal."""
         self._out = bytearray()
         self._topics: dict[bytes, str] = {}
 
@@ -114,7 +116,8 @@ class Wire:
             chunk = self._sock.recv(CHUNK)
         except _WOULD_BLOCK:
             return
-        except OSError:
+        except OSError as problem:
+            self._note(problem)
             chunk = b""
         if not chunk:
             self._lost = True
@@ -135,10 +138,15 @@ class Wire:
             sent = self._sock.send(self._out)
         except _WOULD_BLOCK:
             return
-        except OSError:
+        except OSError as problem:
+            self._note(problem)
             self._lost = True
             return
         del self._out[:sent]
+
+    def _note(self, problem: OSError) -> None:
+        if isinstance(problem, ssl.SSLError) and not isinstance(problem, ssl.SSLEOFError):
+            self.problem = problem
 
     def take(self, epoch: int, received: float) -> list[Delivery]:
         """All complete PUBLISH packets up to the next packet of another kind.

@@ -359,5 +359,5 @@ def test_keys_that_cannot_be_used_are_a_configuration_error(tmp_path: Path) -> N
 
 
 def test_an_unknown_host_is_named(make_session: Connect, log: Log) -> None:
-    make_session("edge", port=1883, ready=False, config={"host": "no-such-host.invalid"})
+    make_session("edge", port=1883, ready=False, config={"host": "no-such-host.invalid", "insecure": True})
     assert "no-such-host.invalid" in str(log.wait("mqtt_unreachable")["reason"])

@@ -36,6 +36,7 @@ from edged.loop.recall import Recall
 from edged.loop.report import Reporter, Throttle, will_payload
 from edged.loop.serve import Server, ServingLoop
 from edged.loop.succession import Succession
+from edged.loop.updates import Updates
 from edged.mqtt.codecs import label_codec, sample_codec
 from edged.mqtt.session import Session
 from edged.mqtt.topics import Topics, matches, widest
@@ -104,11 +105,13 @@ class Daemon:
             on_online=self._online,
             on_offline=self._connection_changed,
         )
+        self.updates = Updates(config, lambda: self._state.bundle, self.registry)
         self.publishing = Publishing(
             config,
             topics=self.topics,
             session=self.session,
             registry=self.registry,
+            updates=self.updates,
             clock=self.clock,
             boot=self.boot,
             number=self._sequence,
@@ -407,6 +410,8 @@ class Daemon:
         elif training.every:
             self.timetable.every(training.every, self._scheduled)
         self.timetable.every(self.config.report.every, self.telling.periodically)
+        if self.config.weights.every:
+            self.timetable.every(self.config.weights.every, self.publishing.weights_if_new)
         if training.serving_p99:
             pacer = Pacer(training.serving_p99, self.serving.latencies, self.learner.process)
             self.timetable.every(1.0, pacer.look)

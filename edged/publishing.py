@@ -7,22 +7,23 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from edged.domain.forwarding import Kind, Parcel, extended
-from edged.errors import StorageError
+from edged.errors import EdgedError, StorageError
 from edged.logs import get_logger
 from edged.loop.forward import Forwarder
-from edged.mqtt import weights
 from edged.storage.outbox import DATABASE, Outbox
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from edged.clock import Clock
     from edged.config import Config
+    from edged.loop.updates import Update, Updates
     from edged.mqtt.session import Session
     from edged.mqtt.topics import Topics
     from edged.storage.registry import Registry
 
 PATIENCE = 10.0  # seconds that predictions wait for a busy broker
+PUBLISHED, HANDED_OVER = "weights_published", "weights_handed_over"  # names of values in the registry
 QOS = {Kind.EVENT: 1, Kind.WEIGHTS: 1, Kind.METRICS: 0, Kind.PREDICTION: 1}  # without an outbox
 
 log = get_logger("edged.publishing")
@@ -33,7 +34,7 @@ class Publishing:
 
     Parameters
     ----------
-    config, topics, session, registry, clock
+    config, topics, session, registry, updates, clock
         The parts that it brings together.
     boot, number
         Which start of the daemon this is, and what numbers its messages.
@@ -46,6 +47,7 @@ class Publishing:
         topics: Topics,
         session: Session,
         registry: Registry,
+        updates: Updates,
         clock: Clock,
         boot: int,
         number: Callable[[], int],
@@ -54,6 +56,8 @@ class Publishing:
         self._topics = topics
         self._session = session
         self._registry = registry
+        self._updates = updates
+        self._updating = threading.Lock()
         self._clock = clock
         self._boot = boot
         self._number = number
@@ -83,6 +87,10 @@ class Publishing:
         """Begin to send what waits from an earlier life."""
         if self._forwarder is not None:
             self._forwarder.start()
+        try:
+            self._send_again()
+        except EdgedError as problem:
+            log.warning("weights_not_published", problem=problem.line())
 
     def wake(self) -> None:
         """The connection was made or lost."""
@@ -129,16 +137,46 @@ class Publishing:
             self._pause.wait(0.002)
 
     def weights(self, version: int) -> None:
-        """The weights of a model that was promoted, in chunks, and their manifest after them."""
-        if not self._config.report.weights:
-            return
-        blob = (self._registry.verify(version).parent / weights.FILE).read_bytes()
-        chunks = weights.split(blob, self._config.report.chunk)
-        manifest = json.dumps(weights.manifest(version, blob, chunks)).encode()
-        names = [*map(str, range(len(chunks))), "manifest"]
-        topics = [self._topics.weights(version, name) for name in names]
-        parts = zip(topics, [*chunks, manifest], strict=True)
-        parcels = [Parcel(Kind.WEIGHTS, topic, part) for topic, part in parts]
+        """A model was promoted: its weights, if that is wanted."""
+        if self._config.report.weights:
+            self._send_next(version)
+
+    def weights_if_new(self) -> None:
+        """The champion's weights, unless they were the last to be published: by schedule."""
+        version = self._registry.champion()
+        if version is not None and version != self._registry.get_value(PUBLISHED):
+            self._send_next(version)
+
+    def _send_next(self, version: int) -> None:
+        """Kept first where others follow on it, then handed over: what is not noted as such is sent again."""
+        try:
+            with self._updating:
+                update = self._updates.next(version)
+                self.update(update)
+                self._note_sent(update)
+        except EdgedError as problem:
+            log.warning("weights_not_published", version=version, problem=problem.line())
+
+    def _send_again(self) -> None:
+        """The update that an end of the process has kept from being handed over."""
+        update = self._updates.again(self._registry.get_value(HANDED_OVER) or 0)
+        if update is not None:
+            self.update(update)
+            self._note_sent(update)
+
+    def _note_sent(self, update: Update) -> None:
+        self._registry.set_value(PUBLISHED, update.version)
+        if update.number is not None:
+            self._registry.set_value(HANDED_OVER, update.number)
+
+    def update(self, update: Update, chunks: Sequence[int] | None = None) -> None:
+        """All chunks of an update, or those of these numbers, and its manifest after them."""
+        numbers = range(len(update.chunks)) if chunks is None else chunks
+        parts = [(str(number), update.chunks[number]) for number in numbers]
+        parts.append(("manifest", json.dumps(update.manifest).encode()))
+        parcels = [
+            Parcel(Kind.WEIGHTS, self._topics.weights(update.version, name), part) for name, part in parts
+        ]
         if self._forwarder is not None:
             self._forwarder.store(parcels)
             return

@@ -14,6 +14,7 @@ from edged.config import Config
 from edged.configfile import load
 from edged.domain.forwarding import Kind
 from edged.errors import ConfigError
+from edged.loop.updates import Updates
 from edged.mqtt.session import Session
 from edged.mqtt.topics import Topics
 from edged.publishing import Publishing
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edged.demo.broker import Mosquitto
+    from edged.storage.bundles import Bundle
     from tests.conftest import MakeBroker
 
 STREAM: dict[str, Any] = {"features": 2, "classes": 2, "label": "y"}
@@ -136,6 +138,10 @@ def check_order(messages: list[dict[str, Any]]) -> None:
 # ---- what is published and by which way ------------------------------------------------------------
 
 
+def never() -> Bundle:
+    raise AssertionError("no weights are asked for")
+
+
 def publishing(tmp_path: Path, broker: Mosquitto, **sections: Any) -> tuple[Publishing, Session, Registry]:
     values = {
         "mqtt": {"port": broker.port, "reconnect_max": "1s"},
@@ -149,6 +155,7 @@ def publishing(tmp_path: Path, broker: Mosquitto, **sections: Any) -> tuple[Publ
         topics=Topics("edged/rig"),
         session=session,
         registry=registry,
+        updates=Updates(config, never, registry),
         clock=SystemClock(),
         boot=registry.next_boot(),
         number=Sequence(registry),

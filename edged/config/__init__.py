@@ -19,6 +19,7 @@ from edged.config.storage import StorageConfig
 from edged.config.stream import StreamConfig
 from edged.config.training import ModelConfig, TrainingConfig
 from edged.config.values import Name, Section, parse_duration, parse_size
+from edged.config.weights import WeightsConfig
 from edged.config.window import WindowConfig
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "StreamConfig",
     "TlsConfig",
     "TrainingConfig",
+    "WeightsConfig",
     "WindowConfig",
     "parse_duration",
     "parse_size",
@@ -67,6 +69,7 @@ class Config(Section):
     storage: StorageConfig = StorageConfig()
     outbox: OutboxConfig = OutboxConfig()
     report: ReportConfig = ReportConfig()
+    weights: WeightsConfig = WeightsConfig()
     log: LogConfig = LogConfig()
 
     @model_validator(mode="after")

@@ -239,14 +239,24 @@ class BaseModel:
             for name, shape in description.shapes.items()
             if name in description.offsets
         }
+        self._whole = self._places.keys() == description.shapes.keys()
 
     def parameters(self) -> dict[str, Floats]:
         """The initial parameters."""
-        content = self._content()
+        return self._read(self._content())
+
+    def _read(self, content: bytes) -> dict[str, Floats]:
         return {
             name: np.frombuffer(content, "<f4", math.prod(shape), offset).astype(np.float32).reshape(shape)
             for name, (offset, shape) in self._places.items()
         }
+
+    def parameters_in(self, model: bytes) -> dict[str, Floats] | None:
+        """The parameters of a model that `with_parameters` made; None where it was made otherwise."""
+        if len(model) != len(self._content()) or not self._whole:
+            return None
+        values = self._read(model)
+        return values if self.with_parameters(values) == model else None
 
     def with_parameters(self, values: Mapping[str, Floats]) -> bytearray:
         """The model with these parameters in place of the initial ones."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 FILE = "weights.safetensors.zst"
 ENCODING = "safetensors+zstd"
+CODED = "coded+safetensors+zstd"
 MAX_BYTES = 1024**3
 _LEVEL = 3
 
@@ -23,13 +24,21 @@ _LEVEL = 3
 def pack(parameters: Mapping[str, NDArray[np.float32]], metadata: Mapping[str, str] | None = None) -> bytes:
     """Parameters by name and text about them, as one compressed blob."""
     import numpy as np
+
+    return compress(
+        {name: np.asarray(value, np.float32) for name, value in parameters.items()}, metadata or {}
+    )
+
+
+def compress(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> bytes:
+    """Arrays of any type as compressed safetensors."""
+    import numpy as np
     import zstandard
     from safetensors.numpy import save
 
-    arrays = {name: np.ascontiguousarray(value, np.float32) for name, value in parameters.items()}
     # ascontiguousarray makes a scalar one-dimensional.
-    arrays = {name: value.reshape(np.shape(parameters[name])) for name, value in arrays.items()}
-    return zstandard.ZstdCompressor(level=_LEVEL).compress(save(arrays, dict(metadata or {})))
+    whole = {name: np.ascontiguousarray(value).reshape(np.shape(value)) for name, value in arrays.items()}
+    return zstandard.ZstdCompressor(level=_LEVEL).compress(save(whole, dict(metadata)))
 
 
 def unpack(blob: bytes, limit: int = MAX_BYTES) -> tuple[dict[str, NDArray[np.float32]], dict[str, str]]:
@@ -40,31 +49,37 @@ def unpack(blob: bytes, limit: int = MAX_BYTES) -> tuple[dict[str, NDArray[np.fl
     CorruptError
         When the blob is damaged, too large, or holds anything but float32.
     """
-    from safetensors import SafetensorError
-    from safetensors.numpy import load
-
-    raw = _decompress(blob, limit)
-    try:
-        parameters = load(raw)
-        metadata = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")]).get("__metadata__", {})
-    except (SafetensorError, KeyError, ValueError) as problem:
-        raise _damaged(f"the weights are no safetensors: {problem}") from None
+    parameters, metadata = decompress(blob, limit)
     wrong = [name for name, value in parameters.items() if value.dtype != "float32"]
     if wrong:
-        raise _damaged(f"parameter {wrong[0]!r} is not float32")
+        raise damaged(f"parameter {wrong[0]!r} is not float32")
     return parameters, metadata
 
 
-def _decompress(blob: bytes, limit: int) -> bytes:
+def decompress(blob: bytes, limit: int) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
+    """What `compress` was given; CorruptError as for `unpack`."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    raw = _expanded(blob, limit)
+    try:
+        arrays = load(raw)
+        metadata = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")]).get("__metadata__", {})
+    except (SafetensorError, KeyError, ValueError) as problem:
+        raise damaged(f"the weights are no safetensors: {problem}") from None
+    return arrays, metadata
+
+
+def _expanded(blob: bytes, limit: int) -> bytes:
     import zstandard
 
     try:
         size = zstandard.frame_content_size(blob)
         if size < 0 or size > limit:
-            raise _damaged(f"the weights claim {size} bytes, at most {limit} are taken")
+            raise damaged(f"the weights claim {size} bytes, at most {limit} are taken")
         return bytes(zstandard.ZstdDecompressor().decompress(blob, max_output_size=size))
     except zstandard.ZstdError as problem:
-        raise _damaged(f"the weights cannot be decompressed: {problem}") from None
+        raise damaged(f"the weights cannot be decompressed: {problem}") from None
 
 
 def split(blob: bytes, chunk_bytes: int) -> list[bytes]:
@@ -81,9 +96,9 @@ def split(blob: bytes, chunk_bytes: int) -> list[bytes]:
 def manifest(version: int | str, blob: bytes, chunks: Sequence[bytes], **more: Any) -> dict[str, Any]:
     """What a receiver needs to know and check; `more` is added as it is."""
     return {
+        "encoding": ENCODING,
         **more,
         "version": version,
-        "encoding": ENCODING,
         "bytes": len(blob),
         "sha256": _sha256(blob),
         "chunks": [{"bytes": len(chunk), "sha256": _sha256(chunk)} for chunk in chunks],
@@ -102,17 +117,17 @@ def join(manifest: Mapping[str, Any], chunks: Sequence[bytes]) -> bytes:
         expected = [(int(entry["bytes"]), str(entry["sha256"])) for entry in manifest["chunks"]]
         size, whole, encoding = int(manifest["bytes"]), manifest["sha256"], manifest["encoding"]
     except (KeyError, TypeError, ValueError) as problem:
-        raise _damaged(f"the manifest is not complete: {problem!r}") from None
-    if encoding != ENCODING:
-        raise _damaged(f"encoding {encoding!r} is not known here")
+        raise damaged(f"the manifest is not complete: {problem!r}") from None
+    if encoding not in (ENCODING, CODED):
+        raise damaged(f"encoding {encoding!r} is not known here")
     if len(chunks) != len(expected):
-        raise _damaged(f"{len(chunks)} of {len(expected)} chunks")
+        raise damaged(f"{len(chunks)} of {len(expected)} chunks")
     for number, (chunk, (length, digest)) in enumerate(zip(chunks, expected, strict=True)):
         if len(chunk) != length or _sha256(chunk) != digest:
-            raise _damaged(f"chunk {number} is not what the manifest says")
+            raise damaged(f"chunk {number} is not what the manifest says")
     blob = b"".join(chunks)
     if len(blob) != size or _sha256(blob) != whole:
-        raise _damaged("the chunks together are not what the manifest says")
+        raise damaged("the chunks together are not what the manifest says")
     return blob
 
 
@@ -120,5 +135,6 @@ def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _damaged(what: str) -> CorruptError:
+def damaged(what: str) -> CorruptError:
+    """The error for an update that is not what was sent."""
     return CorruptError(what, where="weights", remedy="ask for the update again")

@@ -1,0 +1,193 @@
+"""Weights made small for a slow line: as differences, with the largest alone, in fewer bits.
+
+What a coding leaves out or rounds away is not lost: a sender that keeps what its receivers hold, and sends
+the difference to that, adds the error of one update to the next. This is error feedback (Seide et al., "1-bit
+stochastic gradient descent", 2014; Karimireddy et al., "Error feedback fixes SignSGD", 2019): the residual is
+the sender's weights less what the receivers hold. The largest of each tensor are taken as in Lin et al.,
+"Deep gradient compression" (2018).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edged.errors import CorruptError, ModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+Floats = NDArray[np.float32]
+Weights = dict[str, Floats]
+Dtype = Literal["float32", "float16", "int8"]
+
+SMALLEST_SPARSE = 64  # elements; with fewer the positions cost more than they save
+LARGEST_FLOAT16 = 65504.0
+_GAPS = (np.uint8, np.uint16, np.uint32)
+
+
+@dataclass(frozen=True)
+class Coding:
+    """How numbers are sent.
+
+    Attributes
+    ----------
+    dtype
+        `int8` is symmetric: a scale for each row of a matrix, one for any other tensor and for a sparse one.
+    top_k
+        Share of the elements of a tensor that is sent, the largest first.
+    """
+
+    dtype: Dtype = "float32"
+    top_k: float = 1.0
+
+
+@dataclass(frozen=True)
+class Coded:
+    """One tensor of `shape`: its numbers, or the largest alone.
+
+    Attributes
+    ----------
+    values
+        `shape`, or `(k,)` where it is sparse; float32, float16 or int8.
+    scale
+        `()` or `(rows,)` float32, what int8 values are multiplied with; else None.
+    gaps
+        `(k,)` unsigned: by how much each position is above the one before, in row-major order, less one.
+        None where all elements are there.
+    """
+
+    values: NDArray[Any]
+    shape: tuple[int, ...]
+    scale: Floats | None = None
+    gaps: NDArray[Any] | None = None
+
+
+def fingerprint(weights: Mapping[str, Floats]) -> str:
+    """SHA-256 over names, shapes and little-endian float32 values: equal weights have equal ones."""
+    digest = hashlib.sha256()
+    for name in sorted(weights):
+        value = np.asarray(weights[name], "<f4")
+        digest.update(f"{name} {list(value.shape)}\n".encode())
+        digest.update(value.tobytes())
+    return digest.hexdigest()
+
+
+def difference(weights: Mapping[str, Floats], base: Mapping[str, Floats]) -> Weights:
+    """What `added` must be given to come from `base` to `weights`."""
+    return {name: np.asarray(value - base[name], np.float32) for name, value in weights.items()}
+
+
+def added(base: Mapping[str, Floats], change: Mapping[str, Floats]) -> Weights:
+    """Base and difference; tensors that the difference leaves out stay as they are."""
+    return {
+        name: np.asarray(value + change[name], np.float32) if name in change else value.copy()
+        for name, value in base.items()
+    }
+
+
+def code(weights: Mapping[str, Floats], coding: Coding, exact: Collection[str] = ()) -> dict[str, Coded]:
+    """Weights or a difference as they are sent; those of the names `exact` stay float32 and whole.
+
+    Raises
+    ------
+    ModelError
+        When a number is not finite.
+    """
+    return {
+        name: _coded(name, value, Coding() if name in exact else coding) for name, value in weights.items()
+    }
+
+
+def changes(
+    weights: Mapping[str, Floats], base: Mapping[str, Floats], coding: Coding, exact: Collection[str] = ()
+) -> tuple[dict[str, Coded], Weights]:
+    """The coded difference without tensors that have not changed, and what a receiver holds after it.
+
+    The next difference is made to that: then it brings what this one has left out.
+
+    >>> held = {"w": np.zeros(64, np.float32)}
+    >>> weights = {"w": np.linspace(0.0, 1.0, 64, dtype=np.float32)}
+    >>> for _ in range(4):
+    ...     _, held = changes(weights, held, Coding(top_k=0.25))
+    >>> bool(np.array_equal(held["w"], weights["w"]))
+    True
+    """
+    moved = {name: value for name, value in difference(weights, base).items() if value.any()}
+    coded = code(moved, coding, exact)
+    return coded, added(base, decode(coded))
+
+
+def decode(coded: Mapping[str, Coded]) -> Weights:
+    """The numbers again; what was left out of a sparse tensor is 0.
+
+    Raises
+    ------
+    CorruptError
+        When positions lie outside of the tensor, or sizes do not fit.
+    """
+    return {name: _decoded(name, tensor) for name, tensor in coded.items()}
+
+
+def _coded(name: str, value: Floats, coding: Coding) -> Coded:
+    if not np.isfinite(value).all():
+        raise ModelError("holds numbers that are not finite", where=f"parameter {name}")
+    taken = math.ceil(coding.top_k * value.size)
+    if taken >= value.size or value.size < SMALLEST_SPARSE:
+        rows = value.ndim > 1
+        values, scale = _narrowed(value, coding.dtype, rows=rows)
+        return Coded(values, value.shape, scale)
+    flat = value.reshape(-1)
+    places = np.sort(np.argpartition(np.abs(flat), value.size - taken)[value.size - taken :])
+    values, scale = _narrowed(flat[places], coding.dtype, rows=False)
+    return Coded(values, value.shape, scale, _narrowest(np.diff(places, prepend=-1) - 1))
+
+
+def _narrowed(value: Floats, dtype: Dtype, *, rows: bool) -> tuple[NDArray[Any], Floats | None]:
+    if dtype == "int8":
+        over = tuple(range(1, value.ndim)) if rows else None
+        largest = np.abs(value).max(axis=over, initial=0.0)
+        scale = np.asarray(largest / 127.0, np.float32)
+        divisor = (
+            np.where(scale > 0, scale, 1.0).reshape(-1, *[1] * (value.ndim - 1)) if rows else scale or 1.0
+        )
+        return np.clip(np.rint(value / divisor), -127, 127).astype(np.int8), scale
+    if dtype == "float16" and np.abs(value).max(initial=0.0) <= LARGEST_FLOAT16:
+        return value.astype(np.float16), None
+    return np.asarray(value, np.float32), None
+
+
+def _narrowest(gaps: NDArray[np.int64]) -> NDArray[Any]:
+    largest = int(gaps.max(initial=0))
+    kind = next(kind for kind in _GAPS if largest <= np.iinfo(kind).max)
+    return gaps.astype(kind)
+
+
+def _decoded(name: str, tensor: Coded) -> Floats:
+    values = tensor.values.astype(np.float32)
+    if tensor.gaps is not None:
+        if tensor.scale is not None:
+            values *= tensor.scale
+        return _spread(name, values, tensor.gaps, tensor.shape)
+    if values.shape != tensor.shape:
+        raise CorruptError(f"has shape {values.shape}, {tensor.shape} said", where=f"parameter {name}")
+    if tensor.scale is None:
+        return values
+    if tensor.scale.shape not in ((), tensor.shape[:1]):
+        raise CorruptError(f"has {tensor.scale.size} scales", where=f"parameter {name}")
+    scale = tensor.scale if tensor.scale.ndim == 0 else tensor.scale.reshape(-1, *[1] * (values.ndim - 1))
+    return np.asarray(values * scale, np.float32)
+
+
+def _spread(name: str, values: Floats, gaps: NDArray[Any], shape: tuple[int, ...]) -> Floats:
+    places = np.cumsum(gaps.astype(np.int64) + 1) - 1
+    out = np.zeros(math.prod(shape), np.float32)
+    if values.ndim != 1 or len(places) != len(values) or (len(places) and places[-1] >= out.size):
+        raise CorruptError("has positions that do not fit", where=f"parameter {name}")
+    out[places] = values
+    return out.reshape(shape)

@@ -1,0 +1,74 @@
+"""The parameters of a stored model, read without any training package."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from edged.engines.portable_files import BaseModel, Description
+from edged.errors import StorageError, UnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from edged.engines.portable_files import PortableFiles
+
+MODEL_FILE = "model.onnx"
+WEIGHTS_FILE = "weights.safetensors.zst"
+
+
+def parameters_of(
+    folder: Path,
+    files: PortableFiles,
+    unpack: Callable[[bytes], dict[str, NDArray[np.float32]]],
+) -> dict[str, NDArray[np.float32]]:
+    """All parameters by name of the model in `folder`.
+
+    They are in a file beside it, or lie in the model itself where the bundle knows the places.
+
+    Parameters
+    ----------
+    folder
+        A directory of the registry, or of a candidate.
+    files
+        The bundle that the model was trained from.
+    unpack
+        Reads the file beside it.
+
+    Raises
+    ------
+    UnavailableError
+        When there is neither.
+    StorageError
+        When a file cannot be read.
+    """
+    try:
+        if (folder / WEIGHTS_FILE).exists():
+            return unpack((folder / WEIGHTS_FILE).read_bytes())
+        model = (folder / MODEL_FILE).read_bytes()
+    except OSError as problem:
+        raise StorageError(f"cannot be read: {problem.strerror}", where=str(folder)) from problem
+    found = None
+    if files.portable is not None:
+        found = BaseModel(files, Description.of(files)).parameters_in(model)
+    if found is None:
+        raise UnavailableError(
+            "the weights of this model cannot be read",
+            where=str(folder),
+            remedy="set report.weights: true for the models that are trained from then on",
+        )
+    return found
+
+
+def initial_parameters(files: PortableFiles) -> dict[str, NDArray[np.float32]]:
+    """The parameters that a bundle begins with.
+
+    Raises
+    ------
+    UnavailableError
+        When the bundle does not know where they lie: it is for the native engine alone.
+    """
+    return BaseModel(files, Description.of(files)).parameters()

@@ -26,7 +26,7 @@ from edged.errors import ConfigError, EdgedError, StorageError
 from edged.host.notify import Notifier, Watchdog, watchdog_interval
 from edged.host.timetable import Timetable
 from edged.host.vitals import VitalsReader
-from edged.learning import Learning
+from edged.learning import CANCELLED, Learning
 from edged.loop.ask import Asking
 from edged.loop.control import Control
 from edged.loop.ingest import Ingest
@@ -91,7 +91,7 @@ class Daemon:
         self._judge_and_serve()
         self._learn()
         self._report(give_up)
-        self.learner.triggers.interrupted = state.interrupted
+        self.learner.triggers.interrupted = state.interrupted and not self.registry.get_value(CANCELLED)
 
     # ---- wiring ----------------------------------------------------------------------------
 
@@ -230,7 +230,13 @@ class Daemon:
             anomalies=self.server.anomalies,
         )
         self.control = Control(
-            self.steering.commands(), answer=self.steering.answer, acknowledge=self.session.ack
+            self.steering.commands(),
+            config=self.config.commands,
+            clock=self.clock,
+            journal=self.registry,
+            answer=self.steering.answer,
+            acknowledge=self.session.ack,
+            progress=self.steering.progress,
         )
 
     def _first_model(self) -> Served:
@@ -379,8 +385,8 @@ class Daemon:
         """Connect and begin to work."""
         self.serving.start()
         self.ingest.start()
-        self.control.start()
         self.learning.start()
+        self.control.start()
         self.publishing.start()
         self._plan()
         stream = self.config.stream

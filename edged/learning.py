@@ -7,7 +7,8 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from edged.errors import StorageError
+from edged.domain.orders import RunOrder
+from edged.errors import EdgedError, RefusedError, StorageError
 from edged.logs import get_logger
 from edged.loop.aside import Aside
 from edged.storage.erasure import erase_files
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from edged.domain.anomaly import Anomalies
     from edged.domain.drift import DriftSignal
+    from edged.domain.tasks import Task
     from edged.loop.learn import Learner
     from edged.loop.recall import Recall
     from edged.loop.succession import Succession
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
 
 log = get_logger("edged.learning")
 
+CANCELLED = "cancelled"
+"""The registry's value that says that the run which has not ended was cancelled, and is not gone on with."""
+
+ORDERS = 8  # runs that may be asked for before they begin
 IDLE_SECONDS = 1.0
 SETTLE_SECONDS = 2.0
 
@@ -70,7 +76,9 @@ class Learning:
         self._promoted = promoted
         self._wake = threading.Event()
         self._ending = threading.Event()
-        self._options: dict[str, Any] = {}
+        self._orders: deque[RunOrder] = deque()
+        self._running: RunOrder | None = None
+        self._ordering = threading.Lock()
         self._between: deque[Callable[[], None]] = deque()
         self._changes: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._changer = threading.Thread(target=self._change, name="change", daemon=True)
@@ -99,11 +107,65 @@ class Learning:
         """Live quality has fallen: from any thread."""
         self.later(self._fallen)
 
-    def command(self, options: dict[str, Any]) -> None:
-        """Train as soon as the guards allow, with these options for the next run alone."""
-        self._options = options
+    def command(self, options: dict[str, Any], task: Task | None = None) -> None:
+        """Train as soon as the present run has ended, whatever the guards say; `task` ends with that run.
+
+        Those that ask for the same before it has begun get the same run.
+
+        Raises
+        ------
+        RefusedError
+            When too many runs wait.
+        """
+        with self._ordering:
+            order = next((order for order in self._orders if order.options == options), None)
+            if order is None:
+                if len(self._orders) >= ORDERS:
+                    raise RefusedError(f"{ORDERS} runs that were asked for have not begun yet", where="train")
+                order = RunOrder(options)
+                self._orders.append(order)
+            if task is not None:
+                order.tasks.append(task)
         self._learner.triggers.commanded = True
         self.wake()
+
+    def adopt(self, options: dict[str, Any], task: Task) -> None:
+        """After a restart: `task` is about the run that was cut off, or else about another one."""
+        if not self._learner.triggers.interrupted or options.get("dry_run"):
+            self.command(options, task)
+            return
+        with self._ordering:
+            self._orders.appendleft(RunOrder(options, [task], resumes=True))
+        self.wake()
+
+    def cancel(self, task: Task | None = None) -> int | None:
+        """End the present run, its last checkpoint stays; or `task`, before its run has begun.
+
+        Returns
+        -------
+        The number of the run, None for one that had not begun.
+
+        Raises
+        ------
+        RefusedError
+            When there is nothing to cancel.
+        """
+        with self._ordering:
+            waiting = next((order for order in self._orders if task in order.tasks), None)
+            if waiting is not None and task is not None:
+                waiting.tasks.remove(task)
+                if not waiting.tasks:
+                    self._orders.remove(waiting)
+                    self._learner.triggers.commanded = any(not order.resumes for order in self._orders)
+                task.fail(EdgedError("it was cancelled before it began", where="train"))
+                return None
+            progress = self._learner.progress
+            if progress is None or self._running is None or not (task is None or task in self._running.tasks):
+                raise RefusedError("no run is under way", where="cancel")
+            self._running.cancelled = True
+        self._registry.set_value(CANCELLED, True)
+        self._learner.process.cancel()
+        return int(progress["run"])
 
     def erase(
         self,
@@ -163,10 +225,9 @@ class Learning:
                 self._do_between_runs()
                 self._aside.settle()
                 self._try_recall()
-                options, self._options = self._options, {}
-                result = self._learner.step(options)
-                if result is not None:
-                    self._learned(result)
+                trigger = self._learner.due()
+                if trigger is not None:
+                    self._run(trigger)
             except StorageError as problem:
                 log.warning("learning_held", problem=problem.line(), remedy="tried again")
                 self._ending.wait(IDLE_SECONDS)
@@ -213,8 +274,50 @@ class Learning:
         if self._anomalies is not None:
             self._registry.set_value("anomalies", self._anomalies.state())
 
-    def _learned(self, result: dict[str, Any]) -> None:
-        """A run has ended well: judge its candidate and remember how far it came."""
+    def _run(self, trigger: str) -> None:
+        """One run, and what becomes of it; who has asked for it is told."""
+        order = self._take(trigger)
+        try:
+            self._forget_cancelled()
+            for task in order.tasks:
+                task.executing()
+            options = self._learner.usual_options() | order.options
+            result = self._learner.train(trigger, options, order.progress)
+            verdict = None if result is None else self._learned(result)
+        finally:
+            self._running = None
+        ended = self._learner.ended
+        if ended is None:
+            self._put_back(order)
+        elif order.cancelled and ended[0] == "stopped":
+            self._learner.triggers.cancelled(self._learner.new())
+            order.fail(EdgedError("it was cancelled", where="train"))
+        elif not self._ending.is_set():
+            order.finish(*ended, verdict)
+
+    def _take(self, trigger: str) -> RunOrder:
+        """What was asked for and begins now; an empty order where nothing was."""
+        with self._ordering:
+            order = RunOrder({})
+            if self._orders and (trigger == "command" or self._orders[0].resumes):
+                order = self._orders.popleft()
+            self._learner.triggers.commanded = any(not waiting.resumes for waiting in self._orders)
+            self._running = order
+        return order
+
+    def _put_back(self, order: RunOrder) -> None:
+        """The disk did not let it begin: it is tried again by itself."""
+        if order.tasks:
+            with self._ordering:
+                order.resumes = True
+                self._orders.appendleft(order)
+
+    def _forget_cancelled(self) -> None:
+        if self._registry.get_value(CANCELLED):
+            self._registry.set_value(CANCELLED, False)
+
+    def _learned(self, result: dict[str, Any]) -> dict[str, Any]:
+        """A run has ended well: judge its candidate and remember how far it came; the verdict."""
         served = self._succession.consider(result)
         self._learner.effort.judged(forgets=self._succession.forgets)
         try:
@@ -228,6 +331,7 @@ class Learning:
         if served is not None:
             self._recall.crowned(served.version)
             self._promoted(served.version)
+        return {**self._succession.told, "promoted": None if served is None else served.version}
 
     def _change(self) -> None:
         """Carry out changes as they come, and make those durable that a full disk has refused."""

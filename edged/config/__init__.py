@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from edged.config.anomaly import AnomalyConfig
 from edged.config.broker import MqttConfig, TlsConfig
+from edged.config.commands import CommandsConfig
 from edged.config.drift import DriftConfig
 from edged.config.gate import GateConfig
 from edged.config.labels import LabelsConfig
@@ -24,6 +25,7 @@ from edged.config.window import WindowConfig
 
 __all__ = [
     "AnomalyConfig",
+    "CommandsConfig",
     "Config",
     "DeviceConfig",
     "DriftConfig",
@@ -68,6 +70,7 @@ class Config(Section):
     serving: ServingConfig = ServingConfig()
     storage: StorageConfig = StorageConfig()
     outbox: OutboxConfig = OutboxConfig()
+    commands: CommandsConfig = CommandsConfig()
     report: ReportConfig = ReportConfig()
     weights: WeightsConfig = WeightsConfig()
     log: LogConfig = LogConfig()

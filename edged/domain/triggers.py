@@ -47,6 +47,11 @@ class Triggers:
         self.least = times * max(self.rules.new_labels or 0, self.rules.min_new_samples)
         return self.least
 
+    def cancelled(self, new: int) -> None:
+        """Someone has ended a run of `new` labels: wait until as many more have come as start one."""
+        self.interrupted = self.scheduled = self.drifted = self.fallen = self.warned = False
+        self.least = new + max(self.rules.new_labels or 0, self.rules.min_new_samples)
+
     def decide(self, new: int, monotonic: float) -> str | None:
         """The trigger of the run to start now, or None. `new` counts labelled samples not yet learned."""
         wanted = self.wanted(new)

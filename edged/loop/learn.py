@@ -95,6 +95,7 @@ class Learner:
         self.process = TrainerProcess(config)
         self.consumed = consumed
         self.progress: Message | None = None
+        self.ended: tuple[str, Message] | None = None
         self.paused = not config.training.enabled
         self.trainings = 0
         self.train_seconds = 0.0
@@ -140,12 +141,20 @@ class Learner:
         trigger = self.due()
         if trigger is None:
             return None
-        return self.train(trigger, self.effort.options(*self._usual) | (options or {}))
+        return self.train(trigger, self.usual_options() | (options or {}))
+
+    def usual_options(self) -> Message:
+        """What the next run asks for beyond the configuration."""
+        return self.effort.options(*self._usual)
 
     def train(
         self, trigger: str, options: Message, on_progress: Callable[[Message], None] | None = None
     ) -> Message | None:
-        """One run now. A failure is recorded and reported, and holds back the next one for a while."""
+        """One run now. A failure is recorded and reported, and holds back the next one for a while.
+
+        `ended` says afterwards how it went; it is None when the disk did not let it begin.
+        """
+        self.ended = None
         try:
             run = self._begin(trigger, self._clock.now(), options)
         except StorageError as problem:
@@ -225,6 +234,7 @@ class Learner:
             log.warning("setbacks_not_kept", problem=problem.line())
 
     def _close(self, run: int, outcome: str, result: Message) -> None:
+        self.ended = outcome, {"run": run, **result}
         try:
             self._end(run, self._clock.now(), outcome, result)
         except StorageError as problem:

@@ -91,6 +91,8 @@ class Succession:
         self._owed: list[tuple[int, str]] = []  # failed versions that the registry does not know of yet
         self.origins: dict[str, int] = {}
         self.forgets = False
+        self.told: dict[str, Any] = {}
+        """What was told of the newest verdict on a candidate."""
 
     @property
     def champion(self) -> int:
@@ -103,20 +105,19 @@ class Succession:
         try:
             verdict, served = self._promotion.consider(result, champion)
         except StorageError as problem:  # there will be a newer candidate; this one was no worse for it
-            told = {"run": result["run"], "accepted": False, "reasons": [problem.line()]}
-            self._notify("candidate_rejected", told)
+            self.told = {"run": result["run"], "accepted": False, "reasons": [problem.line()]}
+            self._notify("candidate_rejected", self.told)
             return None
         self.forgets = verdict.forgets
-        told = {"run": result["run"], **verdict.as_dict()}
+        self.told = told = {"run": result["run"], **verdict.as_dict()}
         if served is None:
             self._notify("candidate_rejected", told)
             self._perhaps_rest()
             return None
         against = self._take_over(served, champion, "; ".join(verdict.reasons))
         if against is not None:
-            self._notify(
-                "candidate_rejected", told | self._promotion.withdraw(served.version, against).as_dict()
-            )
+            self.told = told | self._promotion.withdraw(served.version, against).as_dict()
+            self._notify("candidate_rejected", self.told)
             return None
         self._crowned(served, champion, "training", told)
         return served

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from edged.errors import StorageError
+from edged.storage import command_rows
 from edged.storage.database import connect, migrate, require_version, snapshot, transaction
 
 if TYPE_CHECKING:
@@ -19,12 +20,14 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from edged.domain.commands import State
+    from edged.storage.command_rows import CommandRecord
     from edged.storage.database import Migrations
 
 DATABASE = "state.db"
 RUNS_KEPT = 5000
-COMMANDS_KEPT = 1000
 _COUNTER = "counter."
+_HORIZON = "command_horizon"
 
 MIGRATIONS: Migrations = (
     (
@@ -44,6 +47,7 @@ MIGRATIONS: Migrations = (
             number INTEGER PRIMARY KEY, ts REAL NOT NULL, version INTEGER NOT NULL, previous INTEGER,
             reason TEXT NOT NULL)""",
     ),
+    command_rows.MIGRATION,
 )
 
 
@@ -171,44 +175,45 @@ class Journal:
         with self._writing():
             cut = [row[0] for row in self._db.execute("SELECT id FROM runs WHERE outcome IS NULL")]
             self._db.execute("UPDATE runs SET outcome = 'interrupted' WHERE outcome IS NULL")
-            self._db.execute(
-                "UPDATE commands SET answer = ? WHERE answer IS NULL", (json.dumps({"interrupted": True}),)
-            )
         return cut
 
     # ---- commands --------------------------------------------------------------------------
 
-    def record_command(
-        self, command: str, name: str, ts: float, request: Mapping[str, Any]
-    ) -> dict[str, Any] | None:
-        """Note a command under its transaction id, so that a redelivered one is not done twice.
+    def find_command(self, key: str) -> CommandRecord | None:
+        """The command of this identity, if one came and is remembered."""
+        with self._reading():
+            return command_rows.find(self._db, key)
 
-        Returns
-        -------
-        None when it is new and to be done. Else the answer it was given; `{"pending": True}` while
-        it is being done; `{"interrupted": True}` when the daemon ended before it had an answer.
+    def record_command(self, record: CommandRecord, kept: command_rows.Kept) -> None:
+        """Note a new command, before it is carried out; those that are too many or too old are forgotten.
+
+        When the newest of these came is the `command_horizon` from then on.
         """
         with self._writing():
-            row = self._db.execute("SELECT answer FROM commands WHERE id = ?", (command,)).fetchone()
-            if row is not None:
-                return _value(row[0]) or {"pending": True}
-            self._db.execute(
-                "INSERT INTO commands (id, name, ts, request) VALUES (?, ?, ?, ?)",
-                (command, name, ts, json.dumps(dict(request))),
-            )
-            self._db.execute(
-                "DELETE FROM commands WHERE number <= (SELECT max(number) FROM commands) - ?",
-                (COMMANDS_KEPT,),
-            )
-        return None
+            forgotten = command_rows.insert(self._db, record, kept)
+            if forgotten is not None:
+                self._set(_HORIZON, forgotten)
 
-    def answer_command(self, command: str, answer: Mapping[str, Any]) -> None:
-        """Keep the answer of a command."""
+    def command_horizon(self) -> float:
+        """When the newest command came that is not remembered any more, Unix seconds; 0 for none."""
+        return float(self.get_value(_HORIZON, 0.0))
+
+    def update_command(
+        self, key: str, state: State, *, answer: Mapping[str, Any] | None = None, ended: float | None = None
+    ) -> None:
+        """Note how far a command has come, and the answer it was given last."""
         with self._writing():
-            found = self._db.execute(
-                "UPDATE commands SET answer = ? WHERE id = ?", (json.dumps(dict(answer)), command)
-            )
-            self._require(found, f"command {command}")
+            self._require(command_rows.update(self._db, key, state, answer, ended), f"command {key}")
+
+    def open_commands(self) -> list[CommandRecord]:
+        """Commands that were begun and have no outcome, oldest first."""
+        with self._reading():
+            return command_rows.unfinished(self._db)
+
+    def commands(self, limit: int = 100) -> list[CommandRecord]:
+        """The newest commands, newest first."""
+        with self._reading():
+            return command_rows.newest(self._db, limit)
 
     # ---- transactions ----------------------------------------------------------------------
 

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from edged.errors import CorruptError, StorageError
 from edged.storage import journal
+from edged.storage.command_rows import CommandRecord, Kept
+from edged.storage.database import connect, migrate
 from edged.storage.registry import Registry
 
 if TYPE_CHECKING:
@@ -70,28 +73,54 @@ def test_what_is_not_recorded_cannot_end(tmp_path: Path) -> None:
         with pytest.raises(StorageError, match="run 7 is not recorded"):
             registry.end_run(7, 1.0, "done")
         with pytest.raises(StorageError, match="command x is not recorded"):
-            registry.answer_command("x", {})
+            registry.update_command("x", "failed")
 
 
-def test_a_command_is_done_once_and_answered_again(tmp_path: Path) -> None:
+def command(number: int, ts: float = 1.0) -> CommandRecord:
+    return CommandRecord(
+        f"train:{number}", "train", ts, "d", "accepted", {"n": number}, correlation=b"\0\xff"
+    )
+
+
+def test_a_command_and_its_answer_outlive_the_process(tmp_path: Path) -> None:
     with Registry.open(tmp_path) as registry:
-        assert registry.record_command("t1", "train", 1.0, {"steps": 5}) is None
-        assert registry.record_command("t1", "train", 1.5, {}) == {"pending": True}
-        registry.answer_command("t1", {"ok": True, "run": 4})
-        assert registry.record_command("t1", "train", 2.0, {}) == {"ok": True, "run": 4}
-        assert registry.record_command("t2", "train", 3.0, {}) is None
+        assert registry.find_command("train:1") is None
+        registry.record_command(command(1), Kept(10, 0.0))
+        registry.record_command(command(2), Kept(10, 0.0))
+        registry.update_command("train:1", "executing", answer={"data": {"state": "accepted"}})
+        registry.update_command("train:2", "successful", answer={"data": {"run": 4}}, ended=5.0)
     with Registry.open(tmp_path) as registry:
-        assert registry.record_command("t1", "train", 4.0, {}) == {"ok": True, "run": 4}
-        assert registry.record_command("t2", "train", 5.0, {}) == {"interrupted": True}
+        (left,) = registry.open_commands()
+        assert left == replace(command(1), state="executing", answer={"data": {"state": "accepted"}})
+        done = registry.find_command("train:2")
+        assert done == replace(command(2), state="successful", answer={"data": {"run": 4}}, ended=5.0)
+        registry.update_command("train:1", "failed", ended=6.0)
+        assert registry.open_commands() == []
+        found = registry.commands()
+        assert [record.state for record in found] == ["successful", "failed"]
+        assert found[1].answer == {"data": {"state": "accepted"}}, "the answer stays where none is given"
 
 
-def test_old_commands_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "COMMANDS_KEPT", 2)
+def test_the_oldest_commands_are_forgotten_and_it_is_known_since_when(tmp_path: Path) -> None:
     with Registry.open(tmp_path) as registry:
-        for number in range(4):
-            assert registry.record_command(f"t{number}", "train", 1.0, {}) is None
-        assert registry.record_command("t3", "train", 1.0, {}) == {"pending": True}
-        assert registry.record_command("t0", "train", 1.0, {}) is None
+        for number in range(1, 6):
+            registry.record_command(command(number, float(number)), Kept(2, 0.0))
+            if number != 1:
+                registry.update_command(f"train:{number}", "successful", ended=9.0)
+        assert [record.request["n"] for record in registry.commands()] == [5, 4, 1], "an open one is kept"
+        assert registry.command_horizon() == 3.0
+        registry.record_command(command(6, 6.0), Kept(100, 5.0))
+        assert [record.request["n"] for record in registry.commands()] == [6, 5, 1]
+        assert registry.command_horizon() == 4.0
+
+
+def test_a_state_directory_of_an_earlier_edged_is_brought_up_to_date(tmp_path: Path) -> None:
+    db = connect(tmp_path / journal.DATABASE)
+    migrate(db, tmp_path / journal.DATABASE, journal.MIGRATIONS[:1])
+    db.close()
+    with Registry.open(tmp_path) as registry:
+        registry.record_command(command(1), Kept(10, 0.0))
+        assert registry.find_command("train:1") == command(1)
 
 
 def test_threads_share_one_registry(tmp_path: Path) -> None:

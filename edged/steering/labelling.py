@@ -1,0 +1,93 @@
+"""The command `label`: answers of people to label requests, or labels that come by the way."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from edged.domain.sample import LabelReading, LabelUpdate
+from edged.errors import ConfigError, RefusedError, RejectedSampleError
+
+if TYPE_CHECKING:
+    from edged.clock import Clock
+    from edged.domain.schema import Schema
+    from edged.learning import Learning
+    from edged.loop.serve import ServingLoop
+    from edged.storage.samples import SampleLog
+
+PREDICTION_ID = re.compile(r"[0-9]+-([0-9]{1,18})")
+
+
+class Labelling:
+    """The command `label`: answers of people to label requests, or labels that come by the way.
+
+    Takes `{"id", "label"}` or `{"key", "ts", "label"}`, or a list of such under `labels`. An `id` is the
+    sender's own, or that of a prediction.
+    """
+
+    def __init__(
+        self, schema: Schema, samples: SampleLog, serving: ServingLoop, learning: Learning, clock: Clock
+    ) -> None:
+        self._schema = schema
+        self._samples = samples
+        self._serving = serving
+        self._learning = learning
+        self._clock = clock
+
+    def label(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Store the labels, durably, before the answer.
+
+        Raises
+        ------
+        ConfigError
+            When a label cannot be understood; then none is taken.
+        RefusedError
+            When no sample is here for any of them.
+        """
+        entries = request.get("labels", [request])
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+            raise ConfigError("expected a list of objects with id and label", where="labels")
+        readings = [self._read(entry, place) for place, entry in enumerate(entries)]
+        found = self._find(readings)
+        updates = [
+            LabelUpdate(offset, reading.label, self._clock.now())
+            for offset, reading in zip(found, readings, strict=True)
+            if offset is not None
+        ]
+        if not updates:
+            raise RefusedError(
+                "no sample is here for this label", remedy="give the id of a prediction, or key and ts"
+            )
+        self._samples.commit(None, updates)
+        self._serving.label(updates)
+        self._learning.wake()
+        return {"labelled": len(updates), "unknown": len(readings) - len(updates)}
+
+    def _read(self, entry: dict[str, Any], place: int) -> LabelReading:
+        where = f"label {place + 1}"
+        if entry.get("label") is None:
+            raise ConfigError("no label", where=where, remedy='send {"id": …, "label": …}')
+        try:
+            label = self._schema.parse_label(entry["label"])
+        except RejectedSampleError as problem:
+            raise ConfigError(problem.what, where=where) from problem
+        sample_id, key, ts = entry.get("id"), entry.get("key"), entry.get("ts")
+        if isinstance(sample_id, str | int):
+            return LabelReading(label, id=str(sample_id))
+        if isinstance(key, str) and isinstance(ts, int | float):
+            return LabelReading(label, key=key, ts=float(ts))
+        raise ConfigError("no sample is named", where=where, remedy="give id, or key and ts (Unix seconds)")
+
+    def _find(self, readings: list[LabelReading]) -> list[int | None]:
+        """Offsets by the sender's id or by time; else by the id of a prediction."""
+        found = self._samples.find_many(readings)
+        named = {
+            place: int(match[1])
+            for place, reading in enumerate(readings)
+            if found[place] is None and reading.id and (match := PREDICTION_ID.fullmatch(reading.id))
+        }
+        here = self._samples.holds(list(named.values()))
+        for place, offset in named.items():
+            if offset in here:
+                found[place] = offset
+        return found

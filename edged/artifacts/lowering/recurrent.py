@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # Batches below FEW rows: the stock operator at once, and its gates again in one product. From there on every
 # step is written out, which saves computing the gates twice. From MANY rows on the gradient is computed
 # within the step, too, while what it is made of is in the cache. Measured for T=128, H=64.
-FEW, MANY = 8, 32
+FEW, MANY = 8, 24
 
 
 class Layer(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 Mutator = Callable[[random.Random, bytes], bytes]
 
@@ -102,10 +102,13 @@ _WEIGHTS = [weight for _, weight in MUTATORS]
 
 
 class Mutations:
-    """An endless source of payloads: messages that were good before something happened to them."""
+    """An endless source of payloads: messages that were good before something happened to them.
 
-    def __init__(self, messages: list[dict[str, object]], seed: int) -> None:
-        self._good = [json.dumps(message).encode() for message in messages]
+    Messages are objects, which are written as JSON, or payloads as they are.
+    """
+
+    def __init__(self, messages: Sequence[dict[str, object] | bytes], seed: int) -> None:
+        self._good = [m if isinstance(m, bytes) else json.dumps(m).encode() for m in messages]
         self._rng = random.Random(seed)
 
     def take(self, n: int) -> list[bytes]:

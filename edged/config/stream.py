@@ -32,8 +32,8 @@ class StreamConfig(Section):
     )
     columns: Names | None = Field(
         None,
-        description="columns of a CSV line: names of features, of key, ts, id and label, and of what is passed"
-        " over; `x` stands for all features that have no names; the features in their order when absent",
+        description="columns of a CSV line: names of features, of key, ts, id and label, and of what is"
+        " passed over; `x` stands for all features without names; the features in their order when absent",
     )
     delimiter: Literal[",", ";", "tab", "|"] = Field(",", description="between the columns of a CSV line")
     features: Annotated[Count | Names, BeforeValidator(number_or_names)] = Field(

@@ -14,7 +14,7 @@ import pytest
 from edged.clock import VirtualClock
 from edged.config import StorageConfig, StreamConfig
 from edged.loop.ingest import Ingest
-from edged.mqtt.codecs import JsonCodec, LabelCodec
+from edged.mqtt.codecs import label_codec, sample_codec
 from edged.mqtt.delivery import Delivery
 from edged.mqtt.topics import matches
 from edged.storage.samples import SampleLog
@@ -71,8 +71,8 @@ class Way:
             unacknowledged=1000,
             store=self.log,
             clock=VirtualClock(1.8e9),
-            decode=self._timed(JsonCodec(stream).decode),
-            decode_label=self._timed(LabelCodec(stream).decode),
+            decode=self._timed(sample_codec(stream).decode),
+            decode_label=self._timed(label_codec(stream).decode),
             is_label=lambda topic: matches(labels, topic),
             acknowledge=self._acknowledge,
             redeliver=lambda: None,

@@ -58,10 +58,7 @@ def test_labels_are_compressed_like_samples() -> None:
 @pytest.mark.parametrize("compression", ["zstd", "gzip"])
 @given(st.binary(max_size=2000))
 def test_what_is_not_compressed_is_refused(compression: str, payload: bytes) -> None:
-    try:
-        decode(payload, compression)
-    except RejectedSampleError as problem:
-        assert problem.reason in {"compression", "not_json", "wrong_type"}
+    assert reason(payload, compression) == "compression"
 
 
 @pytest.mark.parametrize(("compression", "payload"), [("zstd", ZSTD), ("gzip", GZIP)])
@@ -114,6 +111,6 @@ def test_the_limit_holds_exactly() -> None:
 
 
 def zlib_gzip(data: bytes) -> bytes:
-    """gzip as a sensor's zlib writes it."""
+    """What a sensor's own zlib writes as gzip."""
     compressor = zlib.compressobj(wbits=31)
     return compressor.compress(data) + compressor.flush()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 import sys
 import time
@@ -11,7 +12,7 @@ import cbor2
 import msgpack
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edged.config import StreamConfig
@@ -19,7 +20,7 @@ from edged.domain.sample import LabelReading, Reading
 from edged.errors import ConfigError, RejectedSampleError
 from edged.lazily import hidden
 from edged.mqtt.codecs import label_codec, sample_codec
-from tests.formats import STREAMS, TS, introductions, senml, stream, topic, written
+from tests.formats import SENML, STREAMS, TS, introductions, senml, stream, topic, written
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +50,7 @@ def reason(name: str, payload: bytes, **more: Any) -> str:
 
 
 def refused(**stream: Any) -> str:
-    with pytest.raises(ValueError, match="codec|compression|column") as caught:
+    with pytest.raises(ValueError, match=r"codec|compression|column") as caught:
         StreamConfig(**stream)
     return str(caught.value)
 
@@ -95,6 +96,55 @@ def test_what_is_not_finite_is_refused_wherever_it_stands(name: str, value: floa
 @pytest.mark.parametrize("name", ["json", "cbor", "msgpack", "senml", "senml-cbor", "sparkplug", "csv"])
 def test_numbers_that_float32_cannot_hold_are_refused(name: str) -> None:
     assert reason(name, written(name, [1.0, 1e39, 2.0])) == "not_finite"
+
+
+REASONS = {
+    "too_big", "too_deep", "missing_field", "wrong_type", "shape", "not_finite", "key", "timestamp", "id",
+    "label", "not_json", "not_cbor", "not_msgpack", "not_senml", "not_csv", "not_sparkplug", "no_birth",
+}  # fmt: skip
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text() | st.binary(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text() | st.sampled_from("xab"), inner),
+    max_leaves=12,
+)
+messages = st.dictionaries(
+    st.sampled_from(["machine", "when", "temp", "vib.x", "vib", "state", "no"]), values
+)
+records = st.lists(
+    st.dictionaries(st.sampled_from([*SENML]), values | st.sampled_from(["temp", "x", 1])), max_size=4
+)
+
+
+def known(name: str, payload: bytes) -> None:
+    """It becomes finite readings or is refused with a known reason."""
+    readings, found = [], "none"
+    try:
+        readings = reader(name)(payload)
+    except RejectedSampleError as problem:
+        found = problem.reason
+    for reading in readings:
+        assert np.isfinite(np.array(reading.values, np.float32)).all()
+        assert reading.key.encode()
+    assert found in {"none", *REASONS}
+
+
+@given(messages)
+def test_any_fields_become_finite_readings_or_are_refused(message: dict[str, Any]) -> None:
+    known("cbor", cbor2.dumps(message))
+    known("msgpack", msgpack.packb(message))
+
+
+@given(records)
+@settings(max_examples=50)
+def test_any_records_become_finite_readings_or_are_refused(found: list[dict[str, Any]]) -> None:
+    known("senml-cbor", senml(found, cbor=True))
+    known("senml", json.dumps(found, default=str).encode())
+
+
+@pytest.mark.parametrize("name", STREAMS)
+@given(payload=st.binary(max_size=200))
+def test_any_bytes_become_finite_readings_or_are_refused(name: str, payload: bytes) -> None:
+    known(name, payload)
 
 
 # CBOR and MessagePack.

@@ -212,7 +212,13 @@ def _broker(config: Config) -> Iterator[Finding]:
             "start the broker or correct mqtt.host and mqtt.port",
         )
         return
-    if _accepted(config):
+    pid = DirectoryLock.holder(config.storage.dir)
+    if pid is not None:
+        # A broker may go by the user's name alone: a second connection would end the daemon's session there.
+        yield Finding(
+            "broker", "ok", f"{where} listens; `edged status` tells whether process {pid} is connected"
+        )
+    elif _accepted(config):
         yield Finding("broker", "ok", f"{where} takes our connection")
     else:
         yield Finding(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edged.demo.broker import Mosquitto as Broker
+    from tests.conftest import MakeBroker
 
 STREAM = {"features": 4, "classes": 2}
 
@@ -148,6 +149,20 @@ def test_a_running_daemon_is_told_with_its_process(tmp_path: Path) -> None:
     assert "daemon" not in [f.what for f in examine(path)]
     with DirectoryLock(tmp_path / "state"):
         assert finding(path, "daemon").level == "ok"
+
+
+def test_a_running_daemon_is_not_thrown_out_by_the_examination(
+    tmp_path: Path, make_broker: MakeBroker
+) -> None:
+    """Under rules that make one client id of all with one certificate, connecting would do that.
+
+    This broker lets nobody in: whoever tried would say so.
+    """
+    path = configured(tmp_path, make_broker("allow_anonymous false").port)
+    assert finding(path, "broker").level == "error"
+    with DirectoryLock(tmp_path / "state"):
+        found = finding(path, "broker")
+    assert (found.level, "edged status" in found.result) == ("ok", True)
 
 
 def test_two_builds_of_onnxruntime_in_one_environment(tmp_path: Path) -> None:

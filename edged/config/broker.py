@@ -46,7 +46,8 @@ class MqttConfig(Section):
     )
     password_file: Path | None = Field(
         None,
-        description="file whose first line is the password; the systemd credential `mqtt-password` when absent",
+        description="file whose first line is the password; the systemd credential `mqtt-password`"
+        " when absent",
     )
     insecure: bool = Field(
         False, description="allow a connection without TLS to a broker that is not on this machine"

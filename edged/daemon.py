@@ -27,8 +27,10 @@ from edged.host.notify import Notifier, Watchdog, watchdog_interval
 from edged.host.timetable import Timetable
 from edged.host.vitals import VitalsReader
 from edged.learning import CANCELLED, Learning
+from edged.loop.applying import Applying
 from edged.loop.ask import Asking
 from edged.loop.control import Control
+from edged.loop.incoming import Incoming
 from edged.loop.ingest import Ingest
 from edged.loop.learn import SETBACKS, Learner
 from edged.loop.promote import Promoter
@@ -44,6 +46,8 @@ from edged.opening import note_end, open_state
 from edged.publishing import Publishing
 from edged.selfreport import SelfReport
 from edged.steering import Labelling, Steering
+from edged.steering_weights import WeightsSteering
+from edged.storage.incoming import Staging
 from edged.storage.sequence import Sequence
 from edged.telling import Telling
 
@@ -57,6 +61,7 @@ if TYPE_CHECKING:
     from edged.domain.drift import DriftSignal
     from edged.domain.protocols import Served
     from edged.domain.sample import Batch, LabelUpdate, Rejected
+    from edged.storage.incoming import Transfer
 
 log = logs.get_logger("edged.daemon")
 
@@ -229,8 +234,13 @@ class Daemon:
             topics=self.topics,
             anomalies=self.server.anomalies,
         )
+        self.weights = self._weights()
+        commands = self.steering.commands() | {
+            "weights.get": self.weights.get,
+            "weights.apply": self.weights.apply,
+        }
         self.control = Control(
-            self.steering.commands(),
+            commands,
             config=self.config.commands,
             clock=self.clock,
             journal=self.registry,
@@ -238,6 +248,39 @@ class Daemon:
             acknowledge=self.session.ack,
             progress=self.steering.progress,
         )
+
+    def _weights(self) -> WeightsSteering:
+        config = self.config.weights
+        staging = Staging(
+            self.config.storage.dir, max_bytes=config.max_bytes, expire=config.expire, clock=self.clock
+        )
+        self.incoming = Incoming(staging, acknowledge=self.session.ack, complete=self._received)
+        self.applying = Applying(
+            registry=self.registry,
+            order=self.learner.process.run,
+            whole=self.incoming.whole,
+            done=self.incoming.end,
+            consider=self.succession.consider,
+            notify=self.reporter.event,
+            clock=self.clock,
+        )
+        return WeightsSteering(
+            config,
+            updates=self.updates,
+            send=self.publishing.update,
+            champion=lambda: self.succession.champion,
+            incoming=self.incoming,
+            applying=self.applying,
+            topic=self.topics.incoming,
+        )
+
+    def _received(self, transfer: Transfer) -> None:
+        def carry_out() -> None:
+            served = self.applying.apply(transfer)
+            if served is not None:
+                self.learning.crowned(served)
+
+        self.learning.between(carry_out)
 
     def _first_model(self) -> Served:
         served = self.promoter.boot(self._state.bundle.inference_model)
@@ -394,6 +437,9 @@ class Daemon:
         filters = widest([*stream.topics, *([stream.label_topic] if stream.label_topic else [])])
         self.session.subscribe(filters, 1, self.ingest.receive)
         self.session.subscribe([self.topics.requests], 1, self.control.receive)
+        if self.config.weights.accept:
+            self.session.subscribe([self.topics.incoming_weights], 1, self.incoming.receive)
+            self.incoming.resume()
         self.session.start()
         self.reporter.event(
             "started",
@@ -460,6 +506,7 @@ class Daemon:
         self.ingest.stop()
         self.serving.stop()
         self.control.stop()
+        self.incoming.stop()
         self.learning.join(8.0)
         self.learner.process.close()
         self._keep_learning()

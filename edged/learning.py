@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from edged.domain.anomaly import Anomalies
     from edged.domain.drift import DriftSignal
+    from edged.domain.protocols import Served
     from edged.domain.tasks import Task
     from edged.loop.learn import Learner
     from edged.loop.recall import Recall
@@ -167,6 +168,17 @@ class Learning:
         self._learner.process.cancel()
         return int(progress["run"])
 
+    def between(self, action: Callable[[], None]) -> None:
+        """Do something between two runs; again where it raises StorageError."""
+        self._between.append(action)
+        self.wake()
+
+    def crowned(self, served: Served) -> None:
+        """A model that was not trained here has taken over."""
+        self._recall.crowned(served.version)
+        self._publish_states()
+        self._promoted(served.version)
+
     def erase(
         self,
         state: Path,
@@ -201,8 +213,7 @@ class Learning:
                 self._registry.set_value("consumed", 0)
             done(gone)
 
-        self._between.append(between_runs)
-        self.wake()
+        self.between(between_runs)
 
     def end(self) -> None:
         """Begin nothing new."""

@@ -1,7 +1,8 @@
 """The trainer process: `python -m edged.trainer`.
 
 Reads JSON lines on stdin: first `{"config": {...}}`, then one `{"run": n, "trigger": ...}` a run, and
-`{"pace": p}` at any time, see `Orders`.
+`{"pace": p}` at any time, see `Orders`. `{"run": n, "apply": FOLDER, "mix": b}` makes a candidate of weights
+that came from elsewhere instead of training one.
 Writes JSON lines on stdout: `ready`, `progress`, `checkpoint`, `resting`, `bad_samples`,
 `damaged_checkpoint`, `note`, and for each run one `result` or `error`. Ends when stdin closes, when idle for
 `training.resident` seconds (unless that is 0), or on SIGTERM (after a checkpoint).
@@ -20,6 +21,7 @@ import signal
 import sys
 import time
 import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edged import configfile
@@ -35,6 +37,7 @@ from edged.errors import (
     TrainingError,
 )
 from edged.host.limits import ChildLimits, apply, die_with_parent
+from edged.loop.adopt import Adopter, weights_to_follow
 from edged.loop.choose import choose
 from edged.loop.train import RunRequest, Trainee
 from edged.storage.bundles import Bundle
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.config import Config
+    from edged.domain.protocols import Engine
 
 
 MORE_MEMORY = "raise training.memory_limit or lower training.batch"
@@ -136,8 +140,8 @@ class Orders:
         self._buffer = b"".join(orders) + rest
 
 
-def open_trainee(config: Config, orders: Orders) -> Trainee:
-    """Everything a run needs, from the resolved configfile."""
+def open_trainee(config: Config, orders: Orders) -> tuple[Trainee, Adopter]:
+    """Everything a run needs, from the resolved configfile; and what takes weights from elsewhere."""
     if config.model.bundle is None:
         raise ConfigError("the trainer needs a bundle", where="model.bundle")
     bundle = Bundle.open(config.model.bundle)
@@ -147,25 +151,43 @@ def open_trainee(config: Config, orders: Orders) -> Trainee:
     if training.guide != "none" and training.engine == "auto":
         training = training.model_copy(update={"engine": "portable"})
     chosen = choose(training, bundle, state, note=lambda what: say({"type": "note", "what": what}))
-    return Trainee(
+    engine = open_engine(chosen.engine, bundle, training.threads, providers=training.provider)
+    samples = SampleLog.open(state / "samples.db", schema, readonly=True)
+
+    def load_model(path: Path) -> InferenceModel:
+        return InferenceModel(path, threads=1)
+
+    adopter = Adopter(
+        schema=schema,
+        bundle=bundle,
+        engine=engine,
+        holdout=samples,
+        state=state,
+        load_model=load_model,
+        max_bytes=config.weights.max_bytes,
+    )
+    trainee = Trainee(
         config=training,
         schema=schema,
         bundle=bundle,
-        engine=open_engine(chosen.engine, bundle, training.threads, providers=training.provider),
-        samples=SampleLog.open(state / "samples.db", schema, readonly=True),
+        engine=engine,
+        samples=samples,
         checkpoints=Checkpoints(state / "checkpoints", training.keep_checkpoints),
         candidates=state / "candidates",
-        load_model=lambda path: InferenceModel(path, threads=1),
-        pack_weights=_packer(config),
+        load_model=load_model,
+        pack_weights=_packer(config, engine),
         report=say,
         stopping=lambda: orders.stop,
         rest=orders.rest,
         champion=lambda: champion_folder(state),
+        elsewhere=lambda followed: weights_to_follow(state, bundle, followed),
     )
+    return trainee, adopter
 
 
-def _packer(config: Config) -> Callable[[Mapping[str, NDArray[np.float32]]], bytes] | None:
-    if not config.report.weights:
+def _packer(config: Config, engine: Engine) -> Callable[[Mapping[str, NDArray[np.float32]]], bytes] | None:
+    """Writes weights beside a model: where they are published, and where nothing could read them from it."""
+    if not config.report.weights and engine.name != "native":
         return None
     from edged.mqtt.weights import pack
 
@@ -205,12 +227,12 @@ def serve(orders: Orders) -> int:
     )
     for warning in apply(limits):
         say({"type": "note", "what": warning})
-    trainee = open_trainee(config, orders)
+    trainee, adopter = open_trainee(config, orders)
     say({"type": "ready", "pid": os.getpid()})
     code = 0
     while (order := orders.next(training.resident or None)) is not None:
         try:
-            say(trainee.run(RunRequest(**order)))
+            say(_carry_out(order, trainee, adopter))
             code = 0
         except NoDataError as problem:
             say(
@@ -226,6 +248,12 @@ def serve(orders: Orders) -> int:
             say({"run": order["run"], **complaint(problem)})
             return problem.exit_code
     return code
+
+
+def _carry_out(order: dict[str, Any], trainee: Trainee, adopter: Adopter) -> dict[str, Any]:
+    if "apply" in order:
+        return adopter.apply(order["run"], Path(order["apply"]), mix=order["mix"])
+    return trainee.run(RunRequest(**order))
 
 
 def main() -> int:

@@ -47,6 +47,8 @@ LOADING = "loading"  # the registry's value that tells which model was being loa
 BOOT_TRIES = 3
 UNIT_ROWS = 1000  # newest samples by which the errors of a reconstruction are weighed
 TRUST = "label_trust"
+JUDGED = ("training", "weights", "bundle_install")  # sources of models that have passed the gate
+DATA = ("first_offset", "last_offset", "samples")
 
 
 class Promoter:
@@ -174,7 +176,7 @@ class Promoter:
         if reign is None or reign.version != champion or reign.outgoing == "rolled_back":
             return None
         record = self._registry.get(champion)
-        if reign.previous is None or record.proven or record.source != "training":
+        if reign.previous is None or record.proven or record.source not in JUDGED:
             return None
         try:
             return self.open(reign.previous)
@@ -221,7 +223,8 @@ class Promoter:
             verdict, scale = within(
                 self._config.timeout, doing, lambda: self._judge(model, champion, first=first)
             )
-            verdict = self._review(verdict)
+            if result.get("source", "training") == "training":  # others say nothing about the labels
+                verdict = self._review(verdict)
             verdict = replace(verdict, numbers=verdict.numbers | {"latency_s": seconds})
             doing = "storing"
             record = self._store(folder, result, champion, verdict, scale)
@@ -339,10 +342,10 @@ class Promoter:
             folder,
             parent=champion.version,
             created=self._clock.now(),
-            source="training",
+            source=result.get("source", "training"),
             run=result["run"],
             generation=result["generation"],
-            data={k: result[k] for k in ("first_offset", "last_offset", "samples")},
+            data={k: result[k] for k in (*DATA, *result.get("told", ()))},
             metrics=metrics,
             verdict=verdict.as_dict(),
             status="candidate" if verdict.accepted else "rejected",

@@ -109,17 +109,19 @@ class Succession:
             self._notify("candidate_rejected", self.told)
             return None
         self.forgets = verdict.forgets
-        self.told = told = {"run": result["run"], **verdict.as_dict()}
+        told = {"run": result["run"], **{k: result[k] for k in result.get("told", ())}, **verdict.as_dict()}
+        self.told = told
         if served is None:
             self._notify("candidate_rejected", told)
-            self._perhaps_rest()
+            if "source" not in result:
+                self._perhaps_rest()
             return None
         against = self._take_over(served, champion, "; ".join(verdict.reasons))
         if against is not None:
             self.told = told | self._promotion.withdraw(served.version, against).as_dict()
             self._notify("candidate_rejected", self.told)
             return None
-        self._crowned(served, champion, "training", told)
+        self._crowned(served, champion, result.get("source", "training"), told)
         return served
 
     def recall(self, versions: list[int], window: Window) -> Served | None:

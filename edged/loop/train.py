@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edged.domain.averaging import Average
 from edged.domain.learner import LearnerState, Plan, RunRequest, planned_steps
 from edged.domain.pool import Pool, Remembered, RowCache, labels_for
 from edged.domain.protocols import LearningRate
@@ -21,6 +22,7 @@ from edged.domain.replay import Mix
 from edged.domain.standardise import fitted, scale_of
 from edged.engines import averaged
 from edged.engines.guides import guide_for
+from edged.engines.model_parameters import WEIGHTS_FILE
 from edged.errors import NoDataError, NonFiniteError, TrainingError
 from edged.storage.candidates import publish_candidate
 from edged.storage.checkpoints import pack_arrays, unpack_arrays
@@ -45,7 +47,6 @@ CHECK_EVERY = 32
 PROGRESS_SECONDS = 0.5
 PROBE_ROWS = 16
 JUDGED_ROWS = 1024
-WEIGHTS_FILE = "weights.safetensors.zst"
 ANCHOR_FILE = "anchor.npz"
 
 
@@ -74,8 +75,11 @@ class Trainee:
         stopping: Callable[[], bool],
         rest: Callable[[float], None] = lambda _: None,
         champion: Callable[[], Path | None] = lambda: None,
+        elsewhere: Callable[[int], tuple[int, dict[str, NDArray[np.float32]]] | None] = lambda _: None,
     ) -> None:
         self._config = config
+        self._elsewhere = elsewhere
+        self._followed = 0
         self._champion = champion
         self._guide = guide_for(config.guide, config.guide_weight, engine, bundle.trainable)
         self._schema = schema
@@ -128,13 +132,19 @@ class Trainee:
         self._engine.restore(generation.path)
         self._state = LearnerState.load(generation.state["learner"], generation.arrays, **self._memories())
         self._generation = generation.number
+        self._followed = int(generation.state.get("followed", 0))
 
     def _checkpoint(self) -> int:
         staging = self._checkpoints.stage()
         with disk_errors_of_others(staging):
             self._engine.save(staging)
         values, arrays = self._state.dump()
-        state = {"bundle": self._bundle.fingerprint, "engine": self._engine.name, "learner": values}
+        state = {
+            "bundle": self._bundle.fingerprint,
+            "engine": self._engine.name,
+            "learner": values,
+            "followed": self._followed,
+        }
         self._generation = self._checkpoints.publish(staging, state, arrays)
         self._report({"type": "checkpoint", "generation": self._generation, "step": self._state.step})
         return self._generation
@@ -159,6 +169,7 @@ class Trainee:
             When the weights cannot be kept finite.
         """
         started = time.monotonic()
+        self._follow_elsewhere()
         self._state.plan, resumed = self._plan(request)
         new = self._window(self._state.plan)
         if not resumed:
@@ -185,6 +196,24 @@ class Trainee:
             self._state.plan = plan  # a resumed run has a new number, which that checkpoint does not know
             losses, skipped = self._learn(new, careful=True)
         return self._finish(new, losses, skipped, started)
+
+    def _follow_elsewhere(self) -> None:
+        """Go on from weights that were not learned here, where such a model has taken over since."""
+        found = self._elsewhere(self._followed)
+        if found is None:
+            return
+        self._followed, weights = found
+        self._engine.set_parameters(weights)
+        # Neither the old average nor the old input statistics belong to them.
+        self._state.average = Average(self._config.average)
+        names = self._bundle.standardise
+        if names is not None and fitted(weights[names["mean"]], weights[names["scale"]]):
+            mean, scale = weights[names["mean"]], weights[names["scale"]]
+            self._state.moments = self._state.moments.of_scale(self._config.half_life, mean, scale)
+        self._checkpoint()
+        self._report(
+            {"type": "note", "what": f"training goes on from the weights of version {self._followed}"}
+        )
 
     def _plan(self, request: RunRequest) -> tuple[Plan, bool]:
         kept = self._state.plan

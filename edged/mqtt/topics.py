@@ -73,6 +73,15 @@ class Topics:
         """One part of a weight update: `manifest` or a chunk number."""
         return f"{self.root}/weights/{version}/{part}"
 
+    @property
+    def incoming_weights(self) -> str:
+        """The filter on which chunks of transfers come in."""
+        return f"{self.root}/weights/in/+/+"
+
+    def incoming(self, transfer: str) -> str:
+        """What the topics of a transfer's chunks begin with; a chunk's number follows."""
+        return f"{self.root}/weights/in/{transfer}"
+
 
 def matches(pattern: str, topic: str) -> bool:
     """Whether a topic is covered by a filter (MQTT 5.0 section 4.7).

@@ -51,11 +51,17 @@ def champion_folder(state_dir: Path) -> Path | None:
 
     For a process that must not open the registry: the trainer.
     """
+    reign = present_reign(state_dir)
+    return None if reign is None else state_dir / MODELS / str(reign.version)
+
+
+def present_reign(state_dir: Path) -> Reign | None:
+    """What the pointer says, for such a process; None without a champion."""
     try:
-        folder = state_dir / MODELS / str(read_sealed(state_dir / MODELS / POINTER)["version"])
-    except (CorruptError, KeyError):
+        reign = Reign(**read_sealed(state_dir / MODELS / POINTER))
+    except (CorruptError, TypeError):
         return None
-    return folder if (folder / MODEL_FILE).exists() else None
+    return reign if (state_dir / MODELS / str(reign.version) / MODEL_FILE).exists() else None
 
 
 class Registry(Journal):

@@ -59,11 +59,11 @@ class SentUpdates:
 
     def newest(self) -> Sent | None:
         """The last one; None before the first, and where none is whole."""
-        return next(self._all(), None)
+        return next(self.all(), None)
 
     def of_version(self, version: int) -> Sent | None:
         """The newest one of a model version, while it is kept."""
-        return next((sent for sent in self._all() if sent.about.get("version") == version), None)
+        return next((sent for sent in self.all() if sent.about.get("version") == version), None)
 
     def add(self, about: Mapping[str, Any], blob: bytes, held: Mapping[str, NDArray[np.float32]]) -> Sent:
         """Keep an update, durably, and remove the oldest.
@@ -95,7 +95,8 @@ class SentUpdates:
             (int(path.name) for path in self._folder.iterdir() if path.name.isdigit()), reverse=True
         )
 
-    def _all(self) -> Iterator[Sent]:
+    def all(self) -> Iterator[Sent]:
+        """Those that are kept and whole, newest first."""
         for number in self._numbers():
             folder = self._folder / str(number)
             try:

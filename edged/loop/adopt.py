@@ -1,0 +1,233 @@
+"""Weights from elsewhere, in the trainer process: a candidate made of an update, and where to go on.
+
+An update becomes a candidate in the proportion with the champion's own weights that has the smallest loss on
+the device's holdout. It takes over through the gate or not at all; once it has, training goes on from it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from edged.domain.deltas import fingerprint
+from edged.domain.mixing import SHARES, best_share, mixed
+from edged.domain.pool import labels_for
+from edged.engines.model_parameters import WEIGHTS_FILE, initial_parameters, parameters_of
+from edged.errors import CorruptError, EdgedError, RefusedError, StorageError, TrainingError
+from edged.mqtt import updates, weights
+from edged.storage.candidates import publish_candidate
+from edged.storage.files import read_manifest
+from edged.storage.incoming import read_transfer
+from edged.storage.registry import MODELS, champion_folder, present_reign
+from edged.storage.sent import SentUpdates
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from edged.domain.protocols import Engine, Holdout, Model
+    from edged.domain.schema import Schema
+    from edged.storage.bundles import Bundle
+
+    Weights = Mapping[str, NDArray[np.float32]]
+
+T = TypeVar("T")
+SOURCE = "weights"
+JUDGED_ROWS = 1024
+PROBE_ROWS = 16
+TOLD = ("transfer", "update", "share", "losses")
+
+
+class Adopter:
+    """Makes candidates of updates that came in, with the engine of a trainee between two runs.
+
+    Parameters
+    ----------
+    schema, bundle, engine, holdout
+        Of the stream.
+    state
+        The state directory.
+    load_model
+        Loads a model file, as serving will.
+    max_bytes
+        Cap of an update when it is unpacked.
+    """
+
+    def __init__(
+        self,
+        *,
+        schema: Schema,
+        bundle: Bundle,
+        engine: Engine,
+        holdout: Holdout,
+        state: Path,
+        load_model: Callable[[Path], Model],
+        max_bytes: int,
+    ) -> None:
+        self._schema = schema
+        self._bundle = bundle
+        self._engine = engine
+        self._holdout = holdout
+        self._state = state
+        self._load_model = load_model
+        self._max_bytes = max_bytes
+
+    def apply(self, run: int, folder: Path, *, mix: bool) -> dict[str, Any]:
+        """The candidate of a transfer that has come whole: its result, as that of a run.
+
+        Raises
+        ------
+        RefusedError
+            When the update does not fit this model, builds on weights that are not known here, or is worse
+            than the champion in every proportion.
+        CorruptError
+            When it is damaged.
+        """
+        manifest, chunks = read_transfer(folder)
+        blob = weights.join(manifest, chunks)
+        other = self._fitting(updates.received(manifest, blob, self._known, self._max_bytes))
+        own = self._champion() if mix else None
+        losses = self._losses(own, other) if own is not None else {}
+        share = best_share(losses) if losses else 1.0
+        if share == 0.0:
+            raise RefusedError(
+                "the device's own weights do better on its holdout than any mixture with these",
+                where=f"losses {losses}",
+            )
+        chosen = other if share is None or own is None else mixed(own, other, share)
+        return self._result(run, folder, manifest, share, losses) | {
+            "candidate": str(self._publish(run, chosen))
+        }
+
+    def _result(
+        self,
+        run: int,
+        folder: Path,
+        manifest: Mapping[str, Any],
+        share: float | None,
+        losses: dict[float, float],
+    ) -> dict[str, Any]:
+        return {
+            "type": "result",
+            "source": SOURCE,
+            "told": list(TOLD),
+            "run": run,
+            "trigger": SOURCE,
+            "transfer": folder.name,
+            "update": manifest["sha256"],
+            "share": 1.0 if share is None else share,
+            "losses": {f"{tried:g}": loss for tried, loss in losses.items()},
+            "loss_last": None if share is None else losses.get(share),
+            "generation": None,
+            "first_offset": None,
+            "last_offset": None,
+            "samples": 0,
+        }
+
+    def _fitting(self, other: Weights) -> dict[str, NDArray[np.float32]]:
+        """The update's parameters, those that it may leave out as they are; all of them finite."""
+        present = self._champion() or self._engine.parameters()
+        for name, value in other.items():
+            where = f"parameter {name}"
+            if name not in present:
+                raise RefusedError("this device's model has no such parameter", where=where)
+            if value.shape != present[name].shape:
+                raise RefusedError(f"has shape {value.shape}, here {present[name].shape}", where=where)
+            if not np.isfinite(value).all():
+                raise RefusedError("holds numbers that are not finite", where=where)
+        left_out = set(self._bundle.trainable) - other.keys()
+        if left_out:
+            raise RefusedError("the update leaves it out", where=f"parameter {min(left_out)}")
+        return {**present, **other}
+
+    def _losses(self, own: Weights, other: Weights) -> dict[float, float]:
+        window = self._holdout.holdout_window(JUDGED_ROWS)
+        good = self._schema.check(window.x, window.y)
+        window = window if good.all() else window.take(good)
+        if len(window) == 0:
+            return {}
+        loss = "cross_entropy" if self._bundle.label.dtype == "int64" else self._bundle.loss
+        labels = labels_for(loss, window.y, self._bundle.output.width)
+        return {share: self._loss(mixed(own, other, share), window.x, labels) for share in SHARES}
+
+    def _loss(self, values: Weights, x: NDArray[np.float32], labels: NDArray[Any]) -> float:
+        def evaluate() -> float:
+            try:
+                return self._engine.evaluate(x, labels)
+            except TrainingError:
+                return float("nan")  # a graph may fail on numbers that are not finite
+
+        return self._with(values, evaluate)
+
+    def _publish(self, run: int, chosen: Weights) -> Path:
+        probe = self._holdout.holdout_window(PROBE_ROWS).x
+        if len(probe) == 0:
+            probe = np.zeros((1, self._schema.width), np.float32)
+        notes = {WEIGHTS_FILE: weights.pack(chosen)}
+        folder = self._state / "candidates"
+        return self._with(
+            chosen,
+            lambda: publish_candidate(folder, run, self._engine.export, self._load_model, probe, notes),
+        )
+
+    def _with(self, values: Weights, act: Callable[[], T]) -> T:
+        """Do something with these weights in the engine, and put its own back."""
+        before = self._engine.parameters()
+        self._engine.set_parameters(values)
+        try:
+            return act()
+        finally:
+            self._engine.set_parameters(before)
+
+    # ---- what is known here ----------------------------------------------------------------
+
+    def _champion(self) -> dict[str, NDArray[np.float32]] | None:
+        folder = champion_folder(self._state)
+        return None if folder is None else _readable(folder, self._bundle)
+
+    def _known(self, wanted: str) -> Weights | None:
+        return next((values for values in self._candidates() if fingerprint(values) == wanted), None)
+
+    def _candidates(self) -> Iterator[Weights]:
+        """What a difference may be to: models of this device, what it has sent, the bundle's own."""
+        champion = champion_folder(self._state)
+        folders = sorted((self._state / MODELS).iterdir(), key=lambda path: path != champion)
+        for folder in folders:
+            if folder.name.isdigit() and (found := _readable(folder, self._bundle)) is not None:
+                yield found
+        for sent in SentUpdates(self._state).all():
+            yield sent.held()
+        if self._bundle.portable is not None:
+            yield initial_parameters(self._bundle)
+
+
+def _readable(folder: Path, bundle: Bundle) -> dict[str, NDArray[np.float32]] | None:
+    try:
+        return parameters_of(folder, bundle, lambda blob: weights.unpack(blob)[0])
+    except EdgedError:
+        return None
+
+
+def weights_to_follow(
+    state: Path, bundle: Bundle, followed: int
+) -> tuple[int, dict[str, NDArray[np.float32]]] | None:
+    """Version and weights that training is to go on from, other than its own; None where there are none.
+
+    Those are a champion's that came from elsewhere after version `followed`, and where that one was rolled
+    back, those of the model that is served in its place.
+    """
+    reign = present_reign(state)
+    if reign is None or reign.version == followed:
+        return None
+    folder = state / MODELS / str(reign.version)
+    try:
+        source = read_manifest(folder)["model"]["source"]
+    except (StorageError, CorruptError, KeyError, TypeError):
+        return None
+    arrived = source == SOURCE and reign.version > followed
+    undone = followed > 0 and reign.previous == followed and reign.outgoing == "rolled_back"
+    found = _readable(folder, bundle) if arrived or undone else None
+    return None if found is None else (reign.version, found)

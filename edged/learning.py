@@ -294,7 +294,7 @@ class Learning:
                 task.executing()
             options = self._learner.usual_options() | order.options
             result = self._learner.train(trigger, options, order.progress)
-            verdict = None if result is None else self._learned(result)
+            verdict = None if result is None else self._judged(result, order)
         finally:
             self._running = None
         ended = self._learner.ended
@@ -305,6 +305,12 @@ class Learning:
             order.fail(EdgedError("it was cancelled", where="train"))
         elif not self._ending.is_set():
             order.finish(*ended, verdict)
+
+    def _judged(self, result: dict[str, Any], order: RunOrder) -> dict[str, Any]:
+        if not order.options.get("dry_run"):
+            return self._learned(result)
+        self._succession.rehearse(result)
+        return {**self._succession.told, "promoted": None}
 
     def _take(self, trigger: str) -> RunOrder:
         """What was asked for and begins now; an empty order where nothing was."""

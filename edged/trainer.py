@@ -1,8 +1,9 @@
 """The trainer process: `python -m edged.trainer`.
 
-Reads JSON lines on stdin: first `{"config": {...}}`, then one `{"run": n, "trigger": ...}` a run, and
-`{"pace": p}` at any time, see `Orders`. `{"run": n, "apply": FOLDER, "mix": b}` makes a candidate of weights
-that came from elsewhere instead of training one.
+Reads JSON lines on stdin: first `{"config": {...}}`, with a `base` if it is not the newest checkpoint,
+then one `{"run": n, "trigger": ...}` a run, and `{"pace": p}` or `{"checkpoint": true}` at any time, see
+`Orders`. `{"run": n, "apply": FOLDER, "mix": b}` makes a candidate of weights that came from elsewhere
+instead of training one.
 Writes JSON lines on stdout: `ready`, `progress`, `checkpoint`, `resting`, `bad_samples`,
 `damaged_checkpoint`, `note`, and for each run one `result` or `error`. Ends when stdin closes, when idle for
 `training.resident` seconds (unless that is 0), or on SIGTERM (after a checkpoint).
@@ -42,16 +43,18 @@ from edged.loop.choose import choose
 from edged.loop.train import RunRequest, Trainee
 from edged.storage.bundles import Bundle
 from edged.storage.checkpoints import Checkpoints
-from edged.storage.registry import champion_folder
+from edged.storage.registry import MODEL_FILE, champion_folder
 from edged.storage.samples import SampleLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     import numpy as np
     from numpy.typing import NDArray
 
     from edged.config import Config
+    from edged.domain.learner import Base
     from edged.domain.protocols import Engine
 
 
@@ -70,13 +73,15 @@ class Orders:
     """JSON lines from stdin, with a limit on idling and a flag for SIGTERM.
 
     A line `{"pace": p}` may come at any time, also within a run: from then on each step is followed by a
-    rest of `p` times its own length; without end where `p` is null.
+    rest of `p` times its own length; without end where `p` is null. With `{"checkpoint": true}` the run
+    writes a checkpoint after its present step.
     """
 
     def __init__(self) -> None:
         self._buffer = b""
         self._pace: float | None = 0.0
         self._ended = False
+        self._checkpoint = False
         self.stop = False
         # A signal does not end a select() by itself; a byte in this pipe does.
         self._woken, waker = os.pipe()
@@ -96,9 +101,8 @@ class Orders:
                     return None
             line, _, self._buffer = self._buffer.partition(b"\n")
             order: dict[str, Any] = json.loads(line)
-            if "pace" not in order:
+            if not self._took(order):
                 return order
-            self._pace = order["pace"]
 
     def _read(self, seconds: float | None) -> bool:
         """Wait for more input; False at its end, after that time, or when stopped."""
@@ -130,18 +134,28 @@ class Orders:
         while not self._ended and select.select([0], [], [], 0)[0] and self._read(0):
             pass
         *lines, rest = self._buffer.split(b"\n")
-        orders = []
-        for line in lines:
-            values = json.loads(line)
-            if "pace" in values:
-                self._pace = values["pace"]
-            else:
-                orders.append(line + b"\n")
+        orders = [line + b"\n" for line in lines if not self._took(json.loads(line))]
         self._buffer = b"".join(orders) + rest
 
+    def _took(self, order: dict[str, Any]) -> bool:
+        """Whether this was about the run under way, and is noted."""
+        if "pace" in order:
+            self._pace = order["pace"]
+        elif "checkpoint" in order:
+            self._checkpoint = True
+        return "pace" in order or "checkpoint" in order
 
-def open_trainee(config: Config, orders: Orders) -> tuple[Trainee, Adopter]:
-    """Everything a run needs, from the resolved configfile; and what takes weights from elsewhere."""
+    def wants_checkpoint(self) -> bool:
+        """Whether a checkpoint was asked for since this was last asked."""
+        wanted, self._checkpoint = self._checkpoint, False
+        return wanted
+
+
+def open_trainee(config: Config, orders: Orders, base: Base) -> tuple[Trainee, Adopter]:
+    """Everything a run needs, from the resolved configfile; and what takes weights from elsewhere.
+
+    `base` is what the first run begins with.
+    """
     if config.model.bundle is None:
         raise ConfigError("the trainer needs a bundle", where="model.bundle")
     bundle = Bundle.open(config.model.bundle)
@@ -181,8 +195,21 @@ def open_trainee(config: Config, orders: Orders) -> tuple[Trainee, Adopter]:
         rest=orders.rest,
         champion=lambda: champion_folder(state),
         elsewhere=lambda followed: weights_to_follow(state, bundle, followed),
+        wanted=orders.wants_checkpoint,
+        base=base,
     )
+    if base == "champion":
+        trainee.start_with(_champions_weights(state, bundle))
     return trainee, adopter
+
+
+def _champions_weights(state: Path, bundle: Bundle) -> dict[str, NDArray[np.float32]]:
+    from edged.engines.exported import parameters_in
+
+    folder = champion_folder(state)
+    if folder is None:
+        raise TrainingError("no model is being served to begin with", where="from: champion")
+    return parameters_in(folder / MODEL_FILE, (*bundle.trainable, *bundle.frozen))
 
 
 def _packer(config: Config, engine: Engine) -> Callable[[Mapping[str, NDArray[np.float32]]], bytes] | None:
@@ -227,7 +254,7 @@ def serve(orders: Orders) -> int:
     )
     for warning in apply(limits):
         say({"type": "note", "what": warning})
-    trainee, adopter = open_trainee(config, orders)
+    trainee, adopter = open_trainee(config, orders, first.get("base", "checkpoint"))
     say({"type": "ready", "pid": os.getpid()})
     code = 0
     while (order := orders.next(training.resident or None)) is not None:

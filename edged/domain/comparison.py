@@ -37,7 +37,7 @@ class Comparison:
     ) -> None:
         self._schema = schema
         self._holdout = holdout
-        self._rules = rules
+        self.rules = rules
         self._regimes = regimes
         self._breathe = breathe
 
@@ -50,10 +50,10 @@ class Comparison:
     ) -> Verdict:
         """The verdict on a candidate, from the newest holdout rows `recent` and those of earlier regimes."""
         if len(recent) == 0:
-            return refuse(f"no labelled holdout sample yet, {self._rules.min_holdout} needed")
+            return refuse(f"no labelled holdout sample yet, {self.rules.min_holdout} needed")
         evidence = self.evidence(model, champion, recent, scale)
         retained = self._retained(model, champion, recent, scale)
-        return judge(self._schema.task, evidence, retained, self._rules)
+        return judge(self._schema.task, evidence, retained, self.rules)
 
     def evidence(
         self, model: Model, champion: Model, window: Window, scale: NDArray[np.float32] | None

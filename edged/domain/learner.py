@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -13,6 +14,10 @@ from edged.domain.standardise import RunningMoments
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+
+Base = Literal["checkpoint", "champion", "bundle"]
+"""Which weights a run begins with."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +38,19 @@ class Plan:
 
 @dataclass(frozen=True)
 class RunRequest:
-    """What the daemon asks for; None takes the configured value."""
+    """What the daemon asks for; None takes the configured value.
+
+    `epochs` are passes over the new samples, instead of `steps`. A `dry_run` leaves a candidate and nothing
+    else: the learner does not go on from it.
+    """
 
     run: int
     trigger: str
     steps: int | None = None
     learning_rate: float | None = None
     new_share: float | None = None
+    epochs: float | None = None
+    dry_run: bool = False
 
 
 @dataclass
@@ -78,6 +89,14 @@ class LearnerState:
             Average(average),
             np.random.default_rng(seed),
         )
+
+    def with_new_weights(self, half_life: float, average: float) -> None:
+        """Other weights take the place of those that this state belongs to: what follows them begins anew.
+
+        The position in the stream and the memory of samples stay.
+        """
+        self.moments, self.average = RunningMoments(half_life), Average(average)
+        self.plan, self.step, self.total_steps, self.excluded = None, 0, 0, []
 
     def remember(self, ids: NDArray[np.int64], y: NDArray[np.float32]) -> None:
         """Take samples `(n,)` with labels `(n, targets)` into both memories once they were learned."""
@@ -152,3 +171,12 @@ def planned_steps(new: int, *, steps: int, steps_per: int, max_steps: int) -> in
     200
     """
     return min(max_steps, max(steps, round(steps * new / steps_per)))
+
+
+def steps_of_epochs(epochs: float, rows: int, *, batch: int, share: float, accumulate: int) -> int:
+    """Optimizer steps in which `rows` samples are seen `epochs` times, as a share of each batch.
+
+    >>> steps_of_epochs(2, 320, batch=64, share=0.5, accumulate=1)
+    20
+    """
+    return max(1, math.ceil(epochs * rows / (batch * share * accumulate)))

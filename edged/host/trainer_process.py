@@ -36,6 +36,9 @@ Message = dict[str, Any]
 
 KILL_AFTER = 5.0
 LONGEST_LINE = 1 << 24  # bytes; what the trainer says is far shorter
+OF_PROCESS = ("engine", "base", "dry_run")
+"""What a run may ask for that changes the whole process: it has one of its own."""
+
 RESTARTS = 2  # how often an order is given again to a trainer that left for idleness just then
 
 
@@ -65,6 +68,8 @@ class TrainerProcess:
         self._lock = threading.Lock()
         self._cancelled = False
         self._rest: float | None = 0.0
+        self._special: Message = {}
+        self._outdated = False
 
     @property
     def pid(self) -> int | None:
@@ -72,8 +77,19 @@ class TrainerProcess:
         process = self._process
         return process.pid if process is not None and process.poll() is None else None
 
+    def configure(self, config: Config) -> None:
+        """Train by this configuration, from the next process on, which the next run starts."""
+        self._config, self._outdated = config, True
+
+    def ask_checkpoint(self) -> bool:
+        """Have the run write a checkpoint after its present step; False where it cannot hear of it."""
+        return self.pid is not None and self._send({"checkpoint": True})
+
     def run(self, request: Message, on_message: Callable[[Message], None]) -> Message:
         """Do one training run and return its result message.
+
+        `engine` and `base` in the request hold for this run alone, which has a process of its own then, as
+        one with `dry_run` has.
 
         Raises
         ------
@@ -89,6 +105,19 @@ class TrainerProcess:
             When the run failed, or made no progress for `training.timeout`.
         """
         self._cancelled = False
+        special = {name: request[name] for name in OF_PROCESS if request.get(name)}
+        if special or self._outdated:
+            self._end()
+            self._outdated = False
+        self._special = special
+        try:
+            return self._run({k: v for k, v in request.items() if k not in ("engine", "base")}, on_message)
+        finally:
+            if special:
+                self._special = {}
+                self._end()
+
+    def _run(self, request: Message, on_message: Callable[[Message], None]) -> Message:
         self._order(request)
         answered, restarts = False, 0
         while True:
@@ -168,7 +197,9 @@ class TrainerProcess:
             os.set_blocking(self._process.stdout.fileno(), False)
             self._selector.register(self._process.stdout, selectors.EVENT_READ)
         settings = self._config.model_dump(mode="json", exclude_unset=True)
-        self._send({"config": settings})
+        if "engine" in self._special:
+            settings.setdefault("training", {})["engine"] = self._special["engine"]
+        self._send({"config": settings, "base": self._special.get("base", "checkpoint")})
         if self._rest != 0.0:
             self._send({"pace": self._rest})
 

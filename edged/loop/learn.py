@@ -79,8 +79,10 @@ class Learner:
         self._notify = notify
         self._keep = keep
         self._bundle = bundle
-        fewest = UNHURRIED if config.stream.resolved_task == "reconstruct" else 0
-        self.triggers = Triggers(trigger_rules(config.training, drift=config.drift.train, fewest=fewest))
+        self._fewest = UNHURRIED if config.stream.resolved_task == "reconstruct" else 0
+        self.triggers = Triggers(
+            trigger_rules(config.training, drift=config.drift.train, fewest=self._fewest)
+        )
         same = kept is not None and kept["bundle"] == bundle
         self.setbacks = Setbacks.recalled(setback_rules(config.training), kept if same else None)
         self.triggers.hold(clock.monotonic(), self.setbacks.wait)
@@ -102,6 +104,17 @@ class Learner:
         self.engine: str | None = None
         self.damaged: set[int] = set()
         self._on_progress: Callable[[Message], None] | None = None
+        self.checkpointed: Callable[[Message], None] = lambda _: None
+
+    def configure(self, config: Config) -> None:
+        """Go by another configuration from the next run on."""
+        training = config.training
+        self.triggers.rules = trigger_rules(training, drift=config.drift.train, fewest=self._fewest)
+        self.setbacks.rules = setback_rules(training)
+        self._retry_after = training.retry_after
+        self._guards = training.guard_rules()
+        self._usual = (training.learning_rate, training.new_share)
+        self.process.configure(config)
 
     @property
     def failures(self) -> int:
@@ -179,7 +192,7 @@ class Learner:
             self._close(run, "failed", {"error": problem.line()})
             self._failed(run, problem)
         else:
-            self._succeeded(run, result)
+            self._succeeded(run, result, learned=not options.get("dry_run"))
         finally:
             self.progress = None
             self.triggers.last_end = self._clock.monotonic()
@@ -202,10 +215,11 @@ class Learner:
         self._held_by_disk(problem, min(most, self._retry_after * 2.0 ** min(self._disk_ended, 30)))
         self._disk_ended += 1
 
-    def _succeeded(self, run: int, result: Message) -> None:
+    def _succeeded(self, run: int, result: Message, *, learned: bool) -> None:
         self.trainings += 1
         self._disk_ended = 0
-        self.consumed = result["consumed"]
+        if learned:
+            self.consumed = result["consumed"]
         self.train_seconds += result["seconds"]
         self.engine = result["engine"]
         self._close(run, "done", {k: v for k, v in result.items() if k not in ("type", "memory", "run")})
@@ -252,6 +266,8 @@ class Learner:
             self._notify("sample_quarantined", {"reason": "bad_for_training", **message})
         elif kind == "damaged_checkpoint":
             self._damaged(message["generation"])
+        elif kind == "checkpoint":
+            self.checkpointed(message)
         elif kind == "note":
             log.warning(kind, **message)
         else:

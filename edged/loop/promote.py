@@ -74,8 +74,7 @@ class Promoter:
     ) -> None:
         self.regimes = Regimes() if regimes is None else regimes
         self._config = config
-        rules = GateRules(config.min_gain, config.max_regret, config.min_holdout, config.significance)
-        self._comparison = Comparison(schema, holdout, rules, self.regimes, breathe)
+        self._comparison = Comparison(schema, holdout, gate_rules(config), self.regimes, breathe)
         self._schema = schema
         self._registry = registry
         self._holdout = holdout
@@ -241,6 +240,25 @@ class Promoter:
         except (EdgedError, OSError, MemoryError) as problem:
             return self.withdraw(record.version, f"loading failed: {_line(problem)}"), None
         return verdict, loaded
+
+    def appraise(self, result: dict[str, Any], champion: Served) -> Verdict:
+        """Verify and judge the candidate of a dry run, then throw it away."""
+        folder = Path(result["candidate"])
+        try:
+            model, _ = within(self._config.timeout, "verification", lambda: self._verify(folder))
+            verdict, _ = within(
+                self._config.timeout, "judging", lambda: self._judge(model, champion, first=False)
+            )
+        except (EdgedError, OSError, ValueError, MemoryError) as problem:
+            return refuse(_line(problem))
+        finally:
+            _discard(folder)
+        return verdict
+
+    def configure(self, config: GateConfig) -> None:
+        """Judge by other rules from the next candidate on."""
+        self._config = config
+        self._comparison.rules = gate_rules(config)
 
     def withdraw(self, version: int, reason: str) -> Verdict:
         """An accepted candidate cannot take over after all; the verdict that says why."""
@@ -434,6 +452,11 @@ class Promoter:
             where=f"version {to}" if to is not None else "registry",
             remedy="`edged models CONFIG list` shows what is there",
         )
+
+
+def gate_rules(config: GateConfig) -> GateRules:
+    """The configured rules."""
+    return GateRules(config.min_gain, config.max_regret, config.min_holdout, config.significance)
 
 
 def _line(problem: Exception) -> str:

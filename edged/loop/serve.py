@@ -256,6 +256,18 @@ class Server:
         with self._watching:
             return self.drift.state()
 
+    def reset_drift(self) -> None:
+        """Let all drift detectors begin anew; from any thread."""
+        with self._watching:
+            rules = self.drift.rules
+            self.drift = LiveDrift(
+                classes=self._schema.task == "classify", features=self._schema.channels, rules=rules
+            )
+
+    def configure(self, gate: GateConfig) -> None:
+        """Watch probations by other rules, from the next on."""
+        self._gate = gate
+
     def live_quality(self) -> dict[str, Any]:
         """For metrics: mean error (or accuracy) over the newest labelled predictions."""
         mean = self.quality.mean

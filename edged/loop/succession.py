@@ -34,6 +34,12 @@ class Promotion(Protocol):
     def consider(self, result: dict[str, Any], champion: Served) -> tuple[Verdict, Served | None]:
         """Verify, judge and store a candidate."""
 
+    def appraise(self, result: dict[str, Any], champion: Served) -> Verdict:
+        """Verify and judge a candidate that is not to be kept."""
+
+    def open(self, version: int) -> Served:
+        """Load a stored model."""
+
     def resting(self) -> dict[str, Any] | None:
         """Whether training should pause after this verdict, and why."""
 
@@ -123,6 +129,33 @@ class Succession:
             return None
         self._crowned(served, champion, result.get("source", "training"), told)
         return served
+
+    def rehearse(self, result: dict[str, Any]) -> None:
+        """Bring the candidate of a dry run before the gate; whatever the verdict, nothing changes."""
+        verdict = self._promotion.appraise(result, self._serving.champion)
+        self.told = {"run": result["run"], **verdict.as_dict()}
+
+    def promote(self, to: int, *, watch: bool = True) -> dict[str, Any]:
+        """Serve a stored model because somebody wants it, with `watch` on probation; what changed.
+
+        Raises
+        ------
+        RefusedError
+            When that version serves already.
+        EdgedError
+            When it cannot be loaded.
+        """
+        champion = self._serving.champion
+        if to == champion.version:
+            raise RefusedError("that version is being served already", where=f"version {to}")
+        served = self._promotion.open(to)
+        with self._lock:
+            if self._serving.champion is not champion:
+                raise RefusedError("another model took over meanwhile", where=f"version {to}")
+            self._promotion.crown(served, "command")
+            self._serving.swap(served, watch=watch)
+        self._crowned(served, champion, "command", {"reasons": ["command"]})
+        return {"from": champion.version, "to": to}
 
     def recall(self, versions: list[int], window: Window) -> Served | None:
         """Try models of earlier regimes on rows that nobody has learned from; the one that serves now."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.domain.averaging import Average
-from edged.domain.learner import LearnerState, Plan, RunRequest, planned_steps
+from edged.domain.learner import LearnerState, Plan, RunRequest, planned_steps, steps_of_epochs
 from edged.domain.pool import Pool, Remembered, RowCache, labels_for
 from edged.domain.protocols import LearningRate
 from edged.domain.replay import Mix
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.config import TrainingConfig
+    from edged.domain.learner import Base
     from edged.domain.protocols import Engine, Model, Samples, Step
     from edged.domain.sample import Window
     from edged.domain.schema import Schema
@@ -76,10 +77,14 @@ class Trainee:
         rest: Callable[[float], None] = lambda _: None,
         champion: Callable[[], Path | None] = lambda: None,
         elsewhere: Callable[[int], tuple[int, dict[str, NDArray[np.float32]]] | None] = lambda _: None,
+        wanted: Callable[[], bool] = lambda: False,
+        base: Base = "checkpoint",
     ) -> None:
         self._config = config
         self._elsewhere = elsewhere
         self._followed = 0
+        self._wanted = wanted
+        self._dry_run = False
         self._champion = champion
         self._guide = guide_for(config.guide, config.guide_weight, engine, bundle.trainable)
         self._schema = schema
@@ -98,7 +103,9 @@ class Trainee:
         self._state = self._fresh_state()
         self._initial = engine.parameters()
         self._probe = np.zeros((1, schema.width), np.float32)
-        self._restore_newest()
+        self._restore_newest(base)
+        if base != "checkpoint":
+            self._stay()
 
     # ---- state -----------------------------------------------------------------------------
 
@@ -115,7 +122,7 @@ class Trainee:
             "balance": config.balance,
         }
 
-    def _restore_newest(self) -> None:
+    def _restore_newest(self, base: Base) -> None:
         generation = self._checkpoints.latest()
         for damaged in self._checkpoints.damaged:
             self._report({"type": "damaged_checkpoint", "generation": damaged})
@@ -126,15 +133,34 @@ class Trainee:
                 {"type": "note", "what": "checkpoints belong to another bundle; starting from this one"}
             )
             return
-        self._restore(generation)
+        if base == "checkpoint":
+            self._restore(generation)
+        else:
+            self._take_state(generation)
+            self._state.with_new_weights(self._config.half_life, self._config.average)
+
+    def start_with(self, parameters: Mapping[str, NDArray[np.float32]]) -> None:
+        """Begin the next run with these weights; for a trainee whose `base` is no checkpoint."""
+        self._engine.set_parameters(parameters)
+
+    def _stay(self) -> None:
+        """What came from elsewhere before now is not gone on from: this run's base was chosen."""
+        found = self._elsewhere(self._followed)
+        if found is not None:
+            self._followed = found[0]
 
     def _restore(self, generation: Generation) -> None:
         self._engine.restore(generation.path)
+        self._take_state(generation)
+
+    def _take_state(self, generation: Generation) -> None:
         self._state = LearnerState.load(generation.state["learner"], generation.arrays, **self._memories())
         self._generation = generation.number
         self._followed = int(generation.state.get("followed", 0))
 
-    def _checkpoint(self) -> int:
+    def _checkpoint(self) -> int | None:
+        if self._dry_run:
+            return None
         staging = self._checkpoints.stage()
         with disk_errors_of_others(staging):
             self._engine.save(staging)
@@ -168,7 +194,7 @@ class Trainee:
         TrainingError
             When the weights cannot be kept finite.
         """
-        started = time.monotonic()
+        started, self._dry_run = time.monotonic(), request.dry_run
         self._follow_elsewhere()
         self._state.plan, resumed = self._plan(request)
         new = self._window(self._state.plan)
@@ -217,7 +243,7 @@ class Trainee:
 
     def _plan(self, request: RunRequest) -> tuple[Plan, bool]:
         kept = self._state.plan
-        if kept is not None:
+        if kept is not None and not request.dry_run:
             # Perhaps all its steps are done, and only the end of the run is missing.
             return replace(kept, run=request.run, trigger=request.trigger), True
         upto = self._samples.last_seq()
@@ -225,14 +251,19 @@ class Trainee:
         count = len(self._samples.training_window(after, self._config.window, upto_seq=upto))
         if count == 0 and not (request.trigger == "command" and len(self._state.remembered())):
             raise NoDataError("no labelled sample is new since the last run", where="sample log")
-        steps = request.steps or planned_steps(
-            count,
-            steps=self._config.steps,
-            steps_per=self._config.steps_per,
-            max_steps=self._config.max_steps,
-        )
+        steps = request.steps or self._steps(request, count)
         rate = request.learning_rate or self._config.learning_rate
         return Plan(request.run, request.trigger, after, upto, steps, rate, request.new_share), False
+
+    def _steps(self, request: RunRequest, new: int) -> int:
+        config = self._config
+        if request.epochs:
+            share = (request.new_share or config.new_share) if new and len(self._state.remembered()) else 1.0
+            rows = new or len(self._state.remembered())
+            return steps_of_epochs(
+                request.epochs, rows, batch=config.batch, share=share or 1.0, accumulate=config.accumulate
+            )
+        return planned_steps(new, steps=config.steps, steps_per=config.steps_per, max_steps=config.max_steps)
 
     def _window(self, plan: Plan) -> Window:
         window = self._samples.training_window(plan.after, self._config.window, upto_seq=plan.upto)
@@ -316,7 +347,8 @@ class Trainee:
                 raise InterruptedRunError(
                     "the run was asked to stop", where=f"step {state.step} of {state.plan.steps}"
                 )
-            if state.step % config.checkpoint_every == 0 and state.step < state.plan.steps:
+            due = self._wanted() or state.step % config.checkpoint_every == 0
+            if due and state.step < state.plan.steps:
                 self._engine.check()
                 self._checkpoint()
             if time.monotonic() - reported > PROGRESS_SECONDS:

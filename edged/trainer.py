@@ -48,7 +48,6 @@ from edged.storage.samples import SampleLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
     import numpy as np
     from numpy.typing import NDArray

@@ -171,7 +171,7 @@ def check_refusals(listener: Listener, whole: Weights) -> None:
         "nan": ({**whole, name: np.full_like(whole[name], np.nan)}, "not finite"),
         "part": ({"input.mean": whole["input.mean"]}, "leaves it out"),
         "noise": (
-            {n: (v + noise.normal(0, 30, v.shape)).astype(np.float32) for n, v in whole.items()},
+            {n: np.asarray(v + noise.normal(0, 30, v.shape), np.float32) for n, v in whole.items()},
             "own weights do better",
         ),
     }

@@ -93,10 +93,8 @@ class Adopter:
         losses = self._losses(own, other) if own is not None else {}
         share = best_share(losses) if losses else 1.0
         if share == 0.0:
-            raise RefusedError(
-                "the device's own weights do better on its holdout than any mixture with these",
-                where=f"losses {losses}",
-            )
+            told = ", ".join(f"{tried:g}: {loss:.4g}" for tried, loss in losses.items())
+            raise RefusedError(f"the device's own weights do better on its holdout: losses by share {told}")
         chosen = other if share is None or own is None else mixed(own, other, share)
         return self._result(run, folder, manifest, share, losses) | {
             "candidate": str(self._publish(run, chosen))

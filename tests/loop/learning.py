@@ -101,6 +101,7 @@ class Workshop:
         stopping: Callable[[], bool] = lambda: False,
         pack_weights: Callable[[Any], bytes] | None = None,
         champion: Callable[[], Path | None] = lambda: None,
+        elsewhere: Callable[[int], tuple[int, dict[str, Floats]] | None] = lambda _: None,
     ) -> Trainee:
         """A learner that takes up what the checkpoints hold."""
         return Trainee(
@@ -116,6 +117,7 @@ class Workshop:
             report=self.reports.append,
             stopping=stopping,
             champion=champion,
+            elsewhere=elsewhere,
         )
 
     def request(self, trigger: str = "labels", **options: Any) -> RunRequest:

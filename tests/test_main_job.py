@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections import defaultdict
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,7 +71,8 @@ def test_every_message_is_stored_once_and_predicted_once_while_models_are_swappe
         publisher = publish(broker.port, path, rows, 2000)
         assert publisher.wait(200) == 0
         listener.wait(lambda: len(listener.messages["predictions"]) >= rows, 100)
-        listener.wait(lambda: len(listener.events("model_promoted")) >= 3, 60)
+        swapped = swaps_after(listener, runs=5)
+        assert swapped >= 3
         status = device.cli("status", str(device.path))
         assert device.process is not None
         mapped = Path(f"/proc/{device.process.pid}/maps").read_text(encoding="utf-8")
@@ -93,6 +95,25 @@ def test_every_message_is_stored_once_and_predicted_once_while_models_are_swappe
     assert stored.x.tobytes() == x[:rows].tobytes()
     assert stored.y[:, 0].astype(int).tolist() == y[:rows].tolist()
     log.close()
+
+
+def swaps_after(listener: Listener, runs: int) -> int:
+    """Swaps so far; a slow machine has learned the stream in fewer runs, so some more are asked for."""
+    for _ in range(runs):
+        before = judged(listener)
+        if len(listener.events("model_promoted")) >= 3:
+            break
+        listener.request("train")
+        listener.wait(partial(more_judged, listener, before), 60)
+    return len(listener.events("model_promoted"))
+
+
+def judged(listener: Listener) -> int:
+    return sum(len(listener.events(name)) for name in ("model_promoted", "candidate_rejected"))
+
+
+def more_judged(listener: Listener, before: int) -> bool:
+    return judged(listener) > before
 
 
 def message(row: int, rng: np.random.Generator) -> dict[str, Any]:

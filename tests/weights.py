@@ -1,0 +1,180 @@
+"""A device that publishes one update of its weights after the other, and someone who follows them."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from edged.clock import SystemClock
+from edged.config import Config
+from edged.domain.deltas import fingerprint
+from edged.engines.portable_files import BaseModel, Description
+from edged.errors import CorruptError
+from edged.loop.updates import Updates
+from edged.mqtt import updates, weights
+from edged.mqtt.session import Session
+from edged.mqtt.topics import Topics
+from edged.publishing import Publishing
+from edged.storage.registry import Registry
+from edged.storage.sequence import Sequence
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from edged.mqtt.delivery import Delivery
+    from edged.storage.bundles import Bundle
+
+    Weights = dict[str, np.ndarray[Any, np.dtype[np.float32]]]
+
+PREFIX = "edged/d/weights/"
+PATIENCE = 1.0  # seconds until the same is asked for again
+
+
+def big_bundle(folder: Path, width: int) -> Bundle:
+    """A network with two layers of `width`: 512 make 1.2 MB of float32."""
+    from edged.artifacts.build import build
+    from edged.artifacts.templates import mlp
+
+    return build(mlp(32, 8, (width, width)), folder, loss="cross_entropy", engine="portable")
+
+
+class Sender:
+    """What the daemon has for weights: registry, updates, outbox and session."""
+
+    def __init__(self, folder: Path, port: int, bundle: Bundle, **section: Any) -> None:
+        config = Config.model_validate(
+            {
+                "device": {"id": "d"},
+                "stream": {"features": 32, "classes": 8},
+                "mqtt": {"port": port, "reconnect_max": "1s"},
+                "storage": {"dir": folder},
+                "outbox": {"max_bytes": "256MiB", "rate": 500},
+                "report": {"weights": True},
+                "weights": section,
+            }
+        )
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self.bundle = folder, bundle
+        self.session = Session(config.mqtt, client_id="d")
+        self.registry = Registry.open(folder)
+        self.updates = Updates(config, lambda: bundle, self.registry)
+        self.publishing = Publishing(
+            config, topics=Topics("edged/d"), session=self.session, registry=self.registry,
+            updates=self.updates, clock=SystemClock(), boot=self.registry.next_boot(),
+            number=Sequence(self.registry),
+        )  # fmt: skip
+        self._base = BaseModel(bundle, Description.of(bundle))
+        self.weights = self._base.parameters()
+
+    def start(self) -> None:
+        """Begin to send."""
+        self.publishing.start()
+        self.session.start()
+
+    def model(self, seed: int, size: float = 0.01) -> int:
+        """A new model whose weights have moved a little; its version."""
+        rng = np.random.default_rng(seed)
+        self.weights = {
+            name: value + np.asarray(rng.laplace(0, size, value.shape), np.float32)
+            for name, value in self.weights.items()
+        }
+        staging = self.folder / "candidates" / str(seed)
+        staging.mkdir(parents=True)
+        (staging / "model.onnx").write_bytes(self._base.with_parameters(self.weights))
+        data = {"samples": 100, "first_offset": 1, "last_offset": 100}
+        version = self.registry.add(staging, created=1.0, source="training", data=data).version
+        self.registry.prune(10, {version})
+        return version
+
+    def again(self, version: int, missing: list[int] | None = None) -> None:
+        """What `weights.get` does when someone asks for an update that was sent before."""
+        self.publishing.update(self.updates.asked(version, self.updates.wish(mode="delta")), missing)
+
+    def stop(self) -> None:
+        """As the daemon ends."""
+        self.session.stop(2.0)
+        self.publishing.stop()
+        self.registry.close()
+
+
+class Follower:
+    """Puts updates together, each upon the one before, and asks again for what did not come."""
+
+    def __init__(self, port: int, sender: Sender) -> None:
+        config = Config.model_validate(
+            {
+                "device": {"id": "f"},
+                "stream": {"features": 1, "classes": 2},
+                "mqtt": {"port": port, "reconnect_max": "1s"},
+            }
+        )
+        self._sender = sender
+        self._lock = threading.Lock()
+        self._chunks: dict[str, bytes] = {}
+        self._manifests: dict[int, dict[str, Any]] = {}
+        self._known: dict[str, Weights] = {}
+        self._asked: dict[int, float] = {}
+        self.order: list[int] = []
+        self.held: Weights = {}
+        self.damaged = 0
+        self.session = Session(config.mqtt, client_id="follower")
+        self.session.subscribe([f"{PREFIX}#"], 1, self._receive)
+        self.session.start()
+        assert self.session.wait_ready(20)
+
+    def _receive(self, delivery: Delivery) -> None:
+        version, _, part = delivery.topic.removeprefix(PREFIX).partition("/")
+        with self._lock:
+            if part == "manifest":
+                self._manifests[int(version)] = json.loads(delivery.payload)
+            else:
+                self._chunks[f"{version}/{part}"] = delivery.payload
+        self.session.ack([delivery])
+
+    def follow(self) -> list[int]:
+        """Take over what is whole, in order; ask for what holds it up; the versions so far."""
+        with self._lock:
+            waiting = sorted(v for v in self._manifests if v not in self.order)
+        for version in waiting:
+            self._take(version)
+        return self.order
+
+    def _ask(self, version: int, missing: list[int] | None = None) -> None:
+        now = time.monotonic()
+        if now - self._asked.get(version, -PATIENCE) >= PATIENCE:
+            self._asked[version] = now
+            self._sender.again(version, missing)
+
+    def _take(self, version: int) -> None:
+        manifest = self._manifests[version]
+        base = manifest["base"]
+        if base is not None and base["sha256"] not in self._known:
+            if base["version"] not in self._manifests:
+                self._ask(base["version"])
+            return
+        names = [f"{version}/{n}" for n in range(len(manifest["chunks"]))]
+        with self._lock:
+            chunks = [self._chunks.get(name, b"") for name in names]
+        missing = [n for n, chunk in enumerate(chunks) if not chunk]
+        if missing:
+            self._ask(version, missing)
+            return
+        try:
+            blob = weights.join(manifest, chunks)
+        except CorruptError:
+            self.damaged += 1
+            raise
+        self.held = updates.received(manifest, blob, self._known.get)
+        self._known = {fingerprint(self.held): self.held}
+        self.order.append(version)
+        with self._lock:
+            for name in names:
+                del self._chunks[name]
+
+    def stop(self) -> None:
+        """Leave the broker."""
+        self.session.stop(1.0)

@@ -13,5 +13,5 @@ class LabelsConfig(Section):
     request_share: Share = Field(
         0.0, description="label requests per sample (event `label_requested`); 0 for none"
     )
-    request_random: Share = Field(0.5, description="part of the requests that is drawn at random")
+    request_random: Share = Field(0.3, description="part of the requests that is drawn at random")
     requests_per_day: int | None = Field(None, ge=1, description="most requests within 24 hours")

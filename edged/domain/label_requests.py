@@ -12,9 +12,6 @@ of the holdout is chosen because it stands out: what judges models has to be lik
 from __future__ import annotations
 
 import math
-from collections import deque
-from dataclasses import dataclass
-from random import Random
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,15 +27,6 @@ if TYPE_CHECKING:
 ASKED_KEPT = 64
 HALF_LIFE = 2000
 DAY = 86400.0
-
-
-@dataclass(frozen=True)
-class _Row:
-    """A sample of the present slot: its offset, how far it stands out, standardised inputs `(d,)`."""
-
-    offset: int
-    worth: float
-    z: NDArray[np.float64]
 
 
 class LabelRequests:
@@ -62,20 +50,20 @@ class LabelRequests:
         self,
         share: float,
         *,
-        random: float = 0.5,
+        random: float = 0.3,
         holdout: float = 0.1,
         per_day: int | None = None,
         seed: int = 0,
     ) -> None:
         self._share, self._random, self._holdout, self._per_day = share, random, holdout, per_day
-        self._rng = Random(seed)
-        self._slot: list[_Row] = []
+        self._rng = np.random.default_rng(seed)
         self._budget = 0.0
         self._day_began, self._today = float("-inf"), 0
         self._moments = RunningMoments(HALF_LIFE)
-        self._asked: deque[NDArray[np.float64]] = deque(maxlen=ASKED_KEPT)
+        self._asked: NDArray[np.float32] | None = None
         self._frequency: NDArray[np.float64] | None = None
         self.requested = 0
+        self._begin_slot()
 
     @property
     def active(self) -> bool:
@@ -85,7 +73,7 @@ class LabelRequests:
     @property
     def waiting(self) -> int:
         """Samples of the present slot: any of them may still be asked for."""
-        return len(self._slot)
+        return self._passed
 
     def choose(self, made: Predictions, x: NDArray[np.float32], now: float) -> list[int]:
         """Offsets to ask for, of these samples or of those that came shortly before, rising.
@@ -99,28 +87,45 @@ class LabelRequests:
         if self._moments.mean is None:
             return []
         mean, scale = self._moments.scale()
-        z = np.clip(np.nan_to_num((x - mean) * scale), -10, 10).astype(np.float64)
+        z = np.clip(np.nan_to_num((x - mean) * scale), -10, 10).astype(np.float32)
         worth = self._uncertainty(made) * self._rarity(made)
-        kept = is_holdout(made.offsets, self._holdout)
-        chosen = []
-        for i, offset in enumerate(made.offsets.tolist()):
-            self._slot.append(_Row(offset, -1.0 if kept[i] else float(worth[i]), z[i]))
-            self._budget += self._share
-            if self._budget >= 1.0:
+        worth[is_holdout(made.offsets, self._holdout)] = -1.0
+        chosen, start = [], 0
+        while start < len(x):
+            end = min(len(x), start + max(1, math.ceil((1.0 - self._budget) / self._share - 1e-9)))
+            self._look(made.offsets[start:end], worth[start:end], z[start:end])
+            self._budget += self._share * (end - start)
+            if self._budget >= 1.0 - 1e-9:
                 self._budget -= 1.0
                 if self._allowed(now):
-                    chosen.append(self._pick())
-                self._slot.clear()
+                    chosen.append(self._ask())
+                self._begin_slot()
+            start = end
         return chosen
 
-    def _pick(self) -> int:
-        row = self._rng.choice(self._slot)
-        if self._rng.random() >= self._random:
-            row = max(self._slot, key=lambda one: one.worth * self._novelty(one.z))
-        self._asked.append(row.z)
+    def _begin_slot(self) -> None:
+        self._at_random = bool(self._rng.random() < self._random)
+        self._passed, self._found, self._best = 0, -1, -math.inf
+
+    def _look(self, offsets: NDArray[np.int64], worth: NDArray[np.float64], z: NDArray[np.float32]) -> None:
+        """Take in more samples of the present slot; keeps the one that would be asked for now."""
+        self._passed += len(offsets)
+        if self._at_random:
+            if self._rng.random() < len(offsets) / self._passed:
+                place = int(self._rng.integers(len(offsets)))
+                self._found, self._z = int(offsets[place]), z[place]
+            return
+        standing_out = worth * self._novelty(z)
+        place = int(standing_out.argmax())
+        if standing_out[place] > self._best:
+            self._best, self._found, self._z = float(standing_out[place]), int(offsets[place]), z[place]
+
+    def _ask(self) -> int:
+        before = np.empty((0, len(self._z)), np.float32) if self._asked is None else self._asked
+        self._asked = np.concatenate([before[1 - ASKED_KEPT :], self._z[None]])
         self._today += 1
         self.requested += 1
-        return row.offset
+        return self._found
 
     def _uncertainty(self, made: Predictions) -> NDArray[np.float64]:
         """One minus the margin between the two most probable classes; 1/2 where there are no classes."""
@@ -142,12 +147,13 @@ class LabelRequests:
         self._frequency = keep * self._frequency + (1 - keep) * counts / len(answer)
         return np.asarray(np.clip((classes * self._frequency[answer]) ** -0.5, 0.5, 2.0))
 
-    def _novelty(self, z: NDArray[np.float64]) -> float:
-        """Distance from the nearest sample asked about lately, between 1/4 and 1."""
-        if not self._asked:
-            return 1.0
-        nearest = min(float(((one - z) ** 2).mean()) for one in self._asked)
-        return min(1.0, 0.25 + math.sqrt(nearest))
+    def _novelty(self, z: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Distance of rows `(n, d)` from the nearest sample asked about lately, between 1/4 and 1."""
+        if self._asked is None:
+            return np.ones(len(z))
+        square = (z**2).sum(axis=1)[:, None] + (self._asked**2).sum(axis=1) - 2.0 * (z @ self._asked.T)
+        nearest = np.maximum(square.min(axis=1), 0.0) / z.shape[1]
+        return np.minimum(1.0, 0.25 + np.sqrt(nearest, dtype=np.float64))
 
     def _allowed(self, now: float) -> bool:
         if now - self._day_began >= DAY:

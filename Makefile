@@ -13,6 +13,8 @@ BIN := $(VENV)/bin
 # What a device has: edged's wheel on stock onnxruntime, the oldest and the newest that is supported.
 STOCK := $(VENV)-stock
 WHEEL := build/wheel/.made
+# Tests that only compute run beside those of devices, which keep to one worker (tests/conftest.py).
+WORKERS ?= 2
 export EDGED_STOCK_OLDEST := $(CURDIR)/$(STOCK)-oldest
 export EDGED_STOCK_NEWEST := $(CURDIR)/$(STOCK)-newest
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -29,7 +31,7 @@ demo: $(VENV)/.demo ## watch edged adapt to a simulated plant, in about a minute
 	@$(BIN)/edged demo
 
 test: setup system-packages stock ## run all tests against real mosquitto, SQLite and onnxruntime
-	@$(BIN)/python -m pytest -m "not faults" $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -m "not faults" -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
 
 test-stock: setup system-packages stock ## run the tests on stock onnxruntime alone
 	@$(BIN)/python -m pytest tests/stock $(PYTEST_ARGS)

@@ -55,7 +55,7 @@ MEMORY = (
     "portable_peak_mb",
     "peak_ratio",
 )
-TURN, STEPS, LEAST_TURNS = 0.05, (2, 64), 5
+TURN, STEPS, LEAST_TURNS = 0.05, (2, 1024), 5
 
 Data = list[tuple[np.ndarray, np.ndarray]]
 # Takes a number of steps and returns the seconds they took.

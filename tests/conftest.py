@@ -19,6 +19,21 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell's background job ignores it, and so would every program that the tests start and interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# What computes and waits for nobody: it may run beside a test of a device. All else keeps to one worker, since
+# two daemons at once on a small machine would be a test of the machine.
+COMPUTING = {"artifacts", "domain", "engines", "stock", "test_evaluate", "test_evaluate_report",
+             "test_evaluate_windows", "test_forgetting", "test_recorded_anomalies", "test_wrong_labels"}  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Say which tests share a worker where there are several: see `make test`."""
+    for item in items:
+        part = item.nodeid.split("::")[0].split("/")[1].removesuffix(".py")
+        if part not in COMPUTING:
+            item.add_marker(pytest.mark.xdist_group("device"))
+        elif part != "test_evaluate":  # its tests are few and long, and share nothing
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.split("::")[0]))
+
 
 @pytest.fixture
 def make_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeBroker]:

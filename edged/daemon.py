@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from edged.domain.drift import DriftSignal
     from edged.domain.protocols import Served
     from edged.domain.sample import Batch, LabelUpdate, Rejected
+    from edged.edgenode import EdgeNode
     from edged.storage.incoming import Transfer
 
 log = logs.get_logger("edged.daemon")
@@ -212,6 +213,7 @@ class Daemon:
             notifier=self.notifier,
             clock=self.clock,
             give_up=give_up,
+            on_metrics=self._on_metrics,
         )
         self.learning = Learning(
             learner=self.learner,
@@ -247,6 +249,21 @@ class Daemon:
             answer=self.steering.answer,
             acknowledge=self.session.ack,
             progress=self.steering.progress,
+        )
+        self.edgenode = self._edge_node()
+
+    def _edge_node(self) -> EdgeNode | None:
+        if self.config.sparkplug is None:
+            return None
+        from edged.edgenode import EdgeNode
+
+        return EdgeNode(
+            self.config,
+            registry=self.registry,
+            control=self.control,
+            topics=self.topics,
+            commands=self.steering.commands(),
+            clock=self.clock,
         )
 
     def _weights(self) -> WeightsSteering:
@@ -314,7 +331,7 @@ class Daemon:
             self.server,
             schema=self.schema,
             batch=self.config.serving.batch,
-            publish=self.publishing.predictions,
+            publish=self._predictions,
             sample_id=self._sample_id,
             on_answered=self.asking.answered,
             on_outcome=self._on_outcome,
@@ -380,6 +397,11 @@ class Daemon:
         if held is not None:
             self.reporter.event(event, {"more": held} | fields)
 
+    def _predictions(self, payloads: list[bytes]) -> None:
+        self.publishing.predictions(payloads)
+        if self.edgenode is not None:
+            self.edgenode.predicted(payloads)
+
     def _sample_id(self, offset: int) -> str:
         return f"{self.boot}-{offset}"
 
@@ -403,6 +425,10 @@ class Daemon:
         self.learning.fallen()
 
     # ---- reporting -------------------------------------------------------------------------
+
+    def _on_metrics(self, metrics: dict[str, Any]) -> None:
+        if self.edgenode is not None:
+            self.edgenode.report(metrics)
 
     def _online(self) -> None:
         self.reporter.birth()
@@ -441,6 +467,8 @@ class Daemon:
             self.session.subscribe([self.topics.incoming_weights], 1, self.incoming.receive)
             self.incoming.resume()
         self.session.start()
+        if self.edgenode is not None:
+            self.edgenode.start()
         self.reporter.event(
             "started",
             {
@@ -511,6 +539,8 @@ class Daemon:
         self.learner.process.close()
         self._keep_learning()
         self.reporter.farewell()
+        if self.edgenode is not None:
+            self.edgenode.stop()
         if damaged is None:
             self.telling.keep_status({**self.selfreport.status(), "state": "stopped"})
         self.session.stop()

@@ -31,7 +31,8 @@ SHOWN = {"stream", "training", "drift", "gate", "serving", "storage", "outbox", 
 class Telling:
     """Publishes states and metrics, and keeps the status on disk.
 
-    `give_up` is called, with the name of the file, when a database turns out to be damaged.
+    `give_up` is called, with the name of the file, when a database turns out to be damaged; `on_metrics`
+    with metrics that were published.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Telling:
         notifier: Notifier,
         clock: SystemClock,
         give_up: Callable[[str], None],
+        on_metrics: Callable[[dict[str, Any]], None] = lambda _: None,
     ) -> None:
         self._config = config
         self._selfreport = selfreport
@@ -56,6 +58,7 @@ class Telling:
         self._notifier = notifier
         self._clock = clock
         self._give_up = give_up
+        self._on_metrics = on_metrics
         self._problem: str | None = None
 
     def periodically(self) -> None:
@@ -63,7 +66,9 @@ class Telling:
         # States first: the metrics of this moment would count as waiting, and change them each time.
         self.now()
         with self._damage_noticed():
-            self._reporter.metrics(self._selfreport.metrics())
+            metrics = self._selfreport.metrics()
+            self._reporter.metrics(metrics)
+            self._on_metrics(metrics)
         self._sequence.keep()
 
     def now(self) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NAMES = [name for name in STREAMS if name != "json"]
-LONG = 1_000_000 // len(NAMES)
+LONG = -(-1_000_000 // (len(NAMES) * GROUP)) * GROUP
 REASONS = {"csv": 5, "float32": 2, "float16": 2, "int16": 1}
 
 
@@ -34,13 +34,13 @@ def good(name: str) -> list[bytes]:
 def fed(folder: Path, name: str, payloads: int, compression: str = "none") -> dict[str, float]:
     """What became of so many payloads."""
     config = stream(name, compression=compression)
-    way = Way(folder, config, payloads + 1000 * len(introductions(name)))
+    way = Way(folder, config, payloads + payloads // GROUP)
     messages = good(name)
     if compression == "zstd":
         messages = [zstandard.ZstdCompressor().compress(message) for message in messages]
     source, start, counted = Mutations(messages, seed=payloads), 0.0, 0
     with closing(way.log):
-        for number in range(-(-payloads // GROUP)):
+        for number in range(payloads // GROUP):
             # What must be heard before comes whole now and then: broken births forget the good ones.
             opening = introductions(name) if number % 10 == 0 else []
             places = [opening[-1][0] if opening else topic(name), *[topic(name)] * 49]

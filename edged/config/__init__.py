@@ -16,6 +16,7 @@ from edged.config.labels import LabelsConfig
 from edged.config.outbox import OutboxConfig
 from edged.config.report import LogConfig, ReportConfig
 from edged.config.serving import ServingConfig
+from edged.config.sparkplug import SparkplugConfig
 from edged.config.storage import StorageConfig
 from edged.config.stream import StreamConfig
 from edged.config.training import ModelConfig, TrainingConfig
@@ -38,6 +39,7 @@ __all__ = [
     "ReportConfig",
     "Section",
     "ServingConfig",
+    "SparkplugConfig",
     "StorageConfig",
     "StreamConfig",
     "TlsConfig",
@@ -73,6 +75,7 @@ class Config(Section):
     commands: CommandsConfig = CommandsConfig()
     report: ReportConfig = ReportConfig()
     weights: WeightsConfig = WeightsConfig()
+    sparkplug: SparkplugConfig | None = None
     log: LogConfig = LogConfig()
 
     @model_validator(mode="after")

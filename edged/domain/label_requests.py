@@ -153,7 +153,7 @@ class LabelRequests:
             return np.ones(len(z))
         square = (z**2).sum(axis=1)[:, None] + (self._asked**2).sum(axis=1) - 2.0 * (z @ self._asked.T)
         nearest = np.maximum(square.min(axis=1), 0.0) / z.shape[1]
-        return np.minimum(1.0, 0.25 + np.sqrt(nearest, dtype=np.float64))
+        return np.asarray(np.minimum(1.0, 0.25 + np.sqrt(nearest)), np.float64)
 
     def _allowed(self, now: float) -> bool:
         if now - self._day_began >= DAY:

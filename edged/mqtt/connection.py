@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from edged.config import MqttConfig, TlsConfig
     from edged.mqtt.reconnect import Protocol
 
-Will = tuple[str, bytes, bool]
+LastWords = tuple[str, bytes, bool]
+Will = LastWords | Callable[[], LastWords]
 
 CONNECT_TIMEOUT = 5.0
 MAX_PACKET = 16 * 1024 * 1024
@@ -79,8 +81,10 @@ class WireClient(Client):
         raise BrokerError("this release of paho-mqtt is not supported", remedy="install paho-mqtt 2.1 or 2.2")
 
 
-def make_client(config: MqttConfig, client_id: str, protocol: Protocol, will: Will | None) -> WireClient:
-    """A client that is set up but not yet connected.
+def make_client(
+    config: MqttConfig, client_id: str, protocol: Protocol, will: Will | None, *, clean: bool = False
+) -> WireClient:
+    """A client that is set up but not yet connected; `clean` when the broker shall remember nothing of it.
 
     Raises
     ------
@@ -91,7 +95,7 @@ def make_client(config: MqttConfig, client_id: str, protocol: Protocol, will: Wi
     client = WireClient(
         CallbackAPIVersion.VERSION2,
         client_id=client_id,
-        clean_session=None if v5 else False,
+        clean_session=None if v5 else clean,
         protocol=MQTTProtocolVersion.MQTTv5 if v5 else MQTTProtocolVersion.MQTTv311,
         manual_ack=True,
         transport="unix" if config.host.startswith("/") else "tcp",
@@ -100,14 +104,13 @@ def make_client(config: MqttConfig, client_id: str, protocol: Protocol, will: Wi
     client.connect_timeout = CONNECT_TIMEOUT
     # With this callback paho leaves all writing to our loop.
     client.on_socket_register_write = _leave_writing_to_the_loop
-    if will is not None:
-        topic, payload, retain = will
-        client.will_set(topic, payload, qos=1, retain=retain)
+    if not callable(will):
+        _set_will(client, will)
     _renew_tls(client, config)
     keepalive = max(1, round(config.keepalive))
     if v5:
-        properties = _connect_properties(config)
-        client.connect_async(config.host, config.port, keepalive, clean_start=False, properties=properties)
+        properties = _connect_properties(config, clean=clean)
+        client.connect_async(config.host, config.port, keepalive, clean_start=clean, properties=properties)
     else:
         client.connect_async(config.host, config.port, keepalive)
     return client
@@ -116,9 +119,21 @@ def make_client(config: MqttConfig, client_id: str, protocol: Protocol, will: Wi
 def _leave_writing_to_the_loop(client: Client, userdata: object, sock: object) -> None: ...
 
 
-def _connect_properties(config: MqttConfig) -> Properties:
+def renew_will(client: Client, will: Will | None) -> None:
+    """Before a connection: a will that is asked for anew each time."""
+    if callable(will):
+        _set_will(client, will())
+
+
+def _set_will(client: Client, will: LastWords | None) -> None:
+    if will is not None:
+        topic, payload, retain = will
+        client.will_set(topic, payload, qos=1, retain=retain)
+
+
+def _connect_properties(config: MqttConfig, *, clean: bool) -> Properties:
     properties = paho_properties(PacketTypes.CONNECT)
-    properties.SessionExpiryInterval = min(_FOREVER, round(config.session_expiry))
+    properties.SessionExpiryInterval = 0 if clean else min(_FOREVER, round(config.session_expiry))
     properties.ReceiveMaximum = config.receive_maximum
     properties.MaximumPacketSize = MAX_PACKET
     return properties

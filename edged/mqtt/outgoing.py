@@ -72,6 +72,11 @@ class Outgoing:
         with self._lock:
             return self._sure.popleft() if self._sure else None
 
+    def forget_fast(self) -> None:
+        """Drop the QoS 0 messages that wait."""
+        with self._lock:
+            self._fast.clear()
+
     def put_back(self, messages: Iterable[Message]) -> None:
         """Return QoS 1 messages to the front, in their order."""
         with self._lock:

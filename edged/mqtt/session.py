@@ -46,7 +46,10 @@ class Session:
     client_id
         Must stay the same over restarts: the broker keeps our messages under it.
     will
-        Topic, payload and retain flag of what the broker says when we vanish.
+        Topic, payload and retain flag of what the broker says when we vanish; or a function that is
+        asked for them before each connection.
+    clean
+        Begin anew with each connection: nothing of an earlier one is delivered, or sent at QoS 0.
     on_online, on_offline
         Called on the network thread after each connection was made (subscriptions are already on
         their way, so a birth message comes after them) or lost.
@@ -65,6 +68,7 @@ class Session:
         *,
         client_id: str,
         will: Will | None = None,
+        clean: bool = False,
         on_online: Callable[[], None] | None = None,
         on_offline: Callable[[], None] | None = None,
         backlog: int = 10_000,
@@ -72,6 +76,7 @@ class Session:
         self._config = config
         self._client_id = client_id
         self._will = will
+        self._clean = clean
         self._on_online = on_online
         self._on_offline = on_offline
         self._choice = ProtocolChoice(config.protocol)
@@ -229,6 +234,8 @@ class Session:
         self._subscriptions.confirmed.clear()
         self._dropping = False
         self._acks.clear()
+        if self._clean:
+            self._publisher.outgoing.forget_fast()
         try:
             if (wire := self._client.wire) is not None:
                 wire.close()
@@ -243,6 +250,7 @@ class Session:
         if self._choice.protocol != self._protocol:
             self._change_protocol()
         connection.renew(self._client, self._config)
+        connection.renew_will(self._client, self._will)
         self._answered = self._born = False
         self._client.reconnect()
         wire = self._client.wire
@@ -349,7 +357,9 @@ class Session:
     # The client and its callbacks.
 
     def _make_client(self) -> WireClient:
-        client = connection.make_client(self._config, self._client_id, self._protocol, self._will)
+        client = connection.make_client(
+            self._config, self._client_id, self._protocol, self._will, clean=self._clean
+        )
         client.on_connect = lambda _, __, flags, reason, properties: self._connected(
             flags, reason, properties
         )

@@ -19,8 +19,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell's background job ignores it, and so would every program that the tests start and interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# What computes and waits for nobody may run beside a test of a device. All else keeps to one worker: two daemons
-# at once on a small machine would be a test of the machine.
+# What computes and waits for nobody may run beside a test of a device. All else keeps to one worker: two
+# daemons at once on a small machine would be a test of the machine.
 COMPUTING = {
     *("artifacts", "domain", "engines", "stock"),
     *("test_evaluate", "test_evaluate_report", "test_evaluate_windows"),

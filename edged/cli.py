@@ -36,6 +36,8 @@ model_app = typer.Typer(help="Small networks without a framework.", no_args_is_h
 app.add_typer(config_app, name="config")
 app.add_typer(artifacts_app, name="artifacts")
 app.add_typer(model_app, name="model")
+keys_app = typer.Typer(help="Keys for signed bundles and commands.", no_args_is_help=True)
+app.add_typer(keys_app, name="keys")
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="configuration file (YAML)")]
 AsJson = Annotated[bool, typer.Option("--json", help="one JSON object on stdout")]
@@ -427,12 +429,45 @@ def artifacts_inspect(bundle: Annotated[Path, typer.Argument()], as_json: AsJson
 
 
 @artifacts_app.command("verify")
-def artifacts_verify(bundle: Annotated[Path, typer.Argument()], as_json: AsJson = False) -> None:
-    """Whether a bundle is whole and trains here; upstream's own directories are accepted too."""
+def artifacts_verify(
+    bundle: Annotated[Path, typer.Argument()],
+    key: Annotated[
+        list[Path] | None, typer.Option("--key", help="public key; one of those given must have signed it")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Whether a bundle is whole, signed and trains here; upstream's own directories are accepted too."""
     from edged.artifacts.inspect import verify
+    from edged.storage.signatures import open_bundle
 
-    values = verify(bundle)
-    _print_json(values) if as_json else sys.stdout.write(f"{bundle}: whole, loads and trains here\n")
+    if key:
+        open_bundle(bundle, key)
+    values = verify(bundle) | ({"signed": True} if key else {})
+    signed = "signed, " if key else ""
+    _print_json(values) if as_json else sys.stdout.write(f"{bundle}: {signed}whole, loads and trains here\n")
+
+
+@artifacts_app.command("sign")
+def artifacts_sign(
+    bundle: Annotated[Path, typer.Argument()],
+    key: Annotated[Path, typer.Option("--key", help="private key, made by `edged keys new`")],
+) -> None:
+    """Sign a bundle, for devices that take signed ones only."""
+    from edged.storage.signatures import sign_bundle
+
+    sign_bundle(bundle, key)
+    sys.stderr.write(f"{bundle}: signed\n")
+
+
+@keys_app.command("new")
+def keys_new(
+    out: Annotated[Path, typer.Option("-o", help="file of the private key; the public one is FILE.pub")],
+) -> None:
+    """Make an Ed25519 key pair."""
+    from edged.signing import new_pair
+
+    public = new_pair(out)
+    sys.stderr.write(f"{out}: private, for whoever signs; {public}: for the devices\n")
 
 
 @artifacts_app.command("params")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edged import __version__, configfile, logs, remembered
+from edged.authorising import authorisation
 from edged.clock import SystemClock
 from edged.conditions import ConditionsReader, Pacer
 from edged.domain.intake import Intake
@@ -187,6 +188,7 @@ class Daemon:
         self.ingest = self._ingest()
 
     def _report(self, give_up: Callable[[str], None]) -> None:
+        config = self.config
         self.selfreport = SelfReport(
             clock=self.clock,
             boot=self.boot,
@@ -198,13 +200,13 @@ class Daemon:
             promoter=self.promoter,
             ingest=self.ingest,
             session=self.session,
-            vitals=VitalsReader(self.config.storage.dir),
+            vitals=VitalsReader(config.storage.dir),
             requested=lambda: self.asking.requested,
             outbox=self.publishing.outbox,
             recovery=self.recovery,
         )
         self.telling = Telling(
-            self.config,
+            config,
             selfreport=self.selfreport,
             reporter=self.reporter,
             registry=self.registry,
@@ -249,6 +251,7 @@ class Daemon:
             answer=self.steering.answer,
             acknowledge=self.session.ack,
             progress=self.steering.progress,
+            authorise=authorisation(config, self.registry, self.clock),
         )
         self.edgenode = self._edge_node()
 

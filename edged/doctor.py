@@ -18,15 +18,16 @@ from edged.engines.inference import InferenceModel
 from edged.errors import ConfigError, EdgedError
 from edged.loop.choose import choose
 from edged.mqtt.session import Session
-from edged.storage.bundles import Bundle
 from edged.storage.files import DirectoryLock
 from edged.storage.samples import SampleLog
+from edged.storage.signatures import open_bundle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from edged.config import Config, MqttConfig
+    from edged.storage.bundles import Bundle
 
 Level = Literal["ok", "warning", "error"]
 
@@ -97,7 +98,7 @@ def _bundle(config: Config) -> Iterator[Finding]:
         yield _builder()
         return
     try:
-        bundle = Bundle.open(path)
+        bundle = open_bundle(path, config.model.keys)
         bundle.check_schema(config.stream.to_schema())
         model = InferenceModel(bundle.inference_model, providers=config.serving.provider)
         model.warm_up()

@@ -14,11 +14,11 @@ from edged.loop.bootstrap import open_samples, with_bundle
 from edged.loop.learn import SETBACKS, Learner, setback_rules
 from edged.loop.promote import Promoter
 from edged.storage import outbox
-from edged.storage.bundles import Bundle
 from edged.storage.checkpoints import Checkpoints
 from edged.storage.erasure import erase_files, erase_members
 from edged.storage.files import DirectoryLock, publish_file
 from edged.storage.registry import Registry
+from edged.storage.signatures import open_bundle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -125,7 +125,7 @@ def train_once(
         samples = open_samples(config, readonly=False)
         stack.callback(samples.close)
         promoter = _promoter(config, registry, samples, clock)
-        bundle = Bundle.open(config.model.bundle or config.storage.dir / "bundle")
+        bundle = open_bundle(config.model.bundle or config.storage.dir / "bundle", config.model.keys)
         champion = promoter.boot(bundle.inference_model)
         learner = Learner(
             config,
@@ -255,7 +255,7 @@ def _wipe_models(config: Config) -> int:
     if not (state / "state.db").exists():
         return 0
     config = with_bundle(config)
-    bundle = Bundle.open(config.model.bundle or state / "bundle")
+    bundle = open_bundle(config.model.bundle or state / "bundle", config.model.keys)
     with Registry.open(state) as registry, open_samples(config) as samples:
         for record in registry.records():
             if record.pinned:

@@ -16,6 +16,7 @@ from edged.storage.bundles import Bundle
 from edged.storage.checkpoints import Checkpoints
 from edged.storage.files import DirectoryLock
 from edged.storage.registry import Registry
+from edged.storage.signatures import open_bundle
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -97,10 +98,13 @@ def open_state(config: Config, clock: Clock, *, check_seconds: float = CHECK_SEC
 def _open_bundle(config: Config, recovery: Recovery) -> Bundle:
     """The bundle, whole or not: what is being served does not depend on its training graphs.
 
-    The trainer verifies it for itself and refuses to train from a damaged one.
+    The trainer verifies it for itself and refuses to train from a damaged one. Where it must be signed,
+    nothing of one that is not whole is used at all.
     """
     if config.model.bundle is None:
         raise ConfigError("no bundle", where="model.bundle")
+    if config.model.keys:
+        return open_bundle(config.model.bundle, config.model.keys)
     try:
         return Bundle.open(config.model.bundle)
     except CorruptError as problem:

@@ -8,8 +8,8 @@ Writes JSON lines on stdout: `ready`, `progress`, `checkpoint`, `resting`, `bad_
 `damaged_checkpoint`, `note`, and for each run one `result` or `error`. Ends when stdin closes, when idle for
 `training.resident` seconds (unless that is 0), or on SIGTERM (after a checkpoint).
 
-Exit codes: 0 done or idle; 1 a run failed; 2 configuration or bundle unusable; 4 engine not
-available here; 130 stopped in the middle of a run, after a checkpoint.
+Exit codes: 0 done or idle; 1 a run failed; 2 configuration or bundle unusable; 3 the bundle is not signed as
+it must be; 4 engine not available here; 130 stopped in the middle of a run, after a checkpoint.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from edged.host.limits import ChildLimits, apply, die_with_parent
 from edged.loop.adopt import Adopter, weights_to_follow
 from edged.loop.choose import choose
 from edged.loop.train import RunRequest, Trainee
-from edged.storage.bundles import Bundle
 from edged.storage.checkpoints import Checkpoints
 from edged.storage.registry import MODEL_FILE, champion_folder
 from edged.storage.samples import SampleLog
+from edged.storage.signatures import open_bundle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -157,7 +157,7 @@ def open_trainee(config: Config, orders: Orders, base: Base) -> tuple[Trainee, A
     """
     if config.model.bundle is None:
         raise ConfigError("the trainer needs a bundle", where="model.bundle")
-    bundle = Bundle.open(config.model.bundle)
+    bundle = open_bundle(config.model.bundle, config.model.keys)
     schema = config.stream.to_schema()
     bundle.check_schema(schema)
     state, training = config.storage.dir, config.training

@@ -70,6 +70,7 @@ class Config(Section):
     gate: GateConfig = GateConfig()
     labels: LabelsConfig = LabelsConfig()
     serving: ServingConfig = ServingConfig()
+    commands: CommandsConfig = CommandsConfig()
     storage: StorageConfig = StorageConfig()
     outbox: OutboxConfig = OutboxConfig()
     commands: CommandsConfig = CommandsConfig()

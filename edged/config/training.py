@@ -17,6 +17,11 @@ class ModelConfig(Section):
     bundle: Path | None = Field(
         None, description="directory made by `edged artifacts build`; built when absent"
     )
+    keys: list[Path] = Field(
+        [],
+        description="public keys (made by `edged keys new`); with them the bundle must be signed by one"
+        " of them, and whole",
+    )
     clip_norm: float = Field(
         0.0,
         ge=0,
@@ -32,6 +37,12 @@ class ModelConfig(Section):
         description="hidden layers of the network that is built without a bundle; without them one of 256,"
         " 32 and 32 filters (cnn1d), 64 units (gru), or 64 and a code of 32 for a reconstruction",
     )
+
+    @model_validator(mode="after")
+    def _something_signed(self) -> ModelConfig:
+        if self.keys and self.bundle is None:
+            raise ValueError("keys are for a bundle that was signed elsewhere: name it in bundle")
+        return self
 
 
 class TrainingConfig(GuardsConfig):

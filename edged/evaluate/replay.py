@@ -32,6 +32,7 @@ from edged.loop.serve import Server
 from edged.loop.succession import Succession
 from edged.storage.bundles import Bundle
 from edged.storage.registry import Registry
+from edged.storage.signatures import open_bundle
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,7 +95,7 @@ class Replay:
 
     def _open(self, stack: ExitStack, config: Config) -> None:
         folder = config.storage.dir
-        bundle = Bundle.open(config.model.bundle or folder / "bundle")
+        bundle = open_bundle(config.model.bundle or folder / "bundle", config.model.keys)
         bundle.check_schema(self.schema)
         self.registry = Registry.open(folder)
         stack.callback(self.registry.close)

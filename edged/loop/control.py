@@ -75,7 +75,8 @@ class Control:
     acknowledge
         Tells the broker that a delivery need not come again.
     authorise
-        Called before anything else with name, request and payload; RefusedError when it may not be done.
+        Called with name, request and payload of what would be carried out next, once; RefusedError when it may
+        not be. What comes again is answered as before and not asked about again.
     check
         `check(name, fields)` raises ConfigError where a request does not have the right form.
     progress
@@ -206,7 +207,6 @@ class Control:
                     "retained commands are not carried out",
                     remedy="publish it without the retain flag and clear the retained one",
                 )
-            self._authorise(name, request, delivery.payload)
             handler = self._commands.get(name)
             if handler is None:
                 raise ConfigError(f"unknown command; known: {', '.join(sorted(self._commands))}", where=name)
@@ -215,6 +215,7 @@ class Control:
                 return
             self._check(name, arguments(name, request))
             self._freshness.check(name, request, self._clock.now(), self._journal.command_horizon())
+            self._authorise(name, request, delivery.payload)
             if key is not None:
                 self._record(handler, name, request, key, delivery)
         except EdgedError as problem:

@@ -1,0 +1,156 @@
+"""Ed25519 (RFC 8032): key pairs in files, signing, and checking signatures against keys that are trusted.
+
+The one place that knows the package `cryptography`, which is read at the first use: most devices never do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+from edged.domain import authority
+from edged.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+BYTES = 64
+_MAKE = "make a pair with `edged keys new -o FILE`"
+
+
+def new_pair(path: Path) -> Path:
+    """Write a private key to `path` (PKCS #8, PEM, mode 0600), its public key beside it; the path of that.
+
+    Raises
+    ------
+    ConfigError
+        When one of the files is there already, or cannot be written.
+    """
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    key = Ed25519PrivateKey.generate()
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    public = key.public_key().public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    beside = path.with_name(path.name + ".pub")
+    for file in (path, beside):
+        if file.exists():
+            raise ConfigError("is there already", where=str(file), remedy="name another file, or remove it")
+    _write(path, private, 0o600)
+    _write(beside, public, 0o644)
+    return beside
+
+
+def _write(path: Path, data: bytes, mode: int) -> None:
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+    except OSError as problem:
+        raise ConfigError(f"cannot be written: {problem.strerror}", where=str(path)) from problem
+
+
+def sign(message: bytes, key: Path) -> bytes:
+    """The signature of a message, 64 bytes.
+
+    Raises
+    ------
+    ConfigError
+        When `key` is no private key of Ed25519.
+    """
+    return _private(key).sign(message)
+
+
+def sign_command(
+    command: str, device: str, request: dict[str, Any], key: Path, *, now: float, transaction: str
+) -> bytes:
+    """The payload of a signed command: publish exactly these bytes.
+
+    Parameters
+    ----------
+    command, device
+        What it is good for, and for nothing else: the name of the command and the device's id.
+    request
+        Its fields. `ts` (`now`, Unix seconds) and `transaction` are added where they are absent.
+    key
+        File of the private key.
+
+    Raises
+    ------
+    ConfigError
+        When `key` is no private key of Ed25519.
+    """
+    fields = {"ts": round(now, 3), "transaction": transaction} | request
+    fields.pop(authority.FIELD, None)
+    # The last field is the empty one, also where a field within another has that name.
+    payload = json.dumps({**fields, authority.FIELD: ""}, separators=(",", ":")).encode()
+    return authority.with_signature(payload, sign(authority.message(device, command, payload), key))
+
+
+class Keys:
+    """The public keys that a device trusts.
+
+    Raises
+    ------
+    ConfigError
+        When a file holds no public key of Ed25519.
+    """
+
+    def __init__(self, files: Iterable[Path]) -> None:
+        self._keys = {file: _public(file) for file in files}
+
+    def signer(self, message: bytes, signature: bytes) -> Path | None:
+        """Whose signature it is; None when it is none of ours, or not of this message."""
+        from cryptography.exceptions import InvalidSignature
+
+        for file, key in self._keys.items():
+            try:
+                key.verify(signature, message)
+            except InvalidSignature:
+                continue
+            return file
+        return None
+
+
+def _private(path: Path) -> Ed25519PrivateKey:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    key = _load(path, lambda data: load_pem_private_key(data, None))
+    if not isinstance(key, Ed25519PrivateKey):
+        raise ConfigError("is no private key of Ed25519", where=str(path), remedy=_MAKE)
+    return key
+
+
+def _public(path: Path) -> Ed25519PublicKey:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+    key = _load(path, load_pem_public_key)
+    if not isinstance(key, Ed25519PublicKey):
+        raise ConfigError(
+            "is no public key of Ed25519", where=str(path), remedy="name the file that ends in .pub"
+        )
+    return key
+
+
+def _load(path: Path, load: Callable[[bytes], Any]) -> Any:
+    """The key in a file; None when there is no key in it."""
+    try:
+        data = path.read_bytes()
+    except OSError as problem:
+        raise ConfigError(f"cannot be read: {problem.strerror}", where=str(path), remedy=_MAKE) from problem
+    from cryptography.exceptions import UnsupportedAlgorithm
+
+    try:
+        return load(data)
+    except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: it has a pass phrase
+        return None

@@ -1,0 +1,217 @@
+"""Keys in files and signed commands: made by edged, by a shell script, and by nobody else."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from edged.authorising import authorisation
+from edged.clock import SystemClock
+from edged.configfile import load
+from edged.errors import ConfigError, RefusedError
+from edged.signing import Keys, new_pair, sign, sign_command
+from edged.storage.registry import Registry
+from tests.commands import edged, write_config
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SCRIPT = Path(__file__).parents[1] / "deploy" / "sign-command.sh"
+
+
+def pair(folder: Path, name: str = "a") -> Path:
+    new_pair(folder / name)
+    return folder / name
+
+
+class Device:
+    """Asks, as a device does, whether a payload on its topic `wipe` may be carried out."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._registry = Registry.open(folder)
+
+    def restart(self) -> None:
+        self.close()
+        self._registry = Registry.open(self.folder)
+
+    def close(self) -> None:
+        self._registry.close()
+
+    def check(self, payload: bytes, **commands: Any) -> None:
+        self.checker(**commands)(payload)
+
+    def checker(self, **commands: Any) -> Callable[[bytes], None]:
+        path = write_config(
+            self.folder,
+            {"features": 2, "classes": 2},
+            device={"id": "press-7"},
+            commands={"keys": [str(self.folder / "a.pub")]} | commands,
+        )
+        authorise = authorisation(load(path, {}), self._registry, SystemClock())
+        return lambda payload: authorise("wipe", json.loads(payload), payload)
+
+
+@pytest.fixture
+def device(tmp_path: Path) -> Iterator[Device]:
+    """It trusts the key `a`, which is made here."""
+    pair(tmp_path)
+    device = Device(tmp_path)
+    yield device
+    device.close()
+
+
+def by_edged(key: Path, command: str, device: str, **fields: Any) -> bytes:
+    return sign_command(command, device, fields, key, now=time.time(), transaction=os.urandom(8).hex())
+
+
+def by_script(key: Path, command: str, device: str, **fields: Any) -> bytes:
+    arguments = [str(SCRIPT), str(key), device, command, *([json.dumps(fields)] if fields else [])]
+    done = subprocess.run(arguments, capture_output=True, check=True, timeout=20)
+    return done.stdout.rstrip(b"\n")
+
+
+# --- keys ---
+
+
+def test_a_new_key_is_readable_by_its_owner_alone(tmp_path: Path) -> None:
+    done = edged("keys", "new", "-o", str(tmp_path / "my.key"))
+    assert done.code == 0
+    assert stat.S_IMODE((tmp_path / "my.key").stat().st_mode) == 0o600
+    public = (tmp_path / "my.key.pub").read_text()
+    assert public.startswith("-----BEGIN PUBLIC KEY-----")
+    assert "PRIVATE" not in public
+
+
+def test_a_key_that_is_there_is_not_replaced(tmp_path: Path) -> None:
+    before = pair(tmp_path).read_bytes()
+    with pytest.raises(ConfigError, match="there already"):
+        new_pair(tmp_path / "a")
+    (tmp_path / "b.pub").write_text("mine")
+    with pytest.raises(ConfigError, match="there already"):
+        new_pair(tmp_path / "b")
+    assert (tmp_path / "a").read_bytes() == before
+    assert not (tmp_path / "b").exists()
+
+
+def test_openssl_and_edged_read_each_others_keys(tmp_path: Path) -> None:
+    ours, theirs = pair(tmp_path), tmp_path / "openssl.key"
+    subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", theirs], check=True)
+    public = ["openssl", "pkey", "-pubout", "-out", f"{theirs}.pub", "-in", str(theirs)]
+    subprocess.run(public, check=True)
+    keys = Keys([tmp_path / "a.pub", tmp_path / "openssl.key.pub"])
+    assert keys.signer(b"hello", sign(b"hello", theirs)) == tmp_path / "openssl.key.pub"
+    assert keys.signer(b"hello", sign(b"hello", ours)) == tmp_path / "a.pub"
+    assert keys.signer(b"hallo", sign(b"hello", ours)) is None
+
+
+@pytest.mark.parametrize("what", ["nothing", "text", "private", "rsa"])
+def test_what_is_no_public_key_is_named(tmp_path: Path, what: str) -> None:
+    key = tmp_path / "key"
+    if what == "text":
+        key.write_text("no key")
+    elif what == "private":
+        pair(tmp_path, "key")
+    elif what == "rsa":
+        command = ["openssl", "genpkey", "-algorithm", "rsa", "-out", str(tmp_path / "rsa"), "-quiet"]
+        subprocess.run(command, check=True, capture_output=True)
+        subprocess.run(["openssl", "pkey", "-pubout", "-in", tmp_path / "rsa", "-out", key], check=True)
+    with pytest.raises(ConfigError, match=r"key: (cannot be read|is no public key of Ed25519)"):
+        Keys([key])
+
+
+# --- commands ---
+
+
+@pytest.mark.parametrize("make", [by_edged, by_script])
+def test_a_signed_command_is_taken_once(device: Device, make: Callable[..., bytes]) -> None:
+    key = device.folder / "a"
+    payload = make(key, "wipe", "press-7", confirm="press-7", note='a "quoted" \\ µ', number=0.1)
+    device.check(payload)
+    with pytest.raises(RefusedError, match="taken before"):
+        device.check(payload)
+    device.restart()
+    with pytest.raises(RefusedError, match="taken before"):
+        device.check(payload)
+    device.check(make(key, "wipe", "press-7"))
+
+
+def test_every_byte_of_a_signed_command_counts(device: Device) -> None:
+    payload = by_edged(device.folder / "a", "wipe", "press-7", confirm="press-7")
+    check, taken = device.checker(require_signed="all"), []
+    for place in range(len(payload)):
+        for flip in (1, 32, 128):
+            changed = bytearray(payload)
+            changed[place] ^= flip
+            try:
+                check(bytes(changed))
+            except (RefusedError, ValueError):  # ValueError: it is no JSON any more
+                continue
+            taken.append(bytes(changed))
+    assert taken == []
+    check(payload)
+
+
+@pytest.mark.parametrize(
+    ("command", "name"), [("rollback", "press-7"), ("wipe", "press-8"), ("wipe\npress-7", "press-7")]
+)
+def test_it_is_good_for_its_device_and_command_alone(device: Device, command: str, name: str) -> None:
+    with pytest.raises(RefusedError, match="does not fit"):
+        device.check(by_edged(device.folder / "a", command, name))
+
+
+def test_a_key_that_is_not_trusted(device: Device) -> None:
+    with pytest.raises(RefusedError, match="does not fit"):
+        device.check(by_edged(pair(device.folder, "b"), "wipe", "press-7"))
+
+
+@pytest.mark.parametrize(("off", "words"), [(-301, "s old"), (310, "ahead of this device's clock")])
+def test_the_time_of_a_signature(device: Device, off: float, words: str) -> None:
+    key = device.folder / "a"
+    payload = sign_command("wipe", "press-7", {}, key, now=time.time() + off, transaction="t")
+    with pytest.raises(RefusedError, match=words):
+        device.check(payload)
+    device.check(payload, signed_window="10min")
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"ts": None}, "needs its time"),
+        ({"ts": True}, "needs its time"),
+        ({"ts": "now"}, "needs its time"),
+        ({"transaction": ""}, "needs an id"),
+        ({"transaction": 7}, "needs an id"),
+        ({"transaction": "x" * 129}, "needs an id"),
+    ],
+)
+def test_a_signed_command_has_a_time_and_an_id(device: Device, fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(RefusedError, match=words):
+        device.check(by_edged(device.folder / "a", "wipe", "press-7", **fields))
+
+
+def test_what_needs_no_signature_passes_without_one_but_not_with_a_wrong_one(device: Device) -> None:
+    device.check(b"{}", require_signed=["rollback"])
+    for wrong in (b'{"signature": "no"}', b'{"signature": 7}', b'{"signature": "QUJD", "a": "QUJD"}'):
+        with pytest.raises(RefusedError, match="not Base64 in a field of its own"):
+            device.check(wrong, require_signed=["rollback"])
+    with pytest.raises(RefusedError, match="must be signed"):
+        device.check(b"{}", require_signed="all")
+
+
+def test_dangerous_commands_need_a_signature_as_soon_as_there_are_keys(device: Device) -> None:
+    with pytest.raises(RefusedError, match="wipe: this command must be signed"):
+        device.check(b'{"confirm": "press-7"}')
+
+
+def test_signatures_that_nobody_could_make_are_an_error_of_the_configuration(tmp_path: Path) -> None:
+    path = write_config(tmp_path, {"features": 2, "classes": 2}, commands={"require_signed": "all"})
+    with pytest.raises(ConfigError, match="keys"):
+        load(path, {})

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from edged.config import Config
     from edged.domain.learner import Base
     from edged.domain.protocols import Engine
+    from edged.storage.bundles import Bundle
 
 
 MORE_MEMORY = "raise training.memory_limit or lower training.batch"

@@ -73,7 +73,6 @@ class Config(Section):
     commands: CommandsConfig = CommandsConfig()
     storage: StorageConfig = StorageConfig()
     outbox: OutboxConfig = OutboxConfig()
-    commands: CommandsConfig = CommandsConfig()
     report: ReportConfig = ReportConfig()
     weights: WeightsConfig = WeightsConfig()
     sparkplug: SparkplugConfig | None = None

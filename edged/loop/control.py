@@ -75,8 +75,8 @@ class Control:
     acknowledge
         Tells the broker that a delivery need not come again.
     authorise
-        Called with name, request and payload of what would be carried out next, once; RefusedError when it may
-        not be. What comes again is answered as before and not asked about again.
+        Called once with name, request and payload of what would be carried out next; RefusedError when it
+        may not be. What comes again is answered as before and not asked about again.
     check
         `check(name, fields)` raises ConfigError where a request does not have the right form.
     progress

@@ -345,14 +345,13 @@ def test_what_exceeds_the_rate_is_refused_and_counted() -> None:
         assert (panel.control.counts["limited"], panel.control.counts["unanswered"]) == (37, 27)
 
 
-def test_what_is_not_allowed_is_refused_before_anything_else() -> None:
+def test_what_is_not_allowed_is_refused_and_leaves_nothing_behind() -> None:
     with running() as panel:
-        for name in ("echo", "unheard-of"):
-            answer = panel.ask(name, '{"forbidden": 1, "transaction": 3}')
-            assert (answer["state"], answer["error"]) == (
-                "refused",
-                f'{name} is not allowed: {{"forbidden": 1, "transaction": 3}}',
-            )
+        answer = panel.ask("echo", '{"forbidden": 1, "transaction": 3}')
+        assert (answer["state"], answer["error"]) == (
+            "refused",
+            'echo is not allowed: {"forbidden": 1, "transaction": 3}',
+        )
         assert panel.registry.commands() == []
 
 

@@ -30,6 +30,8 @@ def test_the_daemon_never_imports_the_training_stack() -> None:
         if m in FORBIDDEN_IN_DAEMON or m.startswith(tuple(f"{f}." for f in FORBIDDEN_IN_DAEMON))
     }
     assert not bad
+    optional = {"cbor2", "msgpack", "google.protobuf", "zstandard", "edged.edgenode"}
+    assert not loaded & optional, "what only some configurations need is imported for those"
     assert "edged.engines.inference" in loaded, "the check looks at the right process"
 
 

@@ -12,7 +12,7 @@ from edged.domain.intake import Intake, IntakeRules
 from edged.domain.windowing import Windowing
 from edged.errors import StorageError
 from edged.loop.ingest import Ingest
-from edged.mqtt.codecs import JsonCodec, LabelCodec
+from edged.mqtt.codecs import label_codec, sample_codec
 from edged.mqtt.delivery import Delivery
 from edged.mqtt.topics import matches
 from edged.storage.samples import SampleLog
@@ -86,7 +86,7 @@ class Dock:
         assert isinstance(log, FailingLog)
         self.log: FailingLog = log
         window = self.stream.window
-        codec, filters = JsonCodec(self.stream), self.stream.label_topic
+        codec, filters = sample_codec(self.stream, now=self.clock.now), self.stream.label_topic
         forecast = (
             (self.stream.forecast_columns, self.stream.horizon) if self.schema.task == "forecast" else None
         )
@@ -97,7 +97,7 @@ class Dock:
             store=self.log,
             clock=self.clock,
             decode=codec.decode,
-            decode_label=LabelCodec(self.stream).decode if filters else None,
+            decode_label=label_codec(self.stream).decode if filters else None,
             is_label=(lambda topic: matches(filters, topic)) if filters else (lambda _: False),
             acknowledge=self._acknowledge if session is None else session.ack,
             redeliver=self._redeliver if session is None else session.drop,

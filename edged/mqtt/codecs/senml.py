@@ -14,10 +14,10 @@ from edged.errors import ConfigError, RejectedSampleError
 from edged.mqtt.codecs.cbor import cbor_values
 from edged.mqtt.codecs.json_text import parse_any
 from edged.mqtt.codecs.objects import Fields
-from edged.mqtt.fields import numbers, parse_time
+from edged.mqtt.fields import FLOAT32_MAX, parse_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from edged.config import StreamConfig
     from edged.domain.sample import Decoded
@@ -29,8 +29,10 @@ _LABELS = {
     -6: "bs", -5: "bv", -4: "bu", -3: "bt", -2: "bn", -1: "bver", 0: "n", 1: "u", 2: "v", 3: "vs", 4: "vb",
     5: "s", 6: "t", 7: "ut", 8: "vd",
 }  # fmt: skip
-_REGULAR = ("n", "u", "t", "ut")
-_VALUES = ("v", "vs", "vb", "vd")
+_BASE = frozenset(("bs", "bv", "bu", "bt", "bn", "bver"))
+_REGULAR = frozenset(("n", "u", "t", "ut"))
+_OTHER_VALUES = ("vs", "vb", "vd")
+_KNOWN = frozenset(_LABELS.values())
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9\-:./_]*", re.ASCII)
 
 Record = dict[Any, Any]
@@ -95,7 +97,7 @@ class SenmlCodec:
         return parse_time(at if at >= ABSOLUTE_FROM else max(0.0, self._now() + at))
 
 
-def resolved(records: list[Record]) -> list[tuple[str, str, float, Record]]:
+def resolved(records: list[Record]) -> Iterator[tuple[str, str, float, Record]]:
     """Of each record its base name, its own name, its time, and its value and sum by suffix of the name.
 
     Times are Unix seconds, or relative to now where they are below 2**28.
@@ -105,42 +107,43 @@ def resolved(records: list[Record]) -> list[tuple[str, str, float, Record]]:
     RejectedSampleError
         `not_senml` for what the RFC does not allow, `wrong_type` and `not_finite` for numbers that are none.
     """
-    base: Record = {}
-    found = []
+    base: Record = {"bn": "", "bt": 0, "bv": 0, "bs": 0, "bver": VERSION}
     for record in records:
-        base |= {field: value for field, value in record.items() if field in _BASE}
-        _check(record)
-        values = {}
-        for field in _VALUES:
-            if field in record:
-                values[""] = record[field]
-        if "v" in record:
-            values[""] = _number(record["v"], "v") + _number(base.get("bv", 0), "bv")
-        if "s" in record:
-            values["#sum"] = _number(record["s"], "s") + _number(base.get("bs", 0), "bs")
+        if not _BASE.isdisjoint(record):
+            base |= {field: value for field, value in record.items() if field in _BASE}
+            _check_version(base["bver"])
+        if not _KNOWN.issuperset(record):
+            _check_unknown(record)
+        values = _values(record, base)
         if values:
-            prefix, name = base.get("bn", ""), record.get("n", "")
+            prefix, name = base["bn"], record.get("n", "")
             _check_name(prefix, name)
-            at = _number(base.get("bt", 0), "bt") + _number(record.get("t", 0), "t")
-            found.append((prefix, name, at, values))
-        elif any(field in record for field in _REGULAR):
+            yield prefix, name, _number(base["bt"], "bt") + _number(record.get("t", 0), "t"), values
+        elif not _REGULAR.isdisjoint(record):
             raise RejectedSampleError("not_senml", "a record has neither a value nor a sum")
-    if base.get("bver", VERSION) != VERSION and not _older(base["bver"]):
-        raise RejectedSampleError("not_senml", f"version {str(base['bver'])[:20]} is not known")
-    return found
 
 
-_BASE = frozenset(("bs", "bv", "bu", "bt", "bn", "bver"))
+def _values(record: Record, base: Record) -> Record:
+    """The value and the sum of a record, the base values added."""
+    values: Record = {}
+    if "v" in record:
+        values[""] = _number(record["v"], "v") + _number(base["bv"], "bv")
+    for field in _OTHER_VALUES:
+        if field in record:
+            if values:
+                raise RejectedSampleError("not_senml", "a record has more than one value")
+            values[""] = record[field]
+    if "s" in record:
+        values["#sum"] = _number(record["s"], "s") + _number(base["bs"], "bs")
+    return values
 
 
-def _older(version: Any) -> bool:
-    return type(version) is int and 0 < version < VERSION
+def _check_version(version: Any) -> None:
+    if type(version) is not int or not 0 < version <= VERSION:
+        raise RejectedSampleError("not_senml", f"version {str(version)[:20]} is not known")
 
 
-def _check(record: Record) -> None:
-    """One value, and nothing that has to be understood and is not."""
-    if sum(field in record for field in _VALUES) > 1:
-        raise RejectedSampleError("not_senml", "a record has more than one value")
+def _check_unknown(record: Record) -> None:
     for field in record:
         if type(field) is str and field.endswith("_"):
             raise RejectedSampleError("not_senml", f"field {field[:40]!r} must be understood and is not")
@@ -152,10 +155,11 @@ def _check_name(prefix: Any, name: Any) -> None:
 
 
 def _number(value: Any, field: str) -> float:
-    number = numbers([value], [field])[0]
-    if number != number:  # noqa: PLR0124  CBOR can spell NaN
-        raise RejectedSampleError("not_finite", f"field {field!r} is no finite number")
-    return number
+    if type(value) is float or type(value) is int:
+        if -FLOAT32_MAX <= value <= FLOAT32_MAX:  # NaN is not
+            return float(value)
+        raise RejectedSampleError("not_finite", f"field {field!r} is no finite float32 number")
+    raise RejectedSampleError("wrong_type", f"field {field!r} is no number")
 
 
 def _named(record: Record) -> Record:

@@ -31,7 +31,9 @@ SENML = {
     "bver": -1,
     "bs": -6,
 }
-NAMED: dict[str, Any] = {"features": list(FEATURES), "classes": ["ok", "worn"], "label": "state", "id": "no"}
+NAMED: dict[str, Any] = {
+    "features": list(FEATURES), "classes": ["ok", "worn"], "label": "state", "id": "part",
+}  # fmt: skip
 PLAIN: dict[str, Any] = {"features": 3, "key": "topic:1"}
 
 STREAMS: dict[str, dict[str, Any]] = {
@@ -39,7 +41,7 @@ STREAMS: dict[str, dict[str, Any]] = {
     "cbor": {**NAMED, "key": "machine", "ts": "when"},
     "msgpack": {**NAMED, "key": "machine", "ts": "when"},
     "csv": {**NAMED, "key": "machine", "ts": "when",
-            "columns": ["machine", "when", *FEATURES, "state", "no", "remark"]},
+            "columns": ["machine", "when", *FEATURES, "state", "part", "remark"]},
     "senml": {**NAMED, "key": "machine"},
     "senml-cbor": {**NAMED, "key": "machine"},
     "sparkplug": {**NAMED, "key": "machine"},
@@ -66,7 +68,7 @@ def written(name: str, values: list[float], state: str | None = "worn", no: str 
     if name in ("float32", "float16", "int16"):
         order = ">" if name == "float16" else "<"
         return np.array(values).astype(np.dtype(name).newbyteorder(order)).tobytes()  # type: ignore[arg-type]
-    more = {name: value for name, value in (("state", state), ("no", no)) if value is not None}
+    more = {name: value for name, value in (("state", state), ("part", no)) if value is not None}
     message: dict[str, Any] = {
         "machine": "m1",
         "when": TS,
@@ -104,13 +106,13 @@ def typed(value: Any) -> int:
     return STRING if isinstance(value, str) else INT64 if isinstance(value, int) else DOUBLE
 
 
-ALIASES = {name: number for number, name in enumerate(("machine", "state", "no", *FEATURES, "other"), 1)}
+ALIASES = {name: number for number, name in enumerate(("machine", "state", "part", *FEATURES, "other"), 1)}
 
 
 def birth(kind: str = "DBIRTH", seq: int = 1, **values: Any) -> bytes:
     """The birth of a device that `data` belongs to."""
     first: dict[str, Any] = (
-        dict.fromkeys(FEATURES, 0.0) | {"machine": "m1", "state": None, "no": None} | values
+        dict.fromkeys(FEATURES, 0.0) | {"machine": "m1", "state": None, "part": None} | values
     )
     metrics = [
         Metric(n, v, ALIASES.get(n), None, STRING if v is None else typed(v)) for n, v in first.items()

@@ -108,7 +108,7 @@ values = st.recursive(
     max_leaves=12,
 )
 messages = st.dictionaries(
-    st.sampled_from(["machine", "when", "temp", "vib.x", "vib", "state", "no"]), values
+    st.sampled_from(["machine", "when", "temp", "vib.x", "vib", "state", "part"]), values
 )
 records = st.lists(
     st.dictionaries(st.sampled_from([*SENML]), values | st.sampled_from(["temp", "x", 1])), max_size=4
@@ -191,7 +191,7 @@ def test_times_of_messagepack_are_taken() -> None:
         (cbor2.dumps({**MESSAGE, "machine": float("nan")}), "key"),
         (cbor2.dumps({**MESSAGE, "machine": b"m1"}), "key"),
         (cbor2.dumps({**MESSAGE, "when": float("nan")}), "timestamp"),
-        (cbor2.dumps({**MESSAGE, "no": 1.5}), "id"),
+        (cbor2.dumps({**MESSAGE, "part": 1.5}), "id"),
         (cbor2.dumps({**MESSAGE, "state": float("nan")}), "label"),
         (cbor2.dumps({"machine": "m1"}), "missing_field"),
     ],

@@ -62,7 +62,7 @@ XYZ = {"temp": 1.0, "vib.x": 2.0, "vib.y": 3.0}
 
 def test_what_has_not_changed_is_as_it_was(host: Host) -> None:
     assert host.take("DDATA", data({"vib.x": 5.0}, 2)) == [Reading("m1", [20.0, 5.0, 0.0], TS, 0.0)]
-    assert host.take("DDATA", data({"vib.y": 7.0, "state": "worn", "no": "a"}, 3)) == [
+    assert host.take("DDATA", data({"vib.y": 7.0, "state": "worn", "part": "a"}, 3)) == [
         Reading("m1", [20.0, 5.0, 7.0], TS, 1.0, "a")
     ]
     assert host.take("DDATA", data({"temp": 21.0}, 4, TS + 1)) == [

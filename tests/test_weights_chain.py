@@ -56,7 +56,10 @@ def through_kills(broker: Mosquitto, sender: Sender, count: int, kills: int) -> 
 
 
 def caught_up(follower: Follower, version: int) -> None:
-    wait_until(lambda: version in follower.follow(), 60.0)
+    try:
+        wait_until(lambda: version in follower.follow(), 60.0)
+    except AssertionError:
+        raise AssertionError(follower.state()) from None
 
 
 @pytest.mark.slow

@@ -90,6 +90,12 @@ class Sender:
         self.registry.prune(10, {version})
         return version
 
+    def newest(self) -> None:
+        """The same for whatever was sent last."""
+        update = self.updates.again(0)
+        if update is not None:
+            self.publishing.update(update)
+
     def again(self, version: int, missing: list[int] | None = None) -> None:
         """What `weights.get` does when someone asks for an update that was sent before."""
         self.publishing.update(self.updates.asked(version, self.updates.wish(mode="delta")), missing)
@@ -121,7 +127,9 @@ class Follower:
         self.order: list[int] = []
         self.held: Weights = {}
         self.damaged = 0
-        self.session = Session(config.mqtt, client_id="follower")
+        # A broker that was killed has forgotten us: what it got before we were back, nobody tells us of.
+        self._connected = threading.Event()
+        self.session = Session(config.mqtt, client_id="follower", on_online=self._connected.set)
         self.session.subscribe([f"{PREFIX}#"], 1, self._receive)
         self.session.start()
         assert self.session.wait_ready(20)
@@ -137,6 +145,9 @@ class Follower:
 
     def follow(self) -> list[int]:
         """Take over what is whole, in order; ask for what holds it up; the versions so far."""
+        if self._connected.is_set() and self.session.wait_ready(0.0):
+            self._connected.clear()
+            self._sender.newest()
         with self._lock:
             waiting = sorted(v for v in self._manifests if v not in self.order)
         for version in waiting:
@@ -174,6 +185,12 @@ class Follower:
         with self._lock:
             for name in names:
                 del self._chunks[name]
+
+    def state(self) -> str:
+        """For a test that waits in vain."""
+        with self._lock:
+            waiting = {v: len(m["chunks"]) for v, m in self._manifests.items() if v not in self.order}
+            return f"order {self.order[-3:]}, manifests {waiting}, chunks {sorted(self._chunks)}"
 
     def stop(self) -> None:
         """Leave the broker."""

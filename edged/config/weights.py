@@ -8,8 +8,6 @@ from pydantic import Field
 
 from edged.config.values import Duration, Section, Size
 
-SPARSE_INT8 = 0.25
-
 
 class WeightsConfig(Section):
     """How updates of weights are made, and which are taken from elsewhere."""
@@ -20,12 +18,19 @@ class WeightsConfig(Section):
     dtype: Literal["float32", "float16", "int8"] = Field(
         "float32", description="numbers of an update; int8 has a scale for each row or tensor"
     )
-    top_k: float | None = Field(
-        None,
+    top_k: float = Field(
+        1.0,
         gt=0,
         le=1,
         description="share of a difference that is sent, the largest of each tensor first; what is left out"
-        " is added to the next one; by default 0.25 with int8, else 1",
+        " or rounded away is added to the next one",
+    )
+    step: float = Field(
+        0.5,
+        ge=0,
+        le=4,
+        description="step of int8 differences in units of the root mean square of each tensor: a coarse one"
+        " compresses further; 0 takes the finest of 8 bits",
     )
     base: Literal["last", "bundle"] = Field(
         "last",
@@ -40,10 +45,3 @@ class WeightsConfig(Section):
     expire: Duration = Field(
         3600.0, gt=0, description="an incoming transfer without news is given up after it"
     )
-
-    @property
-    def share(self) -> float:
-        """Share of a difference that is sent."""
-        if self.top_k is not None:
-            return self.top_k
-        return SPARSE_INT8 if self.dtype == "int8" else 1.0

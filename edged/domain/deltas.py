@@ -41,10 +41,15 @@ class Coding:
         `int8` is symmetric: a scale for each row of a matrix, one for any other tensor and for a sparse one.
     top_k
         Share of the elements of a tensor that is sent, the largest first.
+    step
+        Least difference of two int8 values, in units of the root mean square of the tensor, which then has
+        one scale; 0 takes the finest that 8 bits allow. A coarse step leaves few distinct values, most of
+        them small: they compress to their entropy, about 2 - log2(step) bits each.
     """
 
     dtype: Dtype = "float32"
     top_k: float = 1.0
+    step: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -140,26 +145,30 @@ def _coded(name: str, value: Floats, coding: Coding) -> Coded:
     taken = math.ceil(coding.top_k * value.size)
     if taken >= value.size or value.size < SMALLEST_SPARSE:
         rows = value.ndim > 1
-        values, scale = _narrowed(value, coding.dtype, rows=rows)
+        values, scale = _narrowed(value, coding, rows=rows)
         return Coded(values, value.shape, scale)
     flat = value.reshape(-1)
     places = np.sort(np.argpartition(np.abs(flat), value.size - taken)[value.size - taken :])
-    values, scale = _narrowed(flat[places], coding.dtype, rows=False)
+    values, scale = _narrowed(flat[places], coding, rows=False)
     return Coded(values, value.shape, scale, _narrowest(np.diff(places, prepend=-1) - 1))
 
 
-def _narrowed(value: Floats, dtype: Dtype, *, rows: bool) -> tuple[NDArray[Any], Floats | None]:
-    if dtype == "int8":
-        over = tuple(range(1, value.ndim)) if rows else None
-        largest = np.abs(value).max(axis=over, initial=0.0)
-        scale = np.asarray(largest / 127.0, np.float32)
-        divisor = (
-            np.where(scale > 0, scale, 1.0).reshape(-1, *[1] * (value.ndim - 1)) if rows else scale or 1.0
-        )
-        return np.clip(np.rint(value / divisor), -127, 127).astype(np.int8), scale
-    if dtype == "float16" and np.abs(value).max(initial=0.0) <= LARGEST_FLOAT16:
+def _narrowed(value: Floats, coding: Coding, *, rows: bool) -> tuple[NDArray[Any], Floats | None]:
+    if coding.dtype == "int8":
+        return _integers(value, coding.step, rows=rows and not coding.step)
+    if coding.dtype == "float16" and np.abs(value).max(initial=0.0) <= LARGEST_FLOAT16:
         return value.astype(np.float16), None
     return np.asarray(value, np.float32), None
+
+
+def _integers(value: Floats, step: float, *, rows: bool) -> tuple[NDArray[Any], Floats]:
+    over = tuple(range(1, value.ndim)) if rows else None
+    finest = np.abs(value).max(axis=over, initial=0.0) / 127.0
+    mean_square = float(np.mean(np.square(value, dtype=np.float64))) if step and value.size else 0.0
+    scale = np.asarray(np.maximum(finest, step * math.sqrt(mean_square)), np.float32)
+    divisor = np.where(scale > 0, scale, np.float32(1.0))
+    divisor = divisor.reshape(-1, *[1] * (value.ndim - 1)) if rows else divisor
+    return np.clip(np.rint(value / divisor), -127, 127).astype(np.int8), scale
 
 
 def _narrowest(gaps: NDArray[np.int64]) -> NDArray[Any]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.config import Config
-    from edged.domain.deltas import Coded, Dtype
+    from edged.domain.deltas import Coded
     from edged.storage.bundles import Bundle
     from edged.storage.registry import Registry
 
@@ -66,13 +66,10 @@ class Updates:
     def wish(self, **other: Any) -> Wish:
         """What is configured, with something else in its place where it is given."""
         config, given = self._config.weights, {k: v for k, v in other.items() if v is not None}
-        dtype: Dtype = given.get("dtype", config.dtype)
-        share = config.model_copy(update={"dtype": dtype}).share
-        return Wish(
-            given.get("mode", config.mode),
-            Coding(dtype, given.get("top_k", share)),
-            given.get("base", config.base),
-        )
+        mode, dtype = given.get("mode", config.mode), given.get("dtype", config.dtype)
+        step = config.step if mode == "delta" and dtype == "int8" else 0.0
+        coding = Coding(dtype, given.get("top_k", config.top_k), step)
+        return Wish(mode, coding, given.get("base", config.base))
 
     def next(self, version: int) -> Update:
         """The update that is due with a new champion; one that others follow on is durable then.

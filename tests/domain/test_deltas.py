@@ -50,6 +50,17 @@ def test_int8_errs_by_half_a_step_of_its_row_at_most(value: Floats) -> None:
     assert (error <= step * 0.5001 + 1e-30).all()
 
 
+@given(st.integers(2, 300), st.floats(0.05, 4.0), st.integers(0, 9))
+def test_a_coarse_step_errs_by_half_of_it_at_most(size: int, step: float, seed: int) -> None:
+    value = drawn(seed, size, 3)
+    coded = code({"w": value}, Coding("int8", step=step))["w"]
+    assert coded.scale is not None
+    assert coded.scale.shape == ()
+    error = np.abs(decode({"w": coded})["w"] - value).max()
+    width = max(step * float(np.sqrt(np.mean(value**2))), float(np.abs(value).max()) / 127)
+    assert error <= 0.5001 * width
+
+
 def test_float16_of_numbers_too_large_for_it_stays_float32() -> None:
     coded = code({"w": np.array([1.0, 70000.0], np.float32)}, Coding("float16"))
     assert decode(coded)["w"].tolist() == [1.0, 70000.0]

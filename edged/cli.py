@@ -33,7 +33,9 @@ artifacts_app = typer.Typer(
     help="The offline phase: build, inspect and verify bundles.", no_args_is_help=True
 )
 model_app = typer.Typer(help="Small networks without a framework.", no_args_is_help=True)
+contract_app = typer.Typer(help="The public contract, for programs.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
+app.add_typer(contract_app, name="contract")
 app.add_typer(artifacts_app, name="artifacts")
 app.add_typer(model_app, name="model")
 keys_app = typer.Typer(help="Keys for signed bundles and commands.", no_args_is_help=True)
@@ -317,6 +319,25 @@ def config_schema(
     from edged.config import Config
 
     sys.stdout.write(json.dumps(Config.model_json_schema(), indent=1) + "\n")
+
+
+@contract_app.command("schemas")
+def contract_schemas(
+    out: Annotated[
+        Path | None, typer.Option("-o", help="write one file for each topic into this directory")
+    ] = None,
+) -> None:
+    """JSON schemas (draft 2020-12) of everything that goes over MQTT."""
+    from edged.contract.files import schemas
+
+    if out is None:
+        _print_json(schemas())
+        return
+    for name, schema in schemas().items():
+        file = out / f"{name}.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(schema, indent=1) + "\n", encoding="utf-8")
+    sys.stderr.write(f"{out}: {len(schemas())} schemas\n")
 
 
 # ---- offline phase -------------------------------------------------------------------------

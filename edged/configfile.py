@@ -6,16 +6,25 @@ configuration file.
 
 from __future__ import annotations
 
+import copy
 import difflib
+import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from pydantic import ValidationError
 
 from edged.config import Config, Section
+from edged.contract.settable import settable
 from edged.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+OVERLAY = "config.set.json"
+"""In the state directory: what was set by command."""
 
 ENV_PREFIX = "EDGED_"
 
@@ -34,8 +43,28 @@ _MAKING = {"bundle": "build one with `edged artifacts build`", "keys": "make a p
 _MUST_EXIST = tuple(path for path in _PATHS if path[-1] != "dir")
 
 
-def load(path: Path, environ: dict[str, str] | None = None) -> Config:
+def load(
+    path: Path,
+    environ: dict[str, str] | None = None,
+    *,
+    overlay: Mapping[str, Any] | None = None,
+    ignored: list[str] | None = None,
+) -> Config:
     """Read, override and validate the configuration in `path`.
+
+    What was set by the command `config.set` lies over the file, and the environment over both. Where it does
+    not fit the file any more it is left out, so that no device stays down for it; `ignored` is told why.
+
+    Parameters
+    ----------
+    path
+        The file.
+    environ
+        Environment variables; those of this process when absent.
+    overlay
+        Keys such as `training.every` with their values, instead of what was set: then they have to fit.
+    ignored
+        Gets one line if those that were set are left out.
 
     Raises
     ------
@@ -70,7 +99,35 @@ def load(path: Path, environ: dict[str, str] | None = None) -> Config:
         )
     _refuse_duplicates(root, path)
     data = {key: value for key, value in data.items() if value is not None}
-    overridden = _apply_environment(data, dict(os.environ) if environ is None else environ)
+    environ = dict(os.environ) if environ is None else environ
+    if overlay is not None:
+        return _validated(data, path, root, environ, overlay)
+    plain = _validated(copy.deepcopy(data), path, root, environ, {})
+    kept = read_overlay(plain.storage.dir / OVERLAY)
+    if not kept:
+        return plain
+    try:
+        return _validated(data, path, root, environ, kept)
+    except ConfigError as problem:
+        if ignored is not None:
+            ignored.append(problem.line())
+        return plain
+
+
+def read_overlay(path: Path) -> dict[str, Any]:
+    """What was set by command: keys such as `training.every`; nothing where it cannot be read."""
+    try:
+        values = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    known = settable()
+    return {key: values[key] for key in known if key in values} if isinstance(values, dict) else {}
+
+
+def _validated(
+    data: dict[str, Any], path: Path, root: Any, environ: dict[str, str], overlay: Mapping[str, Any]
+) -> Config:
+    overridden = _apply_overlay(data, overlay) | _apply_environment(data, environ)
     _resolve_paths(data, path.resolve().parent)
     try:
         config = Config.model_validate(data)
@@ -78,6 +135,15 @@ def load(path: Path, environ: dict[str, str] | None = None) -> Config:
         raise _first_problem(problem, path, root, overridden) from None
     _check_files(config, path, root, overridden)
     return config
+
+
+def _apply_overlay(data: dict[str, Any], overlay: Mapping[str, Any]) -> dict[str, str]:
+    for dotted, value in overlay.items():
+        section, key = dotted.split(".")
+        inner = data.get(section)
+        if inner is None or isinstance(inner, dict):
+            data[section] = {**(inner or {}), key: value}
+    return {dotted: f"config.set: {dotted}" for dotted in overlay}
 
 
 def from_json(text: str) -> Config:
@@ -124,7 +190,7 @@ def _apply_environment(data: dict[str, Any], environ: dict[str, str]) -> dict[st
             section[keys[-1]] = yaml.safe_load(environ[name])
         except yaml.YAMLError:
             section[keys[-1]] = environ[name]
-        overridden[".".join(keys)] = name
+        overridden[".".join(keys)] = f"environment variable {name}"
     return overridden
 
 
@@ -179,12 +245,12 @@ _WORDS = {"model_type": "expected a section: keys with values", "model_attribute
 
 
 def _place(path: Path, root: Any, keys: list[str], overridden: dict[str, str]) -> str:
-    """The environment variable that gave the value, else the file's line."""
+    """What gave the value over the file, else the file's line."""
     dotted = ".".join(keys)
     names = [name for key, name in overridden.items() if key == dotted or key.startswith(f"{dotted}.")]
     given = _located(path, root, keys)
     if dotted in overridden or (names and given == _located(path, root, [], named=dotted)):
-        return f"environment variable {overridden.get(dotted, names[0])}"
+        return overridden.get(dotted, names[0])
     return given
 
 

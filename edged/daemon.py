@@ -46,8 +46,7 @@ from edged.mqtt.topics import Topics, matches, widest
 from edged.opening import note_end, open_state
 from edged.publishing import Publishing
 from edged.selfreport import SelfReport
-from edged.steering import Labelling, Steering
-from edged.steering_weights import WeightsSteering
+from edged.steering import Labelling, Parts, Steering, WeightsSteering
 from edged.storage.incoming import Staging
 from edged.storage.sequence import Sequence
 from edged.telling import Telling
@@ -63,6 +62,7 @@ if TYPE_CHECKING:
     from edged.domain.protocols import Served
     from edged.domain.sample import Batch, LabelUpdate, Rejected
     from edged.edgenode import EdgeNode
+    from edged.mqtt.delivery import Delivery
     from edged.storage.incoming import Transfer
 
 log = logs.get_logger("edged.daemon")
@@ -83,7 +83,10 @@ class Daemon:
     `give_up` is called, with the name of the file, when a database turns out to be damaged.
     """
 
-    def __init__(self, config: Config, notifier: Notifier, give_up: Callable[[str], None]) -> None:
+    def __init__(
+        self, config: Config, path: Path, notifier: Notifier, give_up: Callable[[str], None]
+    ) -> None:
+        self._path = path
         self.clock = SystemClock()
         self.notifier = notifier
         self._state = state = open_state(config, self.clock)
@@ -204,9 +207,11 @@ class Daemon:
             requested=lambda: self.asking.requested,
             outbox=self.publishing.outbox,
             recovery=self.recovery,
+            paused=self._paused,
+            commands=lambda: dict(self.control.counts),
         )
         self.telling = Telling(
-            config,
+            settings=self._settings,
             selfreport=self.selfreport,
             reporter=self.reporter,
             registry=self.registry,
@@ -228,30 +233,45 @@ class Daemon:
             promoted=self.publishing.weights,
             anomalies=self.server.anomalies,
         )
-        self.steering = Steering(
-            learning=self.learning,
-            succession=self.succession,
-            selfreport=self.selfreport,
-            labelling=Labelling(self.schema, self.samples, self.serving, self.learning, self.clock),
-            publish_states=self.telling.states,
-            publish=self.session.publish,
+        self._steer()
+
+    def _steer(self) -> None:
+        parts = Parts(
+            config=self.config,
+            path=self._path,
+            clock=self.clock,
             topics=self.topics,
-            anomalies=self.server.anomalies,
+            session=self.session,
+            publishing=self.publishing,
+            registry=self.registry,
+            samples=self.samples,
+            reader=self._reader,
+            ingest=self.ingest,
+            server=self.server,
+            serving=self.serving,
+            learner=self.learner,
+            learning=self.learning,
+            promoter=self.promoter,
+            succession=self.succession,
+            recall=self.recall,
+            selfreport=self.selfreport,
+            publish_states=self.telling.states,
+            notify=self.reporter.event,
+            tasks=lambda: self.control.tasks,
+            receive=self._receive_command,
         )
-        self.weights = self._weights()
-        commands = self.steering.commands() | {
-            "weights.get": self.weights.get,
-            "weights.apply": self.weights.apply,
-        }
+        labelling = Labelling(self.schema, self.samples, self.serving, self.learning, self.clock)
+        self.steering = Steering(parts, labelling, self._weights())
         self.control = Control(
-            commands,
+            self.steering.commands(),
             config=self.config.commands,
             clock=self.clock,
             journal=self.registry,
             answer=self.steering.answer,
-            acknowledge=self.session.ack,
+            acknowledge=self.steering.pauses.second_line.acknowledge,
+            check=self.steering.check,
             progress=self.steering.progress,
-            authorise=authorisation(config, self.registry, self.clock),
+            authorise=authorisation(self.config, self.registry, self.clock),
         )
         self.edgenode = self._edge_node()
 
@@ -374,6 +394,17 @@ class Daemon:
             notice=self._notice,
         )
 
+    # What is made later than those who ask for it.
+
+    def _paused(self) -> list[str]:
+        return self.steering.pauses.paused()
+
+    def _settings(self) -> dict[str, Any]:
+        return self.steering.settings.state()
+
+    def _receive_command(self, delivery: Delivery) -> None:
+        self.control.receive(delivery)
+
     # ---- samples and labels ----------------------------------------------------------------
 
     def _on_batch(self, batch: Batch, received: NDArray[np.float64]) -> None:
@@ -466,6 +497,7 @@ class Daemon:
         filters = widest([*stream.topics, *([stream.label_topic] if stream.label_topic else [])])
         self.session.subscribe(filters, 1, self.ingest.receive)
         self.session.subscribe([self.topics.requests], 1, self.control.receive)
+        self.steering.pauses.begin()
         if self.config.weights.accept:
             self.session.subscribe([self.topics.incoming_weights], 1, self.incoming.receive)
             self.incoming.resume()
@@ -538,6 +570,7 @@ class Daemon:
         self.serving.stop()
         self.control.stop()
         self.incoming.stop()
+        self.steering.pauses.end()
         self.learning.join(8.0)
         self.learner.process.close()
         self._keep_learning()
@@ -561,10 +594,13 @@ def run(path: Path) -> int:
     watched = (signal.SIGABRT,) if watchdog_interval() is not None else ()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, *watched):
         signal.signal(number, lambda got, _: endings.put(got))
-    config = configfile.load(path)
+    ignored: list[str] = []
+    config = configfile.load(path, ignored=ignored)
     logs.configure(config.log.level, config.log.format)
+    for problem in ignored:
+        log.warning("config_set_ignored", problem=problem, remedy="send config.set anew, or null for the key")
     notifier = Notifier()
-    daemon = Daemon(config, notifier, endings.put)
+    daemon = Daemon(config, path, notifier, endings.put)
     daemon.start()
     log.info(
         "running",

@@ -79,7 +79,9 @@ class Learning:
         self._ending = threading.Event()
         self._orders: deque[RunOrder] = deque()
         self._running: RunOrder | None = None
+        self._checkpointing: list[Task] = []
         self._ordering = threading.Lock()
+        learner.checkpointed = self._checkpointed
         self._between: deque[Callable[[], None]] = deque()
         self._changes: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._changer = threading.Thread(target=self._change, name="change", daemon=True)
@@ -179,6 +181,30 @@ class Learning:
         self._publish_states()
         self._promoted(served.version)
 
+    def want_checkpoint(self, task: Task) -> bool:
+        """Have the present run written down, and `task` told; False where there is none.
+
+        Raises
+        ------
+        RefusedError
+            When the trainer cannot hear of it.
+        """
+        with self._ordering:
+            if self._learner.progress is None:
+                return False
+            self._checkpointing.append(task)
+        if not self._learner.process.ask_checkpoint():
+            raise RefusedError(
+                "the trainer cannot be told within a run", where="training.resident", remedy="set it above 0"
+            )
+        return True
+
+    def _checkpointed(self, message: dict[str, Any]) -> None:
+        with self._ordering:
+            tasks, self._checkpointing = self._checkpointing, []
+        for task in tasks:
+            task.done({"generation": message.get("generation"), "step": message.get("step")})
+
     def erase(
         self,
         state: Path,
@@ -187,6 +213,7 @@ class Learning:
         samples: bool = False,
         labels: bool = False,
         checkpoints: bool = False,
+        also: Callable[[], dict[str, int]] = dict,
     ) -> None:
         """Erase what was collected and learned, between two runs, while the daemon goes on.
 
@@ -200,6 +227,8 @@ class Learning:
             Called on this thread with how much of each went.
         samples, labels, checkpoints
             What goes; see `SampleLog.erase`.
+        also
+            Erases more in the same moment; how much of it.
         """
 
         def between_runs() -> None:
@@ -211,7 +240,7 @@ class Learning:
                 gone["checkpoints"] = erase_files([state / "checkpoints"])
                 self._learner.consumed = 0
                 self._registry.set_value("consumed", 0)
-            done(gone)
+            done(gone | also())
 
         self.between(between_runs)
 
@@ -297,6 +326,7 @@ class Learning:
             verdict = None if result is None else self._judged(result, order)
         finally:
             self._running = None
+            self._checkpointed((self._learner.ended or ("", {}))[1])
         ended = self._learner.ended
         if ended is None:
             self._put_back(order)

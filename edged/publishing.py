@@ -63,6 +63,9 @@ class Publishing:
         self._number = number
         self._pause = threading.Event()  # never set: something to wait on without spinning
         self._unpublished = 0
+        self.silent = False
+        """Whether predictions are kept back."""
+
         self._forwarder = self._open() if config.outbox.enabled else None
 
     def _open(self) -> Forwarder:
@@ -118,7 +121,7 @@ class Publishing:
     def predictions(self, payloads: list[bytes]) -> None:
         """A batch of predictions, as `serving` says."""
         serving, topic = self._config.serving, self._topics.predictions
-        if not serving.publish:
+        if not serving.publish or self.silent:
             return
         if serving.must_deliver:
             for payload in payloads:

@@ -43,6 +43,8 @@ class SelfReport:
         requested: Callable[[], int],
         outbox: Callable[[], dict[str, Any]],
         recovery: Recovery,
+        paused: Callable[[], list[str]],
+        commands: Callable[[], dict[str, int]],
     ) -> None:
         self._clock = clock
         self._boot = boot
@@ -58,6 +60,8 @@ class SelfReport:
         self._requested = requested
         self._outbox = outbox
         self._recovery = recovery
+        self._paused = paused
+        self._commands = commands
         self._started = clock.monotonic()
         self._rate = _Rate(self._started)
 
@@ -82,6 +86,7 @@ class SelfReport:
         return {
             "state": "degraded" if problem else "online",
             "problem": problem,
+            "on_hold": self._paused(),
             "ts": self._clock.now(),
             "uptime_s": round(self._clock.monotonic() - self._started, 1),
             "version": __version__,
@@ -121,6 +126,8 @@ class SelfReport:
                 "parent": record.parent,
                 "source": record.source,
                 "metrics": {name: value for name, value in record.metrics.items() if name != "scale"},
+                "pinned": record.pinned,
+                "on_hold": "serving" in self._paused(),
             },
         )
         reporter.state(
@@ -130,6 +137,7 @@ class SelfReport:
                 "runs": self._learner.trainings,
                 "failures": self._learner.failures,
                 "paused": self._learner.setbacks.pause(),
+                "on_hold": "training" in self._paused(),
                 "promotions": self._promoter.promotions,
                 "rejections": self._promoter.rejections,
                 "rollbacks": self._promoter.rollbacks,
@@ -151,6 +159,7 @@ class SelfReport:
                 "bytes": counters.bytes,
                 "evicted": counters.evicted,
                 "problem": self._ingest.problem,
+                "on_hold": "ingest" in self._paused(),
                 "windows": self._windows(),
                 "outbox": self._outbox(),
             },
@@ -206,6 +215,7 @@ class SelfReport:
             "predictions": self._server.predictions,
             "latency": self._serving.latencies.percentiles(),
             "outbox": self._outbox(),
+            "commands": self._commands(),
             "recovery": {
                 "boot_reason": self._recovery.reason,
                 "repaired": len(self._recovery.repaired),

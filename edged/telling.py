@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from edged.clock import SystemClock
-    from edged.config import Config
     from edged.host.notify import Notifier
     from edged.loop.report import Reporter
     from edged.selfreport import SelfReport
@@ -24,12 +23,9 @@ if TYPE_CHECKING:
 
 log = get_logger("edged.daemon")
 
-SHOWN = {"stream", "training", "drift", "gate", "serving", "storage", "outbox", "report"}
-"""Sections of the configuration that the state topic shows."""
-
 
 class Telling:
-    """Publishes states and metrics, and keeps the status on disk.
+    """Publishes states and metrics, and keeps the status on disk. `settings` gives the state `config`.
 
     `give_up` is called, with the name of the file, when a database turns out to be damaged; `on_metrics`
     with metrics that were published.
@@ -37,7 +33,6 @@ class Telling:
 
     def __init__(
         self,
-        config: Config,
         *,
         selfreport: SelfReport,
         reporter: Reporter,
@@ -46,10 +41,11 @@ class Telling:
         sequence: Sequence,
         notifier: Notifier,
         clock: SystemClock,
+        settings: Callable[[], dict[str, Any]],
         give_up: Callable[[str], None],
         on_metrics: Callable[[dict[str, Any]], None] = lambda _: None,
     ) -> None:
-        self._config = config
+        self._settings = settings
         self._selfreport = selfreport
         self._reporter = reporter
         self._registry = registry
@@ -85,7 +81,7 @@ class Telling:
     def states(self) -> None:
         """The retained state topics."""
         self._selfreport.states(self._reporter)
-        self._reporter.state("config", self._config.model_dump(mode="json", include=SHOWN))
+        self._reporter.state("config", self._settings())
 
     def keep_status(self, status: dict[str, Any]) -> None:
         """For `edged status`; on a full disk it stays the older one, which is noticed by its age."""

@@ -31,7 +31,7 @@ def fields(*required: str, more: bool = False, **properties: Schema) -> Schema:
 
 def every(**properties: Schema) -> Schema:
     """An object in which all these fields are there, and perhaps others."""
-    return fields(*properties, more=True, **properties)
+    return fields(*(name.removesuffix("_") for name in properties), more=True, **properties)
 
 
 def one_of(*values: str) -> Schema:

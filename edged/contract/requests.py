@@ -70,6 +70,30 @@ REQUESTS: dict[str, Schema] = {
         {"type": "object", "properties": {"label": ANYTHING, "labels": listed({"type": "object"})}},
     ),
     "accept": about("alarms that stand are the new normal", fields(key=TEXT)),
+    "weights.get": about(
+        "publishes the weights of a version, or some chunks of them, on weights/<version>/…",
+        fields(
+            version=VERSION,
+            mode=one_of("full", "delta"),
+            dtype=one_of("float32", "float16", "int8"),
+            top_k=about("share of a difference that is sent", {
+                "type": "number", "exclusiveMinimum": 0, "maximum": 1,
+            }),
+            base=about("last, bundle, or a version: what a difference is to", ANYTHING),
+            chunks=about("numbers of those that are wanted; all without", listed({
+                "type": "integer", "minimum": 0,
+            })),
+        ),
+    ),
+    "weights.apply": about(
+        "announces weights that come in chunks, or asks what is missing and what became of them",
+        fields(
+            "transfer", "manifest",
+            transfer=about("a name that the sender chooses", TEXT),
+            manifest=about("as on weights/<version>/manifest", {"type": "object"}),
+            mix=about("whether they may be mixed with the device's own; true without", FLAG),
+        ),
+    ),
     "drift.reset": about("the drift detectors begin anew", fields()),
     "config.get": about(
         "the configuration in force", fields(keys=about("such as training.every; all without", listed(TEXT)))

@@ -107,6 +107,7 @@ class Ingest:
         self._held = Held(unacknowledged + config.commit_rows, HELD_BYTES, config.commit_rows)
         self._wake = threading.Event()
         self._stopping = False
+        self._resting = False
         self._given_up = 0
         self.retry_at = 0.0
         self._retry_in = FIRST_RETRY
@@ -128,12 +129,23 @@ class Ingest:
 
         At QoS 1 the broker holds back what has no room, at QoS 0 it is counted and dropped.
         """
-        if not delivery.mid and len(self._inbox) >= self._room:
+        if not delivery.mid and (self._resting or len(self._inbox) >= self._room):
             self.overrun += 1
             return
+        if self._resting and self._inbox and self._inbox[-1].epoch != delivery.epoch:
+            self._inbox.clear()  # the broker delivers them again over this connection
         self._inbox.append(delivery)
         if not self._wake.is_set():
             self._wake.set()
+
+    def rest(self) -> None:
+        """Take nothing more: the broker keeps what is not acknowledged, and what follows it."""
+        self._resting = True
+
+    def go_on(self) -> None:
+        """Take what has come meanwhile, and what comes."""
+        self._resting = False
+        self._wake.set()
 
     @property
     def waiting(self) -> int:
@@ -161,7 +173,9 @@ class Ingest:
     def _turn(self, *, woken: bool) -> None:
         deliveries: list[Delivery] = []
         try:
-            if woken:
+            if self._resting:
+                self._stay()
+            elif woken:
                 self._wait_for_company()
                 deliveries = self._take()
                 self.take_in(deliveries)
@@ -171,6 +185,11 @@ class Ingest:
         except Exception:
             log.exception("ingest_failed", messages=self.waiting + len(deliveries))
             self._start_over(deliveries)
+
+    def _stay(self) -> None:
+        self._wake.clear()
+        if self._stopping:
+            self._inbox.clear()  # not acknowledged: the broker has them
 
     def _patience(self) -> float:
         if self._held.first is None:

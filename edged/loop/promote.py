@@ -169,6 +169,23 @@ class Promoter:
         self._point_to(record.version, reason, outgoing="rolled_back")
         return served
 
+    def base(self, reason: str) -> Served:
+        """Make the bundle's own model the champion again, under a new version.
+
+        Raises
+        ------
+        RefusedError
+            When it is not known where that is.
+        """
+        if self._base is None:
+            raise RefusedError("no bundle was opened", where="registry")
+        return self.install_base(self._base, reason)
+
+    def forget_trust(self) -> None:
+        """Labels are judged anew, by what comes."""
+        self.trust = LabelTrust.load(self._schema.task, None)
+        self._registry.set_value(TRUST, None)
+
     def unproven(self, champion: int) -> Served | None:
         """The predecessor, loaded, of a champion whose probation the end of an earlier process cut short."""
         reign = self._registry.reign()

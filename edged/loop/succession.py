@@ -40,6 +40,9 @@ class Promotion(Protocol):
     def open(self, version: int) -> Served:
         """Load a stored model."""
 
+    def base(self, reason: str) -> Served:
+        """Make the bundle's own model the durable champion, under a new version."""
+
     def resting(self) -> dict[str, Any] | None:
         """Whether training should pause after this verdict, and why."""
 
@@ -156,6 +159,15 @@ class Succession:
             self._serving.swap(served, watch=watch)
         self._crowned(served, champion, "command", {"reasons": ["command"]})
         return {"from": champion.version, "to": to}
+
+    def begin_anew(self, reason: str) -> None:
+        """Serve the bundle's own model, as on the first day."""
+        with self._lock:
+            before = self._serving.champion.version
+            served = self._promotion.base(reason)
+            self._serving.revert(served)
+            self._owed.clear()
+        self._notify("model_rolled_back", {"from": before, "to": served.version, "reason": reason})
 
     def recall(self, versions: list[int], window: Window) -> Served | None:
         """Try models of earlier regimes on rows that nobody has learned from; the one that serves now."""

@@ -133,6 +133,11 @@ class Session:
         self._subscriptions.add(filters, qos, sink)
         self._waker.wake()
 
+    def unsubscribe(self, filters: Sequence[str]) -> None:
+        """Have no more messages delivered on these filters, which were subscribed to as they are."""
+        self._subscriptions.remove(filters)
+        self._waker.wake()
+
     def wait_ready(self, timeout: float) -> bool:
         """Wait until the broker has confirmed the subscriptions; False when that took too long."""
         return self._online.wait(timeout) and self._subscriptions.confirmed.wait(timeout)

@@ -36,6 +36,7 @@ class Subscriptions:
         self._all: tuple[_Subscription, ...] = ()
         self._lock = threading.Lock()
         self._sent = 0
+        self._gone: list[str] = []
         self._waiting: dict[int, list[str]] = {}
         self._routes: dict[str, Sink | None] = {}
         self.confirmed = threading.Event()
@@ -46,7 +47,17 @@ class Subscriptions:
             check_filter(pattern)
         with self._lock:
             self.confirmed.clear()
+            self._gone = [pattern for pattern in self._gone if pattern not in filters]
             self._all += tuple(_Subscription(pattern, qos, sink) for pattern in filters)
+            self._routes = {}
+
+    def remove(self, filters: Sequence[str]) -> None:
+        """Forget filters; the next `extend` tells the broker. What still comes on them has no sink."""
+        with self._lock:
+            told = self._all[: self._sent]
+            self._sent -= sum(entry.pattern in filters for entry in told)
+            self._all = tuple(entry for entry in self._all if entry.pattern not in filters)
+            self._gone += filters
             self._routes = {}
 
     def session_present(self, *, present: bool) -> None:
@@ -65,7 +76,10 @@ class Subscriptions:
         self._confirm()
 
     def extend(self, client: Client) -> None:
-        """Subscribe to what was added since."""
+        """Subscribe to what was added since, and end what was removed."""
+        gone, self._gone = self._gone, []
+        if gone:
+            client.unsubscribe(gone)
         every = self._all
         fresh = every[self._sent :]
         if not fresh:

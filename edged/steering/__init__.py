@@ -2,5 +2,7 @@
 
 from edged.steering.commands import Steering
 from edged.steering.labelling import Labelling
+from edged.steering.parts import Parts
+from edged.steering.weights import WeightsSteering
 
-__all__ = ["Labelling", "Steering"]
+__all__ = ["Labelling", "Parts", "Steering", "WeightsSteering"]

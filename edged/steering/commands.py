@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from edged.contract.check import check
+from edged.contract.requests import REQUESTS
 from edged.domain.tasks import Handler
+from edged.steering.asking import Asking
+from edged.steering.erasing import Erasing
 from edged.steering.models import ModelCommands
+from edged.steering.pauses import Pauses
+from edged.steering.settings import Settings
 from edged.steering.training import TrainingCommands
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from edged.domain.anomaly import Anomalies
     from edged.domain.tasks import Sender
-    from edged.learning import Learning
-    from edged.loop.succession import Succession
-    from edged.mqtt.topics import Topics
-    from edged.selfreport import SelfReport
     from edged.steering.labelling import Labelling
+    from edged.steering.parts import Parts
+    from edged.steering.weights import WeightsSteering
 
 
 class Steering:
@@ -25,60 +26,70 @@ class Steering:
 
     Parameters
     ----------
-    learning, succession, selfreport
-        The parts that carry commands out.
+    parts
+        What they work on.
     labelling
         Carries labels that come as commands.
-    publish_states
-        Called after a command that changed something.
-    publish
-        Sends one message over the session.
-    topics
-        Where answers go to a sender without an MQTT 5 response topic.
-    anomalies
-        Whose alarms may be accepted; None where the stream has none.
+    weights
+        Sends and takes updates of weights.
     """
 
-    def __init__(
-        self,
-        *,
-        learning: Learning,
-        succession: Succession,
-        selfreport: SelfReport,
-        labelling: Labelling,
-        publish_states: Callable[[], None],
-        publish: Callable[..., bool],
-        topics: Topics,
-        anomalies: Anomalies | None,
-    ) -> None:
-        self._selfreport = selfreport
+    def __init__(self, parts: Parts, labelling: Labelling, weights: WeightsSteering) -> None:
+        self._parts = parts
+        self._weights = weights
         self._labelling = labelling
-        self._training = TrainingCommands(learning, selfreport, anomalies)
-        self._models = ModelCommands(succession, publish_states)
-        self._publish = publish
-        self._topics = topics
+        self._training = TrainingCommands(parts)
+        self._models = ModelCommands(parts)
+        self._erasing = Erasing(parts)
+        self._asking = Asking(parts)
+        self.settings = Settings(parts)
+        self.pauses = Pauses(parts)
 
     def commands(self) -> dict[str, Handler]:
         """Every command with its handler."""
-        training, models = self._training, self._models
+        training, models, asking = self._training, self._models, self._asking
         return {
             "train": Handler(training.train, "later", resume=training.resume),
-            "rollback": Handler(models.roll_back),
-            "label": Handler(self._labelling.label),
+            "cancel": Handler(training.cancel),
+            "checkpoint": Handler(training.checkpoint, "later"),
             "accept": Handler(training.accept),
-            "status": Handler(self._status, effect=False),
+            "drift.reset": Handler(training.reset_drift),
+            "pause": Handler(self.pauses.pause),
+            "resume": Handler(self.pauses.resume),
+            "promote": Handler(models.promote),
+            "rollback": Handler(models.roll_back),
+            "pin": Handler(models.pin),
+            "unpin": Handler(models.unpin),
+            "evaluate": Handler(models.evaluate, "aside"),
+            "export": Handler(models.export, "aside"),
+            "label": Handler(self._labelling.label),
+            # Both may be asked again and again: a transfer has one effect by its own name.
+            "weights.get": Handler(self._weights.get, effect=False),
+            "weights.apply": Handler(self._weights.apply, effect=False),
+            "wipe": Handler(self._erasing.wipe, "aside"),
+            "config.get": Handler(self.settings.get, effect=False),
+            "config.set": Handler(self.settings.set),
+            "logs.level": Handler(self.settings.level),
+            "status": Handler(asking.status, effect=False),
+            "ping": Handler(asking.ping, effect=False),
+            "capabilities": Handler(self._capabilities, effect=False),
         }
+
+    def _capabilities(self, _: dict[str, Any]) -> dict[str, Any]:
+        return self._asking.capabilities(self.commands())
+
+    def check(self, name: str, request: dict[str, Any]) -> None:
+        """Compare the fields of a request with what the command takes; ConfigError says what does not fit."""
+        check(REQUESTS.get(name, {}), request)
 
     def answer(self, command: str, payload: bytes, sender: Sender) -> None:
         """Send an answer where the sender wants it."""
+        publish, topics = self._parts.session.publish, self._parts.topics
         if sender.response_topic:
-            self._publish(sender.response_topic, payload, qos=1, correlation=sender.correlation)
+            publish(sender.response_topic, payload, qos=1, correlation=sender.correlation)
         else:
-            self._publish(self._topics.response(command), payload, qos=1)
+            publish(topics.response(command), payload, qos=1)
 
     def progress(self, transaction: str, payload: bytes) -> None:
         """Say how far a command is."""
-        self._publish(self._topics.progress(transaction), payload, qos=0)
-
-    def _status(self, _: dict[str, Any]) -> dict[str, Any]:
-        return self._selfreport.status()
+        self._parts.session.publish(self._parts.topics.progress(transaction), payload, qos=0)

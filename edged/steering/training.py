@@ -1,58 +1,80 @@
-"""Commands about training: begin a run, take what alarms are about for normal."""
+"""Commands about training: begin a run, end it, write it down; take what alarms are about for normal."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from edged.errors import ConfigError, RefusedError
+from edged.errors import RefusedError
+from edged.storage.checkpoints import Checkpoints
 
 if TYPE_CHECKING:
-    from edged.domain.anomaly import Anomalies
     from edged.domain.tasks import Task
-    from edged.learning import Learning
-    from edged.selfreport import SelfReport
+    from edged.steering.parts import Parts
 
-OPTIONS = {"steps": int, "learning_rate": float}
+WHOLE = ("steps",)
 
 
 class TrainingCommands:
-    """`train` and `accept`; `anomalies` is None where the stream has none."""
+    """`train`, `cancel`, `checkpoint`, `accept` and `drift.reset`."""
 
-    def __init__(self, learning: Learning, selfreport: SelfReport, anomalies: Anomalies | None) -> None:
-        self._learning = learning
-        self._selfreport = selfreport
-        self._anomalies = anomalies
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
 
     def train(self, request: dict[str, Any], task: Task) -> dict[str, Any]:
         """Begin a run as soon as the present one has ended; the task ends with the run."""
-        self._learning.command(_options(request), task)
-        return {"new_samples": self._selfreport.new_labelled()}
+        self._parts.learning.command(_options(request), task)
+        return {"new_samples": self._parts.selfreport.new_labelled()}
 
     def resume(self, request: dict[str, Any], task: Task) -> None:
         """Go on with a run that the end of the daemon cut off."""
-        self._learning.adopt(_options(request), task)
+        self._parts.learning.adopt(_options(request), task)
+
+    def cancel(self, request: dict[str, Any]) -> dict[str, Any]:
+        """End the present run, or the command with the transaction `target`."""
+        learning, target = self._parts.learning, request.get("target")
+        if target is None:
+            return {"cancelled": "train", "run": learning.cancel()}
+        task = next((task for task in self._parts.tasks() if task.transaction == target), None)
+        if task is None or task.name == "cancel":
+            raise RefusedError("no such command is under way", where="target", remedy="it may have ended")
+        if task.name == "train":
+            return {"cancelled": "train", "run": learning.cancel(task)}
+        task.cancel()
+        return {"cancelled": task.name, "run": None}
+
+    def checkpoint(self, _: dict[str, Any], task: Task) -> dict[str, Any]:
+        """Have the present run written down; what earlier ones came to is already."""
+        if not self._parts.learning.want_checkpoint(task):
+            config = self._parts.config
+            folder = config.storage.dir / "checkpoints"
+            numbers = Checkpoints(folder, config.training.keep_checkpoints).numbers()
+            self._parts.learning.keep()
+            task.done({"generation": max(numbers, default=None), "step": None})
+        return {}
 
     def accept(self, request: dict[str, Any]) -> dict[str, Any]:
         """What an alarm is about is normal from now on, and learned from."""
-        key = request.get("key")
-        if key is not None and not isinstance(key, str):
-            raise ConfigError(f"{key!r} is no key", where="key")
-        accepted = 0 if self._anomalies is None else self._anomalies.accept(key)
+        key, anomalies = request.get("key"), self._parts.server.anomalies
+        accepted = 0 if anomalies is None else anomalies.accept(key)
         if accepted == 0:
             raise RefusedError(
                 "no alarm stands", where=key or "", remedy="metrics name the keys: anomaly.standing"
             )
-        self._learning.wake()
+        self._parts.learning.wake()
         return {"accepted": accepted}
+
+    def reset_drift(self, _: dict[str, Any]) -> dict[str, Any]:
+        """The detectors take the present for normal."""
+        parts, triggers = self._parts, self._parts.learner.triggers
+        signals = parts.server.drift.signals
+        parts.server.reset_drift()
+        triggers.drifted = triggers.warned = triggers.fallen = False
+        parts.learning.keep()
+        parts.publish_states()
+        return {"forgotten": signals}
 
 
 def _options(request: dict[str, Any]) -> dict[str, Any]:
-    options: dict[str, Any] = {}
-    for name, value in request.items():
-        kind = OPTIONS.get(name)
-        if kind is None:
-            raise ConfigError(f"unknown option; known: {', '.join(OPTIONS)}", where=name)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1_000_000:
-            raise ConfigError(f"{value!r} is no positive number", where=name)
-        options[name] = kind(value)
-    return options
+    """What the trainer calls it."""
+    options = {"base" if name == "from" else name: value for name, value in request.items()}
+    return options | {name: int(options[name]) for name in WHOLE if name in options}

@@ -1,0 +1,85 @@
+"""The command `wipe`: what the device has collected and learned goes, down to the bytes in its files."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from edged.errors import ConfigError, EdgedError, RefusedError
+from edged.steering.models import EXPORTS
+from edged.storage.erasure import erase_files
+
+if TYPE_CHECKING:
+    from edged.domain.tasks import Task
+    from edged.steering.parts import Parts
+
+USUAL = ("samples", "checkpoints", "models")
+LOOK_SECONDS = 0.2
+
+
+class Erasing:
+    """Erases between two runs, while serving goes on."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    def wipe(self, request: dict[str, Any], task: Task) -> dict[str, Any]:
+        """Erase what is named: samples, checkpoints and models when nothing is.
+
+        Raises
+        ------
+        RefusedError
+            Without the device's id as `confirm`.
+        """
+        parts, what = self._parts, request.get("what", USUAL)
+        if request["confirm"] != parts.config.device.id:
+            raise RefusedError("that is not this device", where="confirm", remedy="give the device's id")
+        if "labels" in what and parts.server.schema.labels_itself:
+            raise ConfigError(
+                "the labels of this stream are its samples", where="what", remedy="name samples"
+            )
+        self._end_run()
+        gone: dict[str, int] = {}
+        done = threading.Event()
+
+        def told(counts: dict[str, int]) -> None:
+            gone.update(counts)
+            done.set()
+
+        parts.learning.erase(
+            parts.config.storage.dir,
+            told,
+            samples="samples" in what,
+            labels="labels" in what,
+            checkpoints="checkpoints" in what,
+            also=lambda: self._rest(what),
+        )
+        while not done.wait(LOOK_SECONDS):
+            if task.cancelled:
+                raise EdgedError("it was cancelled while it waited, and may be done later", where="wipe")
+        parts.publish_states()
+        return gone
+
+    def _end_run(self) -> None:
+        try:
+            self._parts.learning.cancel()
+        except RefusedError:
+            return  # no run is under way
+
+    def _rest(self, what: list[str]) -> dict[str, int]:
+        """What is not in the sample log, on the learning thread."""
+        parts, gone = self._parts, {}
+        state = parts.config.storage.dir
+        if "models" in what:
+            for record in parts.registry.records():
+                if record.pinned:
+                    parts.registry.unpin(record.version)
+            parts.succession.begin_anew("wiped")
+            gone["models"] = parts.registry.erase()
+        if "samples" in what or "models" in what:
+            # Candidates and databases that were set aside hold samples, exports what was learned from them.
+            doomed = [state / "candidates", state / EXPORTS, *sorted(state.glob("*.damaged-*"))]
+            gone["files"] = erase_files(doomed)
+        if "checkpoints" in what or "models" in what:
+            parts.promoter.forget_trust()
+        return gone

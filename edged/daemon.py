@@ -33,6 +33,7 @@ from edged.loop.ask import Asking
 from edged.loop.control import Control
 from edged.loop.incoming import Incoming
 from edged.loop.ingest import Ingest
+from edged.loop.installing import Installing
 from edged.loop.learn import SETBACKS, Learner
 from edged.loop.promote import Promoter
 from edged.loop.recall import Recall
@@ -46,9 +47,10 @@ from edged.mqtt.topics import Topics, matches, widest
 from edged.opening import note_end, open_state
 from edged.publishing import Publishing
 from edged.selfreport import SelfReport
-from edged.steering import Labelling, Parts, Steering, WeightsSteering
+from edged.steering import InstallSteering, Labelling, Parts, Steering, WeightsSteering
 from edged.storage.incoming import Staging
 from edged.storage.sequence import Sequence
+from edged.storage.signatures import open_bundle
 from edged.telling import Telling
 
 if TYPE_CHECKING:
@@ -63,6 +65,7 @@ if TYPE_CHECKING:
     from edged.domain.sample import Batch, LabelUpdate, Rejected
     from edged.edgenode import EdgeNode
     from edged.mqtt.delivery import Delivery
+    from edged.storage.bundles import Bundle
     from edged.storage.incoming import Transfer
 
 log = logs.get_logger("edged.daemon")
@@ -115,7 +118,8 @@ class Daemon:
             on_online=self._online,
             on_offline=self._connection_changed,
         )
-        self.updates = Updates(config, lambda: self._state.bundle, self.registry)
+        self.installing = Installing(config, self.registry)
+        self.updates = Updates(config, self._present_bundle, self.registry)
         self.publishing = Publishing(
             config,
             topics=self.topics,
@@ -134,6 +138,12 @@ class Daemon:
             clock=self.clock,
             boot=self.boot,
         )
+
+    def _present_bundle(self) -> Bundle:
+        path = self.installing.present()
+        if path is None or path == self._state.bundle.path:
+            return self._state.bundle
+        return open_bundle(path, self.config.model.keys)
 
     def _judge_and_serve(self) -> None:
         config = self.config
@@ -261,7 +271,7 @@ class Daemon:
             receive=self._receive_command,
         )
         labelling = Labelling(self.schema, self.samples, self.serving, self.learning, self.clock)
-        self.steering = Steering(parts, labelling, self._weights())
+        self.steering = Steering(parts, labelling, self._weights(), self._installs())
         self.control = Control(
             self.steering.commands(),
             config=self.config.commands,
@@ -292,18 +302,23 @@ class Daemon:
     def _weights(self) -> WeightsSteering:
         config = self.config.weights
         staging = Staging(
-            self.config.storage.dir, max_bytes=config.max_bytes, expire=config.expire, clock=self.clock
+            self.config.storage.dir,
+            max_bytes=max(config.max_bytes, self.config.install.max_bytes),
+            expire=config.expire,
+            clock=self.clock,
         )
         self.incoming = Incoming(staging, acknowledge=self.session.ack, complete=self._received)
         self.applying = Applying(
             registry=self.registry,
-            order=self.learner.process.run,
+            make={"weights": self._mixed, "bundle": self.installing.candidate},
+            bring=self._fetch,
             whole=self.incoming.whole,
             done=self.incoming.end,
             consider=self.succession.consider,
             notify=self.reporter.event,
             clock=self.clock,
         )
+        self.learner.process.bundle = self.installing.present
         return WeightsSteering(
             config,
             updates=self.updates,
@@ -313,6 +328,22 @@ class Daemon:
             applying=self.applying,
             topic=self.topics.incoming,
         )
+
+    def _installs(self) -> InstallSteering:
+        return InstallSteering(
+            self.config.install, incoming=self.incoming, applying=self.applying, topic=self.topics.incoming
+        )
+
+    def _fetch(self, transfer: Transfer) -> None:
+        url = transfer.note.get("url")
+        if url is not None:
+            from edged.host.fetching import fetch  # memory that few devices need
+
+            self.incoming.fill(transfer, fetch(url, transfer.pieces[0].size, self.config.install.timeout))
+
+    def _mixed(self, run: int, transfer: Transfer, folder: Path) -> dict[str, Any]:
+        order = {"run": run, "apply": str(folder), "mix": transfer.note.get("mix", True)}
+        return self.learner.process.run(order, lambda message: log.debug("trainer", **message))
 
     def _received(self, transfer: Transfer) -> None:
         def carry_out() -> None:
@@ -498,7 +529,7 @@ class Daemon:
         self.session.subscribe(filters, 1, self.ingest.receive)
         self.session.subscribe([self.topics.requests], 1, self.control.receive)
         self.steering.pauses.begin()
-        if self.config.weights.accept:
+        if self.config.weights.accept or self.config.install.accept:
             self.session.subscribe([self.topics.incoming_weights], 1, self.incoming.receive)
             self.incoming.resume()
         self.session.start()

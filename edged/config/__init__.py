@@ -12,6 +12,7 @@ from edged.config.broker import MqttConfig, TlsConfig
 from edged.config.commands import CommandsConfig
 from edged.config.drift import DriftConfig
 from edged.config.gate import GateConfig
+from edged.config.install import InstallConfig
 from edged.config.labels import LabelsConfig
 from edged.config.outbox import OutboxConfig
 from edged.config.report import LogConfig, ReportConfig
@@ -31,6 +32,7 @@ __all__ = [
     "DeviceConfig",
     "DriftConfig",
     "GateConfig",
+    "InstallConfig",
     "LabelsConfig",
     "LogConfig",
     "ModelConfig",
@@ -76,6 +78,7 @@ class Config(Section):
     report: ReportConfig = ReportConfig()
     weights: WeightsConfig = WeightsConfig()
     sparkplug: SparkplugConfig | None = None
+    install: InstallConfig = InstallConfig()
     log: LogConfig = LogConfig()
 
     @model_validator(mode="after")

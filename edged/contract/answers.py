@@ -50,6 +50,19 @@ STATUS: Schema = every(
     engine=or_null(TEXT),
 )
 
+TRANSFER: Schema = fields(
+    "state",
+    "transfer",
+    more=True,
+    state=one_of("receiving", "executing", "promoted", "refused"),
+    transfer=TEXT,
+    topic=about("the chunks go to this topic, one level more for the number", TEXT),
+    missing=listed(COUNT),
+    version=or_null(VERSION),
+    share=about("of these weights in the mixture", or_null(NUMBER)),
+    reasons=listed(TEXT),
+)
+
 ANSWERS: dict[str, Schema] = {
     "train": fields(
         more=True,
@@ -66,18 +79,8 @@ ANSWERS: dict[str, Schema] = {
     "checkpoint": fields(more=True, state=one_of("accepted"), generation=or_null(COUNT), step=or_null(COUNT)),
     "accept": every(accepted=about("alarms", COUNT)),
     "weights.get": every(version=VERSION, chunks=COUNT, sent=COUNT, manifest=OBJECT),
-    "weights.apply": fields(
-        "state",
-        "transfer",
-        more=True,
-        state=one_of("receiving", "executing", "promoted", "refused"),
-        transfer=TEXT,
-        topic=about("the chunks go to this topic, one level more for the number", TEXT),
-        missing=listed(COUNT),
-        version=or_null(VERSION),
-        share=about("of these weights in the mixture", or_null(NUMBER)),
-        reasons=listed(TEXT),
-    ),
+    "weights.apply": TRANSFER,
+    "bundle.install": TRANSFER,
     "drift.reset": every(forgotten=about("signals since the start", COUNT)),
     "pause": PAUSED,
     "resume": PAUSED,

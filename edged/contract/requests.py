@@ -94,6 +94,19 @@ REQUESTS: dict[str, Schema] = {
             mix=about("whether they may be mixed with the device's own; true without", FLAG),
         ),
     ),
+    "bundle.install": about(
+        "announces a bundle file that comes in chunks or is fetched, or asks what became of it",
+        fields(
+            "transfer",
+            transfer=about("a name that the sender chooses", TEXT),
+            manifest=about("bytes, sha256 and chunks, each of those with bytes and sha256", {
+                "type": "object",
+            }),
+            url=about("instead of chunks: an address that `install.urls` allows", TEXT),
+            bytes=about("of what is fetched", {"type": "integer", "minimum": 1}),
+            sha256=about("of what is fetched", TEXT),
+        ),
+    ),
     "drift.reset": about("the drift detectors begin anew", fields()),
     "config.get": about(
         "the configuration in force", fields(keys=about("such as training.every; all without", listed(TEXT)))

@@ -27,6 +27,7 @@ from edged.logs import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from edged.config import Config
 
@@ -57,7 +58,8 @@ class StoppedRunError(TrainingError):
 class TrainerProcess:
     """The trainer as a child process that stays between runs.
 
-    `run` blocks until the run has ended; `cancel` may be called from any thread.
+    `run` blocks until the run has ended; `cancel` may be called from any thread. `bundle` tells the bundle to
+    train from at each order: where it is another one than before, another process is started.
     """
 
     def __init__(self, config: Config) -> None:
@@ -70,6 +72,8 @@ class TrainerProcess:
         self._rest: float | None = 0.0
         self._special: Message = {}
         self._outdated = False
+        self._started_with: Path | None = None
+        self.bundle: Callable[[], Path | None] = lambda: self._config.model.bundle
 
     @property
     def pid(self) -> int | None:
@@ -179,9 +183,11 @@ class TrainerProcess:
             self._process.stdin.close()
 
     def _ensure(self) -> None:
-        process = self._process
+        process, bundle = self._process, self.bundle()
         if process is not None and (process.stdin is None or process.stdin.closed):
             self._end(kindly=False)
+        if process is not None and bundle != self._started_with:
+            self._end()
         with self._lock:
             if self._process is not None and self._process.poll() is None:
                 return
@@ -199,6 +205,9 @@ class TrainerProcess:
         settings = self._config.model_dump(mode="json", exclude_unset=True)
         if "engine" in self._special:
             settings.setdefault("training", {})["engine"] = self._special["engine"]
+        if bundle is not None:
+            settings["model"] = {**settings.get("model", {}), "bundle": str(bundle)}
+        self._started_with = bundle
         self._send({"config": settings, "base": self._special.get("base", "checkpoint")})
         if self._rest != 0.0:
             self._send({"pace": self._rest})

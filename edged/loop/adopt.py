@@ -74,6 +74,7 @@ class Adopter:
         self._state = state
         self._load_model = load_model
         self._max_bytes = max_bytes
+        self._initial = engine.parameters()
 
     def apply(self, run: int, folder: Path, *, mix: bool) -> dict[str, Any]:
         """The candidate of a transfer that has come whole: its result, as that of a run.
@@ -96,33 +97,23 @@ class Adopter:
             told = ", ".join(f"{tried:g}: {loss:.4g}" for tried, loss in losses.items())
             raise RefusedError(f"the device's own weights do better on its holdout: losses by share {told}")
         chosen = other if share is None or own is None else mixed(own, other, share)
-        return self._result(run, folder, manifest, share, losses) | {
-            "candidate": str(self._publish(run, chosen))
-        }
-
-    def _result(
-        self,
-        run: int,
-        folder: Path,
-        manifest: Mapping[str, Any],
-        share: float | None,
-        losses: dict[float, float],
-    ) -> dict[str, Any]:
         return {
-            "type": "result",
-            "source": SOURCE,
+            **_result(run, SOURCE, folder.name, manifest["sha256"]),
             "told": list(TOLD),
-            "run": run,
-            "trigger": SOURCE,
-            "transfer": folder.name,
-            "update": manifest["sha256"],
+            "bundle": self._bundle.fingerprint,
             "share": 1.0 if share is None else share,
             "losses": {f"{tried:g}": loss for tried, loss in losses.items()},
             "loss_last": None if share is None else losses.get(share),
-            "generation": None,
-            "first_offset": None,
-            "last_offset": None,
-            "samples": 0,
+            "candidate": str(self._publish(run, chosen)),
+        }
+
+    def initial(self, run: int, transfer: str, update: str) -> dict[str, Any]:
+        """The candidate that is the bundle's own model; that it is made shows that the bundle trains here."""
+        return {
+            **_result(run, "bundle_install", transfer, update),
+            "told": ["transfer", "update"],
+            "bundle": self._bundle.fingerprint,
+            "candidate": str(self._publish(run, self._initial)),
         }
 
     def _fitting(self, other: Weights) -> dict[str, NDArray[np.float32]]:
@@ -202,6 +193,23 @@ class Adopter:
             yield initial_parameters(self._bundle)
 
 
+def _result(run: int, source: str, transfer: str, update: str) -> dict[str, Any]:
+    """What is said of a candidate that was not trained here, as of one that was."""
+    return {
+        "type": "result",
+        "source": source,
+        "run": run,
+        "trigger": source,
+        "transfer": transfer,
+        "update": update,
+        "loss_last": None,
+        "generation": None,
+        "first_offset": None,
+        "last_offset": None,
+        "samples": 0,
+    }
+
+
 def _readable(folder: Path, bundle: Bundle) -> dict[str, NDArray[np.float32]] | None:
     try:
         return parameters_of(folder, bundle, lambda blob: weights.unpack(blob)[0])
@@ -225,7 +233,8 @@ def weights_to_follow(
         source = read_manifest(folder)["model"]["source"]
     except (StorageError, CorruptError, KeyError, TypeError):
         return None
-    arrived = source == SOURCE and reign.version > followed
+    # Below 0 stands for a learner that begins anew, though another bundle was learned from before.
+    arrived = (source == SOURCE and reign.version > followed) or followed < 0
     undone = followed > 0 and reign.previous == followed and reign.outgoing == "rolled_back"
     found = _readable(folder, bundle) if arrived or undone else None
     return None if found is None else (reign.version, found)

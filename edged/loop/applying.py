@@ -1,4 +1,4 @@
-"""Weights that have come in whole: made a candidate by the trainer, brought before the gate, told of once."""
+"""Weights and bundles that have come in whole: made a candidate, brought before the gate, told of once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from edged.host.trainer_process import StoppedRunError
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from edged.clock import Clock
@@ -21,6 +21,7 @@ Message = dict[str, Any]
 
 OUTCOMES = "transfers"  # name of the registry's value that remembers how the last transfers ended
 REMEMBERED = 32
+EVENTS = {"weights": "weights_applied", "bundle": "bundle_installed"}
 TRIES = 3  # after an error of the disk
 
 log = get_logger("edged.applying")
@@ -33,8 +34,11 @@ class Applying:
     ----------
     registry
         Keeps runs, models and outcomes.
-    order
-        Hands an order to the trainer process and waits for its result.
+    make
+        For each kind of transfer what makes a candidate of it: called with the run's number, the transfer
+        and the folder that it lies in, it gives the result of the run.
+    bring
+        Fetches what a transfer names an address for.
     whole
         Where a transfer lies; None where it is not there whole.
     done
@@ -49,7 +53,8 @@ class Applying:
         self,
         *,
         registry: Registry,
-        order: Callable[[Message, Callable[[Message], None]], Message],
+        make: Mapping[str, Callable[[int, Transfer, Path], Message]],
+        bring: Callable[[Transfer], None],
         whole: Callable[[Transfer], Path | None],
         done: Callable[[Transfer], None],
         consider: Callable[[Message], Served | None],
@@ -57,7 +62,8 @@ class Applying:
         clock: Clock,
     ) -> None:
         self._registry = registry
-        self._order = order
+        self._make = make
+        self._bring = bring
         self._whole = whole
         self._done = done
         self._consider = consider
@@ -109,13 +115,13 @@ class Applying:
         return served
 
     def _candidate(self, transfer: Transfer) -> Message | None:
+        self._bring(transfer)
         folder = self._whole(transfer)
         if folder is None:
             return None
-        run = self._registry.begin_run("weights", self._clock.now(), {"transfer": transfer.name})
-        order = {"run": run, "apply": str(folder), "mix": transfer.note.get("mix", True)}
+        run = self._registry.begin_run(_kind(transfer), self._clock.now(), {"transfer": transfer.name})
         try:
-            result = self._order(order, lambda message: log.debug("trainer", **message))
+            result = self._make[_kind(transfer)](run, transfer, folder)
         except EdgedError as problem:
             self._registry.end_run(run, self._clock.now(), "failed", {"error": problem.line()})
             raise
@@ -150,5 +156,9 @@ class Applying:
         newest = [*kept.items(), (transfer.name, told)][-REMEMBERED:]
         self._registry.set_value(OUTCOMES, dict(newest))
         self._done(transfer)
-        log.info("weights_applied", **told)
-        self._notify("weights_applied", told)
+        log.info(EVENTS[_kind(transfer)], **told)
+        self._notify(EVENTS[_kind(transfer)], told)
+
+
+def _kind(transfer: Transfer) -> str:
+    return str(transfer.note.get("kind", "weights"))

@@ -6,7 +6,7 @@ import queue
 import threading
 from typing import TYPE_CHECKING, Any, Protocol
 
-from edged.errors import EdgedError
+from edged.errors import EdgedError, RefusedError
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Incoming:
             self._drop(delivery)
 
     def begin(self, transfer: Transfer) -> list[int]:
-        """Open a transfer or take it up; what is missing. Where nothing is, it is complete.
+        """Open a transfer or take it up; what is missing. It goes on where nothing is, or is to be fetched.
 
         Raises
         ------
@@ -81,14 +81,20 @@ class Incoming:
         """
         with self._lock:
             missing = self._staging.begin(transfer)
-        if not missing:
+        if not missing or transfer.note.get("url"):
             self._complete(transfer)
         return missing
+
+    def fill(self, transfer: Transfer, data: bytes) -> None:
+        """A transfer of a single chunk that was fetched; RefusedError where it is not what was announced."""
+        with self._lock:
+            if not self._staging.put(transfer.name, 0, data):
+                raise RefusedError("what was fetched is not what was announced", where=transfer.name)
 
     def resume(self) -> None:
         """Go on with what an earlier process had received whole and not dealt with."""
         transfer = self._staging.transfer
-        if transfer is not None and not self._staging.missing():
+        if transfer is not None and (transfer.note.get("url") or not self._staging.missing()):
             self._complete(transfer)
 
     def whole(self, transfer: Transfer) -> Path | None:

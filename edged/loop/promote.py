@@ -380,7 +380,7 @@ class Promoter:
             source=result.get("source", "training"),
             run=result["run"],
             generation=result["generation"],
-            data={k: result[k] for k in (*DATA, *result.get("told", ()))},
+            data={k: result[k] for k in (*DATA, *result.get("told", ()), "bundle") if k in result},
             metrics=metrics,
             verdict=verdict.as_dict(),
             status="candidate" if verdict.accepted else "rejected",

@@ -132,6 +132,7 @@ class Trainee:
             self._report(
                 {"type": "note", "what": "checkpoints belong to another bundle; starting from this one"}
             )
+            self._followed = -1
             return
         if base == "checkpoint":
             self._restore(generation)
@@ -228,7 +229,11 @@ class Trainee:
         found = self._elsewhere(self._followed)
         if found is None:
             return
-        self._followed, weights = found
+        version, weights = found
+        own = self._engine.parameters()
+        if {name: v.shape for name, v in weights.items()} != {name: v.shape for name, v in own.items()}:
+            return
+        self._followed = version
         self._engine.set_parameters(weights)
         # Neither the old average nor the old input statistics belong to them.
         self._state.average = Average(self._config.average)
@@ -473,6 +478,7 @@ class Trainee:
             "remembered": len(state.remembered()),
             "memory": state.remembered().tolist(),
             "averaged": state.average.better,
+            "bundle": self._bundle.fingerprint,
             "steps": plan.steps,
             "skipped": skipped,
             "loss_first": float(np.mean(losses[:tenth])) if losses else None,

@@ -1,8 +1,9 @@
 """What commands over MQTT do on this device, one file a subject."""
 
 from edged.steering.commands import Steering
+from edged.steering.install import InstallSteering
 from edged.steering.labelling import Labelling
 from edged.steering.parts import Parts
 from edged.steering.weights import WeightsSteering
 
-__all__ = ["Labelling", "Parts", "Steering", "WeightsSteering"]
+__all__ = ["InstallSteering", "Labelling", "Parts", "Steering", "WeightsSteering"]

@@ -16,6 +16,7 @@ from edged.steering.training import TrainingCommands
 
 if TYPE_CHECKING:
     from edged.domain.tasks import Sender
+    from edged.steering.install import InstallSteering
     from edged.steering.labelling import Labelling
     from edged.steering.parts import Parts
     from edged.steering.weights import WeightsSteering
@@ -32,11 +33,16 @@ class Steering:
         Carries labels that come as commands.
     weights
         Sends and takes updates of weights.
+    installs
+        Takes bundles.
     """
 
-    def __init__(self, parts: Parts, labelling: Labelling, weights: WeightsSteering) -> None:
+    def __init__(
+        self, parts: Parts, labelling: Labelling, weights: WeightsSteering, installs: InstallSteering
+    ) -> None:
         self._parts = parts
         self._weights = weights
+        self._installs = installs
         self._labelling = labelling
         self._training = TrainingCommands(parts)
         self._models = ModelCommands(parts)
@@ -63,9 +69,9 @@ class Steering:
             "evaluate": Handler(models.evaluate, "aside"),
             "export": Handler(models.export, "aside"),
             "label": Handler(self._labelling.label),
-            # Both may be asked again and again: a transfer has one effect by its own name.
-            "weights.get": Handler(self._weights.get, effect=False),
-            "weights.apply": Handler(self._weights.apply, effect=False),
+            "weights.get": Handler(self._weights.get),
+            "weights.apply": Handler(self._weights.apply),
+            "bundle.install": Handler(self._installs.install),
             "wipe": Handler(self._erasing.wipe, "aside"),
             "config.get": Handler(self.settings.get, effect=False),
             "config.set": Handler(self.settings.set),

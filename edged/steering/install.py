@@ -1,0 +1,86 @@
+"""The command `bundle.install`: a bundle from chunks over MQTT, or from an address that is allowed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from edged.errors import ConfigError, RefusedError
+from edged.storage.incoming import announced
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from edged.config import InstallConfig
+    from edged.loop.applying import Applying
+    from edged.loop.incoming import Incoming
+
+MISSING_TOLD = 1000
+
+
+class InstallSteering:
+    """Handler of the command.
+
+    Parameters
+    ----------
+    config
+        Section `install`.
+    incoming, applying
+        Take what comes in.
+    topic
+        Where the chunks of a transfer are sent to, by its name.
+    """
+
+    def __init__(
+        self,
+        config: InstallConfig,
+        *,
+        incoming: Incoming,
+        applying: Applying,
+        topic: Callable[[str], str],
+    ) -> None:
+        self._config = config
+        self._incoming = incoming
+        self._applying = applying
+        self._topic = topic
+
+    def install(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Announce a bundle file, or ask how it stands.
+
+        Takes `transfer`, a name that the sender chooses, and either `manifest` (`bytes`, `sha256`, `chunks`),
+        to send the chunks over MQTT, or `url` with `bytes` and `sha256`, to have it fetched.
+
+        Raises
+        ------
+        ConfigError
+            When a field is not usable.
+        RefusedError
+            When bundles, or such addresses, are not taken, this one is too large, or another is under way.
+        """
+        if not self._config.accept:
+            raise RefusedError(
+                "this device takes no bundles", where="install.accept", remedy="set it to true"
+            )
+        url, manifest = request.get("url"), request.get("manifest")
+        if url is not None:
+            self._check(url)
+            whole = {"bytes": request.get("bytes"), "sha256": request.get("sha256")}
+            manifest = {**whole, "chunks": [whole]}
+        note = {"kind": "bundle", "url": url}
+        transfer = announced(request.get("transfer"), manifest, note, self._config.max_bytes)
+        outcome = self._applying.outcome(transfer.name, transfer.sha256)
+        if outcome is not None:
+            return outcome
+        missing = self._incoming.begin(transfer)
+        receiving = {"topic": self._topic(transfer.name), "missing": missing[:MISSING_TOLD]}
+        state = "receiving" if missing and url is None else "executing"
+        return {"state": state, "transfer": transfer.name} | (receiving if url is None else {})
+
+    def _check(self, url: Any) -> None:
+        if not isinstance(url, str) or not url.isascii() or not url.isprintable() or " " in url:
+            raise ConfigError("is no address", where="url")
+        path = url.partition("://")[2].partition("/")[2]
+        plain = not set(path) & set("?#%\\@") and ".." not in path.split("/")
+        if not plain or not url.startswith(self._config.urls):
+            raise RefusedError(
+                "nothing is fetched from this address", where=url[:200], remedy="add it to install.urls"
+            )

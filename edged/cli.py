@@ -480,6 +480,18 @@ def artifacts_sign(
     sys.stderr.write(f"{bundle}: signed\n")
 
 
+@artifacts_app.command("pack")
+def artifacts_pack(
+    bundle: Annotated[Path, typer.Argument()],
+    out: Annotated[Path, typer.Option("-o", help="file to write, such as press.edged")],
+) -> None:
+    """Write a bundle as one file, with its signature if it has one."""
+    from edged.storage.bundle_files import pack_bundle
+
+    size = pack_bundle(bundle, out)
+    sys.stderr.write(f"{out}: {size:,} bytes\n")
+
+
 @keys_app.command("new")
 def keys_new(
     out: Annotated[Path, typer.Option("-o", help="file of the private key; the public one is FILE.pub")],

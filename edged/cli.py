@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edged import __version__
+from edged.cli_weights import artifacts_pack, weights_app
 from edged.errors import ConfigError, EdgedError
 from edged.strictjson import json_ready
 
@@ -40,6 +41,8 @@ app.add_typer(artifacts_app, name="artifacts")
 app.add_typer(model_app, name="model")
 keys_app = typer.Typer(help="Keys for signed bundles and commands.", no_args_is_help=True)
 app.add_typer(keys_app, name="keys")
+app.add_typer(weights_app, name="weights")
+artifacts_app.command("pack")(artifacts_pack)
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="configuration file (YAML)")]
 AsJson = Annotated[bool, typer.Option("--json", help="one JSON object on stdout")]
@@ -478,18 +481,6 @@ def artifacts_sign(
 
     sign_bundle(bundle, key)
     sys.stderr.write(f"{bundle}: signed\n")
-
-
-@artifacts_app.command("pack")
-def artifacts_pack(
-    bundle: Annotated[Path, typer.Argument()],
-    out: Annotated[Path, typer.Option("-o", help="file to write, such as press.edged")],
-) -> None:
-    """Write a bundle as one file, with its signature if it has one."""
-    from edged.storage.bundle_files import pack_bundle
-
-    size = pack_bundle(bundle, out)
-    sys.stderr.write(f"{out}: {size:,} bytes\n")
 
 
 @keys_app.command("new")

@@ -11,6 +11,7 @@ from edged.domain.setbacks import Setbacks
 from edged.engines.inference import InferenceModel
 from edged.errors import ConfigError, RefusedError, StorageError
 from edged.loop.bootstrap import open_samples, with_bundle
+from edged.loop.installing import Installing
 from edged.loop.learn import SETBACKS, Learner, setback_rules
 from edged.loop.promote import Promoter
 from edged.storage import outbox
@@ -34,7 +35,7 @@ STATUS_SECONDS = 5.0  # that a status may be late
 # Everything that a stream leaves in a state directory; other files in it are nobody's business.
 ERASED = (
     "samples.db*", "state.db*", "outbox.db*", "*.damaged-*", "checkpoints", "candidates", "models",
-    "engine-choice.json",
+    "engine-choice.json", "updates", "incoming", "bundles",
 )  # fmt: skip
 
 
@@ -139,6 +140,7 @@ def train_once(
             kept=registry.get_value(SETBACKS),
             bundle=bundle.fingerprint,
         )
+        learner.process.bundle = Installing(config, registry).present
         stack.callback(learner.process.close)
         if resume and (not (runs := registry.runs(1)) or runs[0].outcome not in UNFINISHED):
             raise RefusedError(
@@ -261,7 +263,7 @@ def _wipe_models(config: Config) -> int:
             if record.pinned:
                 registry.unpin(record.version)
         _promoter(config, registry, samples, SystemClock()).install_base(bundle.inference_model)
-        erase_files([state / "candidates"])
+        erase_files([state / name for name in ("candidates", "updates", "incoming")])
         return registry.erase()
 
 

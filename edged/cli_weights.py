@@ -1,0 +1,55 @@
+"""`edged weights` and `edged artifacts pack`: what travels between devices and those who look after them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path  # noqa: TC003  typer reads the annotations
+from typing import Annotated
+
+import typer
+
+weights_app = typer.Typer(help="Updates of weights that were received over MQTT.", no_args_is_help=True)
+
+
+@weights_app.command("unpack")
+def weights_unpack(
+    source: Annotated[
+        Path, typer.Argument(metavar="DIR|FILE", help="manifest and chunks as published, or one file")
+    ],
+    out: Annotated[Path | None, typer.Option("-o", help=".safetensors, or .onnx with --bundle")] = None,
+    base: Annotated[
+        list[Path] | None, typer.Option("--base", help="what a difference is to: bundle, safetensors, update")
+    ] = None,
+    bundle: Annotated[Path | None, typer.Option("--bundle", help="the bundle whose model to write")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON object on stdout")] = False,
+) -> None:
+    """Check an update, put it together, and write the weights or a model with them."""
+    from edged.domain.deltas import fingerprint
+    from edged.loop.unpacking import unpacked, write
+
+    bases = [*(base or []), *([bundle] if bundle is not None else [])]
+    parameters = unpacked(source, bases)
+    size = None if out is None else write(parameters, out, bundle)
+    told = {
+        "parameters": {name: list(value.shape) for name, value in sorted(parameters.items())},
+        "fingerprint": fingerprint(parameters),
+        "bytes": size,
+    }
+    if as_json:
+        sys.stdout.write(json.dumps(told) + "\n")
+        return
+    for name, value in sorted(parameters.items()):
+        sys.stdout.write(f"{name}  {list(value.shape)}\n")
+    if out is not None:
+        sys.stderr.write(f"{out}: {size:,} bytes\n")
+
+
+def artifacts_pack(
+    bundle: Annotated[Path, typer.Argument()],
+    out: Annotated[Path, typer.Option("-o", help="file to write, usually NAME.edged")],
+) -> None:
+    """Make one file of a bundle, for the command bundle.install."""
+    from edged.storage.bundle_files import pack_bundle
+
+    sys.stderr.write(f"{out}: {pack_bundle(bundle, out):,} bytes\n")

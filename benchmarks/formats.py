@@ -71,7 +71,7 @@ def cases() -> dict[str, tuple[StreamConfig, list[tuple[str, bytes]], str, bytes
         "senml": (StreamConfig(codec="senml", **{**named, "key": "bn"}), [], TOPIC, senml(cbor=False)),
         "senml, cbor": (StreamConfig(codec="senml", **{**named, "key": "bn"}), [], TOPIC, senml(cbor=True)),
         "sparkplug": (
-            StreamConfig(codec="sparkplug", **named),
+            StreamConfig(codec="sparkplug", topic="spBv1.0/#", **named),
             [(PLACE.format("NBIRTH"), birth)], PLACE.format("NDATA"), data,
         ),
     }  # fmt: skip

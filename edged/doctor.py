@@ -17,7 +17,9 @@ from edged.engines import open_engine, training_api
 from edged.engines.inference import InferenceModel
 from edged.errors import ConfigError, EdgedError
 from edged.loop.choose import choose
+from edged.mqtt.codecs import sample_codec
 from edged.mqtt.session import Session
+from edged.mqtt.sparkplug_wire import SparkplugWire
 from edged.storage.files import DirectoryLock
 from edged.storage.samples import SampleLog
 from edged.storage.signatures import open_bundle
@@ -58,7 +60,7 @@ def examine(path: Path) -> list[Finding]:
     except EdgedError as problem:
         return [Finding("configuration", "error", problem.line())]
     findings = [Finding("configuration", "ok", str(path))]
-    for look in (_runtime, _bundle, _state, _clock, _broker):
+    for look in (_runtime, _formats, _bundle, _state, _clock, _broker):
         findings.extend(look(config))
     return findings
 
@@ -89,6 +91,21 @@ def _installed(name: str) -> bool:
     except importlib.metadata.PackageNotFoundError:
         return False
     return True
+
+
+def _formats(config: Config) -> Iterator[Finding]:
+    """Packages that only some formats of messages need."""
+    codec, node = config.stream.codec, config.sparkplug is not None
+    if codec == "json" and not node:
+        return
+    try:
+        sample_codec(config.stream)
+        if node:
+            SparkplugWire("sparkplug")
+    except ConfigError as problem:
+        yield Finding("formats", "error", f"{problem.where}: {problem.what}", problem.remedy)
+        return
+    yield Finding("formats", "ok", f"reads {codec}" + (", is an edge node of Sparkplug B" if node else ""))
 
 
 def _bundle(config: Config) -> Iterator[Finding]:

@@ -56,6 +56,7 @@ PREDICTION = (
     ("Prediction/Confidence", DOUBLE, "confidence"),
 )
 VERSION = "Properties/Version"
+PATIENCE = 2.0  # seconds for taking leave
 
 log = get_logger("edged.sparkplug")
 
@@ -115,7 +116,7 @@ class EdgeNode:
 
     def stop(self) -> None:
         """Say that we go, and end the connection."""
-        self._node.stop()
+        self._node.stop(PATIENCE)
 
     def predicted(self, payloads: list[bytes]) -> None:
         """Note the newest of these predictions for the next `report`."""

@@ -44,7 +44,7 @@ STREAMS: dict[str, dict[str, Any]] = {
             "columns": ["machine", "when", *FEATURES, "state", "part", "remark"]},
     "senml": {**NAMED, "key": "machine"},
     "senml-cbor": {**NAMED, "key": "machine"},
-    "sparkplug": {**NAMED, "key": "machine"},
+    "sparkplug": {**NAMED, "key": "machine", "topic": "spBv1.0/#"},
     "float32": PLAIN,
     "float16": {**PLAIN, "byte_order": "big"},
     "int16": PLAIN,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +13,7 @@ from edged.artifacts.build import build
 from edged.artifacts.templates import mlp
 from edged.demo.broker import free_port
 from edged.doctor import Finding, examine
+from edged.lazily import hidden
 from edged.loop.bootstrap import with_bundle
 from edged.storage.files import DirectoryLock
 from tests.commands import edged, write_config
@@ -130,6 +132,19 @@ def test_a_provider_that_is_not_there(bundle: Path, tmp_path: Path, section: str
     assert found.level == "error"
     assert f"{section}.provider: this onnxruntime has no CUDAExecutionProvider" in found.result
     assert "it has CPUExecutionProvider" in found.result
+
+
+@pytest.mark.parametrize(("codec", "package"), [("msgpack", "msgpack"), ("json", "google.protobuf")])
+def test_a_format_whose_package_is_missing(
+    tmp_path: Path, codec: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_config(tmp_path, {**STREAM, "codec": codec}, sparkplug={"group": "plant"})
+    assert finding(path, "formats").level == "ok"
+    monkeypatch.delitem(sys.modules, package)
+    with hidden(package):
+        found = finding(path, "formats")
+    assert found.level == "error"
+    assert "edged[" in found.remedy
 
 
 def test_a_state_directory_that_cannot_be_made(tmp_path: Path) -> None:

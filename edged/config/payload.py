@@ -30,6 +30,8 @@ def check_codec(stream: StreamConfig) -> None:
             raise ValueError(f"codec {codec} has named fields: list the names as features")
         if stream.ts is not None:
             raise ValueError(f"codec {codec} carries the time itself: remove ts")
+    if codec == "sparkplug" and not all("spBv1.0/" in topic for topic in stream.topics):
+        raise ValueError("codec sparkplug: topic must be of spBv1.0, such as spBv1.0/plant/+/line-1/#")
     if codec == "csv":
         _check_columns(stream)
     elif stream.columns is not None or stream.delimiter != ",":

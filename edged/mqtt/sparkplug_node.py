@@ -103,7 +103,7 @@ class SparkplugNode:
         self._values: dict[str, Any] = {}
         self._history: deque[_Change] = deque(maxlen=history)
         self._session_number = self._seq = 0
-        self._born = False
+        self._born, self._used = False, True
         self.session = Session(
             config,
             client_id=client_id,
@@ -129,7 +129,9 @@ class SparkplugNode:
         self.session.stop(timeout)
 
     def _will(self) -> tuple[str, bytes, bool]:
-        self._session_number = self._next_session() % SEQUENCE
+        # A number that no birth has used is good for the next attempt, and costs no write.
+        if self._used:
+            self._session_number, self._used = self._next_session() % SEQUENCE, False
         return self._topic("NDEATH"), self._death(), False
 
     def _death(self) -> bytes:
@@ -158,7 +160,7 @@ class SparkplugNode:
             ]
             metrics += [Metric(name, False, self._aliases[name], now, BOOLEAN) for name in self._commands]
             self._seq = 0
-            self._born = True
+            self._born = self._used = True
             self._send("NBIRTH", metrics)
 
     # ---- what changes ----------------------------------------------------------------------

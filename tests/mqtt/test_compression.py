@@ -7,6 +7,7 @@ import struct
 import time
 import tracemalloc
 import zlib
+from functools import cache
 from typing import Any
 
 import pytest
@@ -69,6 +70,7 @@ def test_what_is_cut_off_or_goes_on_is_refused(compression: str, payload: bytes)
     assert {reason(whole[:size], "zstd") for size in range(0, len(whole), 3)} == {"compression"}
 
 
+@cache
 def bombs() -> dict[str, bytes]:
     """Small payloads that want to be a gigabyte."""
     ten_mb = b"\x00" * 10_000_000

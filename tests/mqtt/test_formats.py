@@ -129,6 +129,7 @@ def known(name: str, payload: bytes) -> None:
 
 
 @given(messages)
+@settings(max_examples=50)
 def test_any_fields_become_finite_readings_or_are_refused(message: dict[str, Any]) -> None:
     known("cbor", cbor2.dumps(message))
     known("msgpack", msgpack.packb(message))
@@ -453,6 +454,7 @@ def test_settings_that_mean_nothing_with_a_format_are_refused() -> None:
     assert "columns" in refused(features=2, delimiter=";")
     assert "features" in refused(features=2, codec="senml")
     assert "features" in refused(features=2, codec="sparkplug")
+    assert "spBv1.0" in refused(features=["a"], codec="sparkplug")
     assert "ts" in refused(features=["a"], codec="senml", ts="t")
     assert "no column" in refused(features=["a"], codec="csv", ts="t")
     assert "no column" in refused(features=["a", "b"], codec="csv", columns=["a"])

@@ -117,7 +117,7 @@ def test_what_it_tells_is_read_by_the_codec(scene: Scene) -> None:
     node = scene.start()
     node.report(VALUES)
     scene.heard(2)
-    codec = sample_codec(StreamConfig(features=["Temp", "Runs"], codec="sparkplug"))
+    codec = sample_codec(StreamConfig(features=["Temp", "Runs"], codec="sparkplug", topic="spBv1.0/#"))
     born, said = (codec.decode(d.topic, d.payload) for d in scene.inbox.deliveries[:2])
     assert born == []
     assert said == [Reading("plant/press-7", [1.5, -7.0], 1.7e9)]
@@ -167,6 +167,7 @@ def test_a_lost_connection_is_a_death_and_what_changed_meanwhile_is_historical(
     node.report({"Runs": 2})
     kinds = [kind for kind, _ in scene.heard(5)]
     assert kinds == ["NBIRTH", "NDATA", "NDEATH", "NBIRTH", "NDATA"]
+    assert next(scene.sessions) == 256, "attempts that fail use no number"
     birth, _, death, again, late = (payload for _, payload in scene.heard(5))
     assert values(death) == {"bdSeq": values(birth)["bdSeq"]} == {"bdSeq": 254}
     assert (values(again)["bdSeq"], again.seq, late.seq) == (255, 0, 1)

@@ -75,21 +75,16 @@ class Session:
     ) -> None:
         self._config = config
         self._client_id = client_id
-        self._will = will
-        self._clean = clean
-        self._on_online = on_online
-        self._on_offline = on_offline
+        self._will, self._clean = will, clean
+        self._on_online, self._on_offline = on_online, on_offline
         self._choice = ProtocolChoice(config.protocol)
         self._backoff = Backoff(config.reconnect_max)
         self._publisher = Publisher(backlog)
         self._subscriptions = Subscriptions()
         self._acks: deque[tuple[int, list[int]]] = deque()
-        self._epoch = 0
+        self._epoch = self._strangers = 0
         self._online = threading.Event()
-        self._answered = False
-        self._strangers = 0
-        self._born = False
-        self._dropping = False
+        self._answered = self._born = self._dropping = False
         self._closing = threading.Event()
         self._deadline = 0.0
         self._condition = Condition(config.host, config.port, client_id)
@@ -239,8 +234,6 @@ class Session:
         self._subscriptions.confirmed.clear()
         self._dropping = False
         self._acks.clear()
-        if self._clean:
-            self._publisher.outgoing.forget_fast()
         try:
             if (wire := self._client.wire) is not None:
                 wire.close()
@@ -248,6 +241,8 @@ class Session:
                 self._on_offline()
         except Exception:
             log.exception("mqtt_failed", remedy="reconnecting")
+        if self._clean:  # after `on_offline`: whoever was told of it adds nothing more
+            self._publisher.outgoing.forget_fast()
         self._backoff.ended(time.monotonic() - began if was_online else 0.0)
 
     def _connection(self) -> None:

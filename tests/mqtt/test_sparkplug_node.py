@@ -196,3 +196,18 @@ def test_an_orderly_end_is_a_death_too(scene: Scene) -> None:
     (_, birth), (kind, death) = scene.heard(2)
     assert kind == "NDEATH"
     assert values(death) == {"bdSeq": values(birth)["bdSeq"]}
+
+
+@pytest.mark.parametrize("protocol", ["5", "3.1.1"])
+def test_commands_of_before_the_connection_are_void(scene: Scene, protocol: str) -> None:
+    calls: list[int] = []
+    scene.trained = Gate(lambda: calls.append(1))
+    scene.start(protocol=protocol).stop()
+    train = Metric("Node Control/Train", True, datatype=BOOLEAN)
+    scene.command(train)
+    scene.make(protocol=protocol).start()
+    scene.heard(3)
+    scene.command(train)
+    scene.command(Metric(REBIRTH, True, datatype=BOOLEAN))
+    assert [kind for kind, _ in scene.heard(4)] == ["NBIRTH", "NDEATH", "NBIRTH", "NBIRTH"]
+    assert calls == [1]

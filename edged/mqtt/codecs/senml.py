@@ -77,7 +77,7 @@ class SenmlCodec:
         ]
 
     def _records(self, payload: bytes) -> list[Record]:
-        text = payload.lstrip(b" \t\r\n")[:1] == b"["
+        text = payload.lstrip(b" \t\r\n")[:1] in (b"[", b"{")
         pack = parse_any(payload, self._largest) if text else self._parse_cbor(payload)
         if type(pack) is not list or not all(type(record) is dict for record in pack):
             raise RejectedSampleError("wrong_type", "a SenML pack is an array of records")

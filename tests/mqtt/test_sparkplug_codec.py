@@ -191,6 +191,31 @@ def test_what_is_no_payload(host: Host, payload: bytes) -> None:
     assert host.refuse("DDATA", payload) == "not_sparkplug"
 
 
+# Written with the published definition, compiled by protoc; with properties, a data set, a template, a file.
+PUBLISHED = bytes.fromhex(
+    "08fad195ffbc31122c0a0474656d70100418fad195ffbc31200942034201644a0f0a04756e69741207080c420343656c"
+    "650000a441120c0a057669622e78200150fe01120f0a057669622e79200350fdffffff0f12110a057374617465200c30"
+    "017a04776f726e12190a057461626c6520108a010d0801120163180322040a02080512230a056d6f746f722013920117"
+    "0a013112120a05696e6e6572200a69000000000000f03f120d0a0466696c6520128201020001120d1009200d280158fa"
+    "d195ffbc31120a0a04676f6e65200a380118072201752a0162"
+)
+
+
+def test_the_published_definition_is_read(host: Host) -> None:
+    assert wire.read(PUBLISHED).metrics == [
+        Metric("temp", 20.5, 4, TS, 9),
+        Metric("vib.x", -2, datatype=1),
+        Metric("vib.y", -3, datatype=3),
+        Metric("state", "worn", datatype=12),
+        Metric("table", datatype=16),
+        Metric("motor", datatype=19),
+        Metric("file", b"\x00\x01", datatype=18),
+        Metric("", 1_700_000_000_250, 9, datatype=13, historical=True),
+        Metric("gone", datatype=10),
+    ]
+    assert host.take("DDATA", PUBLISHED) == [Reading("m1", [20.5, -2.0, -3.0], TS, 1.0)]
+
+
 def test_topics() -> None:
     for topic in (SparkplugTopic("g", "NDATA", "n"), SparkplugTopic("g", "DDATA", "n", "d")):
         assert parse_topic(topic.name) == topic

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import struct
 from typing import Any
 
 import cbor2
@@ -131,13 +130,3 @@ def introductions(name: str) -> list[tuple[str, bytes]]:
     if name != "sparkplug":
         return []
     return [(NODE.format("NBIRTH"), birth("NBIRTH", 0)), (NODE.format("DBIRTH") + "/vib", birth())]
-
-
-def nested(opening: bytes, depth: int) -> bytes:
-    """Containers in containers, never closed."""
-    return opening * depth
-
-
-def huge_header(kind: int) -> bytes:
-    """A header that announces 2^62 elements or so, and nothing behind it."""
-    return struct.pack(">BQ", kind, 1 << 62)

@@ -21,7 +21,7 @@ REBIRTH = "Node Control/Rebirth"
 SEQUENCE = 256  # seq and bdSeq count from 0 to 255
 
 INT8, INT16, INT32, INT64 = 1, 2, 3, 4
-UINT64, DOUBLE, BOOLEAN, STRING, TEXT, UUID = 8, 10, 11, 12, 14, 15
+DOUBLE, BOOLEAN, STRING = 10, 11, 12
 _SIGNED = {INT8: 8, INT16: 16, INT32: 32, INT64: 64}
 
 # (name, number, type) with types as in descriptor.proto.

@@ -17,7 +17,6 @@ from edged.mqtt.sparkplug_wire import (
     INT16,
     INT64,
     REBIRTH,
-    UINT64,
     Metric,
     SparkplugTopic,
     parse_topic,
@@ -84,6 +83,18 @@ def test_each_moment_in_a_message_is_a_reading(host: Host) -> None:
     ]
 
 
+def test_a_short_message_does_not_become_any_number_of_readings() -> None:
+    host = Host(max_payload=1200)  # 100 readings of three numbers
+    host.take("DBIRTH", birth())
+
+    def moments(count: int) -> bytes:
+        return wire.write([Metric("", 1, 4, i / 1000, 0) for i in range(1, count + 1)], ts=TS, seq=2)
+
+    assert len(moments(101)) <= 1200
+    assert len(host.take("DDATA", moments(100))) == 100
+    assert host.refuse("DDATA", moments(101)) == "shape"
+
+
 def test_historical_values_move_nothing(host: Host) -> None:
     past = data({**XYZ, "machine": "m1"}, 2, TS - 60, historical=True)
     assert host.take("DDATA", past) == [Reading("m1", [1.0, 2.0, 3.0], TS - 60)]
@@ -108,7 +119,7 @@ def test_without_a_metric_for_it_the_key_says_who_it_was() -> None:
 def test_numbers_have_the_sign_that_the_birth_says() -> None:
     host = Host(features=["a"], label=None, id=None, key=None, classes=None)
     host.take("DBIRTH", wire.write([Metric("a", 0, 1, None, INT16)], ts=TS, seq=0))
-    payload = wire.write([Metric("", 0xFFFE, 1, None, UINT64)], ts=TS, seq=1)
+    payload = wire.write([Metric("", 0xFFFE, 1, None, 8)], ts=TS, seq=1)
     untyped = payload.replace(b"\x20\x08", b"")
     assert untyped != payload
     assert host.take("DDATA", untyped)[0].values == [-2.0]

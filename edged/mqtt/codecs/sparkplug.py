@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from edged.config import StreamConfig
     from edged.domain.sample import Decoded
 
+MOST_READINGS = 1000
 MOST_DEVICES = 1000  # births that are remembered, of the devices heard last
 PATIENCE = 10.0  # seconds between two requests to the same edge node for a birth that is missing
 GAP_PATIENCE = 60.0  # ... for a birth because a message is missing
@@ -85,6 +86,8 @@ class SparkplugCodec:
         publish: Callable[[str, bytes], object] = lambda *_: None,
     ) -> None:
         self._largest = stream.max_payload
+        # Each moment brings all features: no more numbers than a raw array of that size would hold.
+        self._most = max(1, min(MOST_READINGS, stream.max_payload // (4 * stream.width)))
         self._now = now
         self._publish = publish
         self._wire = SparkplugWire("stream.codec")
@@ -196,6 +199,8 @@ class SparkplugCodec:
     def _messages(self, birth: _Birth, data: Payload) -> list[tuple[float | None, Values]]:
         """The fields of each reading, with its time."""
         past, live = self._moments(birth, data)
+        if len(past) + len(live) > self._most:
+            raise RejectedSampleError("shape", f"more than {self._most} moments")
         messages = [(at, changed) for at, changed in past if self._features & changed.keys()]
         for at, changed in live:
             birth.values |= changed

@@ -1,13 +1,15 @@
-"""The benchmark of the engines runs as its page says, and its object has what is read from it elsewhere."""
+"""The benchmarks of engines and formats run as their page says, and their objects have what is read from them."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from edged.config import StreamConfig
 from tests.commands import strict_json
 
 PROGRAM = Path(__file__).parents[1] / "benchmarks" / "engines.py"
@@ -47,3 +49,19 @@ def test_every_network_has_a_line_whoever_can_train_it() -> None:
     assert [line.split()[0] for line in lines[1:] if not line.startswith(" ")] == [
         "mlp", "1-D", "2-D", "LSTM", "GRU",
     ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_the_benchmark_of_formats_has_a_row_for_every_codec() -> None:
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM.with_name("formats.py")), "--calls", "20", "--rounds", "1", "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=100,
+    )
+    rows = strict_json(done.stdout)["rows"]
+    codecs = get_args(StreamConfig.model_fields["codec"].annotation)
+    assert {row["what"].partition(",")[0] for row in rows} == set(codecs)
+    assert rows[0]["what"] == "json"
+    assert all(row["us"] > 0 and row["ratio_to_json"] > 0 for row in rows)

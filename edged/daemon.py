@@ -19,6 +19,7 @@ from edged import __version__, configfile, logs, remembered
 from edged.authorising import authorisation
 from edged.clock import SystemClock
 from edged.conditions import ConditionsReader, Pacer
+from edged.discovering import Discovery
 from edged.domain.intake import Intake
 from edged.domain.label_requests import LabelRequests
 from edged.domain.windowing import Windowing
@@ -283,6 +284,13 @@ class Daemon:
             progress=self.steering.progress,
             authorise=authorisation(self.config, self.registry, self.clock),
         )
+        self.discovery = Discovery(
+            self.config,
+            session=self.session,
+            registry=self.registry,
+            commands=self.steering.commands(),
+            later=self.timetable.soon,
+        )
         self.edgenode = self._edge_node()
 
     def _edge_node(self) -> EdgeNode | None:
@@ -497,6 +505,7 @@ class Daemon:
 
     def _online(self) -> None:
         self.reporter.birth()
+        self.discovery.online()
         self._connection_changed()
 
     def _connection_changed(self) -> None:
@@ -529,6 +538,7 @@ class Daemon:
         self.session.subscribe(filters, 1, self.ingest.receive)
         self.session.subscribe([self.topics.requests], 1, self.control.receive)
         self.steering.pauses.begin()
+        self.session.subscribe(self.discovery.filters, 1, self.discovery.receive)
         if self.config.weights.accept or self.config.install.accept:
             self.session.subscribe([self.topics.incoming_weights], 1, self.incoming.receive)
             self.incoming.resume()

@@ -138,6 +138,7 @@ class SelfReport:
                 "failures": self._learner.failures,
                 "paused": self._learner.setbacks.pause(),
                 "on_hold": "training" in self._paused(),
+                "last": self._last_run(),
                 "promotions": self._promoter.promotions,
                 "rejections": self._promoter.rejections,
                 "rollbacks": self._promoter.rollbacks,
@@ -164,6 +165,13 @@ class SelfReport:
                 "outbox": self._outbox(),
             },
         )
+
+    def _last_run(self) -> dict[str, Any] | None:
+        """The newest run that has ended, one that goes on left out."""
+        ended = [run for run in self._registry.runs(2) if run.ended is not None]
+        if not ended:
+            return None
+        return {"run": ended[0].id, "ended": ended[0].ended, "outcome": ended[0].outcome}
 
     def _windows(self) -> dict[str, int] | None:
         """What has become of readings since the start, where samples are windows of them."""

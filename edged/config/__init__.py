@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from edged.config.anomaly import AnomalyConfig
 from edged.config.broker import MqttConfig, TlsConfig
 from edged.config.commands import CommandsConfig
+from edged.config.discovery import DiscoveryConfig
 from edged.config.drift import DriftConfig
 from edged.config.gate import GateConfig
 from edged.config.install import InstallConfig
@@ -30,6 +31,7 @@ __all__ = [
     "CommandsConfig",
     "Config",
     "DeviceConfig",
+    "DiscoveryConfig",
     "DriftConfig",
     "GateConfig",
     "InstallConfig",
@@ -73,6 +75,7 @@ class Config(Section):
     labels: LabelsConfig = LabelsConfig()
     serving: ServingConfig = ServingConfig()
     commands: CommandsConfig = CommandsConfig()
+    discovery: DiscoveryConfig = DiscoveryConfig()
     storage: StorageConfig = StorageConfig()
     outbox: OutboxConfig = OutboxConfig()
     report: ReportConfig = ReportConfig()

@@ -44,6 +44,9 @@ REFUSE = {
     "revocations of no CA": BASE + f"mqtt: {{tls: {{crl_file: {__file__}}}}}\n",
     "no CPU": BASE + "training: {affinity: []}\n",
     "negative CPU": BASE + "training: {affinity: [-1]}\n",
+    "bundles in plain text": BASE + "install: {urls: ['http://fleet.example/']}\n",
+    "bundles of any host": BASE + "install: {urls: ['https://fleet.example']}\n",
+    "largest of none": BASE + "weights: {top_k: 0}\n",
     "cron of nonsense": BASE + "training: {cron: a b c d e}\n",
 }
 

@@ -19,8 +19,8 @@ class InstallConfig(Section):
     """Bundles that come over the network (command `bundle.install`)."""
 
     accept: bool = Field(False, description="take bundles with the command `bundle.install`")
-    urls: tuple[str, ...] = Field(
-        (),
+    urls: list[str] = Field(
+        [],
         description="what the addresses that bundles may be fetched from begin with; https, with a path: "
         "`https://fleet.example/bundles/`",
     )
@@ -29,7 +29,7 @@ class InstallConfig(Section):
 
     @field_validator("urls")
     @classmethod
-    def _safe(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
+    def _safe(cls, urls: list[str]) -> list[str]:
         for url in urls:
             scheme, _, rest = url.partition("://")
             if scheme != "https" and not url.startswith(LOOPBACK):

@@ -80,7 +80,7 @@ class InstallSteering:
             raise ConfigError("is no address", where="url")
         path = url.partition("://")[2].partition("/")[2]
         plain = not set(path) & set("?#%\\@") and ".." not in path.split("/")
-        if not plain or not url.startswith(self._config.urls):
+        if not plain or not url.startswith(tuple(self._config.urls)):
             raise RefusedError(
                 "nothing is fetched from this address", where=url[:200], remedy="add it to install.urls"
             )

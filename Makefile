@@ -3,11 +3,12 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-faults soak test-stock test-arm64 stock lint check bench clean system-packages arm64-packages
+.PHONY: help setup demo test test-faults soak test-stock test-homeassistant test-arm64 stock lint check bench clean system-packages arm64-packages
 
 # The first interpreter that edged runs on; `python3` where it is one.
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13 python3.10; do \
 	$$p -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 14))' 2>/dev/null && echo $$p && break; done)
+PYTHON313 ?= python3.13
 VENV := .venv
 BIN := $(VENV)/bin
 # What a device has: edged's wheel on stock onnxruntime, the oldest and the newest that is supported.
@@ -23,7 +24,7 @@ export PATH := $(PATH):/usr/sbin:/sbin
 export DEBIAN_FRONTEND := noninteractive
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.development ## make .venv with edged and everything for development
 
@@ -35,6 +36,9 @@ test: setup system-packages stock ## run all tests against real mosquitto, SQLit
 
 test-stock: setup system-packages stock ## run the tests on stock onnxruntime alone
 	@$(BIN)/python -m pytest tests/stock $(PYTEST_ARGS)
+
+test-homeassistant: setup system-packages $(VENV)-homeassistant/.ready ## let Home Assistant itself read what a device announces
+	@EDGED_HOMEASSISTANT="$(CURDIR)/$(VENV)-homeassistant/bin/python" $(BIN)/python -m pytest tests/homeassistant/live.py $(PYTEST_ARGS)
 
 test-arm64: setup stock system-packages arm64-packages ## train on emulated ARM64 and compare with this machine
 	@$(BIN)/python -m tests.arm64 build/wheel build/arm64
@@ -59,7 +63,7 @@ bench: setup system-packages ## run every benchmark; results go to benchmarks/re
 	$(BIN)/python "$$program" --json --out "benchmarks/results/$$(basename $$program .py).json"; done
 
 clean: ## remove .venv* and everything that tools leave behind; never a state directory
-	@rm -rf $(VENV) $(STOCK)-* build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) $(STOCK)-* $(VENV)-homeassistant build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp is older than pyproject.toml whenever the dependencies may have changed.
@@ -77,6 +81,13 @@ $(VENV)/.made:
 	@[[ -n "$(PYTHON)" ]] || { echo "edged needs Python 3.10 to 3.13: install one, or name it with PYTHON=..." >&2; exit 1; }
 	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || $(call apt,python3-venv)
 	@"$(PYTHON)" -m venv $(VENV)
+	@touch $@
+
+# Home Assistant pins a hundred packages: an environment of its own.
+$(VENV)-homeassistant/.ready:
+	@command -v "$(PYTHON313)" >/dev/null || { echo "Home Assistant needs CPython 3.13: name one with PYTHON313=..." >&2; exit 1; }
+	@"$(PYTHON313)" -m venv $(VENV)-homeassistant
+	@$(VENV)-homeassistant/bin/python -m pip --disable-pip-version-check install -q "homeassistant==2025.4.4" "paho-mqtt==2.1.0"
 	@touch $@
 
 # As a device gets it: neither editable nor with the training build.

@@ -13,6 +13,7 @@ FORBIDDEN_IN_DAEMON = (
     "edged.trainer",
     "typer",
     "rich",
+    "cryptography",
 )
 
 

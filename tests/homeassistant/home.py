@@ -32,7 +32,6 @@ class Problems(logging.Handler):
 
 
 async def start(port: int, directory: str) -> core.HomeAssistant:
-    Path(directory, "configuration.yaml").touch()
     hass = core.HomeAssistant(directory)
     hass.config.skip_pip = True
     hass.config_entries = config_entries.ConfigEntries(hass, {})
@@ -47,6 +46,8 @@ async def start(port: int, directory: str) -> core.HomeAssistant:
         subentries_data=None, title="broker", unique_id=None, version=1,
     )  # fmt: skip
     await hass.config_entries.async_add(entry)
+    if entry.state is not config_entries.ConfigEntryState.LOADED:
+        sys.exit("the MQTT integration could not be set up: is the package paho-mqtt there?")
     await hass.async_start()
     return hass
 
@@ -66,6 +67,10 @@ def states(hass: core.HomeAssistant) -> dict:
             for entry in registry.entities.values()
         },
     }
+
+
+def prepare(directory: str) -> None:
+    Path(directory, "configuration.yaml").touch()
 
 
 async def main() -> None:
@@ -89,4 +94,5 @@ async def main() -> None:
     await hass.async_stop(force=True)
 
 
+prepare(sys.argv[2])
 asyncio.run(main())

@@ -85,7 +85,9 @@ def test_home_assistant_knows_the_device(home: tuple[Home, int], tmp_path: Path)
     discovery = {"enabled": True, "name": "Presse 7 µ"}
     device = Device(tmp_path, port, stream, discovery=discovery, training={"new_labels": 0})
     with running(device, port) as listener:
-        wait_until(lambda: assistant.state("version") == "0", 60)
+        listener.wait(lambda: listener.messages["state/model"])
+        first = str(listener.messages["state/model"][0]["version"])
+        wait_until(lambda: assistant.state("version") == first, 30)
         for a, b in np.random.default_rng(0).normal(size=(120, 2)):
             listener.send("sensors/all", {"a": a, "b": b, "y": int(a > 0)})
         wait_until(lambda: assistant.state("buffer") == "120", 60)

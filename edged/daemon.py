@@ -492,10 +492,10 @@ class Daemon:
 
     def _on_drift(self, signal: DriftSignal) -> None:
         self.reporter.event("drift_detected", signal.as_dict(self.schema.names))
-        self.learning.drifted(signal)
+        self.learning.drifted(signal, self.server.rise)
 
     def _on_fall(self) -> None:
-        self.learning.fallen()
+        self.learning.fallen(self.server.rise)
 
     # ---- reporting -------------------------------------------------------------------------
 

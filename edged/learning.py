@@ -102,13 +102,13 @@ class Learning:
         """Carry out a change of champion soon: the serving thread must not wait for it."""
         self._changes.put(action)
 
-    def drifted(self, signal: DriftSignal) -> None:
-        """A drift or a warning of one was signalled: from any thread."""
-        self.later(lambda: self._drifted(signal))
+    def drifted(self, signal: DriftSignal, rise: float) -> None:
+        """A drift or a warning of one was signalled, with errors larger by `rise`: from any thread."""
+        self.later(lambda: self._drifted(signal, rise))
 
-    def fallen(self) -> None:
-        """Live quality has fallen: from any thread."""
-        self.later(self._fallen)
+    def fallen(self, rise: float) -> None:
+        """Live quality has fallen, errors are larger by the share `rise`: from any thread."""
+        self.later(lambda: self._fallen(rise))
 
     def command(self, options: dict[str, Any], task: Task | None = None) -> None:
         """Train as soon as the present run has ended, whatever the guards say; `task` ends with that run.
@@ -287,13 +287,13 @@ class Learning:
                 raise
             self._between.popleft()
 
-    def _drifted(self, signal: DriftSignal) -> None:
-        self._learner.drifted(signal)
+    def _drifted(self, signal: DriftSignal, rise: float) -> None:
+        self._learner.drifted(signal, rise)
         if self._recall.drifted(signal):
             self._registry.set_value("regimes", self._recall.regimes.state())
 
-    def _fallen(self) -> None:
-        self._learner.triggers.fallen = True
+    def _fallen(self, rise: float) -> None:
+        self._learner.fallen(rise)
         if self._recall.ended("error"):
             self._registry.set_value("regimes", self._recall.regimes.state())
 

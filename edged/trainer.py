@@ -165,7 +165,11 @@ def open_trainee(config: Config, orders: Orders, base: Base) -> tuple[Trainee, A
     if training.guide != "none" and training.engine == "auto":
         training = training.model_copy(update={"engine": "portable"})
     chosen = choose(training, bundle, state, note=lambda what: say({"type": "note", "what": what}))
-    engine = open_engine(chosen.engine, bundle, training.threads, providers=training.provider)
+
+    def begin() -> Engine:
+        return open_engine(chosen.engine, bundle, training.threads, providers=training.provider)
+
+    engine = begin()
     samples = SampleLog.open(state / "samples.db", schema, readonly=True)
 
     def load_model(path: Path) -> InferenceModel:
@@ -197,6 +201,7 @@ def open_trainee(config: Config, orders: Orders, base: Base) -> tuple[Trainee, A
         elsewhere=lambda followed: weights_to_follow(state, bundle, followed),
         wanted=orders.wants_checkpoint,
         base=base,
+        fresh=None if schema.labels_itself else begin,
     )
     if base == "champion":
         trainee.start_with(_champions_weights(state, bundle))

@@ -111,6 +111,14 @@ class TrainingConfig(GuardsConfig):
     guide_weight: float = Field(
         0.01, ge=0, lt=1e6, description="how much the guide counts beside the labels; about 1 for distill"
     )
+    challenger: Literal["auto", "off"] = Field(
+        "auto",
+        description="after a severe drift a fresh start learns beside, from new labels alone, and takes over"
+        " once it is better beyond chance; not beside a guide, and not where samples label themselves",
+    )
+    challenger_rise: float = Field(
+        0.5, gt=0, description="a drift is severe when live errors are larger than before by this share"
+    )
     key_share: Share = Field(
         0.5,
         description="of a batch, what one key may fill on average, where there are keys enough; 1 for all",

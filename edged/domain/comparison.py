@@ -46,12 +46,20 @@ class Comparison:
         return unit_scale(window.y) if self._schema.task != "classify" and len(window) > 1 else None
 
     def judge(
-        self, model: Model, champion: Model, recent: Window, scale: NDArray[np.float32] | None
+        self,
+        model: Model,
+        champion: Model,
+        recent: Window,
+        scale: NDArray[np.float32] | None,
+        contest: Evidence | None = None,
     ) -> Verdict:
-        """The verdict on a candidate, from the newest holdout rows `recent` and those of earlier regimes."""
+        """The verdict on a candidate, from the newest holdout rows `recent` and those of earlier regimes.
+
+        A `contest` on labels from before either had learned from them takes the place of the newest rows.
+        """
         if len(recent) == 0:
             return refuse(f"no labelled holdout sample yet, {self.rules.min_holdout} needed")
-        evidence = self.evidence(model, champion, recent, scale)
+        evidence = contest or self.evidence(model, champion, recent, scale)
         retained = self._retained(model, champion, recent, scale)
         return judge(self._schema.task, evidence, retained, self.rules)
 

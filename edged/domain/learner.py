@@ -41,7 +41,7 @@ class RunRequest:
     """What the daemon asks for; None takes the configured value.
 
     `epochs` are passes over the new samples, instead of `steps`. A `dry_run` leaves a candidate and nothing
-    else: the learner does not go on from it.
+    else: the learner does not go on from it. `challenge` begins a fresh learner beside this one.
     """
 
     run: int
@@ -51,6 +51,7 @@ class RunRequest:
     new_share: float | None = None
     epochs: float | None = None
     dry_run: bool = False
+    challenge: bool = False
 
 
 @dataclass

@@ -196,10 +196,10 @@ class Replay:
         """What the detectors have signalled starts what it starts in the daemon."""
         for signal in self.server.drift.take():
             self.drifts.append(signal)
-            self.learner.drifted(signal)
+            self.learner.drifted(signal, self.server.rise)
             self.recall.drifted(signal)
         if self.server.take_fall():
-            self.learner.triggers.fallen = True
+            self.learner.fallen(self.server.rise)
             self.recall.ended("error")
 
     def _pre_train(self) -> Served:

@@ -25,6 +25,7 @@ log = get_logger("edged.learn")
 
 Message = dict[str, Any]
 
+NOT_KEPT = ("type", "memory", "run", "challenger")  # of a result: long, or said already
 SETBACKS = "setbacks"  # name of the registry's value that `keep` writes
 UNHURRIED = 400  # new samples for a run where all label themselves: what learns faster learns anomalies
 DISK_SECONDS = 10.0  # until a run that the disk did not let begin is tried again
@@ -92,6 +93,7 @@ class Learner:
         self._disk_ended = 0  # runs that the disk has ended since it last let one through
         self._retry_after = config.training.retry_after
         self._guards = config.training.guard_rules()
+        self._severe = None if config.training.challenger == "off" else config.training.challenger_rise
         self._usual = (config.training.learning_rate, config.training.new_share)
         self._conditions = conditions or (lambda: Conditions.at(clock.now()))
         self.process = TrainerProcess(config)
@@ -125,13 +127,26 @@ class Learner:
         """Labelled samples that no run has learned from."""
         return self._labelled_since(self.consumed)
 
-    def drifted(self, signal: DriftSignal) -> None:
-        """A drift, or a warning of one. Inputs that move are no reason by themselves to learn."""
+    def drifted(self, signal: DriftSignal, rise: float = 0.0) -> None:
+        """A drift, or a warning of one. Inputs that move are no reason by themselves to learn.
+
+        `rise` is by what share live errors are larger than before.
+        """
         if signal.source == "inputs" or signal.level is Level.WARNING:
             self.triggers.warned = True
             return
         self.triggers.drifted = True
         self.effort.drifted()
+        self._perhaps_challenge(rise)
+
+    def fallen(self, rise: float) -> None:
+        """Live quality has fallen: errors are larger by the share `rise`."""
+        self.triggers.fallen = True
+        self._perhaps_challenge(rise)
+
+    def _perhaps_challenge(self, rise: float) -> None:
+        if self._severe is not None and rise >= self._severe:
+            self.effort.challenge = True
 
     def due(self) -> str | None:
         """The trigger of a run that should start now."""
@@ -222,7 +237,7 @@ class Learner:
             self.consumed = result["consumed"]
         self.train_seconds += result["seconds"]
         self.engine = result["engine"]
-        self._close(run, "done", {k: v for k, v in result.items() if k not in ("type", "memory", "run")})
+        self._close(run, "done", {k: v for k, v in result.items() if k not in NOT_KEPT})
         if self.failures:
             was_paused = self.setbacks.paused
             self.setbacks.succeeded()

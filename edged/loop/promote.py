@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.domain.comparison import Comparison
-from edged.domain.gate import GateRules, Verdict, judge_recalled, refuse
+from edged.domain.gate import Evidence, GateRules, Verdict, judge_recalled, refuse
 from edged.domain.protocols import Served
 from edged.domain.regimes import Regimes
 from edged.domain.trust import LabelTrust
@@ -125,11 +125,11 @@ class Promoter:
         if version not in self.unusable:
             self.unusable.append(version)
 
-    def _clear_candidates(self, but: Path | None = None) -> None:
+    def _clear_candidates(self, *but: Path) -> None:
         """What earlier runs left before the gate, on a full disk or at a crash: there is a newer one."""
         if self._staging.is_dir():
             for left in self._staging.iterdir():
-                if left != but:
+                if left not in but:
                     _discard(left)
 
     def _open_at_boot(self, version: int) -> Served:
@@ -231,13 +231,15 @@ class Promoter:
         the registry but not yet champion. `first` skips the comparison, not the verification.
         """
         folder = Path(result["candidate"])
-        self._clear_candidates(but=folder)
+        self._clear_candidates(folder, Path(result.get("beside", folder)))
         doing = "verification"
         try:
             model, seconds = within(self._config.timeout, doing, lambda: self._verify(folder))
             doing = "judging"
             verdict, scale = within(
-                self._config.timeout, doing, lambda: self._judge(model, champion, first=first)
+                self._config.timeout,
+                doing,
+                lambda: self._judge(model, champion, first=first, contest=result.get("contest")),
             )
             if result.get("source", "training") == "training":  # others say nothing about the labels
                 verdict = self._review(verdict)
@@ -264,7 +266,9 @@ class Promoter:
         try:
             model, _ = within(self._config.timeout, "verification", lambda: self._verify(folder))
             verdict, _ = within(
-                self._config.timeout, "judging", lambda: self._judge(model, champion, first=False)
+                self._config.timeout,
+                "judging",
+                lambda: self._judge(model, champion, first=False, contest=None),
             )
         except (EdgedError, OSError, ValueError, MemoryError) as problem:
             return refuse(_line(problem))
@@ -324,7 +328,7 @@ class Promoter:
         return (1, 2) if len(self._schema.classes) == 2 else (self._schema.outputs,)
 
     def _judge(
-        self, model: Model, champion: Served, *, first: bool
+        self, model: Model, champion: Served, *, first: bool, contest: dict[str, list[float]] | None
     ) -> tuple[Verdict, NDArray[np.float32] | None]:
         recent = self._holdout.holdout_window(self._config.recent)
         self._breathe()
@@ -334,7 +338,8 @@ class Promoter:
         pinned = [record.version for record in self._registry.records() if record.pinned]
         if pinned:
             return refuse(f"version {pinned[0]} is pinned"), scale
-        return self._comparison.judge(model, champion.model, recent, scale), scale
+        evidence = Evidence(**{name: np.asarray(of) for name, of in contest.items()}) if contest else None
+        return self._comparison.judge(model, champion.model, recent, scale, evidence), scale
 
     def _scale(self, champion: Served, recent: Window) -> NDArray[np.float32] | None:
         """What weighs errors; fixed with the first model for reconstructions: scores stay comparable."""

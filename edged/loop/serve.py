@@ -246,6 +246,11 @@ class Server:
             return Judged(np.zeros(len(made.offsets), bool), [])
         return self.anomalies.judge(keys, made.offsets, ts, made.output[:, 0])
 
+    @property
+    def rise(self) -> float:
+        """By what share the newest errors were larger than those before them, at the last look."""
+        return self._fall.rise
+
     def take_fall(self) -> bool:
         """Whether live quality has fallen since this was last asked."""
         fallen, self._fallen = self._fallen, False

@@ -110,6 +110,14 @@ class Succession:
 
     def consider(self, result: dict[str, Any]) -> Served | None:
         """Bring the candidate of a training run before the gate; the new champion, if it became one."""
+        beside = result.get("challenger")
+        if beside is not None:
+            served = self._judge({**result, **beside, "beside": result["candidate"]})
+            if served is not None:
+                return served
+        return self._judge(result)
+
+    def _judge(self, result: dict[str, Any]) -> Served | None:
         champion = self._serving.champion
         try:
             verdict, served = self._promotion.consider(result, champion)

@@ -21,6 +21,7 @@ from edged.domain.protocols import LearningRate
 from edged.domain.replay import Mix
 from edged.domain.standardise import fitted, scale_of
 from edged.engines import averaged
+from edged.engines.challenger import NOTE, Challenges
 from edged.engines.guides import guide_for
 from edged.engines.model_parameters import WEIGHTS_FILE
 from edged.errors import NoDataError, NonFiniteError, TrainingError
@@ -79,6 +80,7 @@ class Trainee:
         elsewhere: Callable[[int], tuple[int, dict[str, NDArray[np.float32]]] | None] = lambda _: None,
         wanted: Callable[[], bool] = lambda: False,
         base: Base = "checkpoint",
+        fresh: Callable[[], Engine] | None = None,
     ) -> None:
         self._config = config
         self._elsewhere = elsewhere
@@ -99,6 +101,7 @@ class Trainee:
         self._report = report
         self._stopping = stopping
         self._rest = rest
+        self._challenges = self._second_learner(fresh)
         self._generation: int | None = None
         self._state = self._fresh_state()
         self._initial = engine.parameters()
@@ -121,6 +124,16 @@ class Trainee:
             "average": config.average,
             "balance": config.balance,
         }
+
+    def _second_learner(self, fresh: Callable[[], Engine] | None) -> Challenges | None:
+        """Challengers where they are wanted; beside a guide, which holds to the champion, they are not."""
+        config = self._config
+        if fresh is None or config.challenger == "off" or self._guide is not None:
+            return None
+        return Challenges(
+            fresh, config, self._schema, self._samples, self._labels_for, self._memories(),
+            self._load_model, self._stopping,
+        )  # fmt: skip
 
     def _restore_newest(self, base: Base) -> None:
         generation = self._checkpoints.latest()
@@ -156,6 +169,8 @@ class Trainee:
 
     def _take_state(self, generation: Generation) -> None:
         self._state = LearnerState.load(generation.state["learner"], generation.arrays, **self._memories())
+        if self._challenges is not None:
+            self._challenges.restore(generation.path, generation.state.get("challenger"), generation.arrays)
         self._generation = generation.number
         self._followed = int(generation.state.get("followed", 0))
 
@@ -172,6 +187,9 @@ class Trainee:
             "learner": values,
             "followed": self._followed,
         }
+        if self._challenges is not None and self._challenges.current is not None:
+            with disk_errors_of_others(staging):
+                state["challenger"] = self._challenges.current.save(staging, arrays)
         self._generation = self._checkpoints.publish(staging, state, arrays)
         self._report({"type": "checkpoint", "generation": self._generation, "step": self._state.step})
         return self._generation
@@ -200,9 +218,11 @@ class Trainee:
         self._state.plan, resumed = self._plan(request)
         new = self._window(self._state.plan)
         if not resumed:
+            self._go_on_from_challenger()
             if len(new):
                 self._follow_inputs(new)
                 self._judge_average(new)
+                self._challenge(new, wanted=request.challenge)
             self._state.step, self._state.excluded = 0, []
             self._checkpoint()
         try:
@@ -245,6 +265,27 @@ class Trainee:
         self._report(
             {"type": "note", "what": f"training goes on from the weights of version {self._followed}"}
         )
+
+    def _go_on_from_challenger(self) -> None:
+        """The gate has chosen the challenger: what it has become is what is learned on."""
+        found = self._challenges and self._challenges.crowned(self._champion(), self._state)
+        if found:
+            self._engine, self._state = found
+            self._report({"type": "note", "what": "going on from the challenger, which serves now"})
+
+    def _challenge(self, new: Window, *, wanted: bool) -> None:
+        state, plan = self._state, self._state.plan
+        if self._challenges is None or plan is None or self._dry_run:
+            return
+        apart, values = self._statistics(), self._engine.parameters()
+        word = self._challenges.step(
+            new, plan, self._champion(), wanted=wanted, recent=state.recent.ids,
+            shared={name: values[name] for name in apart},
+        )  # fmt: skip
+        if word not in (None, "open"):
+            self._report({"type": "challenger", "state": word})
+        if self._stopping():
+            raise InterruptedRunError("the run was asked to stop", where="before its first step")
 
     def _plan(self, request: RunRequest) -> tuple[Plan, bool]:
         kept = self._state.plan
@@ -313,12 +354,20 @@ class Trainee:
         averaged.judge(self._state.average, self._engine, newest.x, self._labels_for(newest.y))
 
     def _follow_weights(self, before: int) -> None:
-        state, bundle = self._state, self._bundle
-        apart = [*(bundle.standardise or {}).values(), *(bundle.target_standardise or {}).values()]
+        state = self._state
         last = state.plan.steps if state.plan is not None else 0
         averaged.follow(
-            state.average, self._engine, before=before, step=state.step, last=last, apart=map(str, apart)
+            state.average, self._engine, before=before, step=state.step, last=last, apart=self._statistics()
         )
+
+    def _statistics(self) -> list[str]:
+        """Names of the parameters that hold statistics of inputs and targets."""
+        bundle = self._bundle
+        return [
+            str(name)
+            for names in (bundle.standardise, bundle.target_standardise)
+            for name in (names or {}).values()
+        ]
 
     def _learn(self, new: Window, *, careful: bool) -> tuple[list[float], int]:
         state, config = self._state, self._config
@@ -476,7 +525,8 @@ class Trainee:
             "last_offset": int(new.offsets[-1]) if len(new) else None,
             "consumed": state.consumed,
             "remembered": len(state.remembered()),
-            "memory": state.remembered().tolist(),
+            "memory": self._protected().tolist(),
+            "challenger": self._export_challenger(plan.run),
             "averaged": state.average.better,
             "bundle": self._bundle.fingerprint,
             "steps": plan.steps,
@@ -486,6 +536,25 @@ class Trainee:
             "engine": self._engine.name,
             "seconds": time.monotonic() - started,
         }
+
+    def _protected(self) -> NDArray[np.int64]:
+        """Samples that must stay in the log."""
+        beside = self._challenges and self._challenges.current
+        ids = self._state.remembered()
+        return np.union1d(ids, beside.state.remembered()) if beside else ids
+
+    def _export_challenger(self, run: int) -> dict[str, Any] | None:
+        """The candidate of a challenger that has won, and the errors by which it did."""
+        beside = self._challenges and self._challenges.current
+        if not beside or not beside.won:
+            return None
+        notes = {NOTE: beside.note()}
+        if self._pack_weights is not None:
+            notes[WEIGHTS_FILE] = self._pack_weights(beside.engine.parameters())
+        path = publish_candidate(
+            self._candidates, run, beside.engine.export, self._load_model, self._probe, notes, "-challenger"
+        )
+        return {"candidate": str(path), "contest": beside.contest.dump()}
 
     def _export(self, run: int) -> Path:
         """Publish the candidate: the averaged weights while they do better, else the newest."""

@@ -37,8 +37,9 @@ def publish_candidate(
     load_model: Callable[[Path], Model],
     probe: NDArray[np.float32],
     notes: Mapping[str, bytes],
+    name: str = "",
 ) -> Path:
-    """Publish the candidate of a run as `folder/<run>`; the directory.
+    """Publish the candidate of a run as `folder/<run><name>`; the directory.
 
     Parameters
     ----------
@@ -55,8 +56,10 @@ def publish_candidate(
         can see that it gets the same.
     notes
         Further files by name.
+    name
+        Tells a second candidate of the same run.
     """
-    staging = folder / f".staging-{run}"
+    staging = folder / f".staging-{run}{name}"
     with disk_errors("writing the candidate", staging):
         for left in folder.glob(".staging-[0-9]*"):
             remove(left)  # a run before this one came no further
@@ -64,11 +67,11 @@ def publish_candidate(
         with disk_errors_of_others(staging):
             export(staging / MODEL_FILE)
         output = load_model(staging / MODEL_FILE).predict(probe)
-        for name, values in zip(PROBE_FILES, (probe, output), strict=True):
-            np.save(staging / name, values)
-        for name, content in notes.items():
-            (staging / name).write_bytes(content)
-    final = folder / str(run)
+        for file, values in zip(PROBE_FILES, (probe, output), strict=True):
+            np.save(staging / file, values)
+        for file, content in notes.items():
+            (staging / file).write_bytes(content)
+    final = folder / f"{run}{name}"
     publish_directory(staging, final, extra={"run": run})
     return final
 

@@ -27,3 +27,11 @@ def test_after_forgetting_more_is_replayed_until_a_candidate_remembers() -> None
     assert shares == [0.125, 0.0625, 0.05, 0.05]
     effort.judged(forgets=False)
     assert effort.options(1e-3, 0.25) == {}
+
+
+def test_after_a_severe_drift_a_challenger_is_asked_for_until_a_run_has_ended() -> None:
+    effort = Effort()
+    effort.challenge = True
+    assert [effort.options(1e-3, 0.25) for _ in range(2)] == [{"challenge": True}] * 2
+    effort.judged(forgets=False)
+    assert effort.options(1e-3, 0.25) == {}

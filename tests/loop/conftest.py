@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 NEEDS_TRAINING = [
     "test_adopt.py",
     "test_bootstrap.py",
+    "test_challenger.py",
     "test_choose.py",
     "test_learn.py",
     "test_train.py",

@@ -102,6 +102,7 @@ class Workshop:
         pack_weights: Callable[[Any], bytes] | None = None,
         champion: Callable[[], Path | None] = lambda: None,
         elsewhere: Callable[[int], tuple[int, dict[str, Floats]] | None] = lambda _: None,
+        fresh: Callable[[], Engine] | None = None,
     ) -> Trainee:
         """A learner that takes up what the checkpoints hold."""
         return Trainee(
@@ -118,6 +119,7 @@ class Workshop:
             stopping=stopping,
             champion=champion,
             elsewhere=elsewhere,
+            fresh=fresh,
         )
 
     def request(self, trigger: str = "labels", **options: Any) -> RunRequest:

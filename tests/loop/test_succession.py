@@ -183,3 +183,26 @@ def test_a_champion_without_predecessor_is_rescued_by_the_registry(house: House)
     assert house.serving() == (1, 1)
     assert house.told[-1][0] == "model_rolled_back"
     assert house.succession.rescue(house.server.champion, "fails") is None, "there is no other"
+
+
+def beside(house: House, slope: float, errors: tuple[float, float]) -> dict[str, Any]:
+    """A run whose candidate changes nothing, with a challenger and the errors by which it has won."""
+    result = candidate(house.gate.candidates, 1, BAD)
+    other = candidate(house.gate.candidates, 2, slope)["candidate"]
+    contest = {"candidate": [errors[0]] * 50, "champion": [errors[1]] * 50}
+    return result | {"challenger": {"candidate": other, "contest": contest}}
+
+
+def test_a_challenger_that_has_won_serves_instead_of_the_candidate(house: House) -> None:
+    served = house.succession.consider(beside(house, GOOD, (0.0, 1.0)))
+    assert served is not None
+    assert [event for event, _ in house.told] == ["model_promoted"]
+    assert "better on 25, worse on 0" in house.told[0][1]["reasons"][0], "the newer half decides"
+    assert served.model.predict(inputs(5)).tolist() == house.gate.model(GOOD).predict(inputs(5)).tolist()
+
+
+def test_where_a_challenger_is_refused_the_candidate_is_judged(house: House) -> None:
+    served = house.succession.consider(beside(house, GOOD, (1.0, 0.0)))
+    assert served is not None
+    assert [event for event, _ in house.told] == ["candidate_rejected", "model_promoted"]
+    assert served.model.predict(inputs(5)).tolist() == house.gate.model(BAD).predict(inputs(5)).tolist()

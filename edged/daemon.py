@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edged import __version__, configfile, logs, remembered
+from edged.arrivals import Arrivals
 from edged.authorising import authorisation
 from edged.clock import SystemClock
 from edged.conditions import ConditionsReader, Pacer
@@ -29,10 +30,8 @@ from edged.host.notify import Notifier, Watchdog, watchdog_interval
 from edged.host.timetable import Timetable
 from edged.host.vitals import VitalsReader
 from edged.learning import CANCELLED, Learning
-from edged.loop.applying import Applying
 from edged.loop.ask import Asking
 from edged.loop.control import Control
-from edged.loop.incoming import Incoming
 from edged.loop.ingest import Ingest
 from edged.loop.installing import Installing
 from edged.loop.learn import SETBACKS, Learner
@@ -48,8 +47,7 @@ from edged.mqtt.topics import Topics, matches, widest
 from edged.opening import note_end, open_state
 from edged.publishing import Publishing
 from edged.selfreport import SelfReport
-from edged.steering import InstallSteering, Labelling, Parts, Steering, WeightsSteering
-from edged.storage.incoming import Staging
+from edged.steering import Labelling, Parts, Steering
 from edged.storage.sequence import Sequence
 from edged.storage.signatures import open_bundle
 from edged.telling import Telling
@@ -67,7 +65,6 @@ if TYPE_CHECKING:
     from edged.edgenode import EdgeNode
     from edged.mqtt.delivery import Delivery
     from edged.storage.bundles import Bundle
-    from edged.storage.incoming import Transfer
 
 log = logs.get_logger("edged.daemon")
 
@@ -272,7 +269,21 @@ class Daemon:
             receive=self._receive_command,
         )
         labelling = Labelling(self.schema, self.samples, self.serving, self.learning, self.clock)
-        self.steering = Steering(parts, labelling, self._weights(), self._installs())
+        self.arrivals = Arrivals(
+            self.config,
+            clock=self.clock,
+            registry=self.registry,
+            session=self.session,
+            topics=self.topics,
+            publishing=self.publishing,
+            updates=self.updates,
+            learning=self.learning,
+            succession=self.succession,
+            process=self.learner.process,
+            installing=self.installing,
+            notify=self.reporter.event,
+        )
+        self.steering = Steering(parts, labelling, self.arrivals.commands())
         self.control = Control(
             self.steering.commands(),
             config=self.config.commands,
@@ -306,60 +317,6 @@ class Daemon:
             commands=self.steering.commands(),
             clock=self.clock,
         )
-
-    def _weights(self) -> WeightsSteering:
-        config = self.config.weights
-        staging = Staging(
-            self.config.storage.dir,
-            max_bytes=max(config.max_bytes, self.config.install.max_bytes),
-            expire=config.expire,
-            clock=self.clock,
-        )
-        self.incoming = Incoming(staging, acknowledge=self.session.ack, complete=self._received)
-        self.applying = Applying(
-            registry=self.registry,
-            make={"weights": self._mixed, "bundle": self.installing.candidate},
-            bring=self._fetch,
-            whole=self.incoming.whole,
-            done=self.incoming.end,
-            consider=self.succession.consider,
-            notify=self.reporter.event,
-            clock=self.clock,
-        )
-        self.learner.process.bundle = self.installing.present
-        return WeightsSteering(
-            config,
-            updates=self.updates,
-            send=self.publishing.update,
-            champion=lambda: self.succession.champion,
-            incoming=self.incoming,
-            applying=self.applying,
-            topic=self.topics.incoming,
-        )
-
-    def _installs(self) -> InstallSteering:
-        return InstallSteering(
-            self.config.install, incoming=self.incoming, applying=self.applying, topic=self.topics.incoming
-        )
-
-    def _fetch(self, transfer: Transfer) -> None:
-        url = transfer.note.get("url")
-        if url is not None:
-            from edged.host.fetching import fetch  # memory that few devices need
-
-            self.incoming.fill(transfer, fetch(url, transfer.pieces[0].size, self.config.install.timeout))
-
-    def _mixed(self, run: int, transfer: Transfer, folder: Path) -> dict[str, Any]:
-        order = {"run": run, "apply": str(folder), "mix": transfer.note.get("mix", True)}
-        return self.learner.process.run(order, lambda message: log.debug("trainer", **message))
-
-    def _received(self, transfer: Transfer) -> None:
-        def carry_out() -> None:
-            served = self.applying.apply(transfer)
-            if served is not None:
-                self.learning.crowned(served)
-
-        self.learning.between(carry_out)
 
     def _first_model(self) -> Served:
         served = self.promoter.boot(self._state.bundle.inference_model)
@@ -539,9 +496,7 @@ class Daemon:
         self.session.subscribe([self.topics.requests], 1, self.control.receive)
         self.steering.pauses.begin()
         self.session.subscribe(self.discovery.filters, 1, self.discovery.receive)
-        if self.config.weights.accept or self.config.install.accept:
-            self.session.subscribe([self.topics.incoming_weights], 1, self.incoming.receive)
-            self.incoming.resume()
+        self.arrivals.start()
         self.session.start()
         if self.edgenode is not None:
             self.edgenode.start()
@@ -610,7 +565,7 @@ class Daemon:
         self.ingest.stop()
         self.serving.stop()
         self.control.stop()
-        self.incoming.stop()
+        self.arrivals.stop()
         self.steering.pauses.end()
         self.learning.join(8.0)
         self.learner.process.close()

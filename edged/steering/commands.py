@@ -15,11 +15,12 @@ from edged.steering.settings import Settings
 from edged.steering.training import TrainingCommands
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from edged.domain.commands import Request
     from edged.domain.tasks import Sender
-    from edged.steering.install import InstallSteering
     from edged.steering.labelling import Labelling
     from edged.steering.parts import Parts
-    from edged.steering.weights import WeightsSteering
 
 
 class Steering:
@@ -31,18 +32,15 @@ class Steering:
         What they work on.
     labelling
         Carries labels that come as commands.
-    weights
-        Sends and takes updates of weights.
-    installs
-        Takes bundles.
+    arrivals
+        What takes updates of weights and bundles, by command.
     """
 
     def __init__(
-        self, parts: Parts, labelling: Labelling, weights: WeightsSteering, installs: InstallSteering
+        self, parts: Parts, labelling: Labelling, arrivals: Mapping[str, Callable[[Request], Request]]
     ) -> None:
         self._parts = parts
-        self._weights = weights
-        self._installs = installs
+        self._arrivals = {name: Handler(handler) for name, handler in arrivals.items()}
         self._labelling = labelling
         self._training = TrainingCommands(parts)
         self._models = ModelCommands(parts)
@@ -69,9 +67,6 @@ class Steering:
             "evaluate": Handler(models.evaluate, "aside"),
             "export": Handler(models.export, "aside"),
             "label": Handler(self._labelling.label),
-            "weights.get": Handler(self._weights.get),
-            "weights.apply": Handler(self._weights.apply),
-            "bundle.install": Handler(self._installs.install),
             "wipe": Handler(self._erasing.wipe, "aside"),
             "config.get": Handler(self.settings.get, effect=False),
             "config.set": Handler(self.settings.set),
@@ -79,6 +74,7 @@ class Steering:
             "status": Handler(asking.status, effect=False),
             "ping": Handler(asking.ping, effect=False),
             "capabilities": Handler(self._capabilities, effect=False),
+            **self._arrivals,
         }
 
     def _capabilities(self, _: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,132 @@
+"""What comes into the device in chunks, and the commands about it: weights and bundles, wired together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from edged.logs import get_logger
+from edged.loop.applying import Applying
+from edged.loop.incoming import Incoming
+from edged.steering import InstallSteering, WeightsSteering
+from edged.storage.incoming import Staging
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from edged.clock import Clock
+    from edged.config import Config
+    from edged.host.trainer_process import TrainerProcess
+    from edged.learning import Learning
+    from edged.loop.installing import Installing
+    from edged.loop.succession import Succession
+    from edged.loop.updates import Updates
+    from edged.mqtt.session import Session
+    from edged.mqtt.topics import Topics
+    from edged.publishing import Publishing
+    from edged.storage.incoming import Transfer
+    from edged.storage.registry import Registry
+
+Request = dict[str, Any]
+
+log = get_logger("edged.arrivals")
+
+
+class Arrivals:
+    """Transfers that come in, carried out between two training runs.
+
+    Parameters
+    ----------
+    config, clock, registry, session, topics, publishing, updates, learning, succession, process
+        The parts that it brings together.
+    installing
+        Makes candidates of bundles, and knows which bundle trains.
+    notify
+        Told `(event, fields)`.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        clock: Clock,
+        registry: Registry,
+        session: Session,
+        topics: Topics,
+        publishing: Publishing,
+        updates: Updates,
+        learning: Learning,
+        succession: Succession,
+        process: TrainerProcess,
+        installing: Installing,
+        notify: Callable[[str, Request], None],
+    ) -> None:
+        self._config, self._session, self._topics = config, session, topics
+        self._learning, self._process = learning, process
+        process.bundle = installing.present
+        staging = Staging(
+            config.storage.dir,
+            max_bytes=max(config.weights.max_bytes, config.install.max_bytes),
+            expire=config.weights.expire,
+            clock=clock,
+        )
+        self._incoming = Incoming(staging, acknowledge=session.ack, complete=self._received)
+        self._applying = Applying(
+            registry=registry,
+            make={"weights": self._mixed, "bundle": installing.candidate},
+            bring=self._fetch,
+            whole=self._incoming.whole,
+            done=self._incoming.end,
+            consider=succession.consider,
+            notify=notify,
+            clock=clock,
+        )
+        self._weights = WeightsSteering(
+            config.weights,
+            updates=updates,
+            send=publishing.update,
+            champion=lambda: succession.champion,
+            incoming=self._incoming,
+            applying=self._applying,
+            topic=topics.incoming,
+        )
+        self._installs = InstallSteering(
+            config.install, incoming=self._incoming, applying=self._applying, topic=topics.incoming
+        )
+
+    def commands(self) -> dict[str, Callable[[Request], Request]]:
+        """The commands with their handlers."""
+        return {
+            "weights.get": self._weights.get,
+            "weights.apply": self._weights.apply,
+            "bundle.install": self._installs.install,
+        }
+
+    def start(self) -> None:
+        """Take chunks, where any are wanted; call it before the session is started."""
+        if self._config.weights.accept or self._config.install.accept:
+            self._session.subscribe([self._topics.incoming_weights], 1, self._incoming.receive)
+            self._incoming.resume()
+
+    def stop(self) -> None:
+        """Take no more."""
+        self._incoming.stop()
+
+    def _received(self, transfer: Transfer) -> None:
+        def carry_out() -> None:
+            served = self._applying.apply(transfer)
+            if served is not None:
+                self._learning.crowned(served)
+
+        self._learning.between(carry_out)
+
+    def _mixed(self, run: int, transfer: Transfer, folder: Path) -> Request:
+        order = {"run": run, "apply": str(folder), "mix": transfer.note.get("mix", True)}
+        return self._process.run(order, lambda message: log.debug("trainer", **message))
+
+    def _fetch(self, transfer: Transfer) -> None:
+        url = transfer.note.get("url")
+        if url is not None:
+            from edged.host.fetching import fetch  # memory that few devices need
+
+            self._incoming.fill(transfer, fetch(url, transfer.pieces[0].size, self._config.install.timeout))

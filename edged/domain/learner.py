@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from edged.domain.averaging import Average
+from edged.domain.hardness import Hardness
+from edged.domain.patience import Patience
 from edged.domain.replay import BalancedReservoir, Recent, Reservoir, reservoir_of
 from edged.domain.standardise import RunningMoments
 
@@ -68,6 +70,8 @@ class LearnerState:
     plan: Plan | None = None
     step: int = 0
     excluded: list[int] = field(default_factory=list)
+    patience: Patience = field(default_factory=Patience)
+    hard: Hardness | None = None
 
     @classmethod
     def fresh(
@@ -79,6 +83,7 @@ class LearnerState:
         recent: int = 0,
         average: float = 0.0,
         balance: bool = False,
+        patience: int = 0,
     ) -> LearnerState:
         """The state before anything was learned."""
         return cls(
@@ -89,6 +94,7 @@ class LearnerState:
             RunningMoments(half_life),
             Average(average),
             np.random.default_rng(seed),
+            patience=Patience(patience),
         )
 
     def with_new_weights(self, half_life: float, average: float) -> None:
@@ -114,6 +120,7 @@ class LearnerState:
     def dump(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """As JSON values and arrays."""
         average, averaged = self.average.dump()
+        patience, best = self.patience.dump()
         values = {
             "consumed": self.consumed,
             "total_steps": self.total_steps,
@@ -122,6 +129,7 @@ class LearnerState:
             "excluded": self.excluded,
             "memory": self.memory.state(),
             "average": average,
+            "patience": patience,
             "moments_weight": self.moments.weight,
             "rng": self.rng.bit_generator.state,
         }
@@ -129,6 +137,8 @@ class LearnerState:
             "memory_ids": self.memory.ids,
             "recent_ids": self.recent.ids,
             **averaged,
+            **best,
+            **(self.hard.dump() if self.hard is not None else {}),
         }
         if self.moments.mean is not None and self.moments.square is not None:
             arrays |= {"moments_mean": self.moments.mean, "moments_square": self.moments.square}
@@ -145,6 +155,7 @@ class LearnerState:
         recent: int = 0,
         average: float = 0.0,
         balance: bool = False,
+        patience: int = 0,
     ) -> LearnerState:
         """What `dump` gave; capacities, half-life and decay come from the present configuration."""
         rng = np.random.default_rng()
@@ -162,6 +173,8 @@ class LearnerState:
             Plan(**values["plan"]) if values["plan"] else None,
             values["step"],
             list(values["excluded"]),
+            Patience.load(patience, values.get("patience", {}), arrays),
+            Hardness.load(arrays),
         )
 
 

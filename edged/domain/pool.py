@@ -88,6 +88,8 @@ class Pool:
         )
         self._codes: NDArray[np.int64] | None = None
         self._share = 1.0
+        self._spared = np.zeros(len(self.offsets), bool)
+        self._weights: NDArray[np.float64] | None = None
         self.exclude(excluded)
 
     def cap(self, codes: NDArray[np.int64], share: float) -> None:
@@ -95,9 +97,19 @@ class Pool:
         self._codes, self._share = codes, share
         self._weigh()
 
+    def spare(self, rows: NDArray[np.bool_]) -> None:
+        """Never draw these rows `(n,)`: they tell how well the others are learned."""
+        self._spared = rows
+        self.exclude(set())
+
+    def weigh(self, weights: NDArray[np.float64]) -> None:
+        """Draw remembered rows in proportion to `weights` `(n,)`, on top of what keys may fill."""
+        self._weights = weights
+        self._weigh()
+
     def exclude(self, offsets: set[int]) -> None:
         """Draw these samples no more; NoDataError when none is left."""
-        good = ~np.isin(self.offsets, list(offsets)) if offsets else np.ones(len(self.offsets), bool)
+        good = ~self._spared & ~np.isin(self.offsets, list(offsets))
         self._places = [np.flatnonzero(good & group) for group in self._groups]
         if not any(len(places) for places in self._places):
             raise NoDataError("every sample of this run makes the loss infinite or NaN", where="sample log")
@@ -115,14 +127,21 @@ class Pool:
         return np.concatenate(drawn)
 
     def _weigh(self) -> None:
-        self._edges = [self._edges_of(places) for places in self._places]
+        self._edges = [
+            self._edges_of(places, None if group == 0 else self._weights)
+            for group, places in enumerate(self._places)
+        ]
 
-    def _edges_of(self, rows: NDArray[np.int64]) -> NDArray[np.float64] | None:
-        """Where each row's stretch of [0, 1) ends; None where all stretches are equal."""
-        if self._codes is None or len(rows) == 0:
+    def _edges_of(
+        self, rows: NDArray[np.int64], weights: NDArray[np.float64] | None
+    ) -> NDArray[np.float64] | None:
+        """Where each row's stretch ends; None where all stretches are equal."""
+        if len(rows) == 0:
             return None
-        weights = capped(self._codes[rows], self._share)
-        return None if weights is None else np.cumsum(weights)
+        shares = None if self._codes is None else capped(self._codes[rows], self._share)
+        if weights is not None:
+            shares = weights[rows] if shares is None else shares * weights[rows]
+        return None if shares is None else np.cumsum(shares)
 
 
 def labels_for(loss: str, y: NDArray[np.float32], outputs: int) -> NDArray[Any]:

@@ -16,6 +16,8 @@ import numpy as np
 
 from edged.domain.averaging import Average
 from edged.domain.learner import LearnerState, Plan, RunRequest, planned_steps, steps_of_epochs
+from edged.domain.patience import EVERY as LOOK_EVERY
+from edged.domain.patience import Patience, validation
 from edged.domain.pool import Pool, Remembered, RowCache, labels_for
 from edged.domain.protocols import LearningRate
 from edged.domain.replay import Mix
@@ -23,6 +25,7 @@ from edged.domain.standardise import fitted, scale_of
 from edged.engines import averaged
 from edged.engines.challenger import NOTE, Challenges
 from edged.engines.guides import guide_for
+from edged.engines.hard import hardness
 from edged.engines.model_parameters import WEIGHTS_FILE
 from edged.errors import NoDataError, NonFiniteError, TrainingError
 from edged.storage.candidates import publish_candidate
@@ -123,6 +126,7 @@ class Trainee:
             "half_life": config.half_life,
             "average": config.average,
             "balance": config.balance,
+            "patience": config.patience,
         }
 
     def _second_learner(self, fresh: Callable[[], Engine] | None) -> Challenges | None:
@@ -224,6 +228,7 @@ class Trainee:
                 self._judge_average(new)
                 self._challenge(new, wanted=request.challenge)
             self._state.step, self._state.excluded = 0, []
+            self._state.patience, self._state.hard = Patience(self._config.patience), None
             self._checkpoint()
         try:
             losses, skipped = self._learn(new, careful=False)
@@ -376,8 +381,8 @@ class Trainee:
         rows = self._trainable(self._rows.rows(state.remembered(), self._samples.relabelled()))
         remembered = Remembered(rows, state.recent.ids, state.memory.ids)
         pool = Pool(new, remembered, self._labels_for, set(state.excluded))
-        if config.key_share < 1.0:
-            pool.cap(self._samples.key_codes(pool.offsets), config.key_share)
+        self._weigh(pool, rows)
+        looked_at = self._spare(pool)
         self._probe = pool.x[-PROBE_ROWS:]
         self._begin_guide(pool)
         total = state.plan.steps if config.schedule == "linear" else 0
@@ -393,6 +398,8 @@ class Trainee:
             state.step += len(made)
             state.total_steps += len(made)
             self._follow_weights(before)
+            if len(looked_at) and self._look(pool, looked_at):
+                state.plan = replace(state.plan, steps=state.step)
             if state.step // CHECK_EVERY > before // CHECK_EVERY:
                 self._engine.check()
             if self._stopping():
@@ -408,9 +415,37 @@ class Trainee:
             if time.monotonic() - reported > PROGRESS_SECONDS:
                 reported = time.monotonic()
                 self._report_progress(losses[-1])
+        if state.patience.values is not None:
+            self._engine.set_parameters(state.patience.values)
         self._engine.check()
         self._report_progress(losses[-1] if losses else float("nan"))
         return losses, skipped
+
+    def _weigh(self, pool: Pool, remembered: Window) -> None:
+        """How often each sample is drawn, where not all alike."""
+        state, config = self._state, self._config
+        if config.key_share < 1.0:
+            pool.cap(self._samples.key_codes(pool.offsets), config.key_share)
+        if config.hard_share > 0:
+            # Once a run, and kept in its checkpoints: taken up again it must draw the same.
+            state.hard = state.hard or hardness(self._engine, remembered, self._schema, self._load_model)
+            pool.weigh(state.hard.weights(pool.offsets, config.hard_share))
+
+    def _spare(self, pool: Pool) -> NDArray[np.int64]:
+        """Rows by which early stopping judges, kept out of the batches; none without it."""
+        if not self._config.patience:
+            return np.empty(0, np.int64)
+        spared = validation(pool.offsets)
+        pool.spare(spared)
+        pool.exclude(set(self._state.excluded))
+        return np.flatnonzero(spared)
+
+    def _look(self, pool: Pool, rows: NDArray[np.int64]) -> bool:
+        """Whether the run should end, as it no longer gets better on rows that it does not learn from."""
+        if self._state.step % LOOK_EVERY:
+            return False
+        loss = self._engine.evaluate(pool.x[rows], pool.y[rows])
+        return self._state.patience.look(loss, self._engine.parameters(), LOOK_EVERY)
 
     def _advance(self, pool: Pool, *, careful: bool) -> tuple[list[float], int]:
         """The next step, or several where the engine makes them faster together; losses and bad ones."""
@@ -433,7 +468,12 @@ class Trainee:
         """Steps up to the next point at which something else is due."""
         state, config = self._state, self._config
         left = state.plan.steps - state.step if state.plan is not None else 1
-        dues = (CHECK_EVERY, config.checkpoint_every, averaged.EVERY if config.average else CHECK_EVERY)
+        dues = (
+            CHECK_EVERY,
+            config.checkpoint_every,
+            averaged.EVERY if config.average else CHECK_EVERY,
+            LOOK_EVERY if config.patience else CHECK_EVERY,
+        )
         return min(left, self._engine.together, *(due - state.step % due for due in dues))
 
     def _draw(self, pool: Pool) -> NDArray[np.int64]:
@@ -511,6 +551,7 @@ class Trainee:
         state.remember(new.offsets[kept], new.y[kept])
         state.consumed = plan.upto
         state.plan, state.step = None, 0
+        state.patience, state.hard = Patience(self._config.patience), None
         generation = self._checkpoint()
         candidate = self._export(plan.run)
         tenth = max(1, len(losses) // 10)

@@ -23,6 +23,7 @@ from edged.conditions import ConditionsReader, Pacer
 from edged.discovering import Discovery
 from edged.domain.intake import Intake
 from edged.domain.label_requests import LabelRequests
+from edged.domain.overlap import judged_on
 from edged.domain.windowing import Windowing
 from edged.engines.inference import InferenceModel
 from edged.errors import ConfigError, EdgedError, StorageError
@@ -149,7 +150,7 @@ class Daemon:
             config=config.gate,
             schema=self.schema,
             registry=self.registry,
-            holdout=self._reader,
+            holdout=judged_on(self._reader, config.stream.window_rules),
             load_model=self._load_model,
             clock=self.clock,
             keep_models=config.storage.keep_models,

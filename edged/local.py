@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from edged.clock import SystemClock
+from edged.domain.overlap import judged_on
 from edged.domain.setbacks import Setbacks
 from edged.engines.inference import InferenceModel
 from edged.errors import ConfigError, RefusedError, StorageError
@@ -182,7 +183,7 @@ def _promoter(config: Config, registry: Registry, samples: SampleLog, clock: Sys
         config=config.gate,
         schema=config.stream.to_schema(),
         registry=registry,
-        holdout=samples,
+        holdout=judged_on(samples, config.stream.window_rules),
         load_model=lambda path: InferenceModel(
             path, threads=config.serving.threads, providers=config.serving.provider
         ),

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edged import configfile
+from edged.domain.overlap import block_of
 from edged.engines import open_engine
 from edged.engines.inference import InferenceModel
 from edged.errors import (
@@ -201,6 +202,7 @@ def open_trainee(config: Config, orders: Orders, base: Base) -> tuple[Trainee, A
         elsewhere=lambda followed: weights_to_follow(state, bundle, followed),
         wanted=orders.wants_checkpoint,
         base=base,
+        block=block_of(config.stream.window_rules),
         fresh=None if schema.labels_itself else begin,
     )
     if base == "champion":

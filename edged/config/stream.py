@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -11,6 +11,9 @@ from edged.config.values import Count, Duration, Filter, Names, Section, Size, n
 from edged.config.window import WindowConfig
 from edged.domain.intake import IntakeRules
 from edged.domain.schema import Schema
+
+if TYPE_CHECKING:
+    from edged.domain.windowing import WindowRules
 
 WIDEST = 100_000  # numbers in a sample
 
@@ -130,6 +133,11 @@ class StreamConfig(Section):
         check_codec(self)
         self.forecast_columns  # noqa: B018  a wrong name or position must be refused here, with its key
         return self
+
+    @property
+    def window_rules(self) -> WindowRules | None:
+        """How windows are cut; None where every reading is a sample."""
+        return None if self.window is None else self.window.rules()
 
     def _check_window(self, task: str) -> None:
         if self.window is None:

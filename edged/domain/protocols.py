@@ -153,6 +153,9 @@ class Samples(Protocol):
     def key_codes(self, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
         """Numbers for the keys of these samples, `(n,)`."""
 
+    def places(self, offsets: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Numbers for the keys of these samples, and which of its key each is, both `(n,)`."""
+
     def relabelled(self) -> int:
         """Labels that replaced an earlier one, ever."""
 
@@ -168,6 +171,13 @@ class Holdout(Protocol):
 
     def older_holdout(self, limit: int, before_seq: int, seed: int, *, after_seq: int = 0) -> Window:
         """A sample of those between two positions."""
+
+
+class PlacedHoldout(Holdout, Protocol):
+    """A holdout that knows which sample of its key each is."""
+
+    def places(self, offsets: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Numbers for the keys of these samples, and which of its key each is, both `(n,)`."""
 
 
 class Delivery(Protocol):

@@ -20,6 +20,7 @@ import numpy as np
 from edged.domain.contest import Contest
 from edged.domain.learner import LearnerState
 from edged.domain.outputs import answers, errors, unit_scale
+from edged.domain.overlap import apart
 from edged.domain.pool import Pool, Remembered
 from edged.domain.protocols import LearningRate
 from edged.domain.replay import Mix
@@ -151,6 +152,8 @@ class Challenges:
         Loads an exported model.
     stopping
         Whether the run is to end.
+    block
+        Windows of a key from one to the next that shares no reading with it.
     """
 
     def __init__(
@@ -163,7 +166,9 @@ class Challenges:
         memories: Mapping[str, Any],
         load: Callable[[Path], Model],
         stopping: Callable[[], bool],
+        block: int = 1,
     ) -> None:
+        self._block = block
         self._fresh, self._config, self._schema = fresh, config, schema
         self._samples, self._labels, self._memories = samples, labels, memories
         self._load, self._stopping = load, stopping
@@ -225,12 +230,18 @@ class Challenges:
             one.state.remember(*self._known(before))
             word = "begun"
         elif one is not None:
-            word = one.test(champion, new, self._schema, self._load)
+            word = one.test(champion, self._evidence(new), self._schema, self._load)
         if one is None or word == "lost":
             self.current = None
             return word
         one.engine.set_parameters(shared)
         return word if self._learn(one, new, plan) else self._give_up()
+
+    def _evidence(self, new: Window) -> Window:
+        """Of windows that overlap some say the same: they do not count twice."""
+        if self._block == 1:
+            return new
+        return new.take(apart(*self._samples.places(new.offsets), self._block))
 
     def _begin(self, plan: Plan) -> Challenger:
         state = LearnerState.fresh(seed=self._config.seed + plan.upto, **self._memories)

@@ -15,6 +15,7 @@ from edged.clock import VirtualClock
 from edged.domain.forecast import Forecast
 from edged.domain.label_requests import LabelRequests
 from edged.domain.outputs import answers
+from edged.domain.overlap import judged_on
 from edged.domain.sample import Batch, LabelUpdate
 from edged.domain.standardise import RunningMoments
 from edged.domain.triggers import FEWEST
@@ -105,7 +106,7 @@ class Replay:
             config=config.gate,
             schema=self.schema,
             registry=self.registry,
-            holdout=self.log,
+            holdout=judged_on(self.log, config.stream.window_rules),
             load_model=self._load_model,
             clock=self._clock,
             keep_models=config.storage.keep_models,

@@ -84,6 +84,7 @@ class Trainee:
         wanted: Callable[[], bool] = lambda: False,
         base: Base = "checkpoint",
         fresh: Callable[[], Engine] | None = None,
+        block: int = 1,
     ) -> None:
         self._config = config
         self._elsewhere = elsewhere
@@ -104,7 +105,7 @@ class Trainee:
         self._report = report
         self._stopping = stopping
         self._rest = rest
-        self._challenges = self._second_learner(fresh)
+        self._challenges = self._second_learner(fresh, block)
         self._generation: int | None = None
         self._state = self._fresh_state()
         self._initial = engine.parameters()
@@ -129,14 +130,14 @@ class Trainee:
             "patience": config.patience,
         }
 
-    def _second_learner(self, fresh: Callable[[], Engine] | None) -> Challenges | None:
+    def _second_learner(self, fresh: Callable[[], Engine] | None, block: int) -> Challenges | None:
         """Challengers where they are wanted; beside a guide, which holds to the champion, they are not."""
         config = self._config
         if fresh is None or config.challenger == "off" or self._guide is not None:
             return None
         return Challenges(
             fresh, config, self._schema, self._samples, self._labels_for, self._memories(),
-            self._load_model, self._stopping,
+            self._load_model, self._stopping, block,
         )  # fmt: skip
 
     def _restore_newest(self, base: Base) -> None:

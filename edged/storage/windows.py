@@ -146,6 +146,25 @@ class WindowReader:
                 codes[np.searchsorted(unique, offset)] = names.setdefault(key, len(names))
         return codes[place]
 
+    def places(self, offsets: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Numbers for the keys of these samples, and which of its key each is, both `(n,)`.
+
+        Places are counted over what is still here from the oldest of them on.
+        """
+        codes, places = self.key_codes(offsets), np.zeros(len(offsets), np.int64)
+        if len(offsets) == 0:
+            return codes, places
+        with self._reading():
+            found = self._db.execute(
+                "SELECT offset, place FROM (SELECT offset,"
+                " row_number() OVER (PARTITION BY key ORDER BY offset) AS place"
+                " FROM samples WHERE offset BETWEEN ? AND ?)"
+                " WHERE offset IN (SELECT value FROM json_each(?))",
+                (int(offsets.min()), int(offsets.max()), json_list(offsets.tolist())),
+            )
+            known = dict(found.fetchall())
+        return codes, np.array([known.get(offset, 0) for offset in offsets.tolist()], np.int64)
+
     # ---- figures ---------------------------------------------------------------------------
 
     def next_offset(self) -> int:

@@ -191,6 +191,8 @@ def open_trainee(config: Config, orders: Orders, base: Base) -> tuple[Trainee, A
         bundle=bundle,
         engine=engine,
         samples=samples,
+        pseudo=config.labels.pseudo,
+        unlabelled=samples if schema.task == "classify" else None,
         checkpoints=Checkpoints(state / "checkpoints", training.keep_checkpoints),
         candidates=state / "candidates",
         load_model=load_model,

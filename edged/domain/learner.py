@@ -11,6 +11,7 @@ import numpy as np
 from edged.domain.averaging import Average
 from edged.domain.hardness import Hardness
 from edged.domain.patience import Patience
+from edged.domain.pseudo import PseudoLabels
 from edged.domain.replay import BalancedReservoir, Recent, Reservoir, reservoir_of
 from edged.domain.standardise import RunningMoments
 
@@ -72,6 +73,7 @@ class LearnerState:
     excluded: list[int] = field(default_factory=list)
     patience: Patience = field(default_factory=Patience)
     hard: Hardness | None = None
+    pseudo: PseudoLabels | None = None
 
     @classmethod
     def fresh(
@@ -139,6 +141,7 @@ class LearnerState:
             **averaged,
             **best,
             **(self.hard.dump() if self.hard is not None else {}),
+            **(self.pseudo.dump() if self.pseudo is not None else {}),
         }
         if self.moments.mean is not None and self.moments.square is not None:
             arrays |= {"moments_mean": self.moments.mean, "moments_square": self.moments.square}
@@ -175,6 +178,7 @@ class LearnerState:
             list(values["excluded"]),
             Patience.load(patience, values.get("patience", {}), arrays),
             Hardness.load(arrays),
+            PseudoLabels.load(arrays),
         )
 
 

@@ -90,12 +90,23 @@ class Pool:
         self._share = 1.0
         self._spared = np.zeros(len(self.offsets), bool)
         self._weights: NDArray[np.float64] | None = None
+        self._beside, self._count = np.empty(0, np.int64), 0
         self.exclude(excluded)
 
     def cap(self, codes: NDArray[np.int64], share: float) -> None:
         """Let no key be expected to fill more than `share` of a batch; `codes` `(n,)` name the keys."""
         self._codes, self._share = codes, share
         self._weigh()
+
+    def add(self, offsets: Ids, x: NDArray[np.float32], y: NDArray[Any], count: int) -> None:
+        """Let `count` rows of each batch be of these `(m,)`, which are no samples with labels."""
+        if len(offsets) == 0:
+            return
+        first = len(self.offsets)
+        self.x, self.y = np.concatenate([self.x, x]), np.concatenate([self.y, y])
+        self.offsets = np.concatenate([self.offsets, offsets])
+        self._beside = np.arange(first, len(self.offsets))
+        self._count = count
 
     def spare(self, rows: NDArray[np.bool_]) -> None:
         """Never draw these rows `(n,)`: they tell how well the others are learned."""
@@ -109,16 +120,22 @@ class Pool:
 
     def exclude(self, offsets: set[int]) -> None:
         """Draw these samples no more; NoDataError when none is left."""
-        good = ~self._spared & ~np.isin(self.offsets, list(offsets))
+        known = self.offsets[: len(self._spared)]
+        good = ~self._spared & ~np.isin(known, list(offsets))
         self._places = [np.flatnonzero(good & group) for group in self._groups]
+        self._beside = self._beside[~np.isin(self.offsets[self._beside], list(offsets))]
+        self._count = self._count if len(self._beside) else 0
         if not any(len(places) for places in self._places):
             raise NoDataError("every sample of this run makes the loss infinite or NaN", where="sample log")
         self._weigh()
 
     def draw(self, batch: int, mix: Mix, rng: np.random.Generator) -> NDArray[np.int64]:
         """Rows of a batch, drawn with replacement, so that short windows still fill it."""
-        counts = mix.counts(batch, *(len(places) for places in self._places))
-        drawn = []
+        beside = (
+            self._beside[rng.integers(0, len(self._beside), self._count)] if self._count else self._beside
+        )
+        counts = mix.counts(batch - len(beside), *(len(places) for places in self._places))
+        drawn = [beside]
         for places, edges, count in zip(self._places, self._edges, counts, strict=True):
             if edges is None:
                 drawn.append(places[rng.integers(0, max(len(places), 1), count)])

@@ -20,6 +20,7 @@ from edged.domain.patience import EVERY as LOOK_EVERY
 from edged.domain.patience import Patience, validation
 from edged.domain.pool import Pool, Remembered, RowCache, labels_for
 from edged.domain.protocols import LearningRate
+from edged.domain.pseudo import PseudoLabels
 from edged.domain.replay import Mix
 from edged.domain.standardise import fitted, scale_of
 from edged.engines import averaged
@@ -27,6 +28,7 @@ from edged.engines.challenger import NOTE, Challenges
 from edged.engines.guides import guide_for
 from edged.engines.hard import hardness
 from edged.engines.model_parameters import WEIGHTS_FILE
+from edged.engines.pseudo import pseudo_labels
 from edged.errors import NoDataError, NonFiniteError, TrainingError
 from edged.storage.candidates import publish_candidate
 from edged.storage.checkpoints import pack_arrays, unpack_arrays
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
 
     from edged.config import TrainingConfig
     from edged.domain.learner import Base
-    from edged.domain.protocols import Engine, Model, Samples, Step
+    from edged.domain.protocols import Engine, Model, Samples, Step, Unlabelled
     from edged.domain.sample import Window
     from edged.domain.schema import Schema
     from edged.storage.bundles import Bundle
@@ -85,6 +87,8 @@ class Trainee:
         base: Base = "checkpoint",
         fresh: Callable[[], Engine] | None = None,
         block: int = 1,
+        pseudo: float = 0.0,
+        unlabelled: Unlabelled | None = None,
     ) -> None:
         self._config = config
         self._elsewhere = elsewhere
@@ -106,6 +110,7 @@ class Trainee:
         self._stopping = stopping
         self._rest = rest
         self._challenges = self._second_learner(fresh, block)
+        self._pseudo_share, self._unlabelled = pseudo, unlabelled
         self._generation: int | None = None
         self._state = self._fresh_state()
         self._initial = engine.parameters()
@@ -230,6 +235,7 @@ class Trainee:
                 self._challenge(new, wanted=request.challenge)
             self._state.step, self._state.excluded = 0, []
             self._state.patience, self._state.hard = Patience(self._config.patience), None
+            self._state.pseudo = None
             self._checkpoint()
         try:
             losses, skipped = self._learn(new, careful=False)
@@ -384,6 +390,7 @@ class Trainee:
         pool = Pool(new, remembered, self._labels_for, set(state.excluded))
         self._weigh(pool, rows)
         looked_at = self._spare(pool)
+        self._add_pseudo_labels(pool)
         self._probe = pool.x[-PROBE_ROWS:]
         self._begin_guide(pool)
         total = state.plan.steps if config.schedule == "linear" else 0
@@ -431,6 +438,20 @@ class Trainee:
             # Once a run, and kept in its checkpoints: taken up again it must draw the same.
             state.hard = state.hard or hardness(self._engine, remembered, self._schema, self._load_model)
             pool.weigh(state.hard.weights(pool.offsets, config.hard_share))
+
+    def _add_pseudo_labels(self, pool: Pool) -> None:
+        """Samples that the champion is sure of, where wanted; the same ones in a run taken up again."""
+        folder, state = self._champion(), self._state
+        if self._unlabelled is None or self._pseudo_share <= 0:
+            return
+        if state.pseudo is None:
+            state.pseudo = PseudoLabels()
+            if folder is not None:
+                state.pseudo = pseudo_labels(self._load_model(folder / "model.onnx"), self._unlabelled)
+        rows = self._unlabelled.read(state.pseudo.offsets)
+        there = np.isin(state.pseudo.offsets, rows.offsets)
+        count = round(self._config.batch * self._pseudo_share)
+        pool.add(rows.offsets, rows.x, self._labels_for(state.pseudo.y[there]), count)
 
     def _spare(self, pool: Pool) -> NDArray[np.int64]:
         """Rows by which early stopping judges, kept out of the batches; none without it."""
@@ -552,7 +573,7 @@ class Trainee:
         state.remember(new.offsets[kept], new.y[kept])
         state.consumed = plan.upto
         state.plan, state.step = None, 0
-        state.patience, state.hard = Patience(self._config.patience), None
+        state.patience, state.hard, state.pseudo = Patience(self._config.patience), None, None
         generation = self._checkpoint()
         candidate = self._export(plan.run)
         tenth = max(1, len(losses) // 10)

@@ -103,6 +103,7 @@ class Workshop:
         champion: Callable[[], Path | None] = lambda: None,
         elsewhere: Callable[[int], tuple[int, dict[str, Floats]] | None] = lambda _: None,
         fresh: Callable[[], Engine] | None = None,
+        pseudo: float = 0.0,
     ) -> Trainee:
         """A learner that takes up what the checkpoints hold."""
         return Trainee(
@@ -120,6 +121,8 @@ class Workshop:
             champion=champion,
             elsewhere=elsewhere,
             fresh=fresh,
+            pseudo=pseudo,
+            unlabelled=self.log,
         )
 
     def request(self, trigger: str = "labels", **options: Any) -> RunRequest:

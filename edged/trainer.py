@@ -35,6 +35,7 @@ from edged.errors import (
     CorruptError,
     EdgedError,
     NoDataError,
+    RefusedError,
     StorageError,
     TrainingError,
 )
@@ -280,6 +281,8 @@ def serve(orders: Orders) -> int:
                     "consumed": trainee.consumed,
                 }
             )
+        except RefusedError as problem:  # what came from elsewhere was no good; nothing is wrong here
+            say({"run": order["run"], **complaint(problem)})
         except EdgedError as problem:
             say({"run": order["run"], **complaint(problem)})
             return problem.exit_code

@@ -101,6 +101,7 @@ def trained(listener: Listener) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_a_bundle_takes_over_trains_and_is_rolled_back(broker: Mosquitto, tmp_path: Path) -> None:
     bundle, good = made(tmp_path, "good")
     wide = made(tmp_path, "wide", inputs=5)[1]

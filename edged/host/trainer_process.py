@@ -17,6 +17,7 @@ from edged.errors import (
     ConfigError,
     EdgedError,
     NoDataError,
+    RefusedError,
     StorageError,
     TrainingError,
     UnavailableError,
@@ -99,6 +100,8 @@ class TrainerProcess:
         ------
         NothingNewError
             When nothing is new.
+        RefusedError
+            When what came from elsewhere does not fit, or is not worth having.
         UnavailableError
             When the engine is missing on this machine.
         StoppedRunError
@@ -253,6 +256,8 @@ class TrainerProcess:
         what, reason = message["what"], message.get("reason")
         if reason == "no_data":
             raise NothingNewError(what, message["consumed"])
+        if reason == "RefusedError":
+            raise RefusedError(what, where=message.get("where", ""), remedy=message.get("remedy", ""))
         self._end()
         kind: type[EdgedError] = TrainingError
         if reason == "UnavailableError":

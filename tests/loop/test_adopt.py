@@ -151,6 +151,20 @@ def test_a_difference_to_a_known_model_is_applied_and_one_to_a_stranger_refused(
         bench.adopter.apply(7, bench.arrived(wrong, updates.pack(coded)), mix=False)
 
 
+def test_weights_of_another_network_are_refused(bench: Bench) -> None:
+    own = bench.own()
+    name = min(bench.bundle.trainable)
+    cases: dict[str, Weights] = {
+        "has shape": {**own, name: np.zeros((2, 2), np.float32)},
+        "no such parameter": {**own, "stranger": np.zeros(1, np.float32)},
+        "not finite": {**own, name: np.full_like(own[name], np.nan)},
+        "leaves it out": {other: value for other, value in own.items() if other != name},
+    }
+    for reason, values in cases.items():
+        with pytest.raises(RefusedError, match=reason):
+            bench.applied(values)
+
+
 def test_training_goes_on_from_weights_that_took_over(bench: Bench) -> None:
     """One tiny step after it leaves them where they are, also in a new process; without them it did not."""
     other = noisy(bench.own(), 0.3, seed=2)

@@ -2,14 +2,17 @@
 
 Rows of edged are `edged evaluate` with its defaults and no word about the stream but its shape. The rivals
 are simple loops on the same engine with the same network, delay and chunks, and learners of `river` where
-that is installed. Accuracy in percent after the pre-training part, mean of the seeds.
+that is installed. Accuracy in percent after the pre-training part, mean of the seeds. With `--merge` rows of
+an earlier result stay, unless they are measured again; each row tells the command that made it.
 
     python benchmarks/learning.py --data DIR [--streams elec2,hapt6] [--seeds 3] [--rivals edged,frozen,...]
 """
 
 from __future__ import annotations
 
+import json
 import resource
+import shlex
 import sys
 import tempfile
 import time
@@ -76,7 +79,9 @@ def edged(stream: Recording, seed: int, rate: float) -> dict[str, Any]:
     from edged.storage.recorded import Recorded
 
     shape = {"features": stream.x.shape[1], "task": "classify", "classes": stream.classes}
-    config = Config.model_validate({"device": {"id": "benchmark"}, "stream": shape})
+    # Its priority changes no result, and beside other work it would wait for most of the time.
+    usual = {"device": {"id": "benchmark"}, "training": {"nice": 0}}
+    config = Config.model_validate({**usual, "stream": shape})
     how = Options(DELAY, rate, seed, stream.pretrain)
     with tempfile.TemporaryDirectory(prefix="edged-learning-") as folder:
         shaped = shape_stream(Recorded(stream.x, stream.y.astype(np.float64)), config, how)
@@ -279,6 +284,7 @@ def main() -> None:
     parser.add_argument("--rivals", help="names, separated by commas; all that are installed when absent")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--label-rate", type=float, default=1.0)
+    parser.add_argument("--merge", action="store_true", help="keep the other rows of the file --out")
     args = parser.parse_args()
     installed = [name for name in RIVALS if name not in OF_RIVER or find_spec("river") is not None]
     names = args.rivals.split(",") if args.rivals else installed
@@ -289,7 +295,23 @@ def main() -> None:
             print(rows[-1], file=sys.stderr, flush=True)
     sys.argv = ["DATA" if word == str(args.data) else word for word in sys.argv]
     args.data = None  # no path of this machine belongs to the results
+    command = shlex.join(["python", "benchmarks/learning.py", *sys.argv[1:]])
+    rows = [{**row, "command": command} for row in rows]
+    if args.merge and args.out is not None and args.out.exists():
+        rows = merged(json.loads(args.out.read_text(encoding="utf-8")), rows)
     finish("learning", rows, args, line, "stream         accuracy  what")
+
+
+def merged(earlier: dict[str, Any], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of an earlier result, those that were measured again replaced, and then the others."""
+    again = {subject(row): row for row in rows}
+    kept = [again.pop(subject(row), {"command": earlier["command"], **row}) for row in earlier["rows"]]
+    return [*kept, *again.values()]
+
+
+def subject(row: dict[str, Any]) -> tuple[Any, ...]:
+    """What a row is about."""
+    return row["what"], row["stream"], row["label_rate"]
 
 
 def line(row: dict[str, Any]) -> str:

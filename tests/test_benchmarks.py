@@ -5,8 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
+import numpy as np
 import pytest
 
 from edged.config import StreamConfig
@@ -65,3 +66,31 @@ def test_the_benchmark_of_formats_has_a_row_for_every_codec() -> None:
     assert {row["what"].partition(",")[0] for row in rows} == set(codecs)
     assert rows[0]["what"] == "json"
     assert all(row["us"] > 0 and row["ratio_to_json"] > 0 for row in rows)
+
+
+@pytest.mark.slow
+def test_rows_of_learning_are_merged_and_tell_their_commands(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(400, 2)).astype(np.float32)
+    np.savez(tmp_path / "line.npz", X=x, y=(x[:, 0] > 0).astype(np.int8))
+    out = tmp_path / "learning.json"
+
+    def learning(rivals: str, *options: str) -> list[dict[str, Any]]:
+        program = [sys.executable, str(PROGRAM.with_name("learning.py")), "--data", str(tmp_path)]
+        what = ["--streams", "line", "--seeds", "1", "--rivals", rivals, "--out", str(out), *options]
+        subprocess.run([*program, *what], check=True, capture_output=True, timeout=100)
+        rows: list[dict[str, Any]] = strict_json(out.read_text())["rows"]
+        return rows
+
+    frozen, fresh = "frozen + running re-standardisation", "new rows only, 20 steps"
+    first = learning(f"{frozen},{fresh}")
+    assert [row["what"] for row in first] == [frozen, fresh]
+    assert str(tmp_path / "line.npz") not in first[0]["command"]
+    again = learning(fresh, "--merge", "--label-rate", "0.5")
+    assert again[:2] == first
+    assert (again[2]["what"], again[2]["label_rate"]) == (fresh, 0.5)
+    assert "--label-rate 0.5" in again[2]["command"]
+    (_, replaced, _) = learning(fresh, "--merge")
+    assert "--merge" in replaced["command"]
+    assert replaced["accuracy"] == first[1]["accuracy"]
+    assert [row["what"] for row in learning(frozen)] == [frozen]

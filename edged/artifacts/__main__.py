@@ -2,10 +2,10 @@
 
 Keys: `task` (classify, regress, reconstruct, forecast), `features`, `outputs`, `out`; optionally
 `network` (mlp, cnn1d, gru, autoencoder), `window` (`[rows, channels]`), `hidden` (list),
-`loss`, `optimizer`, `clip_norm`, `seed` and `statistics` (`mean`, `scale`, `target_mean`, `target_scale`,
-each a list, or null). Without statistics the graph gets neutral ones, to be overwritten by the first training
-run. One JSON line on stdout tells what was built; an error is one line on stderr,
-and its exit code the program's.
+`loss`, `optimizer`, `clip_norm`, `weight_decay`, `seed` and `statistics` (`mean`, `scale`, `target_mean`,
+`target_scale`, each a list, or null). Without statistics the graph gets neutral ones, to be overwritten by
+the first training run. One JSON line on stdout tells what was built; an error is one line on stderr, and its
+exit code the program's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from edged.errors import ConfigError, EdgedError
 
 KEYS = {
     "task", "features", "outputs", "network", "window", "hidden", "loss", "optimizer", "clip_norm",
-    "statistics", "seed", "out",
+    "weight_decay", "statistics", "seed", "out",
 }  # fmt: skip
 NETWORKS = ("mlp", "cnn1d", "gru", "autoencoder")
 LOSSES = {"classify": "cross_entropy", "regress": "mse", "forecast": "mse", "reconstruct": "mse"}
@@ -85,7 +85,11 @@ def build_standard(order: dict[str, Any]) -> dict[str, Any]:
         _network(order),
         Path(order["out"]),
         loss=order.get("loss") or LOSSES[order["task"]],
-        optimizer=Optimizer.of(order.get("optimizer") or "adamw", clip_norm=order.get("clip_norm")),
+        optimizer=Optimizer.of(
+            order.get("optimizer") or "adamw",
+            clip_norm=order.get("clip_norm"),
+            weight_decay=order.get("weight_decay"),
+        ),
         standardise=_statistics(order),
         seed=int(order.get("seed") or 0),
         note=notes.append,

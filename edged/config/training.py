@@ -27,6 +27,13 @@ class ModelConfig(Section):
         ge=0,
         description="largest gradient norm of the network that is built without a bundle; 0 for any",
     )
+    weight_decay: float | None = Field(
+        None,
+        ge=0,
+        le=100,
+        description="of AdamW, for the network that is built without a bundle: a step takes this times the"
+        " learning rate off each weight; without it 0.3 for classes from an mlp, else 0",
+    )
     network: Literal["mlp", "cnn1d", "gru"] | None = Field(
         None,
         description="kind of the network that is built without a bundle; for windows a cnn1d when absent,"

@@ -11,6 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from edged.config import Config
+from edged.domain.protocols import LearningRate
 from edged.domain.sample import Batch, LabelReading, Reading
 from edged.engines.native import NativeEngine
 from edged.errors import BundleError, EdgedError
@@ -83,6 +84,34 @@ def test_a_stream_of_windows_gets_the_network_that_is_wanted(tmp_path: Path, net
     shapes = {name: value.shape for name, value in NativeEngine(bundle).parameters().items()}
     first = {None: (32, 2, 5), "mlp": (256, 32), "gru": (1, 192, 2)}[network]
     assert first in (shapes.get("layer1.weight"), shapes.get("layer1.weight_ih"))
+
+
+def decayed(folder: Path, decay: float | None, **stream: Any) -> dict[str, np.ndarray[Any, Any]]:
+    """Parameters of the standard network after one step at a learning rate of 0.1."""
+    plain = config(folder, **stream)
+    model = plain.model.model_copy(update={"weight_decay": decay})
+    engine = NativeEngine(opened(with_bundle(plain.model_copy(update={"model": model}))))
+    engine.begin(LearningRate(0.1))
+    labels = np.zeros(2, np.int64) if "classes" in stream else np.zeros((2, 1), np.float32)
+    engine.step(np.ones((2, 4), np.float32), labels)
+    return {name: value for name, value in engine.parameters().items() if name.startswith("layer")}
+
+
+@pytest.mark.parametrize(
+    ("decay", "stream", "factor"),
+    [
+        (None, {"features": 4, "classes": 3}, 0.97),
+        (0.5, {"features": 4, "classes": 3}, 0.95),
+        (None, {"features": 2, "classes": 3, "window": {"size": 2}}, 1.0),
+        (None, {"features": 4, "task": "regress"}, 1.0),
+    ],
+)
+def test_weights_decay_where_the_network_gains_by_it(
+    tmp_path: Path, decay: float | None, stream: dict[str, Any], factor: float
+) -> None:
+    made, without = (decayed(tmp_path / str(d), d, **stream) for d in (decay, 0.0))
+    for name, value in without.items():
+        np.testing.assert_allclose(made[name], value * factor, rtol=1e-5, atol=1e-8)
 
 
 @pytest.mark.parametrize(

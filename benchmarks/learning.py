@@ -287,7 +287,7 @@ def main() -> None:
     parser.add_argument("--merge", action="store_true", help="keep the other rows of the file --out")
     args = parser.parse_args()
     installed = [name for name in RIVALS if name not in OF_RIVER or find_spec("river") is not None]
-    names = args.rivals.split(",") if args.rivals else installed
+    names = named(args.rivals) if args.rivals else installed
     rows = []
     for stream in (read(name, args.data) for name in args.streams.split(",")):
         for name in names:
@@ -300,6 +300,18 @@ def main() -> None:
     if args.merge and args.out is not None and args.out.exists():
         rows = merged(json.loads(args.out.read_text(encoding="utf-8")), rows)
     finish("learning", rows, args, line, "stream         accuracy  what")
+
+
+def named(text: str) -> list[str]:
+    """The rivals in a list of names, which have commas between and within them."""
+    names = []
+    while text:
+        known = [name for name in RIVALS if f"{text},".startswith(f"{name},")]
+        if not known:
+            raise SystemExit(f"there is no rival {text!r}: {'; '.join(RIVALS)}")
+        names += known
+        text = text[len(known[0]) + 1 :]
+    return names
 
 
 def merged(earlier: dict[str, Any], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

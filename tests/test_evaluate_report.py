@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from edged.evaluate.charts import Line, Marks, line_chart, matrix
+from edged.pages.charts import Line, Marks, line_chart, matrix
 from tests.commands import edged, strict_json, two_classes, write_config
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from edged.evaluate.history import history
 from edged.evaluate.page import page
 from edged.evaluate.replay import Replay
 from edged.evaluate.score import report, row_errors
-from edged.evaluate.stream import Options, Stream, shape_stream
+from edged.recordings.stream import Options, Stream, shape_stream
 from edged.storage.recorded import read_stream
 from edged.strictjson import json_ready
 

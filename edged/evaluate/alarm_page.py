@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edged.evaluate.charts import Bands, Line, line_chart
-from edged.evaluate.parts import moments, plain, table
+from edged.evaluate.moments import moments
+from edged.pages.charts import Bands, Line, line_chart
+from edged.pages.parts import plain, table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.domain.anomaly import AnomalyRules, Judged
-    from edged.evaluate.stream import Stream
+    from edged.recordings.stream import Stream
 
 
 class Detections:

@@ -9,9 +9,9 @@ import numpy as np
 
 from edged.domain.paired import block_bootstrap
 from edged.errors import ConfigError
-from edged.evaluate.charts import Line, Marks, line_chart
-from edged.evaluate.page import document
-from edged.evaluate.parts import percent, plain, table
+from edged.pages import document
+from edged.pages.charts import Line, Marks, line_chart
+from edged.pages.parts import percent, plain, table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from html import escape
-from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from edged.evaluate.alarm_page import alarm_sentence, anomalies
-from edged.evaluate.charts import Line, line_chart, matrix
-from edged.evaluate.parts import moments, percent, plain, table
+from edged.evaluate.moments import moments
+from edged.pages import document
+from edged.pages.charts import Line, line_chart, matrix
+from edged.pages.parts import percent, plain, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -31,17 +32,6 @@ def page(title: str, report: Mapping[str, Any], history: Mapping[str, Any]) -> s
         _settings(report, history),
     ]
     return document(title, "".join(sections))
-
-
-def document(title: str, body: str) -> str:
-    """A whole page around its body."""
-    style = resources.files("edged.evaluate").joinpath("page.css").read_text(encoding="utf-8")
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{style}</style></head>"
-        f"<body><main><h1>{escape(title)}</h1>{body}</main></body></html>\n"
-    )
 
 
 # ---- sections ------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from edged.domain.drift import DriftSignal
     from edged.domain.predictions import Predictions
     from edged.domain.protocols import Served
-    from edged.evaluate.stream import Options, Stream
+    from edged.recordings.stream import Options, Stream
 
 PRETRAIN_SHARE = 0.1
 BLOCK = 256

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from edged.domain.protocols import Served
     from edged.domain.schema import Schema
-    from edged.evaluate.stream import Stream
+    from edged.recordings.stream import Stream
 
 PARTS = 10
 FEWEST_ROWS = 5

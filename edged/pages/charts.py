@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edged.pages.axes import Axis, extent, text_at
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -51,10 +53,10 @@ def line_chart(
     bands: Sequence[Bands] = (),
 ) -> str:
     """Lines over windows `starts` to `ends` of the stream; each window tells its values when pointed at."""
-    x = _Axis(starts[0], max(ends[-1], starts[0] + 1), LEFT, WIDTH - RIGHT)
+    x = Axis(starts[0], max(ends[-1], starts[0] + 1), LEFT, WIDTH - RIGHT)
     values = [v for line in lines for v in line.values if np.isfinite(v)]
     values += [threshold] if threshold is not None else []
-    y = _Axis(*_range(values), HEIGHT - BOTTOM, TOP)
+    y = Axis(*extent(values), HEIGHT - BOTTOM, TOP)
     parts = [_band(band.style, x, span) for band in bands for span in band.spans]
     parts.append(_grid(x, y, tell))
     for mark in marks:
@@ -97,10 +99,12 @@ def matrix(
     low, high = table.min(axis=0), table.max(axis=0)
     shade = (table - low) / np.where(high > low, high - low, 1.0)
     shade[:, high <= low] = 0.5
-    parts = [_text(LEFT + 34 + (j + 0.5) * CELL_WIDTH, 14, name, "middle") for j, name in enumerate(columns)]
+    parts = [
+        text_at(LEFT + 34 + (j + 0.5) * CELL_WIDTH, 14, name, "middle") for j, name in enumerate(columns)
+    ]
     for i, name in enumerate(rows):
         top = 22 + i * CELL_HEIGHT
-        parts.append(_text(LEFT + 26, top + 18, name, "end"))
+        parts.append(text_at(LEFT + 26, top + 18, name, "end"))
         for j, value in enumerate(table[i]):
             left = LEFT + 34 + j * CELL_WIDTH
             parts.append(
@@ -108,48 +112,24 @@ def matrix(
                 f'height="{CELL_HEIGHT - 2}" fill-opacity="{0.08 + 0.62 * shade[i, j]:.2f}"/>'
             )
             middle = left + CELL_WIDTH / 2 - 1
-            parts.append(_text(middle, top + 17, tell(float(value)), "middle", "value"))
+            parts.append(text_at(middle, top + 17, tell(float(value)), "middle", "value"))
     width, height = LEFT + 40 + len(columns) * CELL_WIDTH, 26 + len(rows) * CELL_HEIGHT
     frame = f'viewBox="0 0 {width} {height}" style="max-width:{width}px"'
     return f'<svg class="matrix" {frame}>{"".join(parts)}</svg>'
 
 
-class _Axis:
-    """Maps values to positions in the picture."""
-
-    def __init__(self, low: float, high: float, first: float, last: float) -> None:
-        self.low, self.high, self._first, self._last = low, high, first, last
-
-    def __call__(self, value: float) -> float:
-        return self._first + (value - self.low) / (self.high - self.low) * (self._last - self._first)
-
-    def ticks(self, most: int) -> list[float]:
-        """Round numbers within the axis, at most about `most`."""
-        rough = (self.high - self.low) / most
-        power = 10.0 ** np.floor(np.log10(rough))
-        step = next(power * f for f in (1, 2, 2.5, 5, 10) if power * f >= rough * (1 - 1e-9))
-        first = np.ceil(self.low / step - 1e-9)
-        return [float(first + i) * step for i in range(int((self.high - first * step) / step + 1e-9) + 1)]
-
-
-def _range(values: Sequence[float]) -> tuple[float, float]:
-    low, high = (min(values), max(values)) if values else (0.0, 1.0)
-    margin = max((high - low) * 0.06, abs(high) * 1e-3, 1e-9)
-    return (max(0.0, low - margin) if low >= 0 else low - margin), high + margin
-
-
-def _grid(x: _Axis, y: _Axis, tell: Callable[[float], str]) -> str:
+def _grid(x: Axis, y: Axis, tell: Callable[[float], str]) -> str:
     parts = []
     for value in y.ticks(5):
         at = y(value)
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>')
-        parts.append(_text(LEFT - 8, at + 4, tell(value), "end"))
-    parts += [_text(x(value), HEIGHT - BOTTOM + 30, f"{value:,.0f}", "middle") for value in x.ticks(8)]
-    parts.append(_text((LEFT + WIDTH) / 2, HEIGHT - 2, "sample", "middle"))
+        parts.append(text_at(LEFT - 8, at + 4, tell(value), "end"))
+    parts += [text_at(x(value), HEIGHT - BOTTOM + 30, f"{value:,.0f}", "middle") for value in x.ticks(8)]
+    parts.append(text_at((LEFT + WIDTH) / 2, HEIGHT - 2, "sample", "middle"))
     return "".join(parts)
 
 
-def _band(style: str, x: _Axis, span: tuple[int, int, str]) -> str:
+def _band(style: str, x: Axis, span: tuple[int, int, str]) -> str:
     first, last, text = span
     height = HEIGHT - BOTTOM - TOP if style == "alarm" else 6
     width = max(1.5, x(last) - x(first))
@@ -165,7 +145,3 @@ def _mark(style: str, at: float, text: str) -> str:
         f'<line class="mark {style}" x1="{at:.1f}" x2="{at:.1f}" y1="{top}" y2="{foot}">'
         f"<title>{escape(text)}</title></line>"
     )
-
-
-def _text(x: float, y: float, text: str, anchor: str, style: str = "axis") -> str:
-    return f'<text class="{style}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'

@@ -1,15 +1,13 @@
-"""Parts of a report's page: numbers as people read them, tables, moments on a chart."""
+"""Parts of a report's page: numbers as people read them, tables."""
 
 from __future__ import annotations
 
 from html import escape
 from math import isnan
-from typing import TYPE_CHECKING, Any
-
-from edged.evaluate.charts import Marks
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 
 def percent(value: float | None) -> str:
@@ -36,10 +34,3 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], style: str = "") -
     )  # fmt: skip
     whole = f"<thead><tr>{top}</tr></thead><tbody>{body}</tbody>"
     return f'<div class="wide"><table class="{style}">{whole}</table></div>'
-
-
-def moments(history: Mapping[str, Any]) -> list[Marks]:
-    """When drift was signalled and models changed."""
-    drifts = [(d["offset"] - 1, f"{d['level']}: {d['detector']} on {d['source']}") for d in history["drifts"]]
-    swaps = [(s["sample"], f"model {s['version']} from sample {s['sample']:,} on") for s in history["swaps"]]
-    return [Marks("drift", drifts), Marks("swap", swaps)]

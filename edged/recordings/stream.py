@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edged.errors import ConfigError
-from edged.evaluate.cutting import cut_windows
+from edged.recordings.cutting import cut_windows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -1,0 +1,1 @@
+"""A recorded stream in the shape of the task that is configured for it."""

@@ -35,6 +35,9 @@ artifacts_app = typer.Typer(
 )
 model_app = typer.Typer(help="Small networks without a framework.", no_args_is_help=True)
 contract_app = typer.Typer(help="The public contract, for programs.", no_args_is_help=True)
+recipe_app = typer.Typer(
+    help="Recipe validation: ways to train, compared on recorded data.", no_args_is_help=True
+)
 app.add_typer(config_app, name="config")
 app.add_typer(contract_app, name="contract")
 app.add_typer(artifacts_app, name="artifacts")
@@ -43,6 +46,7 @@ keys_app = typer.Typer(help="Keys for signed bundles and commands.", no_args_is_
 app.add_typer(keys_app, name="keys")
 app.add_typer(weights_app, name="weights")
 artifacts_app.command("pack")(artifacts_pack)
+app.add_typer(recipe_app, name="recipe")
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="configuration file (YAML)")]
 AsJson = Annotated[bool, typer.Option("--json", help="one JSON object on stdout")]
@@ -528,6 +532,27 @@ def artifacts_ops(
 
     text = config(bundle)
     sys.stdout.write(text) if out is None else publish_file(out, text.encode())
+
+
+@recipe_app.command("run")
+def recipe_run(
+    recipes: Annotated[Path, typer.Argument(metavar="RECIPE.yaml", help="what to train")],
+    data: Annotated[Path, typer.Option("--data", help="recorded stream, .npz or .csv[.gz]")],
+    out: Annotated[Path, typer.Option("-o", help="directory for report.html and report.json")],
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", min=1, help="trainings at a time; a core each")
+    ] = None,
+    write: Annotated[
+        Path | None, typer.Option("--write", metavar="CONFIG", help="configuration and bundle of the winner")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train every recipe off the device; learning curves and a ranking as HTML and JSON."""
+    from edged.recipe.command import run_recipes
+
+    report = run_recipes(recipes, data, out, jobs, write, quiet=as_json)
+    if as_json:
+        _print_json(report)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import difflib
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_origin
 
 import yaml
 from pydantic import ValidationError
@@ -71,33 +71,7 @@ def load(
     ConfigError
         With file, line and key of the first problem and what would be right.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as problem:
-        raise ConfigError(
-            f"cannot read the configuration: {problem.strerror}",
-            where=str(path),
-            remedy="name an existing YAML file",
-        ) from problem
-    except UnicodeDecodeError as problem:
-        raise ConfigError("the configuration is not UTF-8 text", where=str(path)) from problem
-    try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-        data = yaml.safe_load(text)
-    except RecursionError:
-        raise ConfigError("the configuration is nested too deep", where=str(path)) from None
-    except yaml.YAMLError as problem:
-        mark = getattr(problem, "problem_mark", None)
-        line = f":{mark.line + 1}" if mark else ""
-        what = getattr(problem, "problem", None) or "cannot be parsed"
-        raise ConfigError(f"not valid YAML: {what}", where=f"{path}{line}") from problem
-    if not isinstance(data, dict):
-        raise ConfigError(
-            "the configuration must be a mapping",
-            where=str(path),
-            remedy="begin with `device: {id: ...}`",
-        )
-    _refuse_duplicates(root, path)
+    root, data = read_yaml(path, "the configuration", "begin with `device: {id: ...}`")
     data = {key: value for key, value in data.items() if value is not None}
     environ = dict(os.environ) if environ is None else environ
     if overlay is not None:
@@ -132,7 +106,7 @@ def _validated(
     try:
         config = Config.model_validate(data)
     except ValidationError as problem:
-        raise _first_problem(problem, path, root, overridden) from None
+        raise first_problem(problem, path, root, overridden) from None
     _check_files(config, path, root, overridden)
     return config
 
@@ -146,6 +120,40 @@ def _apply_overlay(data: dict[str, Any], overlay: Mapping[str, Any]) -> dict[str
     return {dotted: f"config.set: {dotted}" for dotted in overlay}
 
 
+def read_yaml(path: Path, what: str, remedy: str) -> tuple[Any, dict[str, Any]]:
+    """The mapping in a YAML file: as nodes, which know their lines, and as values.
+
+    Raises
+    ------
+    ConfigError
+        When `what` cannot be read, is not UTF-8 or YAML, gives a key twice, or is no mapping; then `remedy`.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as problem:
+        raise ConfigError(
+            f"cannot read {what}: {problem.strerror}",
+            where=str(path),
+            remedy="name an existing YAML file",
+        ) from problem
+    except UnicodeDecodeError as problem:
+        raise ConfigError(f"{what} is not UTF-8 text", where=str(path)) from problem
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        data = yaml.safe_load(text)
+    except RecursionError:
+        raise ConfigError(f"{what} is nested too deep", where=str(path)) from None
+    except yaml.YAMLError as problem:
+        mark = getattr(problem, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark else ""
+        told = getattr(problem, "problem", None) or "cannot be parsed"
+        raise ConfigError(f"not valid YAML: {told}", where=f"{path}{line}") from problem
+    if not isinstance(data, dict):
+        raise ConfigError(f"{what} must be a mapping", where=str(path), remedy=remedy)
+    _refuse_duplicates(root, path)
+    return root, data
+
+
 def from_json(text: str) -> Config:
     """The configuration from its own JSON form, as handed to the trainer process."""
     try:
@@ -156,6 +164,9 @@ def from_json(text: str) -> Config:
 
 
 def _refuse_duplicates(node: Any, path: Path, above: str = "") -> None:
+    if isinstance(node, yaml.SequenceNode):
+        for position, item in enumerate(node.value):
+            _refuse_duplicates(item, path, f"{above}{position}.")
     if not isinstance(node, yaml.MappingNode):
         return
     seen: set[str] = set()
@@ -223,22 +234,29 @@ def _absolute(path: str, base: Path) -> str:
     return str(base / Path(path).expanduser())
 
 
-def _first_problem(
-    problem: ValidationError, path: Path, root: Any, overridden: dict[str, str]
+def first_problem(
+    problem: ValidationError,
+    path: Path,
+    root: Any,
+    overridden: dict[str, str],
+    model: type[Section] = Config,
+    hint: str = "`edged config schema` lists every key",
 ) -> ConfigError:
+    """What is wrong with a file that should hold `model`, with its line, and what to do: at worst `hint`."""
     first = min(problem.errors(), key=lambda e: (e["type"] != "extra_forbidden", len(e["loc"])))
-    keys = _keys_of([str(part) for part in first["loc"]])
+    keys = _keys_of([str(part) for part in first["loc"]], model)
     dotted = ".".join(keys)
     if first["type"] == "missing":
         place = _located(path, root, keys[:-1], named=dotted)
-        return ConfigError("this key is required", where=place, remedy=_example(dotted))
+        return ConfigError("this key is required", where=place, remedy=_EXAMPLES.get(dotted, hint))
     where = _place(path, root, keys, overridden)
     what = _WORDS.get(first["type"], first["msg"].removeprefix("Value error, "))
     if first["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(keys[-1], _known_keys(keys[:-1]), n=1)
-        remedy = f"did you mean {near[0]}?" if near else "known here: " + ", ".join(_known_keys(keys[:-1]))
+        known = _known_keys(keys[:-1], model)
+        near = difflib.get_close_matches(keys[-1], known, n=1)
+        remedy = f"did you mean {near[0]}?" if near else "known here: " + ", ".join(known)
         return ConfigError("unknown key", where=where, remedy=remedy)
-    return ConfigError(what, where=where, remedy="`edged config schema` lists every key")
+    return ConfigError(what, where=where, remedy=hint)
 
 
 _WORDS = {"model_type": "expected a section: keys with values", "model_attributes_type": "expected a section"}
@@ -255,28 +273,29 @@ def _place(path: Path, root: Any, keys: list[str], overridden: dict[str, str]) -
 
 
 def _section_of(model: Any, key: str) -> Any:
-    """The section that a key of a section holds, or None where it holds a value."""
+    """The section that a key of a section holds, alone or in a list, or None where it holds a value."""
     annotation = model.model_fields[key].annotation
     options = [annotation, *getattr(annotation, "__args__", ())]
-    return next((o for o in options if isinstance(o, type) and issubclass(o, Section)), None)
+    plain = [o for o in options if isinstance(o, type) and get_origin(o) is None]
+    return next((o for o in plain if issubclass(o, Section)), None)
 
 
-def _keys_of(location: list[str]) -> list[str]:
+def _keys_of(location: list[str], model: Any) -> list[str]:
     """Keys of the file from pydantic's location, which also names members of unions."""
     kept: list[str] = []
-    model: Any = Config
     for key in location:
         if model is None:
             break
         kept.append(key)
-        model = _section_of(model, key) if key in model.model_fields else None
+        if not key.isdigit():  # a position in a list of sections
+            model = _section_of(model, key) if key in model.model_fields else None
     return kept
 
 
-def _known_keys(keys: list[str]) -> list[str]:
-    model: Any = Config
+def _known_keys(keys: list[str], model: Any) -> list[str]:
     for key in keys:
-        model = _section_of(model, key)
+        if not key.isdigit():
+            model = _section_of(model, key)
     return list(model.model_fields)
 
 
@@ -286,6 +305,8 @@ def _located(path: Path, root: Any, keys: list[str], *, named: str = "") -> str:
         found = None
         if isinstance(node, yaml.MappingNode):
             found = next(((k, v) for k, v in node.value if k.value == key), None)
+        elif isinstance(node, yaml.SequenceNode) and key.isdigit() and int(key) < len(node.value):
+            found = node.value[int(key)], node.value[int(key)]
         if found is None:
             break
         line, node = found[0].start_mark.line + 1, found[1]
@@ -294,14 +315,12 @@ def _located(path: Path, root: Any, keys: list[str], *, named: str = "") -> str:
     return f"{place}: {name}" if name else place
 
 
-def _example(dotted: str) -> str:
-    examples = {
-        "device": "add `device: {id: press-7}`",
-        "device.id": "add `id: press-7`",
-        "stream": "add `stream: {topic: sensors/#, features: [temp, vib]}`",
-        "stream.features": "add `features: [temp, vib]` or `features: 8`",
-    }
-    return examples.get(dotted, "`edged config schema` lists every key")
+_EXAMPLES = {
+    "device": "add `device: {id: press-7}`",
+    "device.id": "add `id: press-7`",
+    "stream": "add `stream: {topic: sensors/#, features: [temp, vib]}`",
+    "stream.features": "add `features: [temp, vib]` or `features: 8`",
+}
 
 
 def _check_files(config: Config, path: Path, root: Any, overridden: dict[str, str]) -> None:

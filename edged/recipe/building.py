@@ -1,0 +1,126 @@
+"""`python -m edged.recipe.building`: the bundle of one training, ordered by one JSON object on stdin.
+
+A process of its own, so that the memory of the training that follows is measured without the builder's.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from edged.domain.standardise import RunningMoments, scale_of
+from edged.errors import BundleError, EdgedError
+from edged.host.limits import die_with_parent
+from edged.recipe.order import Order, load_data
+
+if TYPE_CHECKING:
+    import onnx
+    from numpy.typing import NDArray
+
+    from edged.artifacts.standardise import Statistics
+
+
+def build_bundle(order: Order) -> list[str]:
+    """Build `order.bundle`; what there is to note about it.
+
+    Raises
+    ------
+    EdgedError
+        One line on what cannot be built and why.
+    """
+    from edged.artifacts.build import build
+    from edged.artifacts.optimizers import Optimizer
+
+    recipe, notes = order.recipe, list[str]()
+    model = _model(order)
+    statistics = _statistics(order, model)
+    if order.weights is not None:
+        model = _trained(model, order.weights)
+    build(
+        model,
+        order.bundle,
+        loss=recipe.loss,
+        optimizer=Optimizer.of(
+            recipe.optimizer,
+            weight_decay=recipe.weight_decay,
+            clip_norm=recipe.clip_norm,
+            momentum=recipe.momentum,
+        ),
+        train=recipe.train,
+        freeze=recipe.freeze,
+        standardise=statistics,
+        engine="both" if order.engine == "auto" else order.engine,
+        seed=order.seed,
+        note=notes.append,
+    )
+    return notes
+
+
+def _model(order: Order) -> onnx.ModelProto:
+    from edged.artifacts.conform import read_model
+    from edged.artifacts.templates import autoencoder, cnn1d, gru, mlp
+
+    recipe, schema, seed = order.recipe, order.schema, order.seed
+    if recipe.model:
+        return read_model(Path(recipe.model))
+    output = "logits" if schema.task == "classify" else "y"
+    if recipe.network == "mlp":
+        return mlp(schema.width, schema.outputs, recipe.hidden, output=output, seed=seed)
+    if recipe.network == "autoencoder":
+        # As for a standard bundle: a code as wide as the input would leave nothing to learn.
+        code = min(recipe.hidden[-1] if recipe.hidden else 8, max(1, schema.width // 2))
+        return autoencoder(schema.width, recipe.hidden[:-1], code, seed=seed)
+    make = cnn1d if recipe.network == "cnn1d" else gru
+    return make((schema.steps, schema.channels), schema.outputs, recipe.hidden, output=output, seed=seed)
+
+
+def _statistics(order: Order, model: onnx.ModelProto) -> Statistics | None:
+    """Input and target statistics of the training part; None where rows are no flat vectors."""
+    from edged.artifacts.graphs import shape_of
+    from edged.artifacts.standardise import Statistics
+
+    shape = shape_of(model.graph.input[0])
+    if len(shape) != 2:
+        return None
+    if shape[1] != order.schema.width:
+        raise BundleError(
+            f"the model takes {shape[1]} features, the stream has {order.schema.width}",
+            where=order.recipe.model,
+        )
+    data = load_data(order.data)
+    x: NDArray[np.float32] = data.x[data.split.train]
+    moments = RunningMoments(len(x))
+    moments.update(x)
+    values: dict[str, Any] = dict(zip(("mean", "scale"), moments.scale(), strict=True))
+    if order.schema.task in ("regress", "forecast"):
+        y: NDArray[np.float32] = data.y[data.split.train]
+        values |= dict(zip(("target_mean", "target_scale"), scale_of(y), strict=True))
+    return Statistics.of(values, reconstruct=order.schema.labels_itself)
+
+
+def _trained(model: onnx.ModelProto, file: Path) -> onnx.ModelProto:
+    from edged.artifacts.weights import with_weights
+
+    with np.load(file) as values:
+        return with_weights(model, {name: values[name] for name in values.files})
+
+
+def main() -> int:
+    """Read the order, build, answer; the exit code."""
+    try:
+        order, parent = Order.parse(sys.stdin.read())
+        die_with_parent(parent)
+        notes = build_bundle(order)
+    except EdgedError as problem:
+        sys.stderr.write(problem.line() + "\n")
+        return problem.exit_code
+    sys.stdout.write(json.dumps({"notes": notes}) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,142 @@
+"""From the sections of a recipe file to single recipes: every combination of the values that are given."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from edged.config.recipe import MOST_TRIALS
+from edged.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from edged.config.recipe import RecipeConfig, RecipeFile
+    from edged.domain.schema import Schema
+
+HIDDEN: dict[str, tuple[int, ...]] = {"mlp": (256,), "cnn1d": (32, 32), "gru": (64,), "autoencoder": (64, 32)}
+SHORT = {"learning_rate": "lr", "replay_share": "replay", "weight_decay": "decay"}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One way to train. `model` is a file and `network` empty, or the other way round.
+
+    `replay_share` None shuffles all samples, `patience` None goes on to the last epoch, `weight_decay` and
+    `momentum` None leave the optimizer's own.
+    """
+
+    name: str
+    network: str
+    model: str
+    hidden: tuple[int, ...]
+    loss: str
+    optimizer: str
+    learning_rate: float
+    schedule: str
+    warmup: int
+    batch: int
+    epochs: int
+    patience: int | None
+    weight_decay: float | None
+    clip_norm: float
+    momentum: float | None
+    train: tuple[str, ...]
+    freeze: tuple[str, ...]
+    replay_share: float | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it, as JSON takes it."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, values: dict[str, Any]) -> Recipe:
+        """The recipe that `as_dict` wrote, read back from JSON."""
+        plain: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+        return cls(**plain)
+
+
+KEYS = tuple(field.name for field in fields(Recipe) if field.name != "name")
+
+
+def expand(file: RecipeFile, base: Path) -> list[Recipe]:
+    """All recipes of a file, each with a name of its own; model files are relative to the directory `base`.
+
+    Raises
+    ------
+    ConfigError
+        When two are the same, a model file is missing, or there are too many.
+    """
+    schema = file.stream.to_schema()
+    made = [(entry, recipe) for entry in file.recipes for recipe in _combinations(entry, schema, base)]
+    if len(made) * file.seeds > MOST_TRIALS:
+        raise ConfigError(
+            f"{len(made)} recipes with {file.seeds} seeds each are more than {MOST_TRIALS:,} trainings",
+            where="recipes",
+            remedy="name fewer values",
+        )
+    recipes = _named(made)
+    _refuse_twins(recipes)
+    return recipes
+
+
+def _combinations(entry: RecipeConfig, schema: Schema, base: Path) -> list[Recipe]:
+    usual = "autoencoder" if schema.task == "reconstruct" else "cnn1d" if schema.steps > 1 else "mlp"
+    networks: Sequence[str] = [""] if entry.model else entry.network or [usual]
+    values = {key: getattr(entry, key) for key in KEYS}
+    values["loss"] = entry.loss or ["cross_entropy" if schema.task == "classify" else "mse"]
+    values["model"] = [_file(base / path) for path in entry.model or []] or [""]
+    found: list[Recipe] = []
+    for network in networks:
+        values["network"] = [network]
+        values["hidden"] = entry.hidden or [HIDDEN.get(network, ())]
+        found += [
+            Recipe.of({"name": "", **dict(zip(KEYS, chosen, strict=True))})
+            for chosen in product(*(values[key] for key in KEYS))
+        ]
+    return found
+
+
+def _file(path: Path) -> str:
+    if not path.is_file():
+        raise ConfigError(f"{path} does not exist", where="recipes.model", remedy="correct the path")
+    return str(path)
+
+
+def _named(made: Sequence[tuple[RecipeConfig, Recipe]]) -> list[Recipe]:
+    """Names: the given one, or the network; behind it what differs among those that begin the same way."""
+    heads = [
+        entry.name or recipe.network or recipe.model.rsplit("/", 1)[-1].removesuffix(".onnx")
+        for entry, recipe in made
+    ]
+    named = []
+    for head, (entry, recipe) in zip(heads, made, strict=True):
+        family = [other for its, (_, other) in zip(heads, made, strict=True) if its == head]
+        differing = [key for key in _differing(family) if entry.name or key != "network"]
+        named.append(replace(recipe, name=" ".join([head, *(_told(recipe, key) for key in differing)])))
+    return named
+
+
+def _differing(recipes: Sequence[Recipe]) -> list[str]:
+    return [key for key in KEYS if len({getattr(recipe, key) for recipe in recipes}) > 1]
+
+
+def _told(recipe: Recipe, key: str) -> str:
+    value = getattr(recipe, key)
+    if key == "model":
+        value = value.rsplit("/", 1)[-1]
+    if isinstance(value, tuple):
+        value = ",".join(map(str, value)) or "none"
+    text = f"{value:g}" if isinstance(value, float) else "none" if value is None else str(value)
+    return f"{SHORT.get(key, key)}={text}"
+
+
+def _refuse_twins(recipes: Sequence[Recipe]) -> None:
+    name, count = Counter(recipe.name for recipe in recipes).most_common(1)[0]
+    if count > 1:
+        raise ConfigError(
+            f"{count} recipes are called {name!r}", where="recipes", remedy="give them names, or remove one"
+        )

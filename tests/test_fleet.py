@@ -1,4 +1,4 @@
-"""A device in a fleet: behind deploy/mosquitto's rules, with signed commands, known to Home Assistant."""
+"""A device in a fleet: behind the rules of deploy/mosquitto, all signed, and known to Home Assistant."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ import numpy as np
 import pytest
 import yaml
 
+from edged.artifacts.build import build
+from edged.artifacts.templates import mlp
 from edged.domain.home_assistant import BUTTONS
 from edged.signing import new_pair, sign_command
+from edged.storage.signatures import sign_bundle
 from tests.deploy.site import Guest, Site
 from tests.device import Device
 
@@ -68,9 +71,16 @@ class Fleet:
             mqtt={"host": "localhost", "port": self.site.devices, "reconnect_max": "1s", "tls": tls},
             commands={"keys": [f"{self.key}.pub"], "require_signed": ["rollback"]},
             discovery={"enabled": True, "name": "Presse 7 µ"},
+            training={"engine": "portable"},
+            model={"bundle": str(self._signed_bundle(folder)), "keys": [f"{self.key}.pub"]},
         )
         self.operator = self.guest("operator", "edged/#")
         self.home = self.guest("homeassistant", "homeassistant/#")
+
+    def _signed_bundle(self, folder: Path) -> Path:
+        path = build(mlp(2, 2, [8]), folder / "signed", loss="cross_entropy").path
+        sign_bundle(path, self.key)
+        return path
 
     def guest(self, name: str, topic: str) -> Watcher:
         keys = self.site.keys

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import ssl
 import subprocess
 import threading
@@ -14,7 +15,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from edged.demo.broker import Mosquitto, free_port
+from edged.demo.broker import HOST, Mosquitto, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,6 +53,15 @@ class Site(Mosquitto):
         subprocess.run(["mosquitto_passwd", "-U", str(accounts)], check=True)
         for file in self.keys.glob("**/*"):
             file.chmod(0o700)
+
+    def _listens(self) -> bool:
+        """All three listeners: they are opened one after the other."""
+        try:
+            for port in (self.port, self.devices, self.operators):
+                socket.create_connection((HOST, port), timeout=1.0).close()
+        except OSError:
+            return False
+        return True
 
     def command(self) -> list[str]:
         """Below a main file such as Debian's."""

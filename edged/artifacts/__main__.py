@@ -82,7 +82,7 @@ def build_standard(order: dict[str, Any]) -> dict[str, Any]:
     began = time.monotonic()
     notes: list[str] = []
     bundle = build(
-        _network(order),
+        network_of(order),
         Path(order["out"]),
         loss=order.get("loss") or LOSSES[order["task"]],
         optimizer=Optimizer.of(
@@ -105,7 +105,8 @@ def build_standard(order: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _network(order: dict[str, Any]) -> Any:
+def network_of(order: dict[str, Any]) -> Any:
+    """The standard network of a parsed order, as an ONNX model."""
     from edged.artifacts.templates import autoencoder, cnn1d, gru, mlp
 
     features, hidden, seed = order["features"], order["hidden"], int(order.get("seed") or 0)

@@ -55,7 +55,7 @@ def run(path: Path, data: Path, options: Options, begin: Begin) -> dict[str, Any
     loaded = load_recipes(path)
     _prepare(options)
     stream, split = load_stream(loaded.file, data)
-    with tempfile.TemporaryDirectory(prefix="edged-recipe-") as temporary:
+    with tempfile.TemporaryDirectory(prefix="edged-recipe-", ignore_cleanup_errors=True) as temporary:
         work = Path(temporary)
         save_data(work, stream, split)
         orders = _orders(loaded, work)

@@ -61,21 +61,23 @@ def build_bundle(order: Order) -> list[str]:
 
 
 def _model(order: Order) -> onnx.ModelProto:
+    from edged.artifacts.__main__ import network_of
     from edged.artifacts.conform import read_model
-    from edged.artifacts.templates import autoencoder, cnn1d, gru, mlp
 
-    recipe, schema, seed = order.recipe, order.schema, order.seed
+    recipe, schema = order.recipe, order.schema
     if recipe.model:
         return read_model(Path(recipe.model))
-    output = "logits" if schema.task == "classify" else "y"
-    if recipe.network == "mlp":
-        return mlp(schema.width, schema.outputs, recipe.hidden, output=output, seed=seed)
-    if recipe.network == "autoencoder":
-        # As for a standard bundle: a code as wide as the input would leave nothing to learn.
-        code = min(recipe.hidden[-1] if recipe.hidden else 8, max(1, schema.width // 2))
-        return autoencoder(schema.width, recipe.hidden[:-1], code, seed=seed)
-    make = cnn1d if recipe.network == "cnn1d" else gru
-    return make((schema.steps, schema.channels), schema.outputs, recipe.hidden, output=output, seed=seed)
+    return network_of(
+        {
+            "task": schema.task,
+            "features": schema.width,
+            "outputs": schema.outputs,
+            "network": recipe.network,
+            "window": (schema.steps, schema.channels),
+            "hidden": list(recipe.hidden),
+            "seed": order.seed,
+        }
+    )
 
 
 def _statistics(order: Order, model: onnx.ModelProto) -> Statistics | None:

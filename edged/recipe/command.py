@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from edged import logs
 from edged.errors import EdgedError
 from edged.recipe import Options, run
 from edged.recipe.screen import RecipeProgress, show_report
@@ -23,6 +24,7 @@ def run_recipes(
     EdgedError
         When something stops it, or every recipe failed; the report is written all the same then.
     """
+    logs.configure("warning", "auto")
     options = Options(out, jobs or len(os.sched_getaffinity(0)), write)
     with RecipeProgress() as progress:
         report = run(path, data, options, progress.begin)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from edged.config.recipe import MOST_TRIALS
 from edged.errors import ConfigError
+from edged.loop.bootstrap import HIDDEN, STANDARD
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from edged.config.recipe import RecipeConfig, RecipeFile
     from edged.domain.schema import Schema
 
-HIDDEN: dict[str, tuple[int, ...]] = {"mlp": (256,), "cnn1d": (32, 32), "gru": (64,), "autoencoder": (64, 32)}
+LAYERS = {"mlp": STANDARD, **HIDDEN}
 SHORT = {"learning_rate": "lr", "replay_share": "replay", "weight_decay": "decay"}
 
 
@@ -92,7 +93,7 @@ def _combinations(entry: RecipeConfig, schema: Schema, base: Path) -> list[Recip
     found: list[Recipe] = []
     for network in networks:
         values["network"] = [network]
-        values["hidden"] = entry.hidden or [HIDDEN.get(network, ())]
+        values["hidden"] = entry.hidden or [LAYERS.get(network, [])]
         found += [
             Recipe.of({"name": "", **dict(zip(KEYS, chosen, strict=True))})
             for chosen in product(*(values[key] for key in KEYS))

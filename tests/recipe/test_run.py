@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -17,8 +18,11 @@ from edged.domain.metrics import classification
 from edged.engines.inference import InferenceModel
 from edged.storage.bundles import Bundle
 from tests.commands import COMMAND, edged, strict_json, two_classes
-from tests.device import wait_until
+from tests.device import Device, running, wait_until
 from tests.test_evaluate_report import Page
+
+if TYPE_CHECKING:
+    from edged.demo.broker import Mosquitto
 
 pytestmark = pytest.mark.slow
 
@@ -120,11 +124,31 @@ def test_the_winner_is_written_with_its_weights(done: tuple[Path, dict[str, Any]
 
 def test_what_was_written_evaluates_from_the_winner_on(done: tuple[Path, dict[str, Any]]) -> None:
     folder, _ = done
-    command = ("evaluate", folder / "rig.yaml", "--data", folder / "stripes.npz", "--json", "--pretrain", 20)
-    answer = edged(*command, EDGED_TRAINING__ENABLED="false")
+    x, y = stripes(1200)
+    np.savez(folder / "later.npz", X=x[960:], y=y[960:])
+    answer = edged(
+        "evaluate", folder / "rig.yaml", "--data", folder / "later.npz", "--json", "--pretrain", 20,
+        EDGED_TRAINING__ENABLED="false",
+    )  # fmt: skip
     assert answer.code == 0, answer.err
     # Twenty rows teach nothing of this: without the winner's weights it would not be known.
     assert answer.json["frozen"]["accuracy"] > 0.85
+
+
+def test_a_daemon_serves_the_winner_at_once(
+    done: tuple[Path, dict[str, Any]], broker: Mosquitto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = Device(tmp_path, broker.port, {"features": 4})
+    device.path = done[0] / "rig.yaml"
+    monkeypatch.setenv("EDGED_MQTT__HOST", "127.0.0.1")
+    monkeypatch.setenv("EDGED_MQTT__PORT", str(broker.port))
+    monkeypatch.setenv("EDGED_STORAGE__DIR", str(device.state))
+    with running(device, broker.port) as listener:
+        for value in (2.0, 0.0, -2.0):
+            listener.publish("plant/rig", json.dumps({"x": [value, 0.0, 0.0, 0.0]}))
+        listener.wait(lambda: len(listener.messages["predictions"]) == 3)
+    told = [prediction["label"] for prediction in listener.messages["predictions"]]
+    assert told == ["<ok>", "worn & torn", "<ok>"]
 
 
 def test_nothing_is_overwritten(done: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 import yaml
 
 from edged.config import Config
+from edged.config.recipe import RecipeConfig, RecipeFile, SplitConfig
 from edged.configfile import load
+from edged.recipe.reading import load_recipes
 from tests.commands import generated_page_is_current
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "configs").glob("*.yaml"))
+RECIPES = sorted((ROOT / "configs" / "recipes").glob("*.yaml"))
 EVALUATIONS = sorted((ROOT / "configs" / "evaluate").glob("*.yaml"))
 TASKS = {
     "classifier": "classify",
@@ -39,10 +43,20 @@ def test_an_example_shows_every_section(example: Path) -> None:
     assert set(yaml.safe_load(example.read_text())) == set(Config.model_fields) - of_one
 
 
-@pytest.mark.parametrize("example", [*EXAMPLES, *EVALUATIONS], ids=lambda path: path.stem)
+@pytest.mark.parametrize("example", [*EXAMPLES, *EVALUATIONS, *RECIPES], ids=lambda path: path.stem)
 def test_every_line_of_an_example_is_explained(example: Path) -> None:
     settings = [line for line in example.read_text().splitlines() if line.startswith(" ")]
     assert [line for line in settings if " # " not in line] == []
+
+
+def test_recipes_have_an_example() -> None:
+    assert {example.stem: len(load_recipes(example).recipes) for example in RECIPES} == {"hapt": 8}
+
+
+def test_every_key_of_a_recipe_file_is_in_its_page() -> None:
+    page = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
+    keys = [key for section in (RecipeFile, SplitConfig, RecipeConfig) for key in section.model_fields]
+    assert [key for key in keys if not re.search(rf"`(split\.)?{key}[`.]", page)] == []
 
 
 def test_the_reference_is_up_to_date() -> None:

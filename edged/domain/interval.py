@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import atan, cos, nan, pi, sqrt
+from math import atan, cos, isfinite, nan, pi, sqrt
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,7 +13,7 @@ HALVINGS = 100
 
 
 class Interval(NamedTuple):
-    """A mean and the ends of its interval; with a single value these are NaN."""
+    """A mean and the ends of its interval; NaN with a single value, and all where one is not finite."""
 
     mean: float
     low: float
@@ -27,6 +27,8 @@ def mean_interval(values: Sequence[float], level: float = 0.95) -> Interval:
     >>> [round(value, 4) for value in interval]
     [0.82, 0.7703, 0.8697]
     """
+    if not all(map(isfinite, values)):
+        return Interval(nan, nan, nan)
     mean = fmean(values)
     if len(values) < 2:
         return Interval(mean, nan, nan)

@@ -31,4 +31,5 @@ def test_one_value_has_no_interval_and_equal_ones_a_narrow_one() -> None:
     assert single.mean == 0.7
     assert isnan(single.low)
     assert isnan(single.high)
+    assert all(map(isnan, mean_interval([0.7, float("nan")])))
     assert mean_interval([0.5, 0.5, 0.5]) == (0.5, 0.5, 0.5)

@@ -57,7 +57,8 @@ def run(path: Path, data: Path, options: Options, begin: Begin) -> dict[str, Any
     stream, split = load_stream(loaded.file, data)
     with tempfile.TemporaryDirectory(prefix="edged-recipe-", ignore_cleanup_errors=True) as temporary:
         work = Path(temporary)
-        save_data(work, stream, split)
+        with disk_errors("writing the data for the trainings", work):
+            save_data(work, stream, split)
         orders = _orders(loaded, work)
         runner = Runner(options.jobs, loaded.file.timeout, begin(orders))
         outcomes = runner.run(orders)

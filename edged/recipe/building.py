@@ -88,11 +88,9 @@ def _statistics(order: Order, model: onnx.ModelProto) -> Statistics | None:
     shape = shape_of(model.graph.input[0])
     if len(shape) != 2:
         return None
-    if shape[1] != order.schema.width:
-        raise BundleError(
-            f"the model takes {shape[1]} features, the stream has {order.schema.width}",
-            where=order.recipe.model,
-        )
+    _check("features", shape[1], order.schema.width, order.recipe.model)
+    if order.schema.task != "classify":
+        _check("targets", shape_of(model.graph.output[0])[-1], order.schema.outputs, order.recipe.model)
     data = load_data(order.data)
     x: NDArray[np.float32] = data.x[data.split.train]
     moments = RunningMoments(len(x))
@@ -102,6 +100,12 @@ def _statistics(order: Order, model: onnx.ModelProto) -> Statistics | None:
         y: NDArray[np.float32] = data.y[data.split.train]
         values |= dict(zip(("target_mean", "target_scale"), scale_of(y), strict=True))
     return Statistics.of(values, reconstruct=order.schema.labels_itself)
+
+
+def _check(what: str, has: int | str, wanted: int, where: str) -> None:
+    """Refuse a model whose statistics could not be put into its graph."""
+    if has != wanted:
+        raise BundleError(f"the model has {has} {what}, the stream has {wanted}", where=where)
 
 
 def _trained(model: onnx.ModelProto, file: Path) -> onnx.ModelProto:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     Tell = Callable[[float | None], str]
     Row = Mapping[str, Any]
 
+ABBREVIATED = {"mae": "MAE", "rmse": "RMSE", "r2": "R²", "auroc": "AUROC"}
 SHARES = frozenset({"accuracy", "balanced_accuracy"})
 LONGEST = 25  # rows of dots that are shown; the table has all
 
@@ -41,7 +42,12 @@ def page(report: Mapping[str, Any]) -> str:
 
 
 def _name(metric: str) -> str:
-    return metric.replace("_", " ")
+    return ABBREVIATED.get(metric, metric.replace("_", " "))
+
+
+def _title(metric: str) -> str:
+    name = _name(metric)
+    return name[0].upper() + name[1:]
 
 
 def _lead(report: Mapping[str, Any], tell: Tell) -> str:
@@ -87,7 +93,7 @@ def _intervals(report: Mapping[str, Any], tell: Tell) -> str:
     more = len(report["ranking"]) - len(rows)
     note += f" The best {LONGEST} of {len(report['ranking'])}." if more else ""
     chart = whiskers(rows, _name(metric), tell)
-    return f"<h2>{_name(metric).capitalize()} ({direction})</h2>{chart}<p class=note>{note}</p>"
+    return f"<h2>{_title(metric)} ({direction})</h2>{chart}<p class=note>{note}</p>"
 
 
 def _number(value: float | None) -> float:
@@ -149,7 +155,7 @@ def _curves(report: Mapping[str, Any], tell: Tell) -> str:
     charts = "".join(
         f"<div><h3>{name}</h3>{chart}</div>"
         for name, chart in (
-            (what.capitalize(), curves(judged, what, tell)),
+            (_title(report["metric"]), curves(judged, what, tell)),
             ("Loss", curves(loss, "loss", plain)),
         )
     )
@@ -191,11 +197,11 @@ def _failures(report: Mapping[str, Any]) -> str:
     if not report["failed"]:
         return ""
     rows = [
-        (row["name"], str(reason["seed"]), reason["reason"])
+        (row["name"], ", ".join(map(str, reason["seeds"])), reason["reason"])
         for row in report["failed"]
         for reason in row["reasons"]
     ]
-    head = ["recipe", "seed", "why"]
+    head = ["recipe", "seeds", "why"]
     told = "<p>A recipe of which a training failed has no rank.</p>"
     return f"<h2>Failed</h2>{told}{table(head, rows, 'verdicts')}"
 

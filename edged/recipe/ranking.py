@@ -29,7 +29,7 @@ def ranking(
     ranked, failed = [], []
     for recipe in recipes:
         its = [outcome for outcome in outcomes if outcome.order.recipe is recipe]
-        reasons = [reason for outcome in its for reason in _reasons(outcome, metric)]
+        reasons = _reasons(its, metric)
         if reasons:
             failed.append({"name": recipe.name, "recipe": recipe.as_dict(), "reasons": reasons})
         else:
@@ -52,13 +52,17 @@ def best_seed(row: dict[str, Any], metric: str) -> int:
     return int(values.index(min(values) if metric in LOWER_IS_BETTER else max(values)))
 
 
-def _reasons(outcome: Outcome, metric: str) -> list[dict[str, Any]]:
-    reason = outcome.problem
-    if outcome.result is not None:
-        if outcome.result["validation"][metric] is not None:
-            return []
-        reason = f"{metric} of the validation part is no number"
-    return [{"seed": outcome.order.seed, "reason": reason}]
+def _reasons(outcomes: Sequence[Outcome], metric: str) -> list[dict[str, Any]]:
+    """Why trainings of a recipe failed, each reason with its seeds; empty where none did."""
+    seeds: dict[str, list[int]] = {}
+    for outcome in outcomes:
+        reason = outcome.problem
+        if outcome.result is not None:
+            if outcome.result["validation"][metric] is not None:
+                continue
+            reason = f"{metric} of the validation part is no number"
+        seeds.setdefault(reason, []).append(outcome.order.seed)
+    return [{"seeds": its, "reason": reason} for reason, its in seeds.items()]
 
 
 def _row(recipe: Recipe, outcomes: Sequence[Outcome], metric: str) -> dict[str, Any]:

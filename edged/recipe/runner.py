@@ -58,7 +58,15 @@ class Runner:
         return [outcomes[i] for i in range(len(orders))]
 
     def _train(self, order: Order) -> Outcome:
-        order.folder.mkdir(parents=True)
+        try:
+            outcome = self._run(order)
+        except OSError as problem:
+            outcome = Outcome(order, None, f"its process cannot be started: {problem.strerror}")
+        self._tell(order, None)
+        return outcome
+
+    def _run(self, order: Order) -> Outcome:
+        order.folder.mkdir()
         with (order.folder / "stderr").open("w+b") as complaints:
             process = self._start(complaints)
             if process is None:
@@ -73,7 +81,6 @@ class Runner:
                 late.cancel()
                 with self._lock:
                     del self._running[process.pid]
-            self._tell(order, None)
             if result is not None and code == 0:
                 return Outcome(order, result)
             complaints.seek(0)

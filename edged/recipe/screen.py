@@ -89,7 +89,12 @@ def show_report(report: Mapping[str, Any], path: str) -> None:
     out.print(table)
     for row in report["failed"]:
         for reason in row["reasons"]:
-            out.print(f"failed: {row['name']}, seed {reason['seed']}: {reason['reason']}", markup=False)
-    out.print(f"report: {path}", markup=False)
+            seeds = ", ".join(map(str, reason["seeds"]))
+            _line(out, f"failed: {row['name']}, seed {seeds}: {reason['reason']}")
+    _line(out, f"report: {path}")
     if report["written"]:
-        out.print(f"written: {report['written']['config']}, {report['written']['bundle']}", markup=False)
+        _line(out, f"written: {report['written']['config']}, {report['written']['bundle']}")
+
+
+def _line(out: Console, text: str) -> None:
+    out.print(text, markup=False, highlight=False, soft_wrap=True)

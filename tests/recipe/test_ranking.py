@@ -78,6 +78,6 @@ def test_a_recipe_that_failed_for_one_seed_has_no_rank() -> None:
     ranked, failed = ranking(RECIPES, made, "accuracy")
     assert [row["name"] for row in ranked] == [a.name]
     assert [(row["name"], row["reasons"]) for row in failed] == [
-        (b.name, [{"seed": 1, "reason": "the disk is full"}]),
-        (c.name, [{"seed": 0, "reason": "accuracy of the validation part is no number"}]),
+        (b.name, [{"seeds": [1], "reason": "the disk is full"}]),
+        (c.name, [{"seeds": [0], "reason": "accuracy of the validation part is no number"}]),
     ]

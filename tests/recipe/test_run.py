@@ -72,8 +72,8 @@ def test_recipes_are_ranked_and_a_failure_is_a_row(done: tuple[Path, dict[str, A
     assert linear["mean"] < 0.7
     (failed,) = report["failed"]
     assert failed["name"] == "narrow"
-    assert [reason["seed"] for reason in failed["reasons"]] == [0, 1]
-    assert "takes 3 features, the stream has 4" in failed["reasons"][0]["reason"]
+    assert [reason["seeds"] for reason in failed["reasons"]] == [[0, 1]]
+    assert "the model has 3 features, the stream has 4" in failed["reasons"][0]["reason"]
     assert report["rows"] == {"train": 720, "validation": 240, "test": 240}
     kept = strict_json((folder / "out" / "report.json").read_text())
     for row, told in zip(kept["ranking"], report["ranking"], strict=True):

@@ -42,6 +42,8 @@ def bundle_path(config: Path) -> Path:
 
 def refuse_taken(config: Path) -> None:
     """Raise ConfigError when the configuration or its bundle is there already, or has no place to be in."""
+    if config == bundle_path(config):
+        raise ConfigError("this is where the bundle goes", where=str(config), remedy="name it .yaml")
     for path in (config, bundle_path(config)):
         if path.exists():
             raise ConfigError("exists already", where=str(path), remedy="give --write another name")

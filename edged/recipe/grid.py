@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import product
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from edged.config.recipe import MOST_TRIALS
@@ -72,16 +73,21 @@ def expand(file: RecipeFile, base: Path) -> list[Recipe]:
         When two are the same, a model file is missing, or there are too many.
     """
     schema = file.stream.to_schema()
-    made = [(entry, recipe) for entry in file.recipes for recipe in _combinations(entry, schema, base)]
-    if len(made) * file.seeds > MOST_TRIALS:
+    count = sum(_count(entry) for entry in file.recipes)
+    if count * file.seeds > MOST_TRIALS:
         raise ConfigError(
-            f"{len(made)} recipes with {file.seeds} seeds each are more than {MOST_TRIALS:,} trainings",
+            f"{count:,} recipes with {file.seeds} seeds each are more than {MOST_TRIALS:,} trainings",
             where="recipes",
             remedy="name fewer values",
         )
+    made = [(entry, recipe) for entry in file.recipes for recipe in _combinations(entry, schema, base)]
     recipes = _named(made)
     _refuse_twins(recipes)
     return recipes
+
+
+def _count(entry: RecipeConfig) -> int:
+    return prod(len(getattr(entry, key) or [None]) for key in KEYS)
 
 
 def _combinations(entry: RecipeConfig, schema: Schema, base: Path) -> list[Recipe]:

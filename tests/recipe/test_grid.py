@@ -80,6 +80,7 @@ def test_a_recipe_without_anything_is_that_of_the_task(
     assert (recipe.network, recipe.loss) == (network, loss)
 
 
+COUNTS, MANY = ("batch", "epochs", "warmup", "patience"), list(range(1, 101))
 HEAD = "stream: {features: 4, classes: 3}\n"
 REFUSALS = {
     HEAD + "recipes:\n- {hiden: [4]}": "r.yaml:3: recipes.0.hiden: unknown key (did you mean hidden?)",
@@ -101,6 +102,7 @@ REFUSALS = {
     HEAD
     + "split: {train: 0.9, validation: 0.2}\nrecipes: [{}]": "r.yaml:2: split: train, validation and test",
     HEAD + "seeds: 100\nrecipes: [{epochs: [1, 2, 3], batch: [1, 2, 3, 4, 5, 6, 7]}]": "r.yaml: recipes: 21 ",
+    HEAD + f"recipes: [{{{', '.join(f'{key}: {MANY}' for key in COUNTS)}}}]": "r.yaml: recipes: 100,000,000 ",
     "recipes: [{}]": "r.yaml: stream: this key is required",
     "stream: {features: 4, classes: 3, topic: '#'}\nrecipes: [{}]": "r.yaml: stream: stream.topic '#' covers",
     "- a": "r.yaml: the recipe file must be a mapping (begin with `stream:",

@@ -157,6 +157,9 @@ def test_nothing_is_overwritten(done: tuple[Path, dict[str, Any]], tmp_path: Pat
     again = edged(*command, folder / "out")
     assert again.code == 2
     assert "holds a report already (name a new directory)" in again.problem
+    itself = edged(*command, tmp_path, "--write", folder / "other.bundle")
+    assert itself.code == 2
+    assert "this is where the bundle goes (name it .yaml)" in itself.problem
     taken = edged(*command, tmp_path, "--write", folder / "rig.yaml")
     assert taken.code == 2
     assert "exists already (give --write another name)" in taken.problem

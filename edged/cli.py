@@ -16,6 +16,7 @@ import typer
 
 from edged import __version__
 from edged.cli_weights import artifacts_pack, weights_app
+from edged.ctl import ctl
 from edged.errors import ConfigError, EdgedError
 from edged.strictjson import json_ready
 
@@ -275,6 +276,9 @@ def wipe(
         typer.confirm(f"erase {', '.join(what)} in {loaded.storage.dir} for good?", abort=True, err=True)
     gone = local.wipe(loaded, what)
     _print_json(gone) if as_json else show_pairs("erased", gone)
+
+
+app.command("ctl")(ctl)
 
 
 # ---- models --------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ def test_an_alarm_is_an_event_stays_until_it_is_accepted_and_survives_a_restart(
         assert latest(listener)["standing"] == ["p1"]
         refused = listener.request("accept", key="p0")
         assert (refused["status"], refused["reason"]) == ("error", "refused")
-        assert "is no key" in listener.request("accept", key=3)["error"]
+        assert "key: 3 is no string" in listener.request("accept", key=3)["error"]
         assert listener.request("accept", key="p1")["data"] == {"accepted": 1}
         again = Pumps(listener)
         again.send(20, shift=5.0)

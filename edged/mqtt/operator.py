@@ -1,0 +1,222 @@
+"""The other side of the commands: a client that asks devices and listens to them."""
+
+from __future__ import annotations
+
+import json
+import queue
+import secrets
+import ssl
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from paho.mqtt.client import Client
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+
+from edged.errors import BrokerError, ConfigError
+from edged.mqtt.topics import Topics
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from typing_extensions import Self
+
+CONNECT_SECONDS = 10.0
+OPEN = ("accepted", "executing")
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a broker is, and how to get in. `password` and the files are not part of the URL."""
+
+    host: str
+    port: int
+    root: str = "edged"
+    username: str | None = None
+    password: str | None = None
+    tls: bool = False
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+
+    @classmethod
+    def parse(cls, url: str, **more: Any) -> Address:
+        """Read `mqtt://[user@]host[:port][/root]`; `mqtts` is with TLS.
+
+        Raises
+        ------
+        ConfigError
+            When it is none, or holds a password.
+
+        Examples
+        --------
+        >>> address = Address.parse("mqtts://me@broker/plant")
+        >>> address.host, address.port, address.root, address.username, address.tls
+        ('broker', 8883, 'plant', 'me', True)
+        """
+        parts = urlsplit(url if "://" in url else f"mqtt://{url}")
+        remedy = "write mqtt://host:1883, or mqtts://host:8883 for TLS"
+        try:
+            port = parts.port
+        except ValueError:
+            raise ConfigError("no port", where=url, remedy=remedy) from None
+        if parts.scheme not in ("mqtt", "mqtts") or not parts.hostname:
+            raise ConfigError("this is no address of a broker", where=url, remedy=remedy)
+        if parts.password is not None:
+            raise ConfigError(
+                "no password in an address: others see it",
+                where="--broker",
+                remedy="set EDGED_PASSWORD or --password-file",
+            )
+        tls = parts.scheme == "mqtts"
+        return cls(
+            parts.hostname,
+            port or (8883 if tls else 1883),
+            parts.path.strip("/") or "edged",
+            None if parts.username is None else unquote(parts.username),
+            tls=tls,
+            **more,
+        )
+
+
+class Operator:
+    """A connection from which devices are asked and listened to; a context manager.
+
+    Raises
+    ------
+    BrokerError
+        When the broker cannot be reached or lets nobody in.
+    ConfigError
+        When a certificate cannot be used.
+    """
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._messages: queue.SimpleQueue[tuple[str, bytes]] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._client = client = Client(CallbackAPIVersion.VERSION2, protocol=MQTTProtocolVersion.MQTTv5)
+        client.username = address.username
+        client.password = address.password
+        client.on_message = lambda _, __, message: self._messages.put((message.topic, bytes(message.payload)))
+        client.on_connect = lambda _, __, ___, reason, ____: self._answers.put(str(reason))
+        client.on_subscribe = lambda _, __, ___, reasons, ____: self._answers.put(str(reasons[0]))
+        if address.tls:
+            client.tls_set_context(self._context())
+
+    def _context(self) -> ssl.SSLContext:
+        address = self._address
+        try:
+            context = ssl.create_default_context(cafile=address.ca)
+            if address.cert is not None:
+                context.load_cert_chain(address.cert, address.key)
+        except OSError as problem:
+            raise ConfigError(
+                f"cannot use the certificates: {problem}", where="--ca, --cert, --key"
+            ) from problem
+        return context
+
+    def __enter__(self) -> Self:
+        where = f"{self._address.host}:{self._address.port}"
+        try:
+            self._client.connect(self._address.host, self._address.port)
+        except OSError as problem:
+            raise BrokerError(
+                f"no connection: {problem}", where=where, remedy="is it running? --broker names another"
+            ) from problem
+        self._client.loop_start()
+        reason = self._answered(where)
+        if reason != "Success":
+            self.close()
+            raise BrokerError(f"the broker refused: {reason}", where=where, remedy="check user and password")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._client.disconnect()
+        self._client.loop_stop()
+
+    def _answered(self, where: str) -> str:
+        try:
+            return self._answers.get(timeout=CONNECT_SECONDS)
+        except queue.Empty:
+            raise BrokerError(
+                "the broker does not answer", where=where, remedy="is this an MQTT port?"
+            ) from None
+
+    def subscribe(self, filters: Sequence[str]) -> None:
+        """Have messages on these filters come.
+
+        Raises
+        ------
+        BrokerError
+            When the broker refuses.
+        """
+        for pattern in filters:
+            self._client.subscribe(pattern, qos=1)
+            reason = self._answered(pattern)
+            if not reason.startswith("Granted"):
+                raise BrokerError(
+                    f"subscription refused: {reason}", where=pattern, remedy="check its access rules"
+                )
+
+    def messages(self, until: float) -> Iterator[tuple[str, bytes]]:
+        """What comes, topic and payload, until a moment on the monotonic clock."""
+        while (left := until - time.monotonic()) > 0:
+            try:
+                yield self._messages.get(timeout=left)
+            except queue.Empty:
+                return
+
+    def send(self, device: str, command: str, request: dict[str, Any]) -> None:
+        """Hand a command to the broker.
+
+        Raises
+        ------
+        BrokerError
+            When it does not take it.
+        """
+        topic = Topics(f"{self._address.root}/{device}").request(command)
+        handed = self._client.publish(topic, json.dumps(request), qos=1)
+        handed.wait_for_publish(CONNECT_SECONDS)
+        if not handed.is_published():
+            raise BrokerError("the broker did not take the command", where=topic)
+
+    def ask(
+        self, device: str, command: str, fields: dict[str, Any], timeout: float
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Send a command; gives `("progress", …)`, `("answer", …)` as they come, up to the last answer.
+
+        Raises
+        ------
+        BrokerError
+            When none has come in `timeout` seconds; each message of a command that takes long begins them
+            anew.
+        """
+        topics = Topics(f"{self._address.root}/{device}")
+        request = {"transaction": secrets.token_hex(8)} | fields
+        progress = topics.progress(str(request["transaction"]))
+        self.subscribe([topics.response(command), progress])
+        self.send(device, command, request)
+        until = time.monotonic() + timeout
+        while time.monotonic() < until:
+            for topic, payload in self.messages(until):
+                told = json.loads(payload)
+                if told.get("transaction") != request["transaction"]:
+                    continue
+                until = time.monotonic() + timeout
+                if topic == progress:
+                    yield "progress", told
+                    continue
+                yield "answer", told
+                if told.get("state") not in OPEN:
+                    return
+        raise BrokerError(
+            f"no answer in {timeout:g} s",
+            where=f"{device} {command}",
+            remedy="is the device online? `edged ctl watch` shows who is",
+        )

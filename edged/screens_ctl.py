@@ -1,0 +1,124 @@
+"""What `edged ctl` shows a person: answers as tables, and devices live."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from edged.screens import out, show_pairs, show_status
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+EVENTS_SHOWN = 3
+
+
+def show_answer(command: str, data: Mapping[str, Any]) -> None:
+    """The data of an answer."""
+    if command == "status":
+        show_status(data)
+    elif command == "capabilities":
+        _show_capabilities(data)
+    elif command in ("config.get", "config.set"):
+        _show_settings(data)
+    else:
+        show_pairs(command, {name: _flat(value) for name, value in data.items()})
+
+
+def _flat(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4f}"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _show_capabilities(data: Mapping[str, Any]) -> None:
+    show_pairs(data["device"], {k: _flat(v) for k, v in data.items() if k not in ("device", "commands")})
+    table = Table("command", "takes", "does", box=None, header_style="bold", pad_edge=False)
+    for name, told in data["commands"].items():
+        takes = [field for field in told["request"].get("properties", {}) if field not in _OF_ALL]
+        table.add_row(name, " ".join(takes), told["description"])
+    out.print(table)
+
+
+_OF_ALL = ("transaction", "ts", "expires", "nonce", "signature")
+
+
+def _show_settings(data: Mapping[str, Any]) -> None:
+    values = data.get("values", {})
+    sections = {k: v for k, v in values.items() if isinstance(v, dict)}
+    flat = {f"{s}.{k}": _flat(v) for s, section in sections.items() for k, v in section.items()}
+    flat |= {k: _flat(v) for k, v in values.items() if k not in sections}
+    if flat:
+        show_pairs("in force", flat)
+    table = Table("set", "wanted", "in force", "", box=None, header_style="bold", pad_edge=False)
+    for key, wanted in data["desired"].items():
+        waits = "after a restart" if key in data["needs_restart"] else ""
+        table.add_row(key, _flat(wanted), _flat(data["reported"].get(key)), waits)
+    out.print(table)
+
+
+class Watched:
+    """What is known of the devices under a root, from the messages that have come."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._devices: dict[str, dict[str, Any]] = {}
+
+    def take(self, topic: str, payload: bytes) -> dict[str, Any] | None:
+        """Take in one message; the device's summary, or None where it says nothing new."""
+        device, _, name = topic.removeprefix(f"{self._root}/").partition("/")
+        try:
+            told = json.loads(payload)
+        except ValueError:
+            return None
+        known = self._devices.setdefault(device, {"device": device, "events": []})
+        before = json.dumps(known)
+        if name == "events":
+            known["events"] = [*known["events"], told["event"]][-EVENTS_SHOWN:]
+        else:
+            known |= _summary(name, told)
+        return known if json.dumps(known) != before else None
+
+    def table(self) -> Table:
+        """One line for each device."""
+        heads = ("device", "state", "model", "quality", "drift", "training", "samples", "per s", "events")
+        table = Table(*heads, box=None, header_style="bold", pad_edge=False)
+        for name in sorted(self._devices):
+            known = self._devices[name]
+            table.add_row(name, *(_shown(known.get(head.replace(" ", "_"))) for head in heads[1:]))
+        return table
+
+
+def _summary(name: str, told: Mapping[str, Any]) -> dict[str, Any]:
+    if name == "status":
+        return {"state": told["state"]}
+    if name == "state/model":
+        return {"model": told["version"]}
+    if name == "state/drift":
+        return {"drift": told["signals"]}
+    if name == "state/training":
+        held = "on hold" if told.get("on_hold") else ", ".join(told["waiting_for"])
+        return {"training": held or f"{told['runs']} runs"}
+    if name == "metrics":
+        quality = next((v for k, v in told["live"].items() if k != "labelled"), None)
+        running = told["training"]["running"]
+        more = (
+            {} if running is None else {"training": f"step {running['step']} of {running.get('steps', '?')}"}
+        )
+        return {
+            "quality": quality,
+            "samples": told["ingest"]["samples"],
+            "per_s": told["ingest"]["per_s"],
+            **more,
+        }
+    return {}
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, list):
+        return ", ".join(value)
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -55,8 +55,6 @@ def conform(listener: Listener) -> set[str]:
     known = schemas()
     seen = set()
     for topic, messages in list(listener.messages.items()):
-        if topic.startswith("request/"):
-            continue
         name = "progress" if topic.startswith("progress/") else topic
         judge = jsonschema.Draft202012Validator(known[name])
         for message in list(messages):

@@ -43,6 +43,9 @@ log = get_logger("edged.control")
 
 MAX_WAITING = 100
 REFUSALS = 10.0  # answers a second to what exceeds the rate; the others are counted only
+COUNTED = (
+    "received", "redelivered", "repeated", "limited", "unanswered", "successful", "failed", "refused",
+)  # fmt: skip
 INTERNAL = "internal error, see the device's log"
 ENDED = "the daemon ended while it was carried out"
 
@@ -118,7 +121,7 @@ class Control:
         self._ending = False
         self._thread = threading.Thread(target=self._loop, name="control", daemon=True)
         self._errand_thread: threading.Thread | None = None
-        self.counts: collections.Counter[str] = collections.Counter()
+        self.counts = collections.Counter(dict.fromkeys(COUNTED, 0))
 
     # ---- life ------------------------------------------------------------------------------
 

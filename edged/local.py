@@ -36,7 +36,7 @@ STATUS_SECONDS = 5.0  # that a status may be late
 # Everything that a stream leaves in a state directory; other files in it are nobody's business.
 ERASED = (
     "samples.db*", "state.db*", "outbox.db*", "*.damaged-*", "checkpoints", "candidates", "models",
-    "engine-choice.json", "updates", "incoming", "bundles",
+    "engine-choice.json", "exports", "updates", "incoming", "bundles",
 )  # fmt: skip
 
 
@@ -264,7 +264,7 @@ def _wipe_models(config: Config) -> int:
             if record.pinned:
                 registry.unpin(record.version)
         _promoter(config, registry, samples, SystemClock()).install_base(bundle.inference_model)
-        erase_files([state / name for name in ("candidates", "updates", "incoming")])
+        erase_files([state / name for name in ("candidates", "exports", "updates", "incoming")])
         return registry.erase()
 
 

@@ -33,13 +33,10 @@ def test_a_person_and_a_program_ask_a_device(broker: Broker, tmp_path: Path) -> 
         assert (done.code, done.json["state"], done.json["data"]["steps"]) == (0, "successful", 30)
         refused = edged("ctl", url, "rig", "wipe", "confirm=other")
         assert (refused.code, "that is not this device" in refused.problem) == (3, True)
-        failed = edged("ctl", url, "rig", "train", "steps=many")
-        assert (failed.code, 'steps: "many" is no integer' in failed.problem) == (1, True)
         shown = edged("ctl", url, "rig", "capabilities")
         assert shown.code == 0
         assert all(word in shown.out for word in ("drift.reset", "learning_rate", "classify"))
         assert "training.steps" in edged("ctl", url, "rig", "config.set", "training.steps=60").out
-        assert "100 accepted" in edged("ctl", url, "rig", "status").out
         sent = edged("ctl", url, "rig", "ping", "--no-wait")
         assert (sent.code, sent.out) == (0, "")
         listener.wait(lambda: listener.messages["response/ping"])

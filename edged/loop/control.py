@@ -138,6 +138,8 @@ class Control:
         self._thread.join(timeout)
         self._errands.put(None)
         if self._errand_thread is not None:
+            for task in self.tasks:
+                task.cancelled |= self._commands[task.name].kind == "aside"
             self._errand_thread.join(timeout)
 
     @property

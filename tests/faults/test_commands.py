@@ -76,6 +76,11 @@ def outcomes(listener: Listener) -> dict[str, set[str]]:
     return found
 
 
+def answered(listener: Listener) -> int:
+    """Answers of all kinds."""
+    return sum(len(told) for topic, told in list(listener.messages.items()) if topic.startswith("response/"))
+
+
 def prepared(listener: Listener) -> None:
     """Two versions that can be promoted."""
     feed(listener, 200)
@@ -113,16 +118,17 @@ def hostile(device: Device, port: int, count: int) -> None:
         told = len(listener.messages["metrics"])
         listener.wait(lambda: len(listener.messages["metrics"]) > told)
         before = dict(listener.messages["metrics"][-1]["commands"])
-        answered = lambda: sum(len(m) for t, m in listener.messages.items() if t.startswith("response/"))  # noqa: E731
-        sender, so_far = Sender(listener), answered()
+        sender, so_far = Sender(listener), answered(listener)
         sender.send(count)
         listener.wait(lambda: _gain(listener, before, "received") >= count, 600)
-        listener.wait(lambda: answered() - so_far + _gain(listener, before, "unanswered") >= count, 600)
+        listener.wait(
+            lambda: answered(listener) - so_far + _gain(listener, before, "unanswered") >= count, 600
+        )
         gained = {
             name: _gain(listener, before, name) for name in listener.messages["metrics"][-1]["commands"]
         }
         assert gained["received"] == count
-        assert answered() - so_far + gained["unanswered"] == count, gained
+        assert answered(listener) - so_far + gained["unanswered"] == count, gained
         done = outcomes(listener)
         assert all(len(told) == 1 for told in done.values()), "the same answer each time"
         assert not sender.never & set(done)

@@ -486,8 +486,8 @@ class Daemon:
         """Connect and begin to work."""
         self.serving.start()
         self.ingest.start()
+        self.control.start()  # before the learning thread: a run that goes on is told whose it is
         self.learning.start()
-        self.control.start()
         self.publishing.start()
         self._plan()
         stream = self.config.stream

@@ -324,6 +324,9 @@ class Learning:
             options = self._learner.usual_options() | order.options
             result = self._learner.train(trigger, options, order.progress)
             verdict = None if result is None else self._judged(result, order)
+        except Exception:
+            order.fail(EdgedError("internal error, see the device's log", where="train"))
+            raise
         finally:
             self._running = None
             self._checkpointed((self._learner.ended or ("", {}))[1])
@@ -360,8 +363,11 @@ class Learning:
                 self._orders.appendleft(order)
 
     def _forget_cancelled(self) -> None:
-        if self._registry.get_value(CANCELLED):
-            self._registry.set_value(CANCELLED, False)
+        try:
+            if self._registry.get_value(CANCELLED):
+                self._registry.set_value(CANCELLED, False)
+        except StorageError as problem:
+            log.warning("cancellation_not_forgotten", problem=problem.line())
 
     def _learned(self, result: dict[str, Any]) -> dict[str, Any]:
         """A run has ended well: judge its candidate and remember how far it came; the verdict."""

@@ -59,6 +59,7 @@ def status_of(config: Config) -> dict[str, Any]:
         "training": {"runs": 0, "last": None, "paused": None},
         "outbox": {"pending": 0, "bytes": 0, "dropped": 0},
         "engine": config.training.engine,
+        "on_hold": [],
     }
     if (state / "samples.db").exists():
         samples = open_samples(config, readonly=True)
@@ -89,6 +90,7 @@ def _add_registry(values: dict[str, Any], config: Config) -> None:
         "paused": Setbacks.recalled(setback_rules(config.training), registry.get_value(SETBACKS)).pause(),
     }
     values["engine"] = last.get("engine") or values["engine"]
+    values["on_hold"] = registry.get_value("paused") or []
     if values["state"] == "online":
         values["outbox"] = last.get("outbox", values["outbox"])
         problem = _problem(last, registry.boots(), config.report.every)

@@ -50,6 +50,7 @@ def show_status(values: Mapping[str, Any]) -> None:
     quality = model["quality"] or {}
     rows: dict[str, Any] = {
         "state": values["state"] + (f" (pid {values['pid']})" if values.get("pid") else ""),
+        "on hold": ", ".join(values.get("on_hold") or ()) or "-",
         "samples": f"{values['samples']:,} accepted, {values['evicted']:,} evicted",
         "labels": f"{values['labels']:,}",
         "quarantined": f"{values['quarantined']:,}",

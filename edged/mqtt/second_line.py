@@ -19,14 +19,13 @@ WAITING = 20
 class SecondLine:
     """Moves a subscription from the main session to one of its own, and back.
 
-    For a moment both have it; a command that comes twice then is recognised by its id. Nothing is kept by
-    the broker for the second session: what is sent while the device is away, too, is lost.
+    For a moment both have it; a command that comes twice then is recognised by its id.
     """
 
     def __init__(
         self, config: MqttConfig, main: Session, pattern: str, sink: Callable[[Any], None], *, client_id: str
     ) -> None:
-        self._config = config.model_copy(update={"session_expiry": 0.0, "receive_maximum": WAITING})
+        self._config = config.model_copy(update={"receive_maximum": WAITING})
         self._main = main
         self._pattern = pattern
         self._sink = sink
@@ -41,7 +40,8 @@ class SecondLine:
         session.subscribe([self._pattern], 1, self._receive)
         session.start()
         self._session = session
-        session.wait_ready(CONFIRM_SECONDS if self._main.connected else 0.0)
+        # Also at the start: who sees the birth of the main session may send a command at once.
+        session.wait_ready(CONFIRM_SECONDS)
         self._main.unsubscribe([self._pattern])
 
     def close(self, *, for_good: bool = False) -> None:

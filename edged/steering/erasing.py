@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
-from edged.errors import ConfigError, EdgedError, RefusedError
+from edged.errors import ConfigError, EdgedError, RefusedError, StorageError
 from edged.steering.models import EXPORTS
 from edged.storage.erasure import erase_files
 
@@ -42,6 +42,17 @@ class Erasing:
         gone: dict[str, int] = {}
         done = threading.Event()
 
+        problems: list[EdgedError] = []
+
+        def also() -> dict[str, int]:
+            try:
+                return self._rest(what)
+            except StorageError:
+                raise  # tried again
+            except EdgedError as problem:
+                problems.append(problem)
+                return {}
+
         def told(counts: dict[str, int]) -> None:
             gone.update(counts)
             done.set()
@@ -52,12 +63,14 @@ class Erasing:
             samples="samples" in what,
             labels="labels" in what,
             checkpoints="checkpoints" in what,
-            also=lambda: self._rest(what),
+            also=also,
         )
         while not done.wait(LOOK_SECONDS):
             if task.cancelled:
                 raise EdgedError("it was cancelled while it waited, and may be done later", where="wipe")
         parts.publish_states()
+        if problems:
+            raise problems[0]
         return gone
 
     def _end_run(self) -> None:

@@ -41,6 +41,7 @@ class Settings:
         self.config = parts.config
         self._desired = configfile.read_overlay(self._file)
         self._waiting: list[str] = []
+        self._state: dict[str, Any] | None = None
 
     def get(self, request: dict[str, Any]) -> dict[str, Any]:
         """The configuration in force, whole or some keys of it."""
@@ -69,19 +70,23 @@ class Settings:
         publish_file(self._file, json.dumps(desired).encode())
         self._desired = desired
         self._apply(wanted)
+        self._state = None
         log.info("config_set", keys=sorted(request), needs_restart=self._waiting)
         self._parts.publish_states()
         return self.report()
 
     def report(self) -> dict[str, Any]:
         """What was asked for, what is in force of it, and which of it waits for the next start."""
-        values = self.config.model_dump(mode="json", include=SHOWN)
+        sections = {key.split(".")[0] for key in self._desired}
+        values = self.config.model_dump(mode="json", include=sections)
         reported = {key: _value(values, key) for key in self._desired}
         return {"desired": self._desired, "reported": reported, "needs_restart": self._waiting}
 
     def state(self) -> dict[str, Any]:
-        """The retained state `config`."""
-        return self.config.model_dump(mode="json", include=TOLD) | self.report()
+        """The retained state `config`, which is asked for each time that states are told."""
+        if self._state is None:
+            self._state = self.config.model_dump(mode="json", include=TOLD) | self.report()
+        return self._state
 
     def level(self, request: dict[str, Any]) -> dict[str, Any]:
         """The level of the log, until the next start."""

@@ -112,8 +112,14 @@ def test_ten_thousand_hostile_commands(broker: Broker, tmp_path: Path, rate: int
 
 
 def hostile(device: Device, port: int, count: int) -> None:
-    """One life of the daemon with `count` commands."""
+    """One life of the daemon with `count` commands, and a retained one that it finds."""
+    before_it = Listener(port, "edged/rig")
+    before_it.publish("edged/rig/request/rollback", '{"transaction": "kept"}', retain=True)
+    before_it.close()
     with running(device, port) as listener:
+        listener.wait(lambda: listener.messages["response/rollback"], 60)
+        (kept,) = listener.messages["response/rollback"]
+        assert (kept["state"], kept["transaction"], "retained" in kept["error"]) == ("refused", "kept", True)
         prepared(listener)
         told = len(listener.messages["metrics"])
         listener.wait(lambda: len(listener.messages["metrics"]) > told)
@@ -163,16 +169,3 @@ def test_commands_around_kills_have_one_effect_at_most(broker: Broker, tmp_path:
         assert all(len(told) == 1 for told in done.values())
         assert not sender.never & set(done)
         assert len(done) <= reigns(device) <= len(done) + cut
-
-
-@pytest.mark.slow
-def test_a_retained_command_that_is_found_is_refused(broker: Broker, tmp_path: Path) -> None:
-    device = device_of(tmp_path, broker.port)
-    before = Listener(broker.port, "edged/rig")
-    before.publish("edged/rig/request/rollback", '{"transaction": "kept"}', retain=True)
-    before.close()
-    with running(device, broker.port) as listener:
-        listener.wait(lambda: listener.messages["response/rollback"], 60)
-        (told,) = listener.messages["response/rollback"]
-        assert (told["state"], told["transaction"]) == ("refused", "kept")
-        assert "retained" in told["error"]

@@ -20,6 +20,7 @@ from edged.storage.samples import SampleLog
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from edged.domain.learner import Base
     from edged.domain.protocols import Engine, Step
     from edged.domain.sample import LabelValue
     from edged.storage.bundles import Bundle
@@ -104,6 +105,8 @@ class Workshop:
         elsewhere: Callable[[int], tuple[int, dict[str, Floats]] | None] = lambda _: None,
         fresh: Callable[[], Engine] | None = None,
         pseudo: float = 0.0,
+        wanted: Callable[[], bool] = lambda: False,
+        base: Base = "checkpoint",
     ) -> Trainee:
         """A learner that takes up what the checkpoints hold."""
         return Trainee(
@@ -123,6 +126,8 @@ class Workshop:
             fresh=fresh,
             pseudo=pseudo,
             unlabelled=self.log,
+            wanted=wanted,
+            base=base,
         )
 
     def request(self, trigger: str = "labels", **options: Any) -> RunRequest:

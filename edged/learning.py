@@ -32,6 +32,10 @@ log = get_logger("edged.learning")
 CANCELLED = "cancelled"
 """The registry's value that says that the run which has not ended was cancelled, and is not gone on with."""
 
+UNTOLD = (None, "interrupted", "stopped")
+"""Outcomes of runs that go on, so that nobody is told of them yet."""
+
+ASKED_RUNS = 100  # newest runs among which that of a command is looked for
 ORDERS = 8  # runs that may be asked for before they begin
 IDLE_SECONDS = 1.0
 SETTLE_SECONDS = 2.0
@@ -129,17 +133,30 @@ class Learning:
                 self._orders.append(order)
             if task is not None:
                 order.tasks.append(task)
-        self._learner.triggers.commanded = True
+            self._learner.triggers.commanded = True
         self.wake()
 
     def adopt(self, options: dict[str, Any], task: Task) -> None:
-        """After a restart: `task` is about the run that was cut off, or else about another one."""
+        """After a restart: `task` is about a run that ended untold, or was cut off, or has not begun."""
+        if self._told_late(task):
+            return
         if not self._learner.triggers.interrupted or options.get("dry_run"):
             self.command(options, task)
             return
         with self._ordering:
             self._orders.appendleft(RunOrder(options, [task], resumes=True))
         self.wake()
+
+    def _told_late(self, task: Task) -> bool:
+        """Tell of a run that had ended when the daemon did, before that could be told."""
+        for run in self._registry.runs(ASKED_RUNS):
+            if task.key in run.request.get("asked_by", ()) and run.outcome not in UNTOLD:
+                found = (r.verdict for r in self._registry.records() if r.run == run.id)
+                RunOrder({}, [task]).finish(
+                    str(run.outcome), {"run": run.id, **(run.result or {})}, next(found, None)
+                )
+                return True
+        return False
 
     def cancel(self, task: Task | None = None) -> int | None:
         """End the present run, its last checkpoint stays; or `task`, before its run has begun.
@@ -321,6 +338,7 @@ class Learning:
             self._forget_cancelled()
             for task in order.tasks:
                 task.executing()
+            self._learner.asked_by = [task.key for task in order.tasks if task.key is not None]
             options = self._learner.usual_options() | order.options
             result = self._learner.train(trigger, options, order.progress)
             verdict = None if result is None else self._judged(result, order)
@@ -336,7 +354,7 @@ class Learning:
         elif order.cancelled and ended[0] == "stopped":
             self._learner.triggers.cancelled(self._learner.new())
             order.fail(EdgedError("it was cancelled", where="train"))
-        elif not self._ending.is_set():
+        elif ended[0] != "stopped" or not self._ending.is_set():
             order.finish(*ended, verdict)
 
     def _judged(self, result: dict[str, Any], order: RunOrder) -> dict[str, Any]:

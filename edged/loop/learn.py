@@ -106,6 +106,7 @@ class Learner:
         self.engine: str | None = None
         self.damaged: set[int] = set()
         self._on_progress: Callable[[Message], None] | None = None
+        self.asked_by: list[str] = []  # ids of the commands that ask for the next run
         self.checkpointed: Callable[[Message], None] = lambda _: None
 
     def configure(self, config: Config) -> None:
@@ -184,7 +185,8 @@ class Learner:
         """
         self.ended = None
         try:
-            run = self._begin(trigger, self._clock.now(), options)
+            asked = {"asked_by": self.asked_by} if self.asked_by else {}
+            run = self._begin(trigger, self._clock.now(), options | asked)
         except StorageError as problem:
             self._held_by_disk(problem, DISK_SECONDS)
             return None

@@ -79,6 +79,19 @@ def test_a_run_that_has_not_begun_can_be_cancelled_by_each_who_asked(house: Hous
             learning.cancel(nothing)
 
 
+def test_a_run_that_had_ended_untold_is_told_of_after_a_restart_and_not_done_again(house: House) -> None:
+    desk, registry, wanted = Desk(), house.desk.registry, house.desk.learner.triggers.wanted
+    ended = registry.begin_run("command", 1.0, {"steps": 5, "asked_by": ["a"]})
+    registry.end_run(ended, 2.0, "done", {"steps": 5})
+    registry.begin_run("command", 3.0, {"asked_by": ["b"]})
+    house.learning.adopt({"steps": 5}, desk.task("a"))
+    assert desk.told == [("a", "finished", {"run": ended, "steps": 5, "outcome": "done", "verdict": None})]
+    assert wanted(0) is None
+    house.learning.adopt({}, desk.task("b"))
+    assert wanted(0) == "command", "that one has not ended"
+    assert len(desk.told) == 1
+
+
 def test_after_a_cancelled_run_as_many_labels_have_to_come_as_start_one() -> None:
     triggers = Triggers(TriggerRules(new_labels=40, min_new_samples=30), drifted=True, interrupted=True)
     triggers.cancelled(100)

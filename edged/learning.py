@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from edged.domain.orders import RunOrder
+from edged.domain.orders import RunOrder, RunOrders
 from edged.errors import EdgedError, RefusedError, StorageError
 from edged.logs import get_logger
 from edged.loop.aside import Aside
@@ -36,7 +36,6 @@ UNTOLD = (None, "interrupted", "stopped")
 """Outcomes of runs that go on, so that nobody is told of them yet."""
 
 ASKED_RUNS = 100  # newest runs among which that of a command is looked for
-ORDERS = 8  # runs that may be asked for before they begin
 IDLE_SECONDS = 1.0
 SETTLE_SECONDS = 2.0
 
@@ -81,10 +80,9 @@ class Learning:
         self._promoted = promoted
         self._wake = threading.Event()
         self._ending = threading.Event()
-        self._orders: deque[RunOrder] = deque()
+        self._orders = RunOrders(self._command_wanted)
         self._running: RunOrder | None = None
         self._checkpointing: list[Task] = []
-        self._ordering = threading.Lock()
         learner.checkpointed = self._checkpointed
         self._between: deque[Callable[[], None]] = deque()
         self._changes: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -124,17 +122,11 @@ class Learning:
         RefusedError
             When too many runs wait.
         """
-        with self._ordering:
-            order = next((order for order in self._orders if order.options == options), None)
-            if order is None:
-                if len(self._orders) >= ORDERS:
-                    raise RefusedError(f"{ORDERS} runs that were asked for have not begun yet", where="train")
-                order = RunOrder(options)
-                self._orders.append(order)
-            if task is not None:
-                order.tasks.append(task)
-            self._learner.triggers.commanded = True
+        self._orders.add(options, task)
         self.wake()
+
+    def _command_wanted(self, wanted: bool) -> None:
+        self._learner.triggers.commanded = wanted
 
     def adopt(self, options: dict[str, Any], task: Task) -> None:
         """After a restart: `task` is about a run that ended untold, or was cut off, or has not begun."""
@@ -143,8 +135,7 @@ class Learning:
         if not self._learner.triggers.interrupted or options.get("dry_run"):
             self.command(options, task)
             return
-        with self._ordering:
-            self._orders.appendleft(RunOrder(options, [task], resumes=True))
+        self._orders.resume(RunOrder(options, [task]))
         self.wake()
 
     def _told_late(self, task: Task) -> bool:
@@ -170,19 +161,13 @@ class Learning:
         RefusedError
             When there is nothing to cancel.
         """
-        with self._ordering:
-            waiting = next((order for order in self._orders if task in order.tasks), None)
-            if waiting is not None and task is not None:
-                waiting.tasks.remove(task)
-                if not waiting.tasks:
-                    self._orders.remove(waiting)
-                    self._learner.triggers.commanded = any(not order.resumes for order in self._orders)
-                task.fail(EdgedError("it was cancelled before it began", where="train"))
-                return None
-            progress = self._learner.progress
-            if progress is None or self._running is None or not (task is None or task in self._running.tasks):
-                raise RefusedError("no run is under way", where="cancel")
-            self._running.cancelled = True
+        if task is not None and self._orders.withdraw(task):
+            task.fail(EdgedError("it was cancelled before it began", where="train"))
+            return None
+        running, progress = self._running, self._learner.progress
+        if progress is None or running is None or not (task is None or task in running.tasks):
+            raise RefusedError("no run is under way", where="cancel")
+        running.cancelled = True
         self._registry.set_value(CANCELLED, True)
         self._learner.process.cancel()
         return int(progress["run"])
@@ -206,19 +191,19 @@ class Learning:
         RefusedError
             When the trainer cannot hear of it.
         """
-        with self._ordering:
-            if self._learner.progress is None:
-                return False
-            self._checkpointing.append(task)
+        if self._learner.progress is None:
+            return False
+        self._checkpointing.append(task)
         if not self._learner.process.ask_checkpoint():
             raise RefusedError(
                 "the trainer cannot be told within a run", where="training.resident", remedy="set it above 0"
             )
+        if self._learner.progress is None:
+            self._checkpointed({})  # the run has ended meanwhile
         return True
 
     def _checkpointed(self, message: dict[str, Any]) -> None:
-        with self._ordering:
-            tasks, self._checkpointing = self._checkpointing, []
+        tasks, self._checkpointing = self._checkpointing, []
         for task in tasks:
             task.done({"generation": message.get("generation"), "step": message.get("step")})
 
@@ -333,7 +318,7 @@ class Learning:
 
     def _run(self, trigger: str) -> None:
         """One run, and what becomes of it; who has asked for it is told."""
-        order = self._take(trigger)
+        self._running = order = self._orders.take(trigger)
         try:
             self._forget_cancelled()
             for task in order.tasks:
@@ -350,7 +335,7 @@ class Learning:
             self._checkpointed((self._learner.ended or ("", {}))[1])
         ended = self._learner.ended
         if ended is None:
-            self._put_back(order)
+            self._orders.resume(order)  # the disk did not let it begin: it is tried again by itself
         elif order.cancelled and ended[0] == "stopped":
             self._learner.triggers.cancelled(self._learner.new())
             order.fail(EdgedError("it was cancelled", where="train"))
@@ -362,23 +347,6 @@ class Learning:
             return self._learned(result)
         self._succession.rehearse(result)
         return {**self._succession.told, "promoted": None}
-
-    def _take(self, trigger: str) -> RunOrder:
-        """What was asked for and begins now; an empty order where nothing was."""
-        with self._ordering:
-            order = RunOrder({})
-            if self._orders and (trigger == "command" or self._orders[0].resumes):
-                order = self._orders.popleft()
-            self._learner.triggers.commanded = any(not waiting.resumes for waiting in self._orders)
-            self._running = order
-        return order
-
-    def _put_back(self, order: RunOrder) -> None:
-        """The disk did not let it begin: it is tried again by itself."""
-        if order.tasks:
-            with self._ordering:
-                order.resumes = True
-                self._orders.appendleft(order)
 
     def _forget_cancelled(self) -> None:
         try:

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from edged.domain.orders import RunOrder
+from edged.domain.orders import RunOrder, RunOrders
 from edged.domain.tasks import Task
 from edged.domain.triggers import TriggerRules, Triggers
 from edged.errors import EdgedError, RefusedError
-from edged.learning import ORDERS
 from tests.test_learning import House
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ def test_those_who_ask_for_the_same_share_a_run_and_others_wait(house: House) ->
     desk, learning = Desk(), house.learning
     for name in ("a", "b"):
         learning.command({"steps": 5}, desk.task(name))
-    for steps in range(1, ORDERS):
+    for steps in range(1, RunOrders.MOST):
         learning.command({"steps": 100 + steps})
     with pytest.raises(RefusedError, match="8 runs that were asked for have not begun"):
         learning.command({"steps": 1})

@@ -191,16 +191,19 @@ class Learning:
         RefusedError
             When the trainer cannot hear of it.
         """
-        if self._learner.progress is None:
+        if not self._under_way():
             return False
         self._checkpointing.append(task)
         if not self._learner.process.ask_checkpoint():
             raise RefusedError(
                 "the trainer cannot be told within a run", where="training.resident", remedy="set it above 0"
             )
-        if self._learner.progress is None:
+        if not self._under_way():
             self._checkpointed({})  # the run has ended meanwhile
         return True
+
+    def _under_way(self) -> bool:
+        return self._learner.progress is not None
 
     def _checkpointed(self, message: dict[str, Any]) -> None:
         tasks, self._checkpointing = self._checkpointing, []

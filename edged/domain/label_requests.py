@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edged.domain.draws import Draws
 from edged.domain.holdout import is_holdout
 from edged.domain.standardise import RunningMoments
 
@@ -56,7 +57,7 @@ class LabelRequests:
         seed: int = 0,
     ) -> None:
         self._share, self._random, self._holdout, self._per_day = share, random, holdout, per_day
-        self._rng = np.random.default_rng(seed)
+        self._draws = Draws(seed)
         self._budget = 0.0
         self._day_began, self._today = float("-inf"), 0
         self._moments = RunningMoments(HALF_LIFE)
@@ -104,15 +105,15 @@ class LabelRequests:
         return chosen
 
     def _begin_slot(self) -> None:
-        self._at_random = bool(self._rng.random() < self._random)
+        self._at_random = bool(self._draws.uniform(1)[0] < self._random)
         self._passed, self._found, self._best = 0, -1, -math.inf
 
     def _look(self, offsets: NDArray[np.int64], worth: NDArray[np.float64], z: NDArray[np.float32]) -> None:
         """Take in more samples of the present slot; keeps the one that would be asked for now."""
         self._passed += len(offsets)
         if self._at_random:
-            if self._rng.random() < len(offsets) / self._passed:
-                place = int(self._rng.integers(len(offsets)))
+            if self._draws.uniform(1)[0] < len(offsets) / self._passed:
+                place = int(self._draws.integers(len(offsets), 1)[0])
                 self._found, self._z = int(offsets[place]), z[place]
             return
         standing_out = worth * self._novelty(z)

@@ -1,4 +1,4 @@
-"""The benchmarks of engines and formats run as their page says and answer with what is read from them."""
+"""Benchmarks run as their page says, and their objects have what is read from them elsewhere."""
 
 from __future__ import annotations
 

@@ -128,6 +128,11 @@ class SparkplugNode:
             self._born = False
         self.session.stop(timeout)
 
+    @property
+    def born(self) -> bool:
+        """Whether hosts have heard of us on the present connection."""
+        return self._born
+
     def _will(self) -> tuple[str, bytes, bool]:
         # A number that no birth has used is good for the next attempt, and costs no write.
         if self._used:

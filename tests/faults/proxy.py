@@ -15,12 +15,12 @@ _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends a reset at once
 
 
 class Proxy:
-    """Forwards connections on `port` to the broker's port, on a thread of its own."""
+    """Forwards connections on `port`, a free one unless it is given, to the broker's, on its own thread."""
 
-    def __init__(self, upstream: int, seed: int = 0) -> None:
+    def __init__(self, upstream: int, seed: int = 0, port: int = 0) -> None:
         self._upstream = upstream
         self._rng = random.Random(seed)
-        self._listener = socket.create_server((HOST, 0))
+        self._listener = socket.create_server((HOST, port))
         self.port: int = self._listener.getsockname()[1]
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)

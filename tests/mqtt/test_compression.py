@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import zstandard
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edged.config import StreamConfig
@@ -57,6 +57,7 @@ def test_labels_are_compressed_like_samples() -> None:
 
 
 @pytest.mark.parametrize("compression", ["zstd", "gzip"])
+@settings(deadline=None)
 @given(st.binary(max_size=2000))
 def test_what_is_not_compressed_is_refused(compression: str, payload: bytes) -> None:
     assert reason(payload, compression) == "compression"

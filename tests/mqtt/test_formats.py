@@ -59,6 +59,7 @@ def refused(**stream: Any) -> str:
 
 
 @pytest.mark.parametrize("name", WITH_FIELDS)
+@settings(deadline=None)
 @given(
     values=st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=3, max_size=3),
     state=st.sampled_from(["ok", "worn", None]),
@@ -73,6 +74,7 @@ def test_a_message_is_the_same_reading_in_every_format(
 
 
 @pytest.mark.parametrize("name", ARRAYS)
+@settings(deadline=None)
 @given(values=st.lists(st.integers(-2048, 2048), min_size=3, max_size=3))
 def test_arrays_carry_what_their_type_can_hold(name: str, values: list[float]) -> None:
     (reading,) = reader(name)(written(name, values))
@@ -129,20 +131,21 @@ def known(name: str, payload: bytes) -> None:
 
 
 @given(messages)
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 def test_any_fields_become_finite_readings_or_are_refused(message: dict[str, Any]) -> None:
     known("cbor", cbor2.dumps(message))
     known("msgpack", msgpack.packb(message))
 
 
 @given(records)
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 def test_any_records_become_finite_readings_or_are_refused(found: list[dict[str, Any]]) -> None:
     known("senml-cbor", senml(found, cbor=True))
     known("senml", json.dumps(found, default=str).encode())
 
 
 @pytest.mark.parametrize("name", STREAMS)
+@settings(deadline=None)
 @given(payload=st.binary(max_size=200))
 def test_any_bytes_become_finite_readings_or_are_refused(name: str, payload: bytes) -> None:
     known(name, payload)

@@ -38,6 +38,7 @@ class Scene:
     def __init__(self, broker: Mosquitto, connect: Connect) -> None:
         self.inbox = Inbox()
         self.host = connect("host", subscribe=("spBv1.0/#", self.inbox))
+        self.broker = broker
         self.proxy = Proxy(broker.port)
         self.sessions = iter(range(254, 1000))
         self.trained = Gate()
@@ -159,12 +160,14 @@ def test_a_lost_connection_is_a_death_and_what_changed_meanwhile_is_historical(
     node = scene.start(protocol=protocol)
     node.report(VALUES)
     scene.heard(2)
-    scene.proxy.cut()
-    wait_until(lambda: not node.session.connected)
+    scene.proxy.close()
+    wait_until(lambda: not node.born)
+    scene.heard(3)
     scene.now += 5
     node.report({"Runs": 1})
     scene.now += 5
     node.report({"Runs": 2})
+    scene.proxy = Proxy(scene.broker.port, port=scene.proxy.port)
     kinds = [kind for kind, _ in scene.heard(5)]
     assert kinds == ["NBIRTH", "NDATA", "NDEATH", "NBIRTH", "NDATA"]
     assert next(scene.sessions) == 256, "attempts that fail use no number"

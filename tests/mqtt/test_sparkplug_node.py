@@ -208,6 +208,7 @@ def test_commands_of_before_the_connection_are_void(scene: Scene, protocol: str)
     scene.start(protocol=protocol).stop()
     train = Metric("Node Control/Train", True, datatype=BOOLEAN)
     scene.command(train)
+    wait_until(lambda: any("/NCMD/" in d.topic for d in scene.inbox.deliveries))  # the broker has it
     scene.make(protocol=protocol).start()
     scene.heard(3)
     scene.command(train)

@@ -142,6 +142,7 @@ def test_what_is_no_command_does_nothing(scene: Scene) -> None:
     calls = []
     scene.trained = Gate(lambda: calls.append(1))
     scene.command(Metric("Node Control/Train", True, datatype=BOOLEAN), retain=True)
+    scene.inbox.wait(1)  # the broker has it
     scene.start()
     scene.command(Metric("Node Control/Train", False, datatype=BOOLEAN))
     scene.command(Metric("Node Control/Explode", True, datatype=BOOLEAN))

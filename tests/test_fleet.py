@@ -139,7 +139,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 def test_the_device_is_connected_by_its_certificate(fleet: Fleet) -> None:
     assert fleet.operator.json("status")["state"] == "online"
     assert "certificate" not in fleet.device.log.read_text()
-    assert fleet.operator.json("state/buffer")["rows"] > 0
+    fleet.operator.until(lambda last: json.loads(last[f"{ROOT}/state/buffer"])["rows"] == 120)
 
 
 # --- signed commands ---
@@ -220,15 +220,17 @@ def rendered(message: dict[str, Any], last: dict[str, bytes]) -> dict[str, str]:
 
 def test_every_template_reads_what_the_device_publishes(fleet: Fleet) -> None:
     fleet.operator.until(lambda last: f"{ROOT}/metrics" in last)
-    seen, operator = rendered(discovered(fleet), fleet.operator.last()), fleet.operator
-    assert seen["version"] == seen["model"] == str(operator.json("state/model")["version"])
-    assert seen["buffer"] == str(operator.json("state/buffer")["rows"])
+    last = fleet.operator.last()
+    seen = rendered(discovered(fleet), last)
+    states = {name: json.loads(last[f"{ROOT}/{name}"]) for name in ("state/model", "state/buffer", "metrics")}
+    assert seen["version"] == seen["model"] == str(states["state/model"]["version"])
+    assert seen["buffer"] == str(states["state/buffer"]["rows"])
     assert seen["outbox"].isdecimal()
     assert seen["drift"] in ("none", "warning", "drift")
     assert seen["quality"] == "None" or 0 <= float(seen["quality"]) <= 100
     trained = datetime.fromisoformat(seen["last_training"])
     assert abs(trained.timestamp() - time.time()) < 300
-    assert seen["temperature"] == str(operator.json("metrics")["host"]["temperature_c"])
+    assert seen["temperature"] == str(states["metrics"]["host"]["temperature_c"])
 
 
 def test_templates_on_a_device_that_knows_nothing_yet(fleet: Fleet) -> None:

@@ -296,7 +296,7 @@ class Trainee:
         )  # fmt: skip
         if word not in (None, "open"):
             self._report({"type": "challenger", "state": word})
-        if self._stopping():
+        if word is not None and self._stopping():
             raise InterruptedRunError("the run was asked to stop", where="before its first step")
 
     def _plan(self, request: RunRequest) -> tuple[Plan, bool]:

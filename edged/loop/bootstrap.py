@@ -27,7 +27,7 @@ log = get_logger("edged.bootstrap")
 BUILD_SECONDS = 120.0
 # One wide layer learns a stream faster than two narrow ones: +0.3 to +1 point of accuracy in the mean.
 STANDARD = [256]
-# Without it the weights grow with every step of years: +0.8 points of accuracy in the mean (docs/learning.md).
+# Without it weights grow with every step of years: +0.8 points of accuracy in the mean (docs/learning.md).
 DECAY = 0.3
 HIDDEN = {"autoencoder": [64, 32], "cnn1d": [32, 32], "gru": [64]}
 ORDER_FILE = "bundle.hidden.json"

@@ -1,4 +1,4 @@
-"""What comes into the device in chunks, and the commands about it: weights and bundles, wired together."""
+"""What comes into the device in chunks, and the commands about it: weights, models, bundles, wired together."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Arrivals:
         self._incoming = Incoming(staging, acknowledge=session.ack, complete=self._received)
         self._applying = Applying(
             registry=registry,
-            make={"weights": self._mixed, "bundle": installing.candidate},
+            make={"weights": self._mixed, "model": self._model, "bundle": installing.candidate},
             bring=self._fetch,
             whole=self._incoming.whole,
             done=self._incoming.end,
@@ -91,7 +91,11 @@ class Arrivals:
             topic=topics.incoming,
         )
         self._installs = InstallSteering(
-            config.install, incoming=self._incoming, applying=self._applying, topic=topics.incoming
+            config.install,
+            signed=bool(config.model.keys),
+            incoming=self._incoming,
+            applying=self._applying,
+            topic=topics.incoming,
         )
 
     def commands(self) -> dict[str, Callable[[Request], Request]]:
@@ -99,7 +103,8 @@ class Arrivals:
         return {
             "weights.get": self._weights.get,
             "weights.apply": self._weights.apply,
-            "bundle.install": self._installs.install,
+            "model.install": self._installs.install_model,
+            "bundle.install": self._installs.install_bundle,
         }
 
     def start(self) -> None:
@@ -122,6 +127,10 @@ class Arrivals:
 
     def _mixed(self, run: int, transfer: Transfer, folder: Path) -> Request:
         order = {"run": run, "apply": str(folder), "mix": transfer.note.get("mix", True)}
+        return self._process.run(order, lambda message: log.debug("trainer", **message))
+
+    def _model(self, run: int, _: Transfer, folder: Path) -> Request:
+        order = {"run": run, "model": str(folder)}
         return self._process.run(order, lambda message: log.debug("trainer", **message))
 
     def _fetch(self, transfer: Transfer) -> None:

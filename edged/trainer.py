@@ -3,7 +3,8 @@
 Reads JSON lines on stdin: first `{"config": {...}}`, with a `base` if it is not the newest checkpoint,
 then one `{"run": n, "trigger": ...}` a run, and `{"pace": p}` or `{"checkpoint": true}` at any time, see
 `Orders`. `{"run": n, "apply": FOLDER, "mix": b}` makes a candidate of weights that came from elsewhere
-instead of training one, `{"run": n, "initial": true, ...}` of the bundle's own.
+instead of training one, `{"run": n, "model": FOLDER}` of a model file, `{"run": n, "initial": true, ...}` of
+the bundle's own.
 Writes JSON lines on stdout: `ready`, `progress`, `checkpoint`, `resting`, `bad_samples`,
 `damaged_checkpoint`, `note`, and for each run one `result` or `error`. Ends when stdin closes, when idle for
 `training.resident` seconds (unless that is 0), or on SIGTERM (after a checkpoint).
@@ -292,6 +293,8 @@ def serve(orders: Orders) -> int:
 def _carry_out(order: dict[str, Any], trainee: Trainee, adopter: Adopter) -> dict[str, Any]:
     if "initial" in order:
         return adopter.initial(order["run"], order["transfer"], order["update"])
+    if "model" in order:
+        return adopter.model(order["run"], Path(order["model"]))
     if "apply" in order:
         return adopter.apply(order["run"], Path(order["apply"]), mix=order["mix"])
     return trainee.run(RunRequest(**order))

@@ -17,7 +17,7 @@ from edged.mqtt import weights
 from edged.storage.bundle_files import pack_bundle
 from edged.storage.registry import Registry
 from tests.device import Device, Listener, running
-from tests.loop.linear import GOOD, write
+from tests.loop.linear import BAD, GOOD, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,22 +75,22 @@ def feed(listener: Listener, count: int, seed: int = 0) -> None:
     listener.wait(lambda: len(listener.messages["predictions"]) >= before + count, 60)
 
 
-def outcome(listener: Listener, transfer: str) -> dict[str, Any]:
+def outcome(listener: Listener, transfer: str, kind: str = "bundle") -> dict[str, Any]:
     def told() -> list[dict[str, Any]]:
-        return [e for e in listener.events("bundle_installed") if e["transfer"] == transfer]
+        return [e for e in listener.events(f"{kind}_installed") if e["transfer"] == transfer]
 
     listener.wait(told, 60)
     return told()[-1]
 
 
-def sent(listener: Listener, transfer: str, content: bytes) -> dict[str, Any]:
+def sent(listener: Listener, transfer: str, content: bytes, kind: str = "bundle") -> dict[str, Any]:
     chunks = weights.split(content, 20_000)
-    manifest = weights.manifest("bundle", content, chunks)
-    answer = listener.request("bundle.install", transfer=transfer, manifest=manifest)
+    manifest = weights.manifest(kind, content, chunks)
+    answer = listener.request(f"{kind}.install", transfer=transfer, manifest=manifest)
     assert answer["status"] == "ok", answer
     for number in answer["data"]["missing"]:
         listener.publish(f"{answer['data']['topic']}/{number}", chunks[number])
-    return outcome(listener, transfer)
+    return outcome(listener, transfer, kind)
 
 
 def trained(listener: Listener) -> dict[str, Any]:
@@ -98,6 +98,31 @@ def trained(listener: Listener) -> dict[str, Any]:
     listener.request("train", steps=5)
     listener.wait(lambda: len(listener.events("training_finished")) > before, 60)
     return listener.events("training_finished")[-1]
+
+
+@pytest.mark.slow
+def test_a_model_of_the_same_network_is_installed_and_trained_on(broker: Mosquitto, tmp_path: Path) -> None:
+    better = write(tmp_path / "better.onnx", GOOD).read_bytes()
+    other = write(tmp_path / "other.onnx", GOOD, inputs=5).read_bytes()
+    bundle = build(
+        write(tmp_path / "poor.onnx", BAD), tmp_path / "bundle", loss="cross_entropy", engine="portable"
+    )
+    device = Device(
+        tmp_path, broker.port, STREAM, training=QUIET, gate={"probation": 0}, install={"accept": True},
+        model={"bundle": str(bundle.path)},
+    )  # fmt: skip
+    with running(device, broker.port) as listener:
+        feed(listener, 600)
+        assert "shape" in sent(listener, "other", other, "model")["reasons"][0]
+        assert "no ONNX model" in sent(listener, "text", b"hello", "model")["reasons"][0]
+        told = sent(listener, "better", better, "model")
+        assert told["state"] == "promoted", told
+        assert listener.events("model_promoted")[-1]["version"] == told["version"]
+        trained(listener)
+        feed(listener, 100, seed=2)
+        rows = np.random.default_rng(2).normal(size=(100, 3))
+        answers = [int(told["label"]) for told in listener.messages["predictions"][-100:]]
+    assert (np.array(answers) == (rows[:, 0] > 0)).mean() > 0.9
 
 
 @pytest.mark.slow

@@ -16,9 +16,11 @@ LOOPBACK = (
 
 
 class InstallConfig(Section):
-    """Bundles that come over the network (command `bundle.install`)."""
+    """Bundles and models that come over the network (commands `bundle.install`, `model.install`)."""
 
-    accept: bool = Field(False, description="take bundles with the command `bundle.install`")
+    accept: bool = Field(
+        False, description="take bundles and models with the commands `bundle.install` and `model.install`"
+    )
     urls: list[str] = Field(
         [],
         description="what the addresses that bundles may be fetched from begin with; https, with a path: "

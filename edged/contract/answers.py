@@ -80,6 +80,7 @@ ANSWERS: dict[str, Schema] = {
     "accept": every(accepted=about("alarms", COUNT)),
     "weights.get": every(version=VERSION, chunks=COUNT, sent=COUNT, manifest=OBJECT),
     "weights.apply": TRANSFER,
+    "model.install": TRANSFER,
     "bundle.install": TRANSFER,
     "drift.reset": every(forgotten=about("signals since the start", COUNT)),
     "pause": PAUSED,

@@ -147,6 +147,7 @@ EVENTS: dict[str, Schema] = {
     "sensor_flooding": every(key=TEXT, more_=COUNT),
     "sample_quarantined": every(reason=TEXT),
     "weights_applied": every(transfer=TEXT, state=one_of("promoted", "refused"), reasons=listed(TEXT)),
+    "model_installed": every(transfer=TEXT, state=one_of("promoted", "refused"), reasons=listed(TEXT)),
     "bundle_installed": every(transfer=TEXT, state=one_of("promoted", "refused"), reasons=listed(TEXT)),
     "label_requested": every(id=TEXT, key=TEXT, sample_ts=SECONDS, values=ANYTHING, answer=ANYTHING),
 }

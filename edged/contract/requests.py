@@ -27,6 +27,15 @@ ENVELOPE: dict[str, Schema] = {
 }
 """Fields of every request."""
 
+INSTALL = fields(
+    "transfer",
+    transfer=about("a name that the sender chooses", TEXT),
+    manifest=about("bytes, sha256 and chunks, each of those with bytes and sha256", {"type": "object"}),
+    url=about("instead of chunks: an address that `install.urls` allows", TEXT),
+    bytes=about("of what is fetched", {"type": "integer", "minimum": 1}),
+    sha256=about("of what is fetched", TEXT),
+)
+
 REQUESTS: dict[str, Schema] = {
     "train": about(
         "trains now, whatever the guards say",
@@ -94,18 +103,11 @@ REQUESTS: dict[str, Schema] = {
             mix=about("whether they may be mixed with the device's own; true without", FLAG),
         ),
     ),
+    "model.install": about(
+        "announces a model file of the device's own network that comes in chunks or is fetched", INSTALL
+    ),
     "bundle.install": about(
-        "announces a bundle file that comes in chunks or is fetched, or asks what became of it",
-        fields(
-            "transfer",
-            transfer=about("a name that the sender chooses", TEXT),
-            manifest=about("bytes, sha256 and chunks, each of those with bytes and sha256", {
-                "type": "object",
-            }),
-            url=about("instead of chunks: an address that `install.urls` allows", TEXT),
-            bytes=about("of what is fetched", {"type": "integer", "minimum": 1}),
-            sha256=about("of what is fetched", TEXT),
-        ),
+        "announces a bundle file that comes in chunks or is fetched, or asks what became of it", INSTALL
     ),
     "drift.reset": about("the drift detectors begin anew", fields()),
     "config.get": about(

@@ -13,6 +13,7 @@ import numpy as np
 from edged.domain.deltas import fingerprint
 from edged.domain.mixing import SHARES, best_share, mixed
 from edged.domain.pool import labels_for
+from edged.engines.exported import parameters_within
 from edged.engines.model_parameters import WEIGHTS_FILE, initial_parameters, parameters_of
 from edged.errors import CorruptError, EdgedError, RefusedError, StorageError, TrainingError
 from edged.mqtt import updates, weights
@@ -105,6 +106,26 @@ class Adopter:
             "losses": {f"{tried:g}": loss for tried, loss in losses.items()},
             "loss_last": None if share is None else losses.get(share),
             "candidate": str(self._publish(run, chosen)),
+        }
+
+    def model(self, run: int, folder: Path) -> dict[str, Any]:
+        """The candidate that has the weights of a model file which has come whole, unmixed.
+
+        Raises
+        ------
+        RefusedError
+            When it is another network than the bundle's.
+        CorruptError
+            When it is no ONNX model.
+        """
+        manifest, chunks = read_transfer(folder)
+        names = (*self._bundle.trainable, *self._bundle.frozen)
+        other = self._fitting(parameters_within(b"".join(chunks), names))
+        return {
+            **_result(run, SOURCE, folder.name, manifest["sha256"]),
+            "told": ["transfer", "update"],
+            "bundle": self._bundle.fingerprint,
+            "candidate": str(self._publish(run, other)),
         }
 
     def initial(self, run: int, transfer: str, update: str) -> dict[str, Any]:

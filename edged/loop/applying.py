@@ -21,7 +21,7 @@ Message = dict[str, Any]
 
 OUTCOMES = "transfers"  # name of the registry's value that remembers how the last transfers ended
 REMEMBERED = 32
-EVENTS = {"weights": "weights_applied", "bundle": "bundle_installed"}
+EVENTS = {"weights": "weights_applied", "model": "model_installed", "bundle": "bundle_installed"}
 TRIES = 3  # after an error of the disk
 
 log = get_logger("edged.applying")

@@ -1,4 +1,4 @@
-"""The command `bundle.install`: a bundle from chunks over MQTT, or from an address that is allowed."""
+"""The commands `bundle.install` and `model.install`: from chunks over MQTT, or an address that is allowed."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ MISSING_TOLD = 1000
 
 
 class InstallSteering:
-    """Handler of the command.
+    """Handlers of the commands.
 
     Parameters
     ----------
     config
         Section `install`.
+    signed
+        Whether only what is signed is taken; only bundles are.
     incoming, applying
         Take what comes in.
     topic
@@ -34,16 +36,18 @@ class InstallSteering:
         self,
         config: InstallConfig,
         *,
+        signed: bool,
         incoming: Incoming,
         applying: Applying,
         topic: Callable[[str], str],
     ) -> None:
         self._config = config
+        self._signed = signed
         self._incoming = incoming
         self._applying = applying
         self._topic = topic
 
-    def install(self, request: dict[str, Any]) -> dict[str, Any]:
+    def install_bundle(self, request: dict[str, Any]) -> dict[str, Any]:
         """Announce a bundle file, or ask how it stands.
 
         Takes `transfer`, a name that the sender chooses, and either `manifest` (`bytes`, `sha256`, `chunks`),
@@ -56,16 +60,35 @@ class InstallSteering:
         RefusedError
             When bundles, or such addresses, are not taken, this one is too large, or another is under way.
         """
+        return self._install("bundle", request)
+
+    def install_model(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Announce a model file of the network that the device has; fields and errors as for a bundle.
+
+        Raises
+        ------
+        RefusedError
+            Also where only what is signed is taken.
+        """
+        if self._signed:
+            raise RefusedError(
+                "this device takes signed bundles only, and a model file has no signature",
+                where="model.keys",
+                remedy="send a signed bundle with bundle.install",
+            )
+        return self._install("model", request)
+
+    def _install(self, kind: str, request: dict[str, Any]) -> dict[str, Any]:
         if not self._config.accept:
             raise RefusedError(
-                "this device takes no bundles", where="install.accept", remedy="set it to true"
+                f"this device takes no {kind}s", where="install.accept", remedy="set it to true"
             )
         url, manifest = request.get("url"), request.get("manifest")
         if url is not None:
             self._check(url)
             whole = {"bytes": request.get("bytes"), "sha256": request.get("sha256")}
             manifest = {**whole, "chunks": [whole]}
-        note = {"kind": "bundle", "url": url}
+        note = {"kind": kind, "url": url}
         transfer = announced(request.get("transfer"), manifest, note, self._config.max_bytes)
         outcome = self._applying.outcome(transfer.name, transfer.sha256)
         if outcome is not None:

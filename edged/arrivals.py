@@ -1,4 +1,4 @@
-"""What comes into the device in chunks, and the commands about it: weights, models, bundles, wired together."""
+"""What comes into the device in chunks (weights, models, bundles), wired together with its commands."""
 
 from __future__ import annotations
 

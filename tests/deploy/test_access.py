@@ -79,6 +79,9 @@ def test_a_device_hears_its_commands_and_its_sensors(site: Site) -> None:
         payload = mark()
         operator.publish("edged/press-7/request/train", payload)
         press.got("edged/press-7/request/train", payload)
+        assert press.subscribe("edged/press-7/weights/in/+/+").startswith("Granted")
+        operator.publish("edged/press-7/weights/in/t1/0", payload)
+        press.got("edged/press-7/weights/in/t1/0", payload)
         sensors.publish("sensors/press-7/vibration", payload)
         press.got("sensors/press-7/vibration", payload)
         with person(site, "homeassistant") as home:
@@ -105,6 +108,8 @@ NOT_TO_WRITE = {
     "another device's events": "edged/press-8/events",
     "another device's answers": "edged/press-8/response/train",
     "another device's weights": "edged/press-8/weights/1/manifest",
+    "a chunk to another device": "edged/press-8/weights/in/t1/0",
+    "a chunk to itself": "edged/press-7/weights/in/t1/0",
     "another device's discovery": "homeassistant/device/press-8/config",
     "a command to another device": "edged/press-8/request/wipe",
     "a command to itself": "edged/press-7/request/rollback",

@@ -494,7 +494,7 @@ class Daemon:
         # A message comes once for each filter that covers it: subscribe to none that another covers.
         filters = widest([*stream.topics, *([stream.label_topic] if stream.label_topic else [])])
         self.session.subscribe(filters, 1, self.ingest.receive)
-        self.session.subscribe([self.topics.requests], 1, self.control.receive)
+        self.session.subscribe([self.topics.requests], 1, self.control.receive, as_published=True)
         self.steering.pauses.begin()
         self.session.subscribe(self.discovery.filters, 1, self.discovery.receive)
         self.arrivals.start()

@@ -171,6 +171,10 @@ class Control:
             self._acknowledge([delivery])
             return
         self._seen.append(seen)
+        if delivery.retain and not delivery.payload:
+            self.counts["cleared"] += 1  # somebody takes a retained command back
+            self._acknowledge([delivery])
+            return
         if self._bucket.take(self._clock.monotonic()):
             self._take(delivery)
         else:

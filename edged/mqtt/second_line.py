@@ -37,7 +37,7 @@ class SecondLine:
         if self._session is not None:
             return
         session = Session(self._config, client_id=self._client_id)
-        session.subscribe([self._pattern], 1, self._receive)
+        session.subscribe([self._pattern], 1, self._receive, as_published=True)
         session.start()
         self._session = session
         # Also at the start: who sees the birth of the main session may send a command at once.
@@ -50,7 +50,7 @@ class SecondLine:
         if session is None:
             return
         if not for_good:
-            self._main.subscribe([self._pattern], 1, self._sink)
+            self._main.subscribe([self._pattern], 1, self._sink, as_published=True)
             self._main.wait_ready(CONFIRM_SECONDS)
             session.unsubscribe([self._pattern])
         session.stop()

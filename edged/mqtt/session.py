@@ -112,20 +112,21 @@ class Session:
         if not self._thread.is_alive():
             self._waker.close()
 
-    def subscribe(self, filters: Sequence[str], qos: int, sink: Sink) -> None:
+    def subscribe(self, filters: Sequence[str], qos: int, sink: Sink, *, as_published: bool = False) -> None:
         """Have messages on these filters delivered to `sink`, on the network thread.
 
         Call it before `start`: what the broker has kept for us comes at once, and messages that nobody
         wants are dropped. Where filters overlap, the most specific one gets the message. `sink` must
         be quick and must not raise: an error in it costs the connection, and the message comes again.
-        Messages of QoS 1 come again after each reconnect until `ack` was called for them.
+        Messages of QoS 1 come again after each reconnect until `ack` was called for them. With `as_published`
+        `retain` says how a message was published (MQTT 5), else only that it was kept.
 
         Raises
         ------
         ConfigError
             When a filter is not valid.
         """
-        self._subscriptions.add(filters, qos, sink)
+        self._subscriptions.add(filters, qos, sink, as_published=as_published)
         self._waker.wake()
 
     def unsubscribe(self, filters: Sequence[str]) -> None:

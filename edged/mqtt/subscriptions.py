@@ -24,6 +24,7 @@ class _Subscription(NamedTuple):
     pattern: str
     qos: int
     sink: Sink
+    as_published: bool
 
 
 class Subscriptions:
@@ -41,14 +42,14 @@ class Subscriptions:
         self._routes: dict[str, Sink | None] = {}
         self.confirmed = threading.Event()
 
-    def add(self, filters: Sequence[str], qos: int, sink: Sink) -> None:
+    def add(self, filters: Sequence[str], qos: int, sink: Sink, *, as_published: bool = False) -> None:
         """Register; the next `extend` tells the broker."""
         for pattern in filters:
             check_filter(pattern)
         with self._lock:
             self.confirmed.clear()
             self._gone = [pattern for pattern in self._gone if pattern not in filters]
-            self._all += tuple(_Subscription(pattern, qos, sink) for pattern in filters)
+            self._all += tuple(_Subscription(pattern, qos, sink, as_published) for pattern in filters)
             self._routes = {}
 
     def remove(self, filters: Sequence[str]) -> None:
@@ -85,7 +86,7 @@ class Subscriptions:
         if not fresh:
             return
         self._sent = len(every)
-        _, mid = client.subscribe([(entry.pattern, _options(client, entry.qos)) for entry in fresh])
+        _, mid = client.subscribe([(entry.pattern, _options(client, entry)) for entry in fresh])
         if mid is not None:
             self._waiting[mid] = [entry.pattern for entry in fresh]
 
@@ -118,8 +119,12 @@ class Subscriptions:
                 self.confirmed.set()
 
 
-def _options(client: Client, qos: int) -> Any:
+def _options(client: Client, entry: _Subscription) -> Any:
     """At MQTT 5, retained messages come for new subscriptions only, not again at every start."""
     if client.protocol == MQTTProtocolVersion.MQTTv5:
-        return SubscribeOptions(qos=qos, retainHandling=SubscribeOptions.RETAIN_SEND_IF_NEW_SUB)
-    return qos
+        return SubscribeOptions(
+            qos=entry.qos,
+            retainAsPublished=entry.as_published,
+            retainHandling=SubscribeOptions.RETAIN_SEND_IF_NEW_SUB,
+        )
+    return entry.qos

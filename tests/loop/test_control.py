@@ -151,6 +151,15 @@ def test_any_transaction_is_echoed_as_it_came(transaction: Any) -> None:
             assert answer["transaction"] == transaction, name
 
 
+def test_a_retained_command_that_is_taken_back_is_none() -> None:
+    with running() as panel:
+        cleared = delivery("echo", "", retain=True)
+        panel.control.receive(cleared)
+        assert panel.acknowledged == [cleared]
+        panel.ask("echo", '{"n": 1}')
+        assert (len(panel.answers), panel.control.counts["cleared"]) == (1, 1)
+
+
 def test_a_retained_command_is_refused() -> None:
     with running() as panel:
         answer = panel.ask("echo", '{"transaction": 1}', retain=True)

@@ -106,6 +106,21 @@ def test_retained_messages_are_marked_and_come_once_for_a_lasting_session(connec
     assert (delivery.payload, delivery.retain) == (b"new", False)
 
 
+@pytest.mark.parametrize("as_published", [True, False])
+def test_whether_a_live_message_was_to_be_kept_is_seen_where_it_is_asked_for(
+    connect: Connect, as_published: bool
+) -> None:
+    inbox, receiver = Inbox(), connect("receiver")
+    receiver.subscribe(["request/+"], 1, inbox, as_published=as_published)
+    assert receiver.wait_ready(PATIENCE)
+    sender = connect("sender")
+    sender.publish("request/train", b"{}", qos=1, retain=True)
+    [delivery] = inbox.wait(1)
+    assert delivery.retain is as_published
+    sender.publish("request/train", b"", qos=1, retain=True)
+    assert [cleared.retain for cleared in inbox.wait(2)[1:]] == [as_published]
+
+
 def test_request_and_answer_with_mqtt_5_properties(connect: Connect) -> None:
     device = connect("device")
 

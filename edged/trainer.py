@@ -250,6 +250,8 @@ def _foreign(problem: Exception) -> EdgedError:
         return StorageError(text, where="trainer")
     if isinstance(problem, OSError) and problem.errno == errno.ENOMEM:
         return TrainingError(text, remedy=MORE_MEMORY)
+    if isinstance(problem, ImportError) and "failed to map segment" in text:
+        return TrainingError(f"out of memory: {text}", remedy=MORE_MEMORY)
     return TrainingError(f"{type(problem).__name__}: {text}", where="trainer")
 
 

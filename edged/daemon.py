@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import os
-import queue
 import signal
 import sys
 import time
@@ -27,6 +26,7 @@ from edged.domain.overlap import judged_on
 from edged.domain.windowing import Windowing
 from edged.engines.inference import InferenceModel
 from edged.errors import ConfigError, EdgedError, StorageError
+from edged.host.doorbell import Doorbell
 from edged.host.notify import Notifier, Watchdog, watchdog_interval
 from edged.host.timetable import Timetable
 from edged.host.vitals import VitalsReader
@@ -585,12 +585,10 @@ class Daemon:
 def run(path: Path) -> int:
     """Run the daemon until SIGTERM or SIGINT, or until a database turns out to be damaged; the exit code."""
     sys.setswitchinterval(SWITCH_INTERVAL)
-    # A queue: SIGHUP and SIGTERM may come while the other is being handled, or before all is ready.
-    endings: queue.SimpleQueue[int | str] = queue.SimpleQueue()
     # SIGABRT is how systemd's watchdog ends a daemon; without one it keeps its meaning.
     watched = (signal.SIGABRT,) if watchdog_interval() is not None else ()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, *watched):
-        signal.signal(number, lambda got, _: endings.put(got))
+    # A queue: SIGHUP and SIGTERM may come while the other is being handled, or before all is ready.
+    endings = Doorbell((signal.SIGTERM, signal.SIGINT, signal.SIGHUP, *watched))
     ignored: list[str] = []
     config = configfile.load(path, ignored=ignored)
     logs.configure(config.log.level, config.log.format)

@@ -126,6 +126,8 @@ def settings(listener: Listener, device: Device) -> None:
 
 def wiped(listener: Listener, device: Device) -> None:
     assert "not this device" in ask(listener, "wipe", confirm="another")["error"]
+    learned = device.state / "updates" / "1"
+    learned.mkdir(parents=True)
     before = data(listener, "status")
     asked: dict[str, Any] = {"confirm": "rig", "transaction": "w"}
     gone = data(listener, "wipe", **asked)
@@ -135,6 +137,7 @@ def wiped(listener: Listener, device: Device) -> None:
     assert not (device.state / "checkpoints").exists()
     assert not (device.state / "exports").exists()
     feed(listener, 60)
+    assert not learned.exists()
     assert data(listener, "wipe", **asked) == gone, "the same answer, and nothing is erased again"
     assert data(listener, "status")["samples"] == before["samples"] + 60
     assert data(listener, "train", steps=20)["verdict"] is not None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from edged.errors import ConfigError, EdgedError, RefusedError, StorageError
 from edged.steering.models import EXPORTS
 from edged.storage.erasure import erase_files
+from edged.storage.sent import FOLDER as SENT
 
 if TYPE_CHECKING:
     from edged.domain.tasks import Task
@@ -92,6 +93,7 @@ class Erasing:
         if "samples" in what or "models" in what:
             # Candidates and databases that were set aside hold samples, exports what was learned from them.
             doomed = [state / "candidates", state / EXPORTS, *sorted(state.glob("*.damaged-*"))]
+            doomed += [state / SENT] if "models" in what else []
             gone["files"] = erase_files(doomed)
         if "checkpoints" in what or "models" in what:
             parts.promoter.forget_trust()

@@ -33,6 +33,9 @@ def ctl(
     ca: Annotated[Path | None, typer.Option("--ca", help="certificates of those to trust (PEM)")] = None,
     cert: Annotated[Path | None, typer.Option("--cert", help="certificate of one's own (PEM)")] = None,
     key: Annotated[Path | None, typer.Option("--key", help="its key (PEM)")] = None,
+    sign: Annotated[
+        Path | None, typer.Option("--sign", metavar="KEY", help="private key, made by `edged keys new`")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object on stdout, or one a line")] = False,
 ) -> None:
     """Send a command to a device over MQTT and wait for the answer; or watch devices live.
@@ -55,7 +58,7 @@ def ctl(
         )
     device, command, *pairs = words
     fields = dict(_pair(text) for text in pairs)
-    code = _ask(address, device, command, fields, timeout, wait=wait, as_json=as_json)
+    code = _ask(address, device, command, fields, timeout, key=sign, wait=wait, as_json=as_json)
     if code:
         raise typer.Exit(code)
 
@@ -84,6 +87,7 @@ def _ask(
     fields: dict[str, Any],
     timeout: float,
     *,
+    key: Path | None,
     wait: bool,
     as_json: bool,
 ) -> int:
@@ -93,11 +97,11 @@ def _ask(
 
     with Operator(address) as operator:
         if not wait:
-            operator.send(device, command, fields)
+            operator.send(device, command, fields, key)
             return 0
         answer: dict[str, Any] = {}
         with err.status(f"{device}: {command}") as shown:
-            for kind, told in operator.ask(device, command, fields, timeout):
+            for kind, told in operator.ask(device, command, fields, timeout, key):
                 if kind == "answer":
                     answer = told
                 rest = {k: v for k, v in told.items() if k not in ("transaction", "command", "ts", "status")}

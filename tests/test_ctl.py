@@ -54,6 +54,23 @@ def test_a_person_and_a_program_ask_a_device(broker: Broker, tmp_path: Path) -> 
         assert "online" in edged("ctl", url, "watch", "--seconds", "1").out
 
 
+@pytest.mark.slow
+def test_a_command_is_signed_where_a_device_asks_for_that(broker: Broker, tmp_path: Path) -> None:
+    key, stranger = tmp_path / "key", tmp_path / "stranger"
+    for name in (key, stranger):
+        assert edged("keys", "new", "-o", name).code == 0
+    rules = {"keys": [f"{key}.pub"], "require_signed": "all"}
+    device = Device(tmp_path, broker.port, STREAM, training=ON_COMMAND, commands=rules)
+    url = f"--broker=mqtt://127.0.0.1:{broker.port}"
+    with running(device, broker.port):
+        assert "must be signed" in edged("ctl", url, "rig", "ping").problem
+        assert "does not fit" in edged("ctl", url, "rig", "ping", "--sign", stranger).problem
+        assert edged("ctl", url, "rig", "ping", "--sign", key, "--json").json["data"]["pong"]
+        answer = edged("ctl", url, "rig", "config.set", "training.steps=60", "--sign", key, "--json").json
+        assert answer["data"]["desired"] == {"training.steps": 60}
+    assert edged("ctl", url, "rig", "ping", "--sign", tmp_path / "none").code == 2
+
+
 def test_a_device_that_is_not_there_does_not_answer(broker: Broker) -> None:
     url = f"--broker=mqtt://127.0.0.1:{broker.port}"
     answer = edged("ctl", url, "nobody", "ping", "--timeout", "0.5")

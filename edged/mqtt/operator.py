@@ -172,24 +172,33 @@ class Operator:
             except queue.Empty:
                 return
 
-    def send(self, device: str, command: str, request: dict[str, Any]) -> None:
-        """Hand a command to the broker.
+    def send(self, device: str, command: str, request: dict[str, Any], key: Path | None = None) -> None:
+        """Hand a command to the broker, signed with the private key in the file `key` where one is given.
 
         Raises
         ------
         BrokerError
             When it does not take it.
+        ConfigError
+            When the key cannot be used.
         """
         topic = Topics(f"{self._address.root}/{device}").request(command)
-        handed = self._client.publish(topic, json.dumps(request), qos=1)
+        payload = json.dumps(request).encode()
+        if key is not None:
+            from edged.signing import sign_command
+
+            payload = sign_command(
+                command, device, request, key, now=time.time(), transaction=secrets.token_hex(8)
+            )
+        handed = self._client.publish(topic, payload, qos=1)
         handed.wait_for_publish(CONNECT_SECONDS)
         if not handed.is_published():
             raise BrokerError("the broker did not take the command", where=topic)
 
     def ask(
-        self, device: str, command: str, fields: dict[str, Any], timeout: float
+        self, device: str, command: str, fields: dict[str, Any], timeout: float, key: Path | None = None
     ) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Send a command; gives `("progress", …)`, `("answer", …)` as they come, up to the last answer.
+        """Send a command, perhaps signed; gives `("progress", …)` and `("answer", …)` up to the last answer.
 
         Raises
         ------
@@ -201,7 +210,7 @@ class Operator:
         request = {"transaction": secrets.token_hex(8)} | fields
         progress = topics.progress(str(request["transaction"]))
         self.subscribe([topics.response(command), progress])
-        self.send(device, command, request)
+        self.send(device, command, request, key)
         until = time.monotonic() + timeout
         while time.monotonic() < until:
             for topic, payload in self.messages(until):

@@ -129,8 +129,8 @@ class TrainingConfig(GuardsConfig):
         0.01, ge=0, lt=1e6, description="how much the guide counts beside the labels; about 1 for distill"
     )
     challenger: Literal["auto", "off"] = Field(
-        "auto",
-        description="after a severe drift a fresh start learns beside, from new labels alone, and takes over"
+        "off",
+        description="auto: after a severe drift a fresh start learns beside, from new labels alone, and takes over"
         " once it is better beyond chance; not beside a guide, and not where samples label themselves",
     )
     challenger_rise: float = Field(

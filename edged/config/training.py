@@ -130,8 +130,8 @@ class TrainingConfig(GuardsConfig):
     )
     challenger: Literal["auto", "off"] = Field(
         "off",
-        description="auto: after a severe drift a fresh start learns beside, from new labels alone, and takes over"
-        " once it is better beyond chance; not beside a guide, and not where samples label themselves",
+        description="auto: after a severe drift a fresh start learns beside, from new labels alone, and takes"
+        " over once it is better beyond chance; not beside a guide, and not where samples label themselves",
     )
     challenger_rise: float = Field(
         0.5, gt=0, description="a drift is severe when live errors are larger than before by this share"

@@ -28,7 +28,8 @@ class World:
     """Runs of 80 new labels each: three on a rule, then on its opposite."""
 
     def __init__(self, folder: Path, bundle: Bundle, kind: Any = NativeEngine, **training: Any) -> None:
-        self.shop = Workshop(folder, bundle, **{"average": 0.0, "challenger": "auto"} | training)
+        chosen: dict[str, Any] = {"average": 0.0, "challenger": "auto"}
+        self.shop = Workshop(folder, bundle, **chosen | training)
         self.kind, self._seed = kind, 0
         self.champion: Path | None = None
         self.engine: Engine = kind(bundle)

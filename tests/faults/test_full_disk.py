@@ -108,6 +108,8 @@ def test_a_status_that_cannot_be_written_is_noticed_and_taken_back(broker: Mosqu
     config = configfile.load(rig.device.path, {})
     with running(rig.device, broker.port) as listener:
         assert rig.device.process is not None
+        # The one that was written before there was a connection says "degraded", too.
+        wait_until(lambda: status_of(config)["state"] == "online", PATIENCE)
         with failing(rig.device.process.pid, f"{WRITES},{SYNCS}", "ENOSPC", rig.state / "state.db-wal"):
             rig.publish(listener, 10)
             rig.answered(listener)

@@ -29,7 +29,8 @@ from output import finish, options
 from edged import logs
 from edged.clock import SystemClock
 from edged.config import Config
-from edged.daemon import BREATH, SWITCH_INTERVAL
+from edged.daemon import SWITCH_INTERVAL
+from edged.device import BREATH
 from edged.domain.sample import Batch
 from edged.engines.inference import InferenceModel
 from edged.host.trainer_process import TrainerProcess

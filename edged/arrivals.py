@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from edged.logs import get_logger
 from edged.loop.applying import Applying
 from edged.loop.incoming import Incoming
-from edged.steering import InstallSteering, WeightsSteering
+from edged.steering import InstallSteering, Transfers, WeightsSteering
 from edged.storage.incoming import Staging
 
 if TYPE_CHECKING:
@@ -81,22 +81,15 @@ class Arrivals:
             notify=notify,
             clock=clock,
         )
+        transfers = Transfers(self._incoming, self._applying, topics.incoming)
         self._weights = WeightsSteering(
             config.weights,
             updates=updates,
             send=publishing.update,
             champion=lambda: succession.champion,
-            incoming=self._incoming,
-            applying=self._applying,
-            topic=topics.incoming,
+            transfers=transfers,
         )
-        self._installs = InstallSteering(
-            config.install,
-            signed=bool(config.model.keys),
-            incoming=self._incoming,
-            applying=self._applying,
-            topic=topics.incoming,
-        )
+        self._installs = InstallSteering(config.install, transfers, signed=bool(config.model.keys))
 
     def commands(self) -> dict[str, Callable[[Request], Request]]:
         """The commands with their handlers."""

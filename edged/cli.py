@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edged import __version__
-from edged.cli_weights import artifacts_pack, weights_app
+from edged.cli_json import AsJson, print_json
+from edged.cli_offline import artifacts_app, keys_app, model_app, recipe_app
+from edged.cli_weights import weights_app
 from edged.ctl import ctl
 from edged.errors import ConfigError, EdgedError
-from edged.strictjson import json_ready
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,26 +32,16 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 config_app = typer.Typer(help="Check, show or describe a configfile.", no_args_is_help=True)
-artifacts_app = typer.Typer(
-    help="The offline phase: build, inspect and verify bundles.", no_args_is_help=True
-)
-model_app = typer.Typer(help="Small networks without a framework.", no_args_is_help=True)
 contract_app = typer.Typer(help="The public contract, for programs.", no_args_is_help=True)
-recipe_app = typer.Typer(
-    help="Recipe validation: ways to train, compared on recorded data.", no_args_is_help=True
-)
 app.add_typer(config_app, name="config")
 app.add_typer(contract_app, name="contract")
 app.add_typer(artifacts_app, name="artifacts")
 app.add_typer(model_app, name="model")
-keys_app = typer.Typer(help="Keys for signed bundles and commands.", no_args_is_help=True)
 app.add_typer(keys_app, name="keys")
 app.add_typer(weights_app, name="weights")
-artifacts_app.command("pack")(artifacts_pack)
 app.add_typer(recipe_app, name="recipe")
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="configuration file (YAML)")]
-AsJson = Annotated[bool, typer.Option("--json", help="one JSON object on stdout")]
 
 # Typer has click inside or beside it, depending on its version: the base of all its usage errors.
 _UsageProblem: Any = typer.BadParameter.__mro__[2]
@@ -86,10 +77,6 @@ def _show_usage(problem: Any) -> None:
     context = getattr(problem, "ctx", None)
     where = context.command_path if context is not None else "edged"
     sys.stderr.write(f"{where}: {message.rstrip('.')} (see `{where} --help`)\n")
-
-
-def _print_json(values: Any) -> None:
-    sys.stdout.write(json.dumps(json_ready(values), separators=(",", ":"), default=str) + "\n")
 
 
 def _load(path: Path, *, quiet: bool = True) -> Any:
@@ -137,7 +124,7 @@ def status(config: ConfigPath, as_json: AsJson = False) -> None:
     from edged.screens import show_status
 
     values = status_of(_load(config))
-    _print_json(values) if as_json else show_status(values)
+    print_json(values) if as_json else show_status(values)
 
 
 @app.command()
@@ -152,7 +139,7 @@ def train(
 
     with TrainingProgress() as progress:
         result = train_once(_load(config), resume=resume, on_progress=progress.update)
-    _print_json(result) if as_json else show_training(result)
+    print_json(result) if as_json else show_training(result)
     if not result["verdict"]["accepted"]:
         raise typer.Exit(3)
 
@@ -199,7 +186,7 @@ def evaluate(
         else:
             report = evaluation.run(loaded[0], data, options, out, progress.update)
     if as_json:
-        _print_json(report)
+        print_json(report)
     else:
         (show_comparison if several else show_evaluation)(report)
         if out is not None:
@@ -229,7 +216,7 @@ def demo(
     logs.configure("error", "auto")
     summary = run_demo(seconds=seconds, data=data, seed=seed, quiet=as_json, bundle=bundle)
     if as_json:
-        _print_json(summary)
+        print_json(summary)
 
 
 @app.command()
@@ -239,7 +226,7 @@ def doctor(config: ConfigPath, as_json: AsJson = False) -> None:
     from edged.screens import show_findings
 
     findings = examine(config)
-    _print_json([f.as_dict() for f in findings]) if as_json else show_findings(findings)
+    print_json([f.as_dict() for f in findings]) if as_json else show_findings(findings)
     if any(f.level == "error" for f in findings):
         raise typer.Exit(1)
 
@@ -275,7 +262,7 @@ def wipe(
             )
         typer.confirm(f"erase {', '.join(what)} in {loaded.storage.dir} for good?", abort=True, err=True)
     gone = local.wipe(loaded, what)
-    _print_json(gone) if as_json else show_pairs("erased", gone)
+    print_json(gone) if as_json else show_pairs("erased", gone)
 
 
 app.command("ctl")(ctl)
@@ -300,7 +287,7 @@ def models(
     from edged.screens import show_models
 
     answer = on_models(_load(config), action, version, out)
-    _print_json(answer) if as_json else show_models(action, answer)
+    print_json(answer) if as_json else show_models(action, answer)
 
 
 # ---- configuration -------------------------------------------------------------------------
@@ -319,7 +306,7 @@ def config_show(config: ConfigPath, as_json: AsJson = False) -> None:
     import yaml
 
     values = _load(config).model_dump(mode="json")
-    _print_json(values) if as_json else sys.stdout.write(yaml.safe_dump(values, sort_keys=False))
+    print_json(values) if as_json else sys.stdout.write(yaml.safe_dump(values, sort_keys=False))
 
 
 @config_app.command("schema")
@@ -342,221 +329,13 @@ def contract_schemas(
     from edged.contract.files import schemas
 
     if out is None:
-        _print_json(schemas())
+        print_json(schemas())
         return
     for name, schema in schemas().items():
         file = out / f"{name}.json"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(schema, indent=1) + "\n", encoding="utf-8")
     sys.stderr.write(f"{out}: {len(schemas())} schemas\n")
-
-
-# ---- offline phase -------------------------------------------------------------------------
-
-
-@model_app.command("new")
-def model_new(
-    kind: Annotated[str, typer.Argument(help="mlp, autoencoder, cnn1d, cnn2d or gru")],
-    out: Annotated[Path, typer.Option("-o", help="file to write")],
-    inputs: Annotated[
-        str | None,
-        typer.Option(
-            "--inputs", help="number of features; of windows readings x channels: 128x9; of images 3x32x32"
-        ),
-    ] = None,
-    outputs: Annotated[int | None, typer.Option("--outputs", min=1, help="classes or targets")] = None,
-    window: Annotated[int | None, typer.Option("--window", min=2, help="readings in a window")] = None,
-    channels: Annotated[int | None, typer.Option("--channels", min=1, help="numbers in a reading")] = None,
-    hidden: Annotated[
-        str | None, typer.Option("--hidden", help="layers such as 64,32; of a cnn1d filters, of a gru units")
-    ] = None,
-    features: Annotated[
-        str,
-        typer.Option("--features", help="statistics,spectrum: what an mlp sees of a window instead of it"),
-    ] = "",
-    seed: Annotated[int, typer.Option("--seed", min=0, help="of the initial weights")] = 0,
-) -> None:
-    """Build a small network without PyTorch."""
-    from edged.artifacts.commands import Inputs, new_model
-
-    taken = Inputs.parse(inputs, window, channels)
-    model = new_model(
-        kind, inputs=taken, outputs=outputs, hidden=hidden, out=out, seed=seed, features=features
-    )
-    sys.stderr.write(f"{out}: {model.graph.name}, {out.stat().st_size:,} bytes\n")
-
-
-@artifacts_app.command("build")
-def artifacts_build(
-    model: Annotated[Path, typer.Argument(metavar="MODEL.onnx")],
-    out: Annotated[Path, typer.Option("-o", help="bundle directory")],
-    loss: Annotated[
-        str, typer.Option("--loss", help="cross_entropy, mse, bce_with_logits, l1, or LOSS.onnx")
-    ],
-    class_weights: Annotated[
-        str | None, typer.Option("--class-weights", help="of cross_entropy, such as 1,2,0.5")
-    ] = None,
-    ignore_index: Annotated[
-        int | None, typer.Option("--ignore-index", help="class that cross_entropy does not count")
-    ] = None,
-    optimizer: Annotated[
-        str, typer.Option("--optimizer", help="adamw, adamw_pytorch, sgd or sgd_momentum")
-    ] = "adamw",
-    weight_decay: Annotated[float | None, typer.Option("--weight-decay", help="of the optimizer")] = None,
-    clip_norm: Annotated[float | None, typer.Option("--clip-norm", help="largest gradient norm")] = None,
-    momentum: Annotated[float | None, typer.Option("--momentum", help="of sgd_momentum")] = None,
-    beta1: Annotated[float | None, typer.Option("--beta1", help="of both forms of adamw")] = None,
-    beta2: Annotated[float | None, typer.Option("--beta2", help="of both forms of adamw")] = None,
-    epsilon: Annotated[float | None, typer.Option("--epsilon", help="of both forms of adamw")] = None,
-    train: Annotated[
-        list[str] | None, typer.Option("--train", help="parameters to train: globs, or last:2 for two layers")
-    ] = None,
-    freeze: Annotated[
-        list[str] | None, typer.Option("--freeze", help="parameters to freeze, the same way")
-    ] = None,
-    data: Annotated[
-        Path | None, typer.Option("--data", help="recorded stream: fits the standardisation")
-    ] = None,
-    standardise: Annotated[bool, typer.Option(help="put input standardisation into the graph")] = True,
-    engine: Annotated[str, typer.Option("--engine", help="native, portable or both")] = "both",
-    as_json: AsJson = False,
-) -> None:
-    """Make training, eval and optimizer graphs, checkpoint and base model from MODEL.onnx."""
-    from edged.artifacts.commands import build_from_file
-    from edged.artifacts.optimizers import Optimizer
-    from edged.screens import show_bundle
-
-    values = build_from_file(
-        model,
-        out,
-        loss=loss,
-        optimizer=Optimizer.of(
-            optimizer,
-            weight_decay=weight_decay,
-            clip_norm=clip_norm,
-            momentum=momentum,
-            beta1=beta1,
-            beta2=beta2,
-            epsilon=epsilon,
-        ),
-        train=train or [],
-        freeze=freeze or [],
-        data=data,
-        standardise=standardise,
-        engine=engine,
-        class_weights=class_weights,
-        ignore_index=ignore_index,
-    )
-    _print_json(values) if as_json else show_bundle(values)
-
-
-@artifacts_app.command("inspect")
-def artifacts_inspect(bundle: Annotated[Path, typer.Argument()], as_json: AsJson = False) -> None:
-    """What is in a bundle: parameters, loss, optimizer, sizes."""
-    from edged.artifacts.inspect import inspect
-    from edged.screens import show_bundle
-
-    values = inspect(bundle)
-    _print_json(values) if as_json else show_bundle(values)
-
-
-@artifacts_app.command("verify")
-def artifacts_verify(
-    bundle: Annotated[Path, typer.Argument()],
-    key: Annotated[
-        list[Path] | None, typer.Option("--key", help="public key; one of those given must have signed it")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Whether a bundle is whole, signed and trains here; upstream's own directories are accepted too."""
-    from edged.artifacts.inspect import verify
-    from edged.storage.signatures import open_bundle
-
-    if key:
-        open_bundle(bundle, key)
-    values = verify(bundle) | ({"signed": True} if key else {})
-    signed = "signed, " if key else ""
-    _print_json(values) if as_json else sys.stdout.write(f"{bundle}: {signed}whole, loads and trains here\n")
-
-
-@artifacts_app.command("sign")
-def artifacts_sign(
-    bundle: Annotated[Path, typer.Argument()],
-    key: Annotated[Path, typer.Option("--key", help="private key, made by `edged keys new`")],
-) -> None:
-    """Sign a bundle, for devices that take signed ones only."""
-    from edged.storage.signatures import sign_bundle
-
-    sign_bundle(bundle, key)
-    sys.stderr.write(f"{bundle}: signed\n")
-
-
-@keys_app.command("new")
-def keys_new(
-    out: Annotated[Path, typer.Option("-o", help="file of the private key; the public one is FILE.pub")],
-) -> None:
-    """Make an Ed25519 key pair."""
-    from edged.signing import new_pair
-
-    public = new_pair(out)
-    sys.stderr.write(f"{out}: private, for whoever signs; {public}: for the devices\n")
-
-
-@artifacts_app.command("params")
-def artifacts_params(
-    bundle: Annotated[Path, typer.Argument()],
-    get: Annotated[str | None, typer.Option("--get", help="write this parameter to -o FILE.npy")] = None,
-    out: Annotated[Path | None, typer.Option("-o", help="file to write")] = None,
-    put: Annotated[
-        list[str] | None, typer.Option("--set", help="NAME=FILE.npy: another initial value")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """The parameters of a bundle: shapes and values; take one out, or put another value in."""
-    from edged.artifacts import commands, parameters
-    from edged.screens import show_parameters
-
-    if get is not None:
-        commands.write_parameter(bundle, get, out)
-        return
-    if put:
-        parameters.put(bundle, commands.read_parameters(put))
-    rows = parameters.table(bundle)
-    _print_json({"parameters": rows}) if as_json else show_parameters(str(bundle), rows)
-
-
-@artifacts_app.command("ops")
-def artifacts_ops(
-    bundle: Annotated[Path, typer.Argument()],
-    out: Annotated[Path | None, typer.Option("-o", help="file to write; stdout when absent")] = None,
-) -> None:
-    """The operators a bundle needs, as a reduced build of onnxruntime takes them."""
-    from edged.artifacts.operators import config
-    from edged.storage.files import publish_file
-
-    text = config(bundle)
-    sys.stdout.write(text) if out is None else publish_file(out, text.encode())
-
-
-@recipe_app.command("run")
-def recipe_run(
-    recipes: Annotated[Path, typer.Argument(metavar="RECIPE.yaml", help="what to train")],
-    data: Annotated[Path, typer.Option("--data", help="recorded stream, .npz or .csv[.gz]")],
-    out: Annotated[Path, typer.Option("-o", help="directory for report.html and report.json")],
-    jobs: Annotated[
-        int | None, typer.Option("--jobs", min=1, help="trainings at a time; a core each")
-    ] = None,
-    write: Annotated[
-        Path | None, typer.Option("--write", metavar="CONFIG", help="configuration and bundle of the winner")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Train every recipe off the device; learning curves and a ranking as HTML and JSON."""
-    from edged.recipe.command import run_recipes
-
-    report = run_recipes(recipes, data, out, jobs, write, quiet=as_json)
-    if as_json:
-        _print_json(report)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,14 @@
-"""`edged weights` and `edged artifacts pack`: what travels between devices and those who look after them."""
+"""`edged weights`: updates that travel between devices and those who look after them."""
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path  # noqa: TC003  typer reads the annotations
 from typing import Annotated
 
 import typer
+
+from edged.cli_json import AsJson, print_json
 
 weights_app = typer.Typer(help="Updates of weights that were received over MQTT.", no_args_is_help=True)
 
@@ -22,7 +23,7 @@ def weights_unpack(
         list[Path] | None, typer.Option("--base", help="what a difference is to: bundle, safetensors, update")
     ] = None,
     bundle: Annotated[Path | None, typer.Option("--bundle", help="the bundle whose model to write")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="one JSON object on stdout")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check an update, put it together, and write the weights or a model with them."""
     from edged.domain.deltas import fingerprint
@@ -37,19 +38,9 @@ def weights_unpack(
         "bytes": size,
     }
     if as_json:
-        sys.stdout.write(json.dumps(told) + "\n")
+        print_json(told)
         return
     for name, value in sorted(parameters.items()):
         sys.stdout.write(f"{name}  {list(value.shape)}\n")
     if out is not None:
         sys.stderr.write(f"{out}: {size:,} bytes\n")
-
-
-def artifacts_pack(
-    bundle: Annotated[Path, typer.Argument()],
-    out: Annotated[Path, typer.Option("-o", help="file to write, usually NAME.edged")],
-) -> None:
-    """Make one file of a bundle, for the command bundle.install."""
-    from edged.storage.bundle_files import pack_bundle
-
-    sys.stderr.write(f"{out}: {pack_bundle(bundle, out):,} bytes\n")

@@ -23,14 +23,12 @@ def parameters_in(path: Path, names: Iterable[str]) -> dict[str, NDArray[np.floa
     ModelError
         When one of them is not in it.
     """
-    import onnx
-    from onnx import numpy_helper
-
-    there = {tensor.name: tensor for tensor in onnx.load(str(path)).graph.initializer}
-    missing = [name for name in names if name not in there]
+    wanted = tuple(names)
+    found = parameters_within(path.read_bytes(), wanted)
+    missing = [name for name in wanted if name not in found]
     if missing:
         raise ModelError(f"it has no parameter {missing[0]!r}", where=str(path), remedy="train from: bundle")
-    return {name: np.array(numpy_helper.to_array(there[name]), np.float32) for name in names}
+    return found
 
 
 def parameters_within(content: bytes, names: Iterable[str]) -> dict[str, NDArray[np.float32]]:

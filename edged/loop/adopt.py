@@ -159,8 +159,7 @@ class Adopter:
         window = window if good.all() else window.take(good)
         if len(window) == 0:
             return {}
-        loss = "cross_entropy" if self._bundle.label.dtype == "int64" else self._bundle.loss
-        labels = labels_for(loss, window.y, self._bundle.output.width)
+        labels = labels_for(self._bundle.label_loss, window.y, self._bundle.output.width)
         return {share: self._loss(mixed(own, other, share), window.x, labels) for share in SHARES}
 
     def _loss(self, values: Weights, x: NDArray[np.float32], labels: NDArray[Any]) -> float:

@@ -12,6 +12,7 @@ import json
 import queue
 import threading
 import zlib
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from edged.domain.commands import (
@@ -266,8 +267,15 @@ class Control:
             self._accept(task, {})
             self._send_on(handler, task)
             return
+        if handler.kind == "later":
+            self._attempt(task, partial(handler.carry_out, own, task), partial(self._accept, task))
+        else:
+            self._attempt(task, partial(handler.carry_out, own), task.done)
+
+    def _attempt(self, task: Task, act: Callable[[], Request], then: Callable[[Request], None]) -> None:
+        """Have a handler act; its data goes to `then`, its error ends the task."""
         try:
-            data = handler.carry_out(own, task) if handler.kind == "later" else handler.carry_out(own)
+            data = act()
             _json(data)
         except EdgedError as problem:
             task.fail(problem)
@@ -275,10 +283,7 @@ class Control:
             log.exception("command_failed", command=task.name)
             task.fail(EdgedError(INTERNAL))
         else:
-            if handler.kind == "later":
-                self._accept(task, data)
-            else:
-                task.done(data)
+            then(data)
 
     # ---- commands that take long -----------------------------------------------------------
 
@@ -310,16 +315,8 @@ class Control:
                 task.fail(RefusedError("it was cancelled", where=task.name))
                 continue
             task.executing()
-            try:
-                data = handler.carry_out(arguments(task.name, task.request), task)
-                _json(data)
-            except EdgedError as problem:
-                task.fail(problem)
-            except Exception:
-                log.exception("command_failed", command=task.name)
-                task.fail(EdgedError(INTERNAL))
-            else:
-                task.done(data)
+            own = arguments(task.name, task.request)
+            self._attempt(task, partial(handler.carry_out, own, task), task.done)
 
     def executing(self, task: Task) -> None:
         """A task begins."""

@@ -534,8 +534,7 @@ class Trainee:
         self._guide.begin(self._load_model(folder / "model.onnx"), known, pool.x)
 
     def _labels_for(self, y: NDArray[np.float32]) -> NDArray[Any]:
-        loss = "cross_entropy" if self._bundle.label.dtype == "int64" else self._bundle.loss
-        return labels_for(loss, y, self._bundle.output.width)
+        return labels_for(self._bundle.label_loss, y, self._bundle.output.width)
 
     def _report_progress(self, loss: float) -> None:
         plan = self._state.plan

@@ -5,16 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from edged.errors import ConfigError, RefusedError
-from edged.storage.incoming import announced
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from edged.config import InstallConfig
-    from edged.loop.applying import Applying
-    from edged.loop.incoming import Incoming
-
-MISSING_TOLD = 1000
+    from edged.steering.transfers import Transfers
 
 
 class InstallSteering:
@@ -26,26 +20,14 @@ class InstallSteering:
         Section `install`.
     signed
         Whether only what is signed is taken; only bundles are.
-    incoming, applying
-        Take what comes in.
-    topic
-        Where the chunks of a transfer are sent to, by its name.
+    transfers
+        Opens them.
     """
 
-    def __init__(
-        self,
-        config: InstallConfig,
-        *,
-        signed: bool,
-        incoming: Incoming,
-        applying: Applying,
-        topic: Callable[[str], str],
-    ) -> None:
+    def __init__(self, config: InstallConfig, transfers: Transfers, *, signed: bool) -> None:
         self._config = config
+        self._transfers = transfers
         self._signed = signed
-        self._incoming = incoming
-        self._applying = applying
-        self._topic = topic
 
     def install_bundle(self, request: dict[str, Any]) -> dict[str, Any]:
         """Announce a bundle file, or ask how it stands.
@@ -89,17 +71,12 @@ class InstallSteering:
             whole = {"bytes": request.get("bytes"), "sha256": request.get("sha256")}
             manifest = {**whole, "chunks": [whole]}
         note = {"kind": kind, "url": url}
-        transfer = announced(request.get("transfer"), manifest, note, self._config.max_bytes)
-        outcome = self._applying.outcome(transfer.name, transfer.sha256)
-        if outcome is not None:
-            return outcome
-        missing = self._incoming.begin(transfer)
-        receiving = {"topic": self._topic(transfer.name), "missing": missing[:MISSING_TOLD]}
-        state = "receiving" if missing and url is None else "executing"
-        return {"state": state, "transfer": transfer.name} | (receiving if url is None else {})
+        return self._transfers.announce(
+            request["transfer"], manifest, note, self._config.max_bytes, fetched=url is not None
+        )
 
-    def _check(self, url: Any) -> None:
-        if not isinstance(url, str) or not url.isascii() or not url.isprintable() or " " in url:
+    def _check(self, url: str) -> None:
+        if not url.isascii() or not url.isprintable() or " " in url:
             raise ConfigError("is no address", where="url")
         path = url.partition("://")[2].partition("/")[2]
         plain = not set(path) & set("?#%\\@") and ".." not in path.split("/")

@@ -5,19 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from edged.errors import ConfigError, RefusedError
-from edged.storage.incoming import announced
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from edged.config import WeightsConfig
-    from edged.loop.applying import Applying
-    from edged.loop.incoming import Incoming
     from edged.loop.updates import Update, Updates
-
-MODES = ("full", "delta")
-DTYPES = ("float32", "float16", "int8")
-MISSING_TOLD = 1000
+    from edged.steering.transfers import Transfers
 
 
 class WeightsSteering:
@@ -33,10 +27,8 @@ class WeightsSteering:
         Sends an update, or only its chunks of these numbers.
     champion
         The version that serves.
-    incoming, applying
-        Take what comes in.
-    topic
-        Where the chunks of a transfer are sent to, by its name.
+    transfers
+        Opens those that come in.
     """
 
     def __init__(
@@ -46,17 +38,13 @@ class WeightsSteering:
         updates: Updates,
         send: Callable[[Update, list[int] | None], None],
         champion: Callable[[], int],
-        incoming: Incoming,
-        applying: Applying,
-        topic: Callable[[str], str],
+        transfers: Transfers,
     ) -> None:
         self._config = config
         self._updates = updates
         self._send = send
         self._champion = champion
-        self._incoming = incoming
-        self._applying = applying
-        self._topic = topic
+        self._transfers = transfers
 
     def get(self, request: dict[str, Any]) -> dict[str, Any]:
         """Send the weights of a version, or some chunks of them, by the way that updates go.
@@ -71,15 +59,13 @@ class WeightsSteering:
         EdgedError
             When there is no such version, or its weights cannot be read.
         """
-        version = _version(request.get("version"), "version")
-        base = request.get("base")
         wish = self._updates.wish(
-            mode=_one_of(request, "mode", MODES),
-            dtype=_one_of(request, "dtype", DTYPES),
-            top_k=_share(request.get("top_k")),
-            base=base if base in (None, "last", "bundle") else _version(base, "base"),
+            mode=request.get("mode"),
+            dtype=request.get("dtype"),
+            top_k=request.get("top_k"),
+            base=_base(request.get("base")),
         )
-        update = self._updates.asked(self._champion() if version is None else version, wish)
+        update = self._updates.asked(request.get("version") or self._champion(), wish)
         chunks = _chunks(request.get("chunks"), len(update.chunks))
         self._send(update, chunks)
         return {
@@ -104,49 +90,22 @@ class WeightsSteering:
         """
         if not self._config.accept:
             raise RefusedError("this device takes no weights", where="weights.accept")
-        mix = request.get("mix", True)
-        if not isinstance(mix, bool):
-            raise ConfigError(f"{mix!r} is neither true nor false", where="mix")
-        transfer = announced(
-            request.get("transfer"), request.get("manifest"), {"mix": mix}, self._config.max_bytes
+        note = {"mix": request.get("mix", True)}
+        return self._transfers.announce(
+            request["transfer"], request["manifest"], note, self._config.max_bytes
         )
-        outcome = self._applying.outcome(transfer.name, transfer.sha256)
-        if outcome is not None:
-            return outcome
-        missing = self._incoming.begin(transfer)
-        return {
-            "state": "receiving" if missing else "executing",
-            "transfer": transfer.name,
-            "topic": self._topic(transfer.name),
-            "missing": missing[:MISSING_TOLD],
-        }
 
 
-def _version(value: Any, where: str) -> int | None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-        raise ConfigError(f"{value!r} is no version number", where=where)
-    return value
+def _base(value: Any) -> str | int | None:
+    if value in (None, "last", "bundle") or (isinstance(value, int) and not isinstance(value, bool)):
+        base: str | int | None = value
+        return base
+    raise ConfigError(f"{value!r} is no version number", where="base", remedy="or last, or bundle")
 
 
-def _one_of(request: dict[str, Any], name: str, known: tuple[str, ...]) -> str | None:
-    value = request.get(name)
-    if value is not None and value not in known:
-        raise ConfigError(f"{value!r} is not known", where=name, remedy=f"one of {', '.join(known)}")
-    return value
-
-
-def _share(value: Any) -> float | None:
-    if value is None:
+def _chunks(numbers: list[int] | None, count: int) -> list[int] | None:
+    if numbers is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
-        raise ConfigError(f"{value!r} is no share above 0 and up to 1", where="top_k")
-    return float(value)
-
-
-def _chunks(value: Any, count: int) -> list[int] | None:
-    if value is None:
-        return None
-    numbers = value if isinstance(value, list) else [None]
-    if not all(isinstance(n, int) and not isinstance(n, bool) and 0 <= n < count for n in numbers):
+    if max(numbers, default=0) >= count:
         raise ConfigError(f"expected numbers from 0 to {count - 1}", where="chunks")
     return sorted(set(numbers))

@@ -159,6 +159,11 @@ class Bundle:
         return self.output.name
 
     @property
+    def label_loss(self) -> str:
+        """The loss whose form of labels this bundle takes; cross_entropy for one of your own on classes."""
+        return "cross_entropy" if self.label.dtype == "int64" else self.loss
+
+    @property
     def input_row(self) -> tuple[int, ...]:
         """Sizes of one input row inside the graphs."""
         return self.input.row

@@ -1,0 +1,236 @@
+"""The offline phase on the command line: models, bundles, recipes, keys."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path  # noqa: TC003  typer reads the annotations
+from typing import Annotated
+
+import typer
+
+from edged.cli_json import AsJson, print_json
+
+artifacts_app = typer.Typer(
+    help="The offline phase: build, inspect and verify bundles.", no_args_is_help=True
+)
+model_app = typer.Typer(help="Small networks without a framework.", no_args_is_help=True)
+recipe_app = typer.Typer(
+    help="Recipe validation: ways to train, compared on recorded data.", no_args_is_help=True
+)
+keys_app = typer.Typer(help="Keys for signed bundles and commands.", no_args_is_help=True)
+
+
+@model_app.command("new")
+def model_new(
+    kind: Annotated[str, typer.Argument(help="mlp, autoencoder, cnn1d, cnn2d or gru")],
+    out: Annotated[Path, typer.Option("-o", help="file to write")],
+    inputs: Annotated[
+        str | None,
+        typer.Option(
+            "--inputs", help="number of features; of windows readings x channels: 128x9; of images 3x32x32"
+        ),
+    ] = None,
+    outputs: Annotated[int | None, typer.Option("--outputs", min=1, help="classes or targets")] = None,
+    window: Annotated[int | None, typer.Option("--window", min=2, help="readings in a window")] = None,
+    channels: Annotated[int | None, typer.Option("--channels", min=1, help="numbers in a reading")] = None,
+    hidden: Annotated[
+        str | None, typer.Option("--hidden", help="layers such as 64,32; of a cnn1d filters, of a gru units")
+    ] = None,
+    features: Annotated[
+        str,
+        typer.Option("--features", help="statistics,spectrum: what an mlp sees of a window instead of it"),
+    ] = "",
+    seed: Annotated[int, typer.Option("--seed", min=0, help="of the initial weights")] = 0,
+) -> None:
+    """Build a small network without PyTorch."""
+    from edged.artifacts.commands import Inputs, new_model
+
+    taken = Inputs.parse(inputs, window, channels)
+    model = new_model(
+        kind, inputs=taken, outputs=outputs, hidden=hidden, out=out, seed=seed, features=features
+    )
+    sys.stderr.write(f"{out}: {model.graph.name}, {out.stat().st_size:,} bytes\n")
+
+
+@artifacts_app.command("build")
+def artifacts_build(
+    model: Annotated[Path, typer.Argument(metavar="MODEL.onnx")],
+    out: Annotated[Path, typer.Option("-o", help="bundle directory")],
+    loss: Annotated[
+        str, typer.Option("--loss", help="cross_entropy, mse, bce_with_logits, l1, or LOSS.onnx")
+    ],
+    class_weights: Annotated[
+        str | None, typer.Option("--class-weights", help="of cross_entropy, such as 1,2,0.5")
+    ] = None,
+    ignore_index: Annotated[
+        int | None, typer.Option("--ignore-index", help="class that cross_entropy does not count")
+    ] = None,
+    optimizer: Annotated[
+        str, typer.Option("--optimizer", help="adamw, adamw_pytorch, sgd or sgd_momentum")
+    ] = "adamw",
+    weight_decay: Annotated[float | None, typer.Option("--weight-decay", help="of the optimizer")] = None,
+    clip_norm: Annotated[float | None, typer.Option("--clip-norm", help="largest gradient norm")] = None,
+    momentum: Annotated[float | None, typer.Option("--momentum", help="of sgd_momentum")] = None,
+    beta1: Annotated[float | None, typer.Option("--beta1", help="of both forms of adamw")] = None,
+    beta2: Annotated[float | None, typer.Option("--beta2", help="of both forms of adamw")] = None,
+    epsilon: Annotated[float | None, typer.Option("--epsilon", help="of both forms of adamw")] = None,
+    train: Annotated[
+        list[str] | None, typer.Option("--train", help="parameters to train: globs, or last:2 for two layers")
+    ] = None,
+    freeze: Annotated[
+        list[str] | None, typer.Option("--freeze", help="parameters to freeze, the same way")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", help="recorded stream: fits the standardisation")
+    ] = None,
+    standardise: Annotated[bool, typer.Option(help="put input standardisation into the graph")] = True,
+    engine: Annotated[str, typer.Option("--engine", help="native, portable or both")] = "both",
+    as_json: AsJson = False,
+) -> None:
+    """Make training, eval and optimizer graphs, checkpoint and base model from MODEL.onnx."""
+    from edged.artifacts.commands import build_from_file
+    from edged.artifacts.optimizers import Optimizer
+    from edged.screens import show_bundle
+
+    values = build_from_file(
+        model,
+        out,
+        loss=loss,
+        optimizer=Optimizer.of(
+            optimizer,
+            weight_decay=weight_decay,
+            clip_norm=clip_norm,
+            momentum=momentum,
+            beta1=beta1,
+            beta2=beta2,
+            epsilon=epsilon,
+        ),
+        train=train or [],
+        freeze=freeze or [],
+        data=data,
+        standardise=standardise,
+        engine=engine,
+        class_weights=class_weights,
+        ignore_index=ignore_index,
+    )
+    print_json(values) if as_json else show_bundle(values)
+
+
+@artifacts_app.command("inspect")
+def artifacts_inspect(bundle: Annotated[Path, typer.Argument()], as_json: AsJson = False) -> None:
+    """What is in a bundle: parameters, loss, optimizer, sizes."""
+    from edged.artifacts.inspect import inspect
+    from edged.screens import show_bundle
+
+    values = inspect(bundle)
+    print_json(values) if as_json else show_bundle(values)
+
+
+@artifacts_app.command("verify")
+def artifacts_verify(
+    bundle: Annotated[Path, typer.Argument()],
+    key: Annotated[
+        list[Path] | None, typer.Option("--key", help="public key; one of those given must have signed it")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Whether a bundle is whole, signed and trains here; upstream's own directories are accepted too."""
+    from edged.artifacts.inspect import verify
+    from edged.storage.signatures import open_bundle
+
+    if key:
+        open_bundle(bundle, key)
+    values = verify(bundle) | ({"signed": True} if key else {})
+    signed = "signed, " if key else ""
+    print_json(values) if as_json else sys.stdout.write(f"{bundle}: {signed}whole, loads and trains here\n")
+
+
+@artifacts_app.command("sign")
+def artifacts_sign(
+    bundle: Annotated[Path, typer.Argument()],
+    key: Annotated[Path, typer.Option("--key", help="private key, made by `edged keys new`")],
+) -> None:
+    """Sign a bundle, for devices that take signed ones only."""
+    from edged.storage.signatures import sign_bundle
+
+    sign_bundle(bundle, key)
+    sys.stderr.write(f"{bundle}: signed\n")
+
+
+@artifacts_app.command("pack")
+def artifacts_pack(
+    bundle: Annotated[Path, typer.Argument()],
+    out: Annotated[Path, typer.Option("-o", help="file to write, usually NAME.edged")],
+) -> None:
+    """Make one file of a bundle, for the command bundle.install."""
+    from edged.storage.bundle_files import pack_bundle
+
+    sys.stderr.write(f"{out}: {pack_bundle(bundle, out):,} bytes\n")
+
+
+@keys_app.command("new")
+def keys_new(
+    out: Annotated[Path, typer.Option("-o", help="file of the private key; the public one is FILE.pub")],
+) -> None:
+    """Make an Ed25519 key pair."""
+    from edged.signing import new_pair
+
+    public = new_pair(out)
+    sys.stderr.write(f"{out}: private, for whoever signs; {public}: for the devices\n")
+
+
+@artifacts_app.command("params")
+def artifacts_params(
+    bundle: Annotated[Path, typer.Argument()],
+    get: Annotated[str | None, typer.Option("--get", help="write this parameter to -o FILE.npy")] = None,
+    out: Annotated[Path | None, typer.Option("-o", help="file to write")] = None,
+    put: Annotated[
+        list[str] | None, typer.Option("--set", help="NAME=FILE.npy: another initial value")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """The parameters of a bundle: shapes and values; take one out, or put another value in."""
+    from edged.artifacts import commands, parameters
+    from edged.screens import show_parameters
+
+    if get is not None:
+        commands.write_parameter(bundle, get, out)
+        return
+    if put:
+        parameters.put(bundle, commands.read_parameters(put))
+    rows = parameters.table(bundle)
+    print_json({"parameters": rows}) if as_json else show_parameters(str(bundle), rows)
+
+
+@artifacts_app.command("ops")
+def artifacts_ops(
+    bundle: Annotated[Path, typer.Argument()],
+    out: Annotated[Path | None, typer.Option("-o", help="file to write; stdout when absent")] = None,
+) -> None:
+    """The operators a bundle needs, as a reduced build of onnxruntime takes them."""
+    from edged.artifacts.operators import config
+    from edged.storage.files import publish_file
+
+    text = config(bundle)
+    sys.stdout.write(text) if out is None else publish_file(out, text.encode())
+
+
+@recipe_app.command("run")
+def recipe_run(
+    recipes: Annotated[Path, typer.Argument(metavar="RECIPE.yaml", help="what to train")],
+    data: Annotated[Path, typer.Option("--data", help="recorded stream, .npz or .csv[.gz]")],
+    out: Annotated[Path, typer.Option("-o", help="directory for report.html and report.json")],
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", min=1, help="trainings at a time; a core each")
+    ] = None,
+    write: Annotated[
+        Path | None, typer.Option("--write", metavar="CONFIG", help="configuration and bundle of the winner")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train every recipe off the device; learning curves and a ranking as HTML and JSON."""
+    from edged.recipe.command import run_recipes
+
+    report = run_recipes(recipes, data, out, jobs, write, quiet=as_json)
+    if as_json:
+        print_json(report)

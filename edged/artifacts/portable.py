@@ -8,6 +8,7 @@ import onnx
 from onnx import numpy_helper
 
 from edged.artifacts import upstream
+from edged.artifacts.products import largest_product
 from edged.artifacts.step_graph import build_step_graph
 from edged.engines import ort
 from edged.errors import BundleError
@@ -67,6 +68,7 @@ def add_step_graph(
         "data": read.data.name,
         "label": read.label.name,
         "offsets": _chosen(base.read_bytes(), names),
+        "largest_product": largest_product(onnx.load(str(base))),
         **made.description,
         "noise": {**made.description["noise"], "seed": seed},
     }

@@ -154,7 +154,7 @@ class TrainingConfig(GuardsConfig):
     max_failures: int = Field(
         3, ge=0, description="failed runs in a row that pause training until a command `train`; 0 for none"
     )
-    threads: int = Field(1, ge=1, le=256, description="threads of one training step")
+    threads: int = Field(1, ge=1, le=256, description="threads of one training step, at most")
     nice: int = Field(10, ge=0, le=19, description="lowers the trainer's priority")
     affinity: Annotated[list[Cpu], Field(min_length=1)] | None = Field(
         None, description="CPUs the trainer may use; all when absent"

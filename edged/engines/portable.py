@@ -51,7 +51,7 @@ class PortableEngine:
     files
         The bundle, or anything else with the same paths and description.
     threads
-        Threads of one training step.
+        Threads of one training step, at most: a network of small operators uses one.
     providers
         Execution providers by onnxruntime's names, the preferred one first. The state stays in the CPU's
         memory; onnxruntime copies what a provider has to have in its own.

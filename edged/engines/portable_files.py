@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FORMAT = 1
+# Multiply-adds for one row from which threads share an operator.
+SHARED_FROM = 1 << 16
 _REBUILD = "build the bundle again with `edged artifacts build`"
 
 Floats = NDArray[np.float32]
@@ -105,6 +107,7 @@ class Description:
     `direct` says that joined parameters are inputs of their own besides the state that holds them.
     `parts` are, for every group, names and shapes of the tensors in the graph that together are its own.
     `many` is what the names of the graph of many steps begin with.
+    `largest_product` are the multiply-adds of the largest operator for one row; None where nobody counted.
     """
 
     models: dict[str, str]
@@ -123,6 +126,7 @@ class Description:
     guidance: Guidance | None = None
     many: str | None = None
     parts: tuple[tuple[tuple[str, tuple[int, ...]], ...], ...] = ()
+    largest_product: int | None = None
 
     @classmethod
     def of(cls, files: PortableFiles) -> Description:
@@ -153,6 +157,15 @@ class Description:
             raise CorruptError(
                 "the description of the step graph is not whole", where=where, remedy=_REBUILD
             ) from problem
+
+    def threads(self, given: int) -> int:
+        """How many of the threads that are `given` a step uses: one where its operators are small.
+
+        To hand out a share of a small product and wait for it takes longer than to compute it. Measured on
+        batches of 1 to 256 rows (`benchmarks/engines.py`, docs/portable.md).
+        """
+        small = self.largest_product is not None and self.largest_product < SHARED_FROM
+        return 1 if small else given
 
     @property
     def joined(self) -> set[int]:
@@ -190,6 +203,7 @@ def _parse(data: Mapping[str, Any]) -> Description:
         guidance=_guidance(data.get("guidance")),
         many=data.get("many"),
         parts=tuple(_parts(group) for group in data["groups"]),
+        largest_product=None if data.get("largest_product") is None else int(data["largest_product"]),
     )
 
 

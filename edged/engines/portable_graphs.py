@@ -41,7 +41,8 @@ class Graphs:
     def __init__(
         self, files: PortableFiles, told: Description, memory: Memory, threads: int, providers: Sequence[str]
     ) -> None:
-        self._files, self._told, self._memory, self._threads = files, told, memory, threads
+        self._files, self._told, self._memory = files, told, memory
+        self._threads = told.threads(threads)
         self._providers = providers
         portable = files.portable or {}
         self._rows = str(portable["data"]), str(portable["label"])

@@ -41,13 +41,17 @@ CHUNK, DELAY, MEMORY, BATCH, HALF_LIFE = 100, 150, 5000, 64, 1000.0
 
 @dataclass(frozen=True)
 class Recording:
-    """A stream: `x` `(n, d)`, class indices `y` `(n,)`, rows of pre-training, and rows held out of it."""
+    """A stream: `x` `(n, d)`, class indices `y` `(n,)`, rows of pre-training, and rows held out of it.
+
+    `user` `(n,)` says whose a row is, where a stream has users.
+    """
 
     name: str
     x: Floats
     y: Ids
     pretrain: int
     held: tuple[Floats, Ids] | None = None
+    user: Ids | None = None
 
     @property
     def classes(self) -> int:
@@ -67,7 +71,7 @@ def read(name: str, folder: Path) -> Recording:
     x, y, user = x[basic][order], y[basic][order], user[basic][order]
     first = np.isin(user, np.unique(user)[:6])
     held = first & (np.random.default_rng(0).random(len(x)) < 0.3)
-    return Recording(name, x[~held], y[~held], int((first & ~held).sum()), (x[held], y[held]))
+    return Recording(name, x[~held], y[~held], int((first & ~held).sum()), (x[held], y[held]), user[~held])
 
 
 # ---- edged ------------------------------------------------------------------------------------
@@ -100,6 +104,7 @@ def edged(stream: Recording, seed: int, rate: float) -> dict[str, Any]:
         "last_label": 100 * figures["no_change"]["accuracy"],
         "trainings": figures["trainings"],
         "promotions": figures["promotions"],
+        **by_user(stream, replay.answers[:, 0]),
         **kept,
     }
 
@@ -188,7 +193,7 @@ def looped(loop: Loop) -> Callable[[Recording, int, float], dict[str, Any]]:
             if stream.held is not None:
                 right = learner.answers(stream.held[0]) == stream.held[1]
                 kept = {"held_out": round(100 * float(right.mean()), 2)}
-        return {"accuracy": accuracy(stream, answers), **kept}
+        return {"accuracy": accuracy(stream, answers), **by_user(stream, answers), **kept}
 
     return follow
 
@@ -196,6 +201,15 @@ def looped(loop: Loop) -> Callable[[Recording, int, float], dict[str, Any]]:
 def accuracy(stream: Recording, answers: Ids) -> float:
     """Percent right after the pre-training part."""
     return 100 * float((answers == stream.y)[stream.pretrain :].mean())
+
+
+def by_user(stream: Recording, answers: NDArray[Any]) -> dict[str, float]:
+    """Percent right of the users after the pre-training part: their mean, and the worst of them."""
+    if stream.user is None:
+        return {}
+    right, user = (answers == stream.y)[stream.pretrain :], stream.user[stream.pretrain :]
+    each = [100 * float(right[user == one].mean()) for one in np.unique(user)]
+    return {"user_mean": round(float(np.mean(each)), 2), "user_worst": round(min(each), 2)}
 
 
 # ---- river ------------------------------------------------------------------------------------
@@ -229,7 +243,7 @@ def rivering(kind: str) -> Callable[[Recording, int, float], dict[str, Any]]:
                 answers[i] = model.predict_one(rows[i]) or 0
             if late == i or (late >= stream.pretrain and arrives[late]):
                 model.learn_one(rows[late], int(stream.y[late]))
-        return {"accuracy": accuracy(stream, answers)}
+        return {"accuracy": accuracy(stream, answers), **by_user(stream, answers)}
 
     return follow
 

@@ -43,11 +43,11 @@ from edged.errors import (
 from edged.host.limits import ChildLimits, apply, die_with_parent
 from edged.loop.adopt import Adopter, weights_to_follow
 from edged.loop.choose import choose
-from edged.loop.train import RunRequest, Trainee
 from edged.storage.checkpoints import Checkpoints
 from edged.storage.registry import MODEL_FILE, champion_folder
 from edged.storage.samples import SampleLog
 from edged.storage.signatures import open_bundle
+from edged.training import RunRequest, Trainee
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

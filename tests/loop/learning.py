@@ -13,9 +13,9 @@ from edged.domain.sample import Batch, LabelUpdate
 from edged.domain.schema import Schema
 from edged.engines.inference import InferenceModel
 from edged.engines.native import NativeEngine
-from edged.loop.train import RunRequest, Trainee
 from edged.storage.checkpoints import Checkpoints
 from edged.storage.samples import SampleLog
+from edged.training import RunRequest, Trainee
 
 if TYPE_CHECKING:
     from collections.abc import Callable

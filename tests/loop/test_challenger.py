@@ -13,13 +13,13 @@ from edged.engines.challenger import NOTE
 from edged.engines.inference import InferenceModel
 from edged.engines.native import NativeEngine
 from edged.engines.portable import PortableEngine
-from edged.loop.train import InterruptedRunError
+from edged.training import InterruptedRunError
 from tests.loop.learning import Workshop, after, model_bytes, task, weights
 
 if TYPE_CHECKING:
     from edged.domain.protocols import Engine
-    from edged.loop.train import Trainee
     from edged.storage.bundles import Bundle
+    from edged.training import Trainee
 
 ENGINES = [NativeEngine, PortableEngine]
 

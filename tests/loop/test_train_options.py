@@ -10,7 +10,7 @@ import pytest
 from edged.domain.patience import EVERY, validation
 from edged.engines.native import NativeEngine
 from edged.engines.portable import PortableEngine
-from edged.loop.train import InterruptedRunError
+from edged.training import InterruptedRunError
 from tests.loop.learning import RecordingEngine, Workshop, after, model_bytes, rows, task, weights
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from edged.domain.sample import LabelUpdate
 from edged.engines.inference import InferenceModel
 from edged.engines.native import NativeEngine
 from edged.engines.portable import PortableEngine
-from edged.loop.train import InterruptedRunError
+from edged.training import InterruptedRunError
 from tests.loop.learning import RecordingEngine, Workshop, after, model_bytes, rows, task, weights
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from edged.artifacts.standardise import Statistics
 from edged.artifacts.templates import mlp
 from edged.engines.native import NativeEngine
 from edged.errors import NonFiniteError
-from edged.loop.train import InterruptedRunError
+from edged.training import InterruptedRunError
 from tests.loop.learning import Workshop, after, model_bytes, task, weights
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from edged.artifacts.build import build
 from edged.artifacts.templates import mlp
 from edged.domain.schema import Schema
 from edged.engines.portable import TOGETHER, PortableEngine
-from edged.loop.train import InterruptedRunError
+from edged.training import InterruptedRunError
 from tests.loop.learning import Workshop, after, model_bytes, task, weights
 
 if TYPE_CHECKING:

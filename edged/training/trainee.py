@@ -8,7 +8,6 @@ continues from the last published checkpoint.
 from __future__ import annotations
 
 import time
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,23 +15,19 @@ import numpy as np
 
 from edged.domain.averaging import Average
 from edged.domain.learner import LearnerState, Plan, RunRequest, planned_steps, steps_of_epochs
-from edged.domain.patience import EVERY as LOOK_EVERY
-from edged.domain.patience import Patience, validation
-from edged.domain.pool import Pool, Remembered, RowCache, labels_for
+from edged.domain.patience import Patience
+from edged.domain.pool import Pool, labels_for
 from edged.domain.protocols import LearningRate
-from edged.domain.pseudo import PseudoLabels
-from edged.domain.replay import Mix
-from edged.domain.standardise import fitted, scale_of
 from edged.engines import averaged
-from edged.engines.challenger import NOTE, Challenges
+from edged.engines.challenger import Challenges
 from edged.engines.guides import guide_for
-from edged.engines.hard import hardness
-from edged.engines.model_parameters import WEIGHTS_FILE
-from edged.engines.pseudo import pseudo_labels
 from edged.errors import NoDataError, NonFiniteError, TrainingError
-from edged.storage.candidates import publish_candidate
-from edged.storage.checkpoints import pack_arrays, unpack_arrays
+from edged.storage.checkpoints import unpack_arrays
 from edged.storage.files import disk_errors_of_others
+from edged.training.drawing import Drawing
+from edged.training.handing_over import ANCHOR_FILE, HandingOver
+from edged.training.stepping import Stepping
+from edged.training.units import Units
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -42,19 +37,18 @@ if TYPE_CHECKING:
 
     from edged.config import TrainingConfig
     from edged.domain.learner import Base
-    from edged.domain.protocols import Engine, Model, Samples, Step, Unlabelled
+    from edged.domain.protocols import Engine, Model, Samples, Unlabelled
     from edged.domain.sample import Window
     from edged.domain.schema import Schema
+    from edged.engines.challenger import Challenger
     from edged.storage.bundles import Bundle
     from edged.storage.checkpoints import Checkpoints, Generation
 
 __all__ = ["InterruptedRunError", "RunRequest", "Trainee"]
 
-CHECK_EVERY = 32
 PROGRESS_SECONDS = 0.5
 PROBE_ROWS = 16
 JUDGED_ROWS = 1024
-ANCHOR_FILE = "anchor.npz"
 
 
 class InterruptedRunError(TrainingError):
@@ -101,19 +95,20 @@ class Trainee:
         self._bundle = bundle
         self._engine = engine
         self._samples = samples
-        self._rows = RowCache(samples.rows)
         self._checkpoints = checkpoints
-        self._candidates = candidates
         self._load_model = load_model
-        self._pack_weights = pack_weights
+        self._handing_over = HandingOver(candidates, load_model, pack_weights)
+        self._drawing = Drawing(
+            config=config, schema=schema, samples=samples, labels_for=self._labels_for,
+            load_model=load_model, champion=champion, pseudo=pseudo, unlabelled=unlabelled,
+        )  # fmt: skip
         self._report = report
         self._stopping = stopping
         self._rest = rest
         self._challenges = self._second_learner(fresh, block)
-        self._pseudo_share, self._unlabelled = pseudo, unlabelled
         self._generation: int | None = None
         self._state = self._fresh_state()
-        self._initial = engine.parameters()
+        self._units = Units(bundle, config, schema, engine)
         self._probe = np.zeros((1, schema.width), np.float32)
         self._restore_newest(base)
         if base != "checkpoint":
@@ -230,7 +225,7 @@ class Trainee:
         if not resumed:
             self._go_on_from_challenger()
             if len(new):
-                self._follow_inputs(new)
+                self._units.follow(self._engine, self._state, new)
                 self._judge_average(new)
                 self._challenge(new, wanted=request.challenge)
             self._state.step, self._state.excluded = 0, []
@@ -269,10 +264,7 @@ class Trainee:
         self._engine.set_parameters(weights)
         # Neither the old average nor the old input statistics belong to them.
         self._state.average = Average(self._config.average)
-        names = self._bundle.standardise
-        if names is not None and fitted(weights[names["mean"]], weights[names["scale"]]):
-            mean, scale = weights[names["mean"]], weights[names["scale"]]
-            self._state.moments = self._state.moments.of_scale(self._config.half_life, mean, scale)
+        self._units.begin_with(self._state, weights)
         self._checkpoint()
         self._report(
             {"type": "note", "what": f"training goes on from the weights of version {self._followed}"}
@@ -289,7 +281,7 @@ class Trainee:
         state, plan = self._state, self._state.plan
         if self._challenges is None or plan is None or self._dry_run:
             return
-        apart, values = self._statistics(), self._engine.parameters()
+        apart, values = self._units.names, self._engine.parameters()
         word = self._challenges.step(
             new, plan, self._champion(), wanted=wanted, recent=state.recent.ids,
             shared={name: values[name] for name in apart},
@@ -334,193 +326,46 @@ class Trainee:
         self._report({"type": "bad_samples", "offsets": window.offsets[~good].tolist()})
         return window.take(good)
 
-    def _follow_inputs(self, new: Window) -> None:
-        """Move the standardisation inside the graph after the inputs; fit it when it never was."""
-        overwrite: dict[str, NDArray[np.float32]] = {}
-        names = self._bundle.standardise
-        if names is not None:
-            moments = self._state.moments
-            mean, scale = self._initial[names["mean"]], self._initial[names["scale"]]
-            if moments.mean is None and fitted(mean, scale):
-                self._state.moments = moments = moments.of_scale(self._config.half_life, mean, scale)
-            if self._config.restandardise or moments.mean is None:
-                moments.update(new.x)
-                overwrite[names["mean"]], overwrite[names["scale"]] = moments.scale()
-        overwrite |= self._fit_targets(new)
-        if overwrite:
-            self._engine.set_parameters(overwrite)
-
-    def _fit_targets(self, new: Window) -> dict[str, NDArray[np.float32]]:
-        """Target units are fitted once, at the first run: later the weights depend on them."""
-        names = self._bundle.target_standardise
-        if names is None or self._state.total_steps > 0 or self._schema.labels_itself:
-            return {}
-        mean, scale = self._initial[names["mean"]], self._initial[names["scale"]]
-        if fitted(mean, scale):
-            return {}
-        centre, unit = scale_of(new.y)
-        return {names["mean"]: centre.reshape(mean.shape), names["scale"]: unit.reshape(scale.shape)}
-
     def _judge_average(self, new: Window) -> None:
         newest = new.take(np.arange(max(0, len(new) - JUDGED_ROWS), len(new)))
         averaged.judge(self._state.average, self._engine, newest.x, self._labels_for(newest.y))
 
-    def _follow_weights(self, before: int) -> None:
-        state = self._state
-        last = state.plan.steps if state.plan is not None else 0
-        averaged.follow(
-            state.average, self._engine, before=before, step=state.step, last=last, apart=self._statistics()
-        )
-
-    def _statistics(self) -> list[str]:
-        """Names of the parameters that hold statistics of inputs and targets."""
-        bundle = self._bundle
-        return [
-            str(name)
-            for names in (bundle.standardise, bundle.target_standardise)
-            for name in (names or {}).values()
-        ]
-
     def _learn(self, new: Window, *, careful: bool) -> tuple[list[float], int]:
+        """Make the run's steps; their losses, and how many were bad."""
         state, config = self._state, self._config
-        if state.plan is None:
-            raise TrainingError("no run is planned")
-        rows = self._trainable(self._rows.rows(state.remembered(), self._samples.relabelled()))
-        remembered = Remembered(rows, state.recent.ids, state.memory.ids)
-        pool = Pool(new, remembered, self._labels_for, set(state.excluded))
-        self._weigh(pool, rows)
-        looked_at = self._spare(pool)
-        self._add_pseudo_labels(pool)
-        self._probe = pool.x[-PROBE_ROWS:]
-        self._begin_guide(pool)
-        total = state.plan.steps if config.schedule == "linear" else 0
-        self._engine.begin(LearningRate(state.plan.learning_rate, config.warmup, total), at_step=state.step)
-        losses: list[float] = []
-        skipped, reported = 0, time.monotonic()
-        while state.step < state.plan.steps:
-            before, began = state.step, time.monotonic()
-            made, bad = self._advance(pool, careful=careful)
+        remembered = self._trainable(self._drawing.remembered(state))
+        drawn = self._drawing.pool(new, remembered, state, self._engine)
+        self._probe = drawn.pool.x[-PROBE_ROWS:]
+        self._begin_guide(drawn.pool)
+        steps = Stepping(
+            self._engine, state, config, drawn,
+            guide=self._guide, apart=self._units.names, report=self._report, careful=careful,
+        )  # fmt: skip
+        total = steps.plan.steps if config.schedule == "linear" else 0
+        self._engine.begin(LearningRate(steps.plan.learning_rate, config.warmup, total), at_step=state.step)
+        reported = time.monotonic()
+        while not steps.done:
+            began = time.monotonic()
+            steps.advance()
             self._rest(time.monotonic() - began)
-            losses += made
-            skipped += bad
-            state.step += len(made)
-            state.total_steps += len(made)
-            self._follow_weights(before)
-            if len(looked_at) and self._look(pool, looked_at):
-                state.plan = replace(state.plan, steps=state.step)
-            if state.step // CHECK_EVERY > before // CHECK_EVERY:
-                self._engine.check()
             if self._stopping():
                 self._engine.check()
                 self._checkpoint()
                 raise InterruptedRunError(
-                    "the run was asked to stop", where=f"step {state.step} of {state.plan.steps}"
+                    "the run was asked to stop", where=f"step {state.step} of {steps.plan.steps}"
                 )
             due = self._wanted() or state.step % config.checkpoint_every == 0
-            if due and state.step < state.plan.steps:
+            if due and not steps.done:
                 self._engine.check()
                 self._checkpoint()
             if time.monotonic() - reported > PROGRESS_SECONDS:
                 reported = time.monotonic()
-                self._report_progress(losses[-1])
+                steps.report()
         if state.patience.values is not None:
             self._engine.set_parameters(state.patience.values)
         self._engine.check()
-        self._report_progress(losses[-1] if losses else float("nan"))
-        return losses, skipped
-
-    def _weigh(self, pool: Pool, remembered: Window) -> None:
-        """How often each sample is drawn, where not all alike."""
-        state, config = self._state, self._config
-        if config.key_share < 1.0:
-            pool.cap(self._samples.key_codes(pool.offsets), config.key_share)
-        if config.hard_share > 0:
-            # Once a run, and kept in its checkpoints: taken up again it must draw the same.
-            state.hard = state.hard or hardness(self._engine, remembered, self._schema, self._load_model)
-            pool.weigh(state.hard.weights(pool.offsets, config.hard_share))
-
-    def _add_pseudo_labels(self, pool: Pool) -> None:
-        """Samples that the champion is sure of, where wanted; the same ones in a run taken up again."""
-        folder, state = self._champion(), self._state
-        if self._unlabelled is None or self._pseudo_share <= 0:
-            return
-        if state.pseudo is None:
-            state.pseudo = PseudoLabels()
-            if folder is not None:
-                state.pseudo = pseudo_labels(self._load_model(folder / "model.onnx"), self._unlabelled)
-        rows = self._unlabelled.read(state.pseudo.offsets)
-        there = np.isin(state.pseudo.offsets, rows.offsets)
-        count = round(self._config.batch * self._pseudo_share)
-        pool.add(rows.offsets, rows.x, self._labels_for(state.pseudo.y[there]), count)
-
-    def _spare(self, pool: Pool) -> NDArray[np.int64]:
-        """Rows by which early stopping judges, kept out of the batches; none without it."""
-        if not self._config.patience:
-            return np.empty(0, np.int64)
-        spared = validation(pool.offsets)
-        pool.spare(spared)
-        pool.exclude(set(self._state.excluded))
-        return np.flatnonzero(spared)
-
-    def _look(self, pool: Pool, rows: NDArray[np.int64]) -> bool:
-        """Whether the run should end, as it no longer gets better on rows that it does not learn from."""
-        if self._state.step % LOOK_EVERY:
-            return False
-        loss = self._engine.evaluate(pool.x[rows], pool.y[rows])
-        return self._state.patience.look(loss, self._engine.parameters(), LOOK_EVERY)
-
-    def _advance(self, pool: Pool, *, careful: bool) -> tuple[list[float], int]:
-        """The next step, or several where the engine makes them faster together; losses and bad ones."""
-        if self._config.accumulate > 1 or (self._guide is not None and self._guide.teaching):
-            return self._accumulate(pool, careful=careful)
-        count = self._next_steps()
-        start = self._state.rng.bit_generator.state
-        indices = [self._draw(pool) for _ in range(count)]
-        done = self._engine.steps([(pool.x[i], pool.y[i]) for i in indices], careful=careful)
-        if len(done) < count:
-            # What comes next depends on this: the batches that were not used are not drawn yet.
-            self._state.rng.bit_generator.state = start
-            indices = [self._draw(pool) for _ in done]
-        bad = not np.isfinite(done[-1].loss) or (careful and not done[-1].applied)
-        if bad:
-            self._exclude(pool, indices[-1])
-        return [step.loss for step in done], int(bad)
-
-    def _next_steps(self) -> int:
-        """Steps up to the next point at which something else is due."""
-        state, config = self._state, self._config
-        left = state.plan.steps - state.step if state.plan is not None else 1
-        dues = (
-            CHECK_EVERY,
-            config.checkpoint_every,
-            averaged.EVERY if config.average else CHECK_EVERY,
-            LOOK_EVERY if config.patience else CHECK_EVERY,
-        )
-        return min(left, self._engine.together, *(due - state.step % due for due in dues))
-
-    def _draw(self, pool: Pool) -> NDArray[np.int64]:
-        plan, share = self._state.plan, self._config.new_share
-        if plan is not None and plan.new_share is not None:
-            share = plan.new_share
-        mix = Mix(share, self._config.recent_share)
-        return pool.draw(self._config.batch, mix, self._state.rng)
-
-    def _accumulate(self, pool: Pool, *, careful: bool) -> tuple[list[float], int]:
-        """One step whose batch comes in parts."""
-        loss, parts = 0.0, self._config.accumulate
-        for part in range(parts):
-            index, last = self._draw(pool), part == parts - 1
-            step = self._step(pool, index, apply=last, careful=careful)
-            loss += step.loss / parts
-            if not np.isfinite(step.loss) or (careful and not step.applied and last):
-                self._exclude(pool, index)
-                return [loss], 1
-        return [loss], 0
-
-    def _step(self, pool: Pool, index: NDArray[np.int64], *, apply: bool, careful: bool) -> Step:
-        if self._guide is not None:
-            return self._guide.step(pool.x, pool.y, index, apply=apply)
-        return self._engine.step(pool.x[index], pool.y[index], apply=apply, careful=careful)
+        steps.report()
+        return steps.losses, steps.skipped
 
     def _begin_guide(self, pool: Pool) -> None:
         if self._guide is None:
@@ -536,31 +381,6 @@ class Trainee:
     def _labels_for(self, y: NDArray[np.float32]) -> NDArray[Any]:
         return labels_for(self._bundle.label_loss, y, self._bundle.output.width)
 
-    def _report_progress(self, loss: float) -> None:
-        plan = self._state.plan
-        if plan is not None:
-            self._report(
-                {
-                    "type": "progress",
-                    "run": plan.run,
-                    "step": self._state.step,
-                    "steps": plan.steps,
-                    "loss": loss if np.isfinite(loss) else None,
-                }
-            )
-
-    def _exclude(self, pool: Pool, index: NDArray[np.int64]) -> None:
-        """Find the rows of a batch whose own loss is not finite; they are not drawn again."""
-        bad = [
-            i
-            for i in np.unique(index).tolist()
-            if not np.isfinite(self._engine.evaluate(pool.x[i : i + 1], pool.y[i : i + 1]))
-        ]
-        offsets = pool.offsets[bad].tolist() if bad else pool.offsets[np.unique(index)].tolist()
-        self._state.excluded = sorted({*self._state.excluded, *offsets})
-        pool.exclude(set(self._state.excluded))
-        self._report({"type": "bad_samples", "offsets": offsets})
-
     # ---- the end of a run ------------------------------------------------------------------
 
     def _finish(self, new: Window, losses: list[float], skipped: int, started: float) -> dict[str, Any]:
@@ -574,7 +394,10 @@ class Trainee:
         state.plan, state.step = None, 0
         state.patience, state.hard, state.pseudo = Patience(self._config.patience), None, None
         generation = self._checkpoint()
-        candidate = self._export(plan.run)
+        candidate = self._handing_over.candidate(
+            plan.run, self._engine, state.average, self._probe, self._guide
+        )
+        beside = self._challenges.current if self._challenges is not None else None
         tenth = max(1, len(losses) // 10)
         return {
             "type": "result",
@@ -587,8 +410,8 @@ class Trainee:
             "last_offset": int(new.offsets[-1]) if len(new) else None,
             "consumed": state.consumed,
             "remembered": len(state.remembered()),
-            "memory": self._protected().tolist(),
-            "challenger": self._export_challenger(plan.run),
+            "memory": self._protected(beside).tolist(),
+            "challenger": self._handing_over.challenger(plan.run, beside, self._probe),
             "averaged": state.average.better,
             "bundle": self._bundle.fingerprint,
             "steps": plan.steps,
@@ -599,34 +422,7 @@ class Trainee:
             "seconds": time.monotonic() - started,
         }
 
-    def _protected(self) -> NDArray[np.int64]:
+    def _protected(self, beside: Challenger | None) -> NDArray[np.int64]:
         """Samples that must stay in the log."""
-        beside = self._challenges and self._challenges.current
         ids = self._state.remembered()
         return np.union1d(ids, beside.state.remembered()) if beside else ids
-
-    def _export_challenger(self, run: int) -> dict[str, Any] | None:
-        """The candidate of a challenger that has won, and the errors by which it did."""
-        beside = self._challenges and self._challenges.current
-        if not beside or not beside.won:
-            return None
-        notes = {NOTE: beside.note()}
-        if self._pack_weights is not None:
-            notes[WEIGHTS_FILE] = self._pack_weights(beside.engine.parameters())
-        path = publish_candidate(
-            self._candidates, run, beside.engine.export, self._load_model, self._probe, notes, "-challenger"
-        )
-        return {"candidate": str(path), "contest": beside.contest.dump()}
-
-    def _export(self, run: int) -> Path:
-        """Publish the candidate: the averaged weights while they do better, else the newest."""
-        notes: dict[str, bytes] = {}
-        average = self._state.average
-        with averaged.in_place(average, self._engine) if average.better else nullcontext():
-            if self._pack_weights is not None:
-                notes[WEIGHTS_FILE] = self._pack_weights(self._engine.parameters())
-            if self._guide is not None:
-                notes[ANCHOR_FILE] = pack_arrays(self._guide.note())
-            return publish_candidate(
-                self._candidates, run, self._engine.export, self._load_model, self._probe, notes
-            )

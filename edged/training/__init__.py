@@ -1,0 +1,5 @@
+"""The trainer's half of learning: what happens in its process between an order and a candidate."""
+
+from edged.training.trainee import InterruptedRunError, RunRequest, Trainee
+
+__all__ = ["InterruptedRunError", "RunRequest", "Trainee"]

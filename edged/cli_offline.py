@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path  # noqa: TC003  typer reads the annotations
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -18,6 +18,11 @@ recipe_app = typer.Typer(
     help="Recipe validation: ways to train, compared on recorded data.", no_args_is_help=True
 )
 keys_app = typer.Typer(help="Keys for signed bundles and commands.", no_args_is_help=True)
+
+OpLibrary = Annotated[
+    Path | None,
+    typer.Option("--op-library", metavar="FILE.onnx", help="functions for operators that are not ONNX's own"),
+]
 
 
 @model_app.command("new")
@@ -85,6 +90,7 @@ def artifacts_build(
     ] = None,
     standardise: Annotated[bool, typer.Option(help="put input standardisation into the graph")] = True,
     engine: Annotated[str, typer.Option("--engine", help="native, portable or both")] = "both",
+    library: OpLibrary = None,
     as_json: AsJson = False,
 ) -> None:
     """Make training, eval and optimizer graphs, checkpoint and base model from MODEL.onnx."""
@@ -112,8 +118,43 @@ def artifacts_build(
         engine=engine,
         class_weights=class_weights,
         ignore_index=ignore_index,
+        library=library,
     )
     print_json(values) if as_json else show_bundle(values)
+
+
+@artifacts_app.command("check")
+def artifacts_check(
+    model: Annotated[Path, typer.Argument(metavar="MODEL.onnx")],
+    loss: Annotated[str, typer.Option("--loss", help="loss that it is to be trained with")] = "mse",
+    optimizer: Annotated[str, typer.Option("--optimizer", help="optimizer of the training")] = "adamw",
+    train: Annotated[
+        list[str] | None, typer.Option("--train", help="parameters to train, as for build")
+    ] = None,
+    freeze: Annotated[list[str] | None, typer.Option("--freeze", help="parameters to freeze")] = None,
+    engine: Annotated[str, typer.Option("--engine", help="native, portable or both")] = "both",
+    standardise: Annotated[bool, typer.Option(help="with input standardisation in the graph")] = True,
+    library: OpLibrary = None,
+    as_json: AsJson = False,
+) -> None:
+    """Whether a model can be trained, by which engine, and what to do where not; writes nothing."""
+    from edged.artifacts.check import check
+    from edged.artifacts.optimizers import Optimizer
+    from edged.screens import show_check
+
+    values = check(
+        model,
+        loss=loss,
+        optimizer=Optimizer.of(optimizer),
+        train=train or [],
+        freeze=freeze or [],
+        engine=engine,
+        standardise=standardise,
+        library=library,
+    )
+    print_json(values) if as_json else show_check(values)
+    if not values["ok"]:
+        raise typer.Exit(1)
 
 
 @artifacts_app.command("inspect")

@@ -171,9 +171,30 @@ def show_note(text: str) -> None:
 
 def show_bundle(values: Mapping[str, Any]) -> None:
     """`edged artifacts build` and `inspect`."""
-    table = _table(
-        f"{values['path']}: {values['loss']}, {values['optimizer']}", ("parameter", "shape", "size", "")
+    _say(f"{values['path']}: {values['loss']}, {values['optimizer']}")
+    _show_contents(values)
+    _show_notes(values.get("notes", ()))
+
+
+def show_check(values: Mapping[str, Any]) -> None:
+    """`edged artifacts check`."""
+    engines = " and ".join(values["engines"])
+    _say(
+        f"{values['model']}: " + (f"can be trained by {engines}" if engines else "cannot be trained as it is")
     )
+    for finding in values["findings"]:
+        where = f"node {finding['node']}: " if finding["node"] else ""
+        operator = f"operator {finding['operator']} " if finding["operator"] else ""
+        remedy = f" → {finding['remedy']}" if finding["remedy"] else ""
+        _say(f"not {' nor '.join(finding['engines'])}: {where}{operator}{finding['what']}{remedy}")
+    _show_notes(values["notes"])
+    if "parameters" in values:
+        _show_contents(values)
+
+
+def _show_contents(values: Mapping[str, Any]) -> None:
+    """The parameters of a bundle, and the sizes of its files."""
+    table = _table("", ("parameter", "shape", "size", ""))
     for row in values["parameters"]:
         table.add_row(
             row["name"],
@@ -181,10 +202,21 @@ def show_bundle(values: Mapping[str, Any]) -> None:
             f"{row['size']:,}",
             "trained" if row["trainable"] else "frozen",
         )
+    table.add_row("together", "", f"{values['trainable_size']:,}", "trained")
+    table.add_row("", "", f"{values['frozen_size']:,}", "frozen")
     out.print(table)
-    show_pairs("", {file["name"]: f"{file['bytes']:,} bytes" for file in values["files"]})
-    for note in values.get("notes", ()):
-        out.print(f"note: {note}", highlight=False, markup=False)
+    sizes = {file["name"]: f"{file['bytes']:,} bytes" for file in values["files"]}
+    show_pairs("", sizes | {"together": f"{values['bytes']:,} bytes"})
+
+
+def _say(line: str) -> None:
+    """One line as it is, however wide the terminal."""
+    out.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _show_notes(notes: Sequence[str]) -> None:
+    for note in notes:
+        _say(f"note: {note}")
 
 
 def show_parameters(bundle: str, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -21,8 +21,10 @@ from edged.artifacts.graphs import opset_of, refuse_taken, shape_of, value_info
 from edged.artifacts.losses import Loss, add_loss, check_loss, label_of
 from edged.artifacts.optimizers import Optimizer
 from edged.artifacts.portable import MODELS, add_step_graph, raw_parameters
-from edged.artifacts.preflight import native_refusal
-from edged.artifacts.rewriting import inference_form, trainable_form
+from edged.artifacts.preflight import BOTH, engines_left, examine, lacking, refusal
+from edged.artifacts.recognise import note_probabilities
+from edged.artifacts.rewriting import inference_form, shortened, trainable_form
+from edged.artifacts.rewriting.batch_norm import running_statistics
 from edged.artifacts.selection import select
 from edged.artifacts.standardise import INPUT, STANDARD_OUTPUT, Statistics, standard_target, standardise_model
 from edged.artifacts.training_graph import TrainingGraph
@@ -85,7 +87,8 @@ def build(
     standardise: Statistics | None = None,
     engine: str = "both",
     seed: int | None = None,
-    note: Callable[[str], None] | None = None,
+    note: Callable[[str], None] = lambda _: None,
+    library: Path | None = None,
 ) -> Bundle:
     """Build a bundle from an inference model and publish it as directory `out`.
 
@@ -116,7 +119,9 @@ def build(
         Noted in the bundle: the seed the model was initialised from, and from which the portable engine
         draws the noise of its steps.
     note
-        Told, in one line, when `both` became one of them, and why.
+        Told, in one line each, what was changed of the model, and why `both` became one of them.
+    library
+        An ONNX file with functions for operators of the model that are not ONNX's own.
 
     Raises
     ------
@@ -134,22 +139,24 @@ def build(
     rule = Optimizer.of(optimizer) if isinstance(optimizer, str) else optimizer
     _check_engine(engine)
     refuse_foreign(out)
-    plan = _plan(conform(read_model(model)), chosen, train, freeze, standardise)
-    engine = _without_native(plan, rule, engine, note)
+    functions = None if library is None else read_model(library)
+    conformed = conform(read_model(model), library=functions, note=note)
+    plan = _plan(conformed, chosen, train, freeze, standardise, note)
+    engine, refused = _possible(plan, rule, engine, note)
     with _staging(out) as staged:
         upstream.generate(
-            _with_loss(plan), trainable=plan.trainable, frozen=plan.frozen, optimizer=rule, out=staged
+            _with_loss(plan, note), trainable=plan.trainable, frozen=plan.frozen, optimizer=rule, out=staged
         )
         raw_parameters(plan.model, (*plan.trainable, *plan.frozen))
         onnx.save(inference_form(plan.model), str(staged / INFERENCE))
-        portable = _portable(plan, rule, staged, engine, seed or 0, note)
+        portable = _portable(plan, rule, staged, engine, seed or 0, refused, note)
         files = [
             INFERENCE,
             *(NATIVE_FILES if engine != "portable" else ()),
             *(portable["models"].values() if portable else ()),
         ]
         described = _describe(plan, staged, rule.name, standardise, seed)
-        seal(replace(described, portable=portable, engines=_engines(files)), files)
+        seal(replace(described, portable=portable, engines=_engines(files), refused=refused), files)
         for name in NATIVE_FILES:
             if name not in files:
                 (staged / name).unlink()
@@ -173,29 +180,19 @@ def _check_engine(engine: str) -> None:
         )
 
 
-def _without_native(
-    plan: _Plan, optimizer: Optimizer, engine: str, note: Callable[[str], None] | None
-) -> str:
-    """The engine to build for, when the native one cannot or must not train this model."""
-    if engine == "portable":
-        return engine
-    problem = _lack(optimizer) or native_refusal(plan.model.graph, plan.trainable)
-    if problem is None:
-        return engine
-    if engine == "native":
-        raise problem
-    if note is not None:
-        note(f"for the portable engine alone: {problem.line()}")
-    return "portable"
-
-
-def _lack(optimizer: Optimizer) -> BundleError | None:
-    lack = optimizer.native_lack
-    if lack is None:
-        return None
-    return BundleError(
-        f"the native engine has no {lack}", where="optimizer", remedy="build with --engine portable"
-    )
+def _possible(
+    plan: _Plan, optimizer: Optimizer, engine: str, note: Callable[[str], None]
+) -> tuple[str, dict[str, str]]:
+    """The engine to build for, and why not for the other one."""
+    found = [*examine(plan.model, plan.trainable), *lacking(optimizer)]
+    left = engines_left(found, engine)
+    if not left:
+        raise refusal([finding for finding in found if engine == "both" or engine in finding.engines])
+    if engine != "both" or len(left) > 1:
+        return engine, {}
+    why = refusal([finding for finding in found if left[0] not in finding.engines]).line()
+    note(f"for the {left[0]} engine alone: {why}")
+    return left[0], {name: why for name in BOTH if name != left[0]}
 
 
 def _engines(files: Sequence[str]) -> tuple[str, ...]:
@@ -209,9 +206,13 @@ def _portable(
     staged: Path,
     engine: str,
     seed: int,
-    note: Callable[[str], None] | None,
+    refused: dict[str, str],
+    note: Callable[[str], None],
 ) -> dict[str, Any] | None:
-    """The description of the step graph, once it is written; None where the bundle has none."""
+    """The description of the step graph, once it is written; None where the bundle has none.
+
+    Where the model is for the native engine alone, `refused` gets the reason.
+    """
     if engine == "native":
         return None
     try:
@@ -225,8 +226,8 @@ def _portable(
     except BundleError as problem:
         if engine == "portable":
             raise
-        if note is not None:
-            note(f"for the native engine alone: {problem.line()}")
+        refused["portable"] = problem.line()
+        note(f"for the native engine alone: {problem.line()}")
         return None
 
 
@@ -236,11 +237,15 @@ def _plan(
     train: Sequence[str],
     freeze: Sequence[str],
     statistics: Statistics | None,
+    note: Callable[[str], None],
 ) -> _Plan:
     trainable, frozen = select(model.graph, train, freeze)
     _unique(model.graph)
+    name = loss if isinstance(loss, str) else loss.name
+    note_probabilities(model.graph, name, note)
+    if followed := sorted(running_statistics(model.graph)):
+        note(f"running statistics are frozen, no gradient trains them: {shortened(followed)}")
     if statistics is not None:
-        name = loss if isinstance(loss, str) else loss.name
         if statistics.target_names is not None and name not in ("mse", "l1", CUSTOM):
             raise ConfigError(f"a class cannot be standardised: loss {name}", where="statistics.target_mean")
         standardise_model(model, statistics)
@@ -263,9 +268,9 @@ def _tensor(value: onnx.ValueInfoProto) -> Tensor:
     return Tensor(str(value.name), tuple(shape_of(value)))
 
 
-def _with_loss(plan: _Plan) -> onnx.ModelProto:
+def _with_loss(plan: _Plan, note: Callable[[str], None]) -> onnx.ModelProto:
     """The forward model with the label as second input and the loss as its only output."""
-    model = trainable_form(plan.model, plan.trainable)
+    model = trainable_form(plan.model, plan.trainable, note=note)
     graph = model.graph
     graph.input.append(value_info(plan.label))
     target = plan.label.name

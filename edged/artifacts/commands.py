@@ -149,11 +149,12 @@ def build_from_file(
     engine: str,
     class_weights: str | None = None,
     ignore_index: int | None = None,
+    library: Path | None = None,
 ) -> dict[str, Any]:
     """Build the bundle `out` from a model file; what `inspect` says of it, and `notes` on the way.
 
     `loss` is a name, or the file of a loss model where it ends in `.onnx`. `class_weights` such as `1,2,0.5`
-    and `ignore_index` are for cross_entropy.
+    and `ignore_index` are for cross_entropy. `library` is an ONNX file with functions for custom operators.
     With `standardise` the graph gets input statistics (and for value losses target statistics):
     those of `data`, or neutral ones that the first training run fits. Without `data`, inputs of more axes
     than (batch, n) are left as they are, with a note.
@@ -171,7 +172,7 @@ def build_from_file(
     given = _given_loss(loss, class_weights, ignore_index)
     built = build(
         model, out, loss=given, optimizer=optimizer, train=train, freeze=freeze, standardise=statistics,
-        engine=engine, note=notes.append,
+        engine=engine, note=notes.append, library=library,
     )  # fmt: skip
     return inspect(built.path) | {"notes": notes}
 

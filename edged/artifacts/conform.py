@@ -9,17 +9,23 @@ import numpy as np
 import onnx
 from onnx import TensorProto, version_converter
 
+from edged.artifacts.functions import refuse_unknown, write_out
 from edged.artifacts.graphs import DecodeError, consumed, opset_of, rename_reads, rename_writes, shape_of
-from edged.artifacts.rewriting import batch_norm, dropout, initialisers, newer, recurrent
+from edged.artifacts.recognise import refuse_finished
+from edged.artifacts.rewriting import batch_norm, dropout, initialisers, newer, recurrent, shortened
 from edged.artifacts.rewriting.rewriter import ROWS, measured
 from edged.artifacts.templates import IR_VERSION, OPSET
 from edged.engines import ort
 from edged.errors import BundleError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
+
+    Note = Callable[[str], None]
 
 BATCH = "batch"
+# Before it, shapes are not kept in a form that the converter reads.
+OLDEST = 7
 _CONVERTER_ERRORS = (
     RuntimeError,
     ValueError,
@@ -53,25 +59,45 @@ def read_model(source: onnx.ModelProto | Path) -> onnx.ModelProto:
         ) from problem
 
 
-def conform(model: onnx.ModelProto) -> onnx.ModelProto:
+def conform(
+    model: onnx.ModelProto, *, library: onnx.ModelProto | None = None, note: Note = lambda _: None
+) -> onnx.ModelProto:
     """The model with opset 17, IR version 8, a dynamic batch axis and one float32 input and output.
 
     Input and output keep their names. Nodes without a name get one, so that errors can name them. Only
     dropout is left as a training export has it; `inference_form` is without.
 
+    Parameters
+    ----------
+    model
+        The model; it is changed.
+    library
+        A model with functions for operators that are not ONNX's own.
+    note
+        Told, in one line each, what was changed of what the network computes in or is stored as.
+
     Raises
     ------
     BundleError
         When it cannot be brought there, naming what stands in the way.
+    ConfigError
+        When the library has no functions.
     """
+    model = write_out(model, library, note)
     _weights_are_no_inputs(model.graph)
+    _name_nodes(model.graph)
+    refuse_finished(model.graph)
+    refuse_unknown(model)
     _check_values(model.graph.input, "input")
     _check_values(model.graph.output, "output")
+    came = f"opset {opset_of(model)} and IR version {model.ir_version}"
     model = standard_opset(model)
+    if came != (now := f"opset {OPSET} and IR version {IR_VERSION}"):
+        note(f"brought from {came} to {now}")
     _output_is_computed(model.graph)
     _name_nodes(model.graph)
-    _undo_export(model.graph)
-    _free_batch(model)
+    _undo_export(model.graph, note)
+    _free_batch(model, note)
     return _with_shapes(_infer_shapes(model))
 
 
@@ -129,6 +155,13 @@ def _to_opset(model: onnx.ModelProto) -> onnx.ModelProto:
     version = opset_of(model)
     if version == OPSET:
         return model
+    latest = int(onnx.defs.onnx_opset_version())
+    if not OLDEST <= version <= latest:
+        raise BundleError(
+            f"the model has opset {version}, this onnx {onnx.__version__} converts {OLDEST} to {latest}",
+            where=str(model.graph.name),
+            remedy=f"export it with opset_version={OPSET}",
+        )
     try:
         return version_converter.convert_version(model, OPSET)
     except _CONVERTER_ERRORS as problem:
@@ -152,26 +185,30 @@ def _output_is_computed(graph: onnx.GraphProto) -> None:
 
 
 def _name_nodes(graph: onnx.GraphProto) -> None:
-    taken = {node.name for node in graph.node}
+    """A name of its own for every node: ONNX asks for none, onnxruntime refuses two of the same."""
+    given, taken = {node.name for node in graph.node}, {""}
     for i, node in enumerate(graph.node):
-        if not node.name:
+        if node.name in taken:
             name = f"{node.op_type}_{i}"
-            node.name = name if name not in taken else f"{name}.{len(taken)}"
-            taken.add(node.name)
+            node.name = name if name not in given | taken else f"{name}.{len(given | taken)}"
+        taken.add(node.name)
 
 
-def _undo_export(graph: onnx.GraphProto) -> None:
+def _undo_export(graph: onnx.GraphProto, note: Note) -> None:
     """Undo what exporters do to a network that is only to be served, or only to be trained."""
     recurrent.without_zero_states(graph)
-    initialisers.give_each_its_own(graph)
+    if parted := initialisers.give_each_its_own(graph):
+        note(f"stored once by the exporter, each its own parameter again: {shortened(parted)}")
     initialisers.fix_group_statistics(graph)
-    batch_norm.in_inference_form(graph)
+    if turned := batch_norm.in_inference_form(graph):
+        note(f"exported in training mode, in inference with its running statistics: {shortened(turned)}")
     dropout.without_inactive(graph)
 
 
-def _free_batch(model: onnx.ModelProto) -> None:
+def _free_batch(model: onnx.ModelProto, note: Note) -> None:
     graph = model.graph
-    was_fixed = isinstance(shape_of(graph.input[0])[0], int)
+    rows = shape_of(graph.input[0])[0]
+    was_fixed = isinstance(rows, int)
     for value in (graph.input[0], graph.output[0]):
         value.type.tensor_type.shape.dim[0].Clear()
         value.type.tensor_type.shape.dim[0].dim_param = BATCH
@@ -186,6 +223,7 @@ def _free_batch(model: onnx.ModelProto) -> None:
         # Shapes in between were made for the fixed batch.
         del graph.value_info[:]
         _try_batches(model)
+        note(f"the batch was fixed at {rows}: it may be of any size now")
 
 
 def _try_batches(model: onnx.ModelProto) -> None:

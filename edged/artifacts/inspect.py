@@ -47,6 +47,7 @@ def inspect(path: Path) -> dict[str, Any]:
         "optimizer",
         "opset",
         "engines",
+        "refused",
         "standardise",
         "target_standardise",
         "seed",

@@ -1,19 +1,32 @@
-"""What the native engine would train wrongly, or die of, without a word: found before anything is built."""
+"""What cannot be trained, or would be trained wrongly, found before anything is built.
+
+Every operator that a gradient must come through is looked at, for each engine: has it a gradient, in this
+form, and is it safe. The native engine dies of some gradients, or gets them wrong without a word.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
+from edged.artifacts.gradients import before, has_gradient, on_the_way
+from edged.artifacts.rewriting import trainable_form
 from edged.artifacts.rewriting.batch_norm import is_trained
 from edged.artifacts.rewriting.recurrent import going_back, more_than_plain
 from edged.artifacts.rewriting.rewriter import constants
+from edged.artifacts.selection import layers
 from edged.errors import BundleError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     import onnx
 
+    from edged.artifacts.optimizers import Optimizer
+
+BOTH = ("native", "portable")
+NATIVE = ("native",)
+_NO_GRADIENT = "cannot be trained through: it has no gradient"
 _EXPORT = "build with --engine portable, or export the model in evaluation mode, without dropout"
 _FREEZE = "build with --engine portable, or freeze its scale and bias"
 _WHOLE = "train both weights, or freeze the layer with all before it, or build with --engine portable"
@@ -21,37 +34,133 @@ _PLAIN = "use a plain layer, or, where all before it and itself is frozen, build
 _UNSAFE = {
     "AveragePool": (
         "has a gradient that ends the process when the batch is dynamic",
-        "use MaxPool, ReduceMean or a strided Conv instead",
+        "build with --engine portable, or use MaxPool, ReduceMean or a strided Conv instead",
     ),
     "ConvTranspose": ("has a gradient that is not implemented", "build with --engine portable"),
     "Resize": ("has a gradient that is not implemented", "build with --engine portable"),
 }
 
 
-def native_refusal(graph: onnx.GraphProto, trainable: Iterable[str]) -> BundleError | None:
-    """Why the native engine must not train this graph; None when it may.
+@dataclass(frozen=True)
+class Finding:
+    """One thing that stands in the way of training, and what to do.
+
+    Attributes
+    ----------
+    node, operator
+        Where, both empty for what is no node.
+    engines
+        The engines that cannot train because of it.
+    what
+        What is wrong.
+    remedy
+        What to do: freeze it, replace it, choose the other engine.
+    """
+
+    node: str
+    operator: str
+    engines: tuple[str, ...]
+    what: str
+    remedy: str
+
+    def error(self) -> BundleError:
+        """The finding as the error of a build."""
+        what = f"operator {self.operator} {self.what}" if self.operator else self.what
+        return BundleError(what, where=f"node {self.node}" if self.node else "", remedy=self.remedy)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For `--json`."""
+        return asdict(self)
+
+
+def examine(model: onnx.ModelProto, trainable: Sequence[str]) -> list[Finding]:
+    """Everything that stands in the way of training these parameters, node by node, for either engine.
+
+    Parameters
+    ----------
+    model
+        A model that `conform` returned.
+    trainable
+        Names of the parameters that are to be trained.
+    """
+    refused: list[Finding] = []
+    rewritten = trainable_form(
+        model, trainable, refused=lambda node, problem: refused.append(_of(node, problem))
+    )
+    found = [*refused, *_without_gradient(rewritten.graph, model.graph, trainable)]
+    named = {finding.node for finding in found}
+    return [*found, *(item for item in _not_native(model.graph, trainable) if item.node not in named)]
+
+
+def lacking(optimizer: Optimizer) -> list[Finding]:
+    """What the native engine has no form of in this optimizer."""
+    lack = optimizer.native_lack
+    if lack is None:
+        return []
+    what = f"optimizer: the native engine has no {lack}"
+    return [Finding("", "", NATIVE, what, "build with --engine portable")]
+
+
+def refusal(found: Sequence[Finding]) -> BundleError:
+    """The error of a build that these findings stop."""
+    error = found[0].error()
+    if len(found) == 1:
+        return error
+    more = f"and {len(found) - 1} more: see `edged artifacts check`"
+    return BundleError(error.what, where=error.where, remedy=f"{error.remedy}; {more}")
+
+
+def _of(node: onnx.NodeProto, problem: BundleError) -> Finding:
+    what = problem.what.removeprefix(f"operator {node.op_type} ")
+    return Finding(str(node.name), str(node.op_type), BOTH, what, problem.remedy)
+
+
+def _without_gradient(
+    rewritten: onnx.GraphProto, graph: onnx.GraphProto, trainable: Sequence[str]
+) -> Iterator[Finding]:
+    own = {str(node.name): node for node in graph.node}
+    for node in on_the_way(rewritten, trainable):
+        if not has_gradient(node) and node.name in own:
+            remedy = _way_round(graph, own[node.name], trainable)
+            yield Finding(str(node.name), str(node.op_type), BOTH, _NO_GRADIENT, remedy)
+
+
+def _way_round(graph: onnx.GraphProto, node: onnx.NodeProto, trainable: Sequence[str]) -> str:
+    """What can be done about a node without a gradient: train what is behind it, or replace it."""
+    stopped = set(before(graph, node, trainable))
+    found = layers(graph)
+    behind = next((n for n, layer in enumerate(reversed(found)) if stopped.intersection(layer)), 0)
+    replace = "express it by other operators"
+    if behind and set(trainable) - stopped:
+        return f"freeze what is before it: --train last:{behind}; or {replace}"
+    return f"freeze what is before it, or {replace}"
+
+
+def _not_native(graph: onnx.GraphProto, trainable: Sequence[str]) -> Iterator[Finding]:
+    """What the native engine must not train.
 
     Operators between a trainable parameter and the output are looked at, dropout and recurrent layers
     wherever they are. A BatchNormalization whose scale and bias are frozen passes: it becomes plain
     arithmetic.
     """
-    trained, reached, fixed = set(trainable), set(trainable), constants(graph)
+    trained, fixed = set(trainable), constants(graph)
+    way = on_the_way(graph, trainable)
+    names = {str(node.name) for node in way}
+    reached = trained.union(*(node.output for node in way))
     for node in graph.node:
-        on_the_way = not reached.isdisjoint(node.input)
-        if reason := more_than_plain(node) or ("" if on_the_way else going_back(node)):
-            return _refusal(node, f"does not run in training: {reason}", _PLAIN)
-        if node.op_type == "Dropout":
-            return _refusal(node, "draws numbers that a resumed run would not draw again", _EXPORT)
-        if not on_the_way:
+        inside = node.name in names
+        if reason := more_than_plain(node) or ("" if inside else going_back(node)):
+            yield _native(node, f"does not run in training: {reason}", _PLAIN)
+        elif node.op_type == "Dropout":
+            yield _native(node, "draws numbers that a resumed run would not draw again", _EXPORT)
+        elif not inside:
             continue
-        reached.update(node.output)
-        if node.op_type == "BatchNormalization" and is_trained(node, trained, fixed):
-            return _refusal(node, "would be trained without following its running statistics", _FREEZE)
-        if node.op_type in _UNSAFE:
-            return _refusal(node, *_UNSAFE[node.op_type])
-        if fixed_weights := _fixed_weights(node, reached):
-            return _refusal(node, f"has a gradient that ends the process where {fixed_weights}", _WHOLE)
-    return None
+        elif node.op_type == "BatchNormalization" and is_trained(node, trained, fixed):
+            yield _native(node, "would be trained without following its running statistics", _FREEZE)
+        elif node.op_type in _UNSAFE:
+            yield _native(node, *_UNSAFE[node.op_type])
+        elif fixed_weights := _fixed_weights(node, reached):
+            yield _native(node, f"has a gradient that ends the process where {fixed_weights}", _WHOLE)
 
 
 def _fixed_weights(node: onnx.NodeProto, reached: Collection[str]) -> str:
@@ -67,5 +176,12 @@ def _fixed_weights(node: onnx.NodeProto, reached: Collection[str]) -> str:
     return f"{' and '.join(fixed)} {'are' if len(fixed) > 1 else 'is'} not trained" if fixed else ""
 
 
-def _refusal(node: onnx.NodeProto, what: str, remedy: str) -> BundleError:
-    return BundleError(f"operator {node.op_type} {what}", where=f"node {node.name}", remedy=remedy)
+def _native(node: onnx.NodeProto, what: str, remedy: str) -> Finding:
+    return Finding(str(node.name), str(node.op_type), NATIVE, what, remedy)
+
+
+def engines_left(found: Iterable[Finding], engine: str) -> tuple[str, ...]:
+    """The engines among those asked for (`native`, `portable` or `both`) that no finding stops."""
+    stopped = {name for finding in found for name in finding.engines}
+    asked = BOTH if engine == "both" else (engine,)
+    return tuple(name for name in asked if name not in stopped)

@@ -171,7 +171,10 @@ def _raw_output(graph: onnx.GraphProto, statistics: Statistics) -> None:
     rename_reads(graph, output, STANDARD_OUTPUT)
     rename_writes(graph, output, STANDARD_OUTPUT)
     graph.node.append(node("Div", [STANDARD_OUTPUT, names["scale"]], "output.scaled"))
-    graph.node.append(node("Add", ["output.scaled", names["mean"]], output))
+    last = node("Add", ["output.scaled", names["mean"]], output)
+    # What computed the output before may bear its name still.
+    last.name = f"{output}.raw"
+    graph.node.append(last)
     if statistics.target_mean is not None and statistics.target_scale is not None:
         _add_parameters(graph, TARGET, statistics.target_mean, statistics.target_scale)
 

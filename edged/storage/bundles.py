@@ -81,7 +81,8 @@ class Bundle:
 
     `standardise` names the input statistics inside the graphs, `target_standardise` those of the
     target; both None where the graphs take values as they are. Labels are always in raw units.
-    `portable` describes the step graph for the portable engine, None where there is none.
+    `portable` describes the step graph for the portable engine, None where there is none. `refused` has,
+    for an engine that was wanted and is not among `engines`, why it cannot train this model.
     """
 
     path: Path
@@ -100,6 +101,7 @@ class Bundle:
     seed: int | None = None
     files: Mapping[str, FileEntry] = field(default_factory=dict)
     portable: Mapping[str, Any] | None = None
+    refused: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def open(cls, path: Path, *, verify: bool = True) -> Bundle:
@@ -221,6 +223,7 @@ class Bundle:
             "seed": self.seed,
             "files": {name: vars(entry) for name, entry in self.files.items()},
             "portable": self.portable,
+            "refused": self.refused,
         }
 
 
@@ -329,6 +332,7 @@ def _parse(data: dict[str, Any], path: Path) -> Bundle:
         seed=reader.get("seed", int) if data.get("seed") is not None else None,
         files=reader.files(),
         portable=reader.get("portable", dict) if data.get("portable") is not None else None,
+        refused=reader.texts("refused") if "refused" in data else {},
     )
 
 
@@ -347,6 +351,9 @@ class _Fields:
 
     def names(self, key: str) -> tuple[str, ...]:
         return tuple(str(item) for item in self.get(key, list))
+
+    def texts(self, key: str) -> dict[str, str]:
+        return {str(name): str(text) for name, text in self.get(key, dict).items()}
 
     def tensor(self, key: str) -> Tensor:
         inner = self._inner(key)

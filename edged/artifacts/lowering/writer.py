@@ -150,10 +150,13 @@ class Writer(Nodes):
 
 
 def refusal(node: onnx.NodeProto, reason: str) -> BundleError:
-    """The error for a node that cannot be expressed in standard operators."""
+    """The error for a node that cannot be expressed in standard operators.
+
+    A gradient's node bears the name of the model's own node that it is of.
+    """
     return BundleError(
         f"operator {node.op_type} cannot be trained by the portable engine: {reason}",
-        where=f"node {node.name or node.output[0]}",
+        where=f"node {(node.name or node.output[0]).partition('_Grad/')[0]}",
         remedy="build with --engine native, or freeze what is before it",
     )
 

@@ -25,13 +25,14 @@ from edged.artifacts.rewriting import (
 )
 from edged.artifacts.rewriting.dropout import inference_form
 from edged.artifacts.rewriting.rewriter import Rewriter
+from edged.errors import BundleError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     Rule = Callable[[onnx.NodeProto, Rewriter], None]
 
-__all__ = ["REWRITES", "Rewriter", "inference_form", "trainable_form"]
+__all__ = ["REWRITES", "Rewriter", "inference_form", "shortened", "trainable_form"]
 
 REWRITES: Mapping[str, Rule] = {
     **activations.RULES,
@@ -47,27 +48,66 @@ REWRITES: Mapping[str, Rule] = {
 }
 
 
-def trainable_form(model: onnx.ModelProto, trainable: Iterable[str]) -> onnx.ModelProto:
+def trainable_form(
+    model: onnx.ModelProto,
+    trainable: Iterable[str],
+    *,
+    note: Callable[[str], None] | None = None,
+    refused: Callable[[onnx.NodeProto, BundleError], None] | None = None,
+) -> onnx.ModelProto:
     """The model as the gradient builder must see it, so that the `trainable` parameters can be trained.
 
-    `model` is one that `conform` returned; it is not changed.
+    Parameters
+    ----------
+    model
+        One that `conform` returned; it is not changed.
+    trainable
+        Names of the parameters that are trained.
+    note
+        Told, in one line, what was rewritten.
+    refused
+        Takes each node that cannot be trained in any form, and why; it then stays as it is.
 
     Raises
     ------
     BundleError
-        When a node cannot be trained in any form, naming it.
+        When a node cannot be trained in any form, naming it, and nobody takes that.
     """
     made = onnx.ModelProto()
     made.CopyFrom(model)
     rules = _rules(model.graph, trainable)
     read = [node for node, rule in zip(model.graph.node, rules, strict=True) if rule is not _keep]
     to = Rewriter(inference_form(model), trainable, read)
+    changed: dict[str, list[str]] = {}
     for node, rule in zip(model.graph.node, rules, strict=True):
-        rule(node, to)
+        try:
+            if _rewritten(node, rule, to):
+                changed.setdefault(node.op_type, []).append(node.name)
+        except BundleError as problem:
+            if refused is None:
+                raise
+            refused(node, problem)
+            to.keep(node)
+    if changed and note is not None:
+        told = "; ".join(f"{operator} ({shortened(names)})" for operator, names in changed.items())
+        note(f"rewritten before training, see docs/preflight.md: {told}")
     del made.graph.node[:]
     made.graph.node.extend(to.nodes)
     made.graph.initializer.extend(to.constants)
     return made
+
+
+def _rewritten(node: onnx.NodeProto, rule: Rule, to: Rewriter) -> bool:
+    """Write the node by its rule; whether anything else than the node itself was written."""
+    count = len(to.nodes)
+    rule(node, to)
+    return to.nodes[count:] != [node]
+
+
+def shortened(names: Sequence[str], limit: int = 4) -> str:
+    """Names in one line, the first ones where there are many."""
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more
 
 
 def _rules(graph: onnx.GraphProto, trainable: Iterable[str]) -> list[Rule]:

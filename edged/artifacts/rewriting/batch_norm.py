@@ -53,8 +53,10 @@ def running_statistics(graph: onnx.GraphProto) -> set[str]:
     }
 
 
-def in_inference_form(graph: onnx.GraphProto) -> None:
+def in_inference_form(graph: onnx.GraphProto) -> list[str]:
     """Undo an export in training mode: one output, computed from the running statistics.
+
+    The names of the nodes that were in training mode are returned.
 
     Raises
     ------
@@ -62,15 +64,19 @@ def in_inference_form(graph: onnx.GraphProto) -> None:
         When a node reads the new statistics.
     """
     read = {name for node in graph.node for name in node.input}
+    turned: list[str] = []
     for node in graph.node:
         if node.op_type != "BatchNormalization":
             continue
+        if attributes_of(node).get("training_mode", 0):
+            turned.append(str(node.name))
         if not read.isdisjoint(name for name in node.output[1:] if name):
             raise untrainable(node, "its new statistics are read", "export the model in evaluation mode")
         del node.output[1:]
         kept = [item for item in node.attribute if item.name != "training_mode"]
         del node.attribute[:]
         node.attribute.extend(kept)
+    return turned
 
 
 RULES: Mapping[str, Callable[[onnx.NodeProto, Rewriter], None]] = {

@@ -13,13 +13,15 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-def give_each_its_own(graph: onnx.GraphProto) -> None:
+def give_each_its_own(graph: onnx.GraphProto) -> list[str]:
     """Undo the joining of parameters that only begin with the same values, as ones and zeros do.
 
     Exporters store equal tensors once: with an Identity that carries the other's name, or without. Trained
     so, they would stay one parameter. A tensor is taken to be joined by chance when all its numbers are
-    the same one; others that several nodes read are shared on purpose and stay so.
+    the same one; others that several nodes read are shared on purpose and stay so. The names of the copies
+    are returned.
     """
+    made: list[str] = []
     for name, users in _shared(graph).items():
         original = next(tensor for tensor in graph.initializer if tensor.name == name)
         for node, i in users[1:]:
@@ -31,6 +33,8 @@ def give_each_its_own(graph: onnx.GraphProto) -> None:
             else:
                 copy.name = _free_name(graph, f"{name}.{node.name}")
                 node.input[i] = copy.name
+            made.append(str(copy.name))
+    return made
 
 
 def _shared(graph: onnx.GraphProto) -> dict[str, list[tuple[onnx.NodeProto, int]]]:

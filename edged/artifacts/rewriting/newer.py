@@ -16,6 +16,7 @@ from edged.artifacts.graphs import all_names, opset_of, shape_of
 from edged.artifacts.lowering.writer import Writer, attributes_of
 from edged.artifacts.rewriting.rewriter import untrainable
 from edged.artifacts.templates import OPSET
+from edged.errors import BundleError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -69,6 +70,44 @@ def group_normalization(node: onnx.NodeProto, to: Writer) -> None:
         to.add("Add", [scaled, to.add("Reshape", [bias, flat])], node.output[0])
 
 
+def rms_normalization(node: onnx.NodeProto, to: Writer) -> None:
+    """γ·x/√(mean(x²) + ε), the mean over the axes from `axis` on (Zhang and Sennrich 2019)."""
+    x, scale = node.input
+    given, rank = attributes_of(node), len(to.shape(x, node))
+    axes = to.sizes(*range(given.get("axis", -1) % rank, rank))
+    square = to.add("ReduceMean", [to.add("Mul", [x, x]), axes], keepdims=1)
+    root = to.add("Sqrt", [to.add("Add", [square, to.number(given.get("epsilon", 1e-5))])])
+    to.add("Mul", [to.add("Div", [x, root]), scale], node.output[0])
+
+
+def pad(node: onnx.NodeProto, to: Writer) -> None:
+    """As it is; amounts for some axes become amounts for all."""
+    x, amounts, value, axes = [*node.input, "", ""][:4]
+    if attributes_of(node).get("mode", "constant") == "wrap":
+        raise untrainable(node, "its mode is wrap, which opset 17 does not have")
+    if axes:
+        rank, given, chosen = len(to.shape(x, node)), to.value(amounts), to.value(axes)
+        if given is None or chosen is None:
+            raise untrainable(node, "its amounts or axes are computed")
+        whole = np.zeros((2, rank), np.int64)
+        whole[:, [int(axis) % rank for axis in chosen]] = np.reshape(given, (2, -1))
+        amounts = to.sizes(*whole.ravel().tolist())
+    made = helper.make_node(
+        "Pad", [x, amounts, value] if value else [x, amounts], list(node.output), name=node.name
+    )
+    made.attribute.extend(node.attribute)
+    made.domain = _WAITING
+    to.keep(made)
+
+
+def as_before(node: onnx.NodeProto, to: Writer) -> None:
+    """As it is: what came later are types, and options with the same meaning when they are left out."""
+    made = onnx.NodeProto()
+    made.CopyFrom(node)
+    made.domain = _WAITING
+    to.keep(made)
+
+
 def _vector(to: Writer, size: int, value: float) -> str:
     # A Constant node and no initialiser, which would be a parameter.
     return to.add("Constant", [], value=onnx.numpy_helper.from_array(np.full(size, value, np.float32)))
@@ -91,9 +130,13 @@ def split(node: onnx.NodeProto, to: Writer) -> None:
 
 
 RULES: Mapping[str, Callable[[onnx.NodeProto, Writer], None]] = {
+    "ConstantOfShape": as_before,
     "Gelu": gelu,
+    "GlobalMaxPool": as_before,
     "GroupNormalization": group_normalization,
     "Mish": mish,
+    "Pad": pad,
+    "RMSNormalization": rms_normalization,
     "Split": split,
     "Swish": swish,
 }
@@ -110,10 +153,13 @@ def express(model: onnx.ModelProto) -> onnx.ModelProto:
     BundleError
         When an operator cannot be expressed, naming its node.
     """
-    if opset_of(model) <= OPSET or not any(_is_newer(node) for node in model.graph.node):
+    if opset_of(model) <= OPSET:
+        return model
+    _refuse_newer(model)
+    if not any(_is_newer(node) for node in model.graph.node):
         return model
     inferred = onnx.shape_inference.infer_shapes(model)
-    to = Writer(_shapes(inferred.graph), all_names(model.graph))
+    to = Writer(_shapes(inferred.graph), all_names(model.graph), values=_values(model.graph))
     for node in model.graph.node:
         if _is_newer(node):
             RULES[node.op_type](node, to)
@@ -125,6 +171,35 @@ def express(model: onnx.ModelProto) -> onnx.ModelProto:
     )  # fmt: skip
     opsets = [helper.make_opsetid("", opset_of(model)), helper.make_opsetid(_WAITING, 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=model.ir_version)
+
+
+def _refuse_newer(model: onnx.ModelProto) -> None:
+    """Raise BundleError for an operator that opset 17 does not have in any form, by its node's name."""
+    for node in model.graph.node:
+        if (
+            node.domain in ("", "ai.onnx")
+            and not _is_newer(node)
+            and not onnx.defs.has(node.op_type, OPSET, "")
+        ):
+            raise BundleError(
+                f"operator {node.op_type} of opset {opset_of(model)} has no form in opset {OPSET}",
+                where=f"node {node.name}",
+                remedy=f"export with opset_version={OPSET}, or give it as a function: --op-library FILE.onnx",
+            )
+
+
+def _values(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
+    """Whole numbers that are written in the model, by the tensor's name."""
+    held = [(tensor.name, tensor) for tensor in graph.initializer]
+    held += [
+        (node.output[0], item.t)
+        for node in graph.node
+        for item in node.attribute
+        if node.op_type == "Constant" and item.name == "value"
+    ]
+    return {
+        str(name): onnx.numpy_helper.to_array(t) for name, t in held if t.data_type == onnx.TensorProto.INT64
+    }
 
 
 def _is_newer(node: onnx.NodeProto) -> bool:

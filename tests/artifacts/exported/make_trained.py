@@ -1,6 +1,7 @@
 """Trains small models with PyTorch, for engines to come to the same weights: reference figures.
 
-`python -m tests.artifacts.exported.make_trained` from the root, with torch and onnx installed. Each
+`python -m tests.artifacts.exported.make_trained [NAME ...]` from the root, with torch and onnx installed;
+`--into FOLDER` writes elsewhere, and `--dynamo` exports with PyTorch's newer exporter. Each
 `trained_NAME.onnx` is a model as PyTorch's classic exporter writes it before training; `trained_NAME.npz`
 holds batches (`x`, `y`) that take turns, and every weight and running statistic that training changed, as
 the export of the trained model has it: `sgd.1/WEIGHT` after one step of gradient descent,
@@ -9,7 +10,9 @@ the export of the trained model has it: `sgd.1/WEIGHT` after one step of gradien
 
 from __future__ import annotations
 
+import argparse
 import io
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -97,6 +100,49 @@ def _convolutions() -> Any:
     )  # fmt: skip
 
 
+def _mlp() -> Any:
+    return nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+def _cnn1d() -> Any:
+    return nn.Sequential(
+        nn.Conv1d(2, 6, 3, padding=1), nn.ReLU(), nn.MaxPool1d(2), nn.Conv1d(6, 8, 3, padding=1), nn.ReLU(),
+        nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(8, 3),
+    )  # fmt: skip
+
+
+def _cnn2d() -> Any:
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(4, 6, 3, padding=1, bias=False), nn.BatchNorm2d(6), nn.ReLU(), nn.Flatten(),
+        nn.Linear(96, 3),
+    )  # fmt: skip
+
+
+class Separable(nn.Module):  # type: ignore[misc]
+    """A depthwise-separable block with a shortcut (Sandler et al. 2018), and a classifier."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(2, 4, 3, stride=2, padding=1)
+        self.depthwise = nn.Conv2d(4, 4, 3, padding=1, groups=4, bias=False)
+        self.norm = nn.BatchNorm2d(4)
+        self.pointwise = nn.Conv2d(4, 4, 1, bias=False)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: Any) -> Any:
+        """Logits for x (batch, 2, 8, 8)."""
+        x = nn.functional.relu6(self.stem(x))
+        x = x + self.pointwise(nn.functional.relu6(self.norm(self.depthwise(x))))
+        return self.head(x.mean((2, 3)))
+
+
+def _autoencoder() -> Any:
+    return nn.Sequential(
+        nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3), nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 6)
+    )
+
+
 def _decoder() -> Any:
     return nn.Sequential(
         nn.Conv1d(2, 4, 3, stride=2, padding=1), nn.Tanh(),
@@ -116,20 +162,36 @@ NETWORKS: dict[str, tuple[Callable[[], Any], tuple[int, ...], str, bool]] = {
     "lstm": (lambda: LastState("LSTM"), (5, 3), "cross_entropy", False),
     "gru": (lambda: LastState("GRU"), (5, 3), "cross_entropy", False),
     "encoder": (Encoder, (4, 8), "cross_entropy", False),
+    "mlp": (_mlp, (6,), "cross_entropy", False),
+    "cnn1d": (_cnn1d, (2, 12), "cross_entropy", False),
+    "cnn2d": (_cnn2d, (1, 8, 8), "cross_entropy", True),
+    "separable": (Separable, (2, 8, 8), "cross_entropy", True),
+    "autoencoder": (_autoencoder, (6,), "mse", False),
 }
 
 
-def exported(module: Any, row: tuple[int, ...]) -> onnx.ModelProto:
+def exported(module: Any, row: tuple[int, ...], *, dynamo: bool = False) -> onnx.ModelProto:
     """The model in inference mode, all batches allowed, every weight its own."""
     modes, file = {part: part.training for part in module.modules()}, io.BytesIO()
-    torch.onnx.export(
-        module.eval(), torch.zeros(2, *row), file, dynamo=False, opset_version=17, input_names=["input"],
-        output_names=["output"], dynamic_axes={"input": {0: "rows"}, "output": {0: "rows"}},
-    )  # fmt: skip
+    x, ends = torch.zeros(2, *row), {"input_names": ["input"], "output_names": ["output"]}
+    if dynamo:
+        shapes = ({0: torch.export.Dim("rows")},)
+        made = torch.onnx.export(
+            module.eval(), (x,), dynamo=True, dynamic_shapes=shapes, verbose=False, **ends
+        )
+        made.save(file)
+    else:
+        # Preserved is the evaluation mode without folding BatchNorm into the convolution before it.
+        torch.onnx.export(
+            module.eval(), x, file, dynamo=False, opset_version=17, training=torch.onnx.TrainingMode.PRESERVE,
+            dynamic_axes={"input": {0: "rows"}, "output": {0: "rows"}}, **ends,
+        )  # fmt: skip
     for part, training in modes.items():
         part.training = training
     model = onnx.load_from_string(file.getvalue())
     for node in model.graph.node:
+        # Where the code lay that made a node is of no use here.
+        del node.metadata_props[:]
         node.doc_string = ""
     return model
 
@@ -140,7 +202,7 @@ def weights(model: onnx.ModelProto) -> dict[str, np.ndarray]:
     return {name: value for name, value in read.items() if value.dtype == np.float32}
 
 
-def make(name: str) -> None:
+def make(name: str, folder: Path = HERE, *, dynamo: bool = False) -> None:
     """Write both files of one network."""
     network, row, loss, frozen = NETWORKS[name]
     torch.manual_seed(len(name))
@@ -151,19 +213,19 @@ def make(name: str) -> None:
             noise = torch.rand_like if "running_var" in key else torch.randn_like
             value.add_(noise(value), alpha=0.1)
     initial = {key: value.clone() for key, value in module.state_dict().items()}
-    model = exported(module, row)
+    model = exported(module, row, dynamo=dynamo)
     before = weights(model)
-    onnx.save(model, str(HERE / f"trained_{name}.onnx"))
+    onnx.save(model, str(folder / f"trained_{name}.onnx"))
     x = torch.randn(BATCHES, ROWS, *row)
     y = torch.randint(0, 3, (BATCHES, ROWS)) if loss == "cross_entropy" else x.reshape(BATCHES, ROWS, -1)
     found = {"x": x.numpy(), "y": y.numpy()}
     for optimizer in RATES:
         module.load_state_dict(initial)
         for steps, after in train(module, (x, y), loss, optimizer, frozen=frozen):
-            for weight, value in weights(exported(after, row)).items():
+            for weight, value in weights(exported(after, row, dynamo=dynamo)).items():
                 if not np.array_equal(value, before[weight]):
                     found[f"{optimizer}.{steps}/{weight}"] = value
-    np.savez_compressed(HERE / f"trained_{name}.npz", **found)
+    np.savez_compressed(folder / f"trained_{name}.npz", **found)
 
 
 def train(module: Any, data: tuple[Any, Any], loss: str, optimizer: str, *, frozen: bool) -> Any:
@@ -171,7 +233,7 @@ def train(module: Any, data: tuple[Any, Any], loss: str, optimizer: str, *, froz
     module.train()
     judge = getattr(nn.functional, loss + ("_loss" if loss == "mse" else ""))
     for part in module.modules():
-        if frozen and isinstance(part, nn.BatchNorm1d):
+        if frozen and isinstance(part, nn.modules.batchnorm._BatchNorm):  # noqa: SLF001  all dimensions
             part.eval().requires_grad_(False)
     kind = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}[optimizer]
     update = kind([p for p in module.parameters() if p.requires_grad], lr=RATES[optimizer])
@@ -185,11 +247,16 @@ def train(module: Any, data: tuple[Any, Any], loss: str, optimizer: str, *, froz
 
 
 def main() -> None:
-    """Make them all."""
+    """Make those that are named, or all."""
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("names", nargs="*", default=[], help=f"of {', '.join(NETWORKS)}")
+    arguments.add_argument("--into", type=Path, default=HERE)
+    arguments.add_argument("--dynamo", action="store_true")
+    given = arguments.parse_args()
     torch.set_num_threads(1)
     torch.backends.mha.set_fastpath_enabled(False)
-    for name in NETWORKS:
-        make(name)
+    for name in given.names or NETWORKS:
+        make(name, given.into, dynamo=given.dynamo)
 
 
 if __name__ == "__main__":

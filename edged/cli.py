@@ -162,7 +162,10 @@ def evaluate(
         bool, typer.Option("--label-requests", help="that share is asked for by edged, not drawn at random")
     ] = False,
     pretrain: Annotated[
-        int | None, typer.Option("--pretrain", min=20, help="rows of pre-training; 10 %")
+        int | None,
+        typer.Option(
+            "--pretrain", min=0, help="rows of pre-training; 10 % when absent; 0: what the bundle has learned"
+        ),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="everything random follows from it")] = 0,
     as_json: AsJson = False,

@@ -17,12 +17,11 @@ from edged.domain.label_requests import LabelRequests
 from edged.domain.outputs import answers
 from edged.domain.overlap import judged_on
 from edged.domain.sample import Batch, LabelUpdate
-from edged.domain.standardise import RunningMoments
 from edged.domain.triggers import FEWEST
-from edged.engines import usual_engine
 from edged.engines.inference import InferenceModel
-from edged.errors import ConfigError, TrainingError
+from edged.errors import TrainingError
 from edged.evaluate.alarms import Detections
+from edged.evaluate.beginning import in_folder, rows_of_pretraining, statistics, with_engine
 from edged.evaluate.retention import Retention
 from edged.loop.aside import Aside
 from edged.loop.bootstrap import open_samples, with_bundle
@@ -31,7 +30,6 @@ from edged.loop.promote import Promoter
 from edged.loop.recall import EVERY, Recall
 from edged.loop.serve import Server
 from edged.loop.succession import Succession
-from edged.storage.bundles import Bundle
 from edged.storage.registry import Registry
 from edged.storage.signatures import open_bundle
 
@@ -47,7 +45,6 @@ if TYPE_CHECKING:
     from edged.domain.protocols import Served
     from edged.recordings.stream import Options, Stream
 
-PRETRAIN_SHARE = 0.1
 BLOCK = 256
 
 
@@ -62,16 +59,13 @@ class Replay:
         folder: Path,
         on_progress: Callable[[int, int, int], None] = lambda *_: None,
     ) -> None:
-        pretrain = options.pretrain or max(20, int(len(stream) * PRETRAIN_SHARE))
-        if not 20 <= pretrain < len(stream):
-            raise ConfigError(
-                f"{pretrain} rows of pre-training do not fit into {len(stream)}", where="--pretrain"
-            )
+        pretrain = rows_of_pretraining(config, stream, options)
         self.stream, self.options, self.pretrain = stream, options, pretrain
         self._on_progress = on_progress
         self.schema = config.stream.to_schema()
-        config = _in_folder(config, folder, options.seed)
-        self.config = config = _with_engine(with_bundle(config, _statistics(config, stream, pretrain)))
+        config = in_folder(config, folder, options.seed)
+        found = statistics(config, stream, pretrain) if config.model.bundle is None else None
+        self.config = config = with_engine(with_bundle(config, found))
         self._clock = VirtualClock(float(stream.t[0]))
         self.events: list[dict[str, Any]] = []
         with ExitStack() as stack:
@@ -118,7 +112,7 @@ class Replay:
             config.serving,
             config.gate,
             self.schema,
-            self.promoter.boot(bundle.inference_model),
+            self.promoter.boot(bundle.inference_model, bundle.inference_sha256),
             config.drift.rules(),
             config.anomaly.rules(),
         )
@@ -169,7 +163,7 @@ class Replay:
     # ---- running ---------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Pre-train, then the rest of the stream, prequentially.
+        """Pre-train, then the rest prequentially; without pre-training the bundle's model begins.
 
         Raises
         ------
@@ -177,7 +171,7 @@ class Replay:
             When pre-training failed: there would be nothing to compare with.
         """
         with self._close:
-            self.frozen = self._pre_train()
+            self.frozen = self._pre_train() if self.pretrain else self._begin()
             self.retention.passed(self.pretrain, self.frozen)
             if self.schema.labels_itself:
                 self.answers[: self.pretrain] = self.frozen_answers[: self.pretrain]
@@ -202,6 +196,12 @@ class Replay:
         if self.server.take_fall():
             self.learner.fallen(self.server.rise)
             self.recall.ended("error")
+
+    def _begin(self) -> Served:
+        """Go on from the bundle's own model, as a device does on its first day."""
+        self.first_holdout = self.log.holdout_window(0)
+        self.recall.crowned(self.server.champion.version)
+        return self.server.champion
 
     def _pre_train(self) -> Served:
         head = np.arange(self.pretrain)
@@ -353,42 +353,3 @@ class Replay:
 
 def _label(row: NDArray[np.float32]) -> Any:
     return float(row[0]) if len(row) == 1 else tuple(row.tolist())
-
-
-def _in_folder(config: Config, folder: Path, seed: int) -> Config:
-    storage = config.storage.model_copy(update={"dir": folder})
-    training = config.training.model_copy(update={"seed": seed})
-    return config.model_copy(update={"storage": storage, "training": training})
-
-
-def _with_engine(config: Config) -> Config:
-    """The configuration with an engine named where it says `auto`: one that was not timed.
-
-    Engines differ by rounding, so a result that depended on a race between them could not be repeated.
-    """
-    if config.training.engine != "auto" or config.model.bundle is None:
-        return config
-    name, _ = usual_engine(Bundle.open(config.model.bundle, verify=False), config.training.provider)
-    if config.training.guide != "none":
-        name = "portable"  # the only one that can be guided
-    return config.model_copy(update={"training": config.training.model_copy(update={"engine": name})})
-
-
-def _statistics(config: Config, stream: Stream, rows: int) -> dict[str, list[float]]:
-    """Input (and target) statistics of the pre-training part, for the standard bundle."""
-    moments, steps = RunningMoments(rows), config.stream.steps
-    # A channel has the same statistics wherever in a window it is: so each is known from many more numbers.
-    moments.update(stream.x[:rows].reshape(rows * steps, -1))
-    mean, scale = (np.tile(values, steps) for values in moments.scale())
-    statistics = {"mean": mean.tolist(), "scale": scale.tolist()}
-    task = config.stream.resolved_task
-    if task in ("regress", "forecast"):
-        target = RunningMoments(rows)
-        # The last targets of a forecast lie beyond these rows; the column itself has the same statistics.
-        columns = list(config.stream.forecast_columns)
-        target.update(stream.y[:rows][stream.known[:rows]] if task == "regress" else stream.x[:rows, columns])
-        if target.mean is None:
-            return statistics  # not one label is known
-        mean, scale = target.scale()
-        statistics |= {"target_mean": mean.tolist(), "target_scale": scale.tolist()}
-    return statistics

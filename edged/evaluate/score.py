@@ -70,7 +70,8 @@ def no_change(replay: Replay) -> NDArray[np.float32]:
     newest = np.maximum.accumulate(np.where(known, np.arange(len(stream)), 0))
     # All labels of the pre-training part are known from its end on.
     last = np.maximum(np.arange(len(stream)) - 1 - replay.options.delay, replay.pretrain - 1)
-    return np.asarray(stream.y[newest[last]])
+    # Without that part nothing is known at first: the first class, or 0.
+    return np.where(last[:, None] < 0, np.float32(0), stream.y[newest[last]])
 
 
 def score_rows(replay: Replay, rows: NDArray[np.int64], answer: NDArray[np.float32]) -> dict[str, float]:

@@ -132,6 +132,15 @@ class SplitConfig(Section):
         return self
 
 
+class DeployConfig(Section):
+    """What the device trains of the winner's bundle; what the recipe has trained when both are absent."""
+
+    train: list[str] | None = Field(
+        None, description="parameters that the device trains, by glob, or last:N for the N last layers"
+    )
+    freeze: list[str] | None = Field(None, description="parameters that the device never changes, likewise")
+
+
 class RecipeFile(Section):
     """A recipe file: recipes, and the stream they are for."""
 
@@ -147,6 +156,7 @@ class RecipeFile(Section):
     engine: Literal["auto", "native", "portable"] = Field("auto", description="what executes training steps")
     threads: int = Field(1, ge=1, le=256, description="threads of one training step")
     timeout: float = Field(3600.0, gt=0, description="seconds after which a single training is given up")
+    deploy: DeployConfig = DeployConfig()
     recipes: list[RecipeConfig] = Field(min_length=1, description="what is trained")
 
     @model_validator(mode="after")

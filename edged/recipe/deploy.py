@@ -19,7 +19,7 @@ from edged.storage.files import publish_file
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from edged.config.recipe import RecipeFile
+    from edged.config.recipe import DeployConfig, RecipeFile
     from edged.recipe.grid import Recipe
     from edged.recipe.order import Order
 
@@ -77,7 +77,8 @@ def deploy(
         When the bundle cannot be built, or does not answer as the trained model does.
     """
     bundle = bundle_path(config)
-    ordered = replace(order, bundle=bundle.resolve(), weights=order.folder / WEIGHTS)
+    recipe = _on_the_device(order.recipe, file.deploy)
+    ordered = replace(order, recipe=recipe, bundle=bundle.resolve(), weights=order.folder / WEIGHTS)
     answer = ask("edged.recipe.building", ordered.as_dict(), BUILD_SECONDS)
     if answer is None or answer.code != 0:
         problem = "it took too long" if answer is None else answer.problem
@@ -90,6 +91,13 @@ def deploy(
     text = yaml.safe_dump(_sections(file, stream, order.recipe, bundle), sort_keys=False)
     head = HEAD.format(recipe=order.recipe.name, seed=order.seed, **told)
     publish_file(config, (head + text).encode())
+
+
+def _on_the_device(recipe: Recipe, chosen: DeployConfig) -> Recipe:
+    """The recipe with the parameters that the device is to train."""
+    if chosen.train is None and chosen.freeze is None:
+        return recipe
+    return replace(recipe, train=tuple(chosen.train or ()), freeze=tuple(chosen.freeze or ()))
 
 
 def _answers_alike(order: Order, bundle: Path) -> None:

@@ -91,13 +91,30 @@ def artifacts_build(
     standardise: Annotated[bool, typer.Option(help="put input standardisation into the graph")] = True,
     engine: Annotated[str, typer.Option("--engine", help="native, portable or both")] = "both",
     library: OpLibrary = None,
+    features: Annotated[
+        str | None, typer.Option("--features", help="names of the inputs in their order: temp,vib.x")
+    ] = None,
+    units: Annotated[str | None, typer.Option("--units", help="their units: °C,g")] = None,
+    classes: Annotated[
+        str | None, typer.Option("--classes", help="names of the labels in the order of the outputs: ok,worn")
+    ] = None,
+    target_units: Annotated[
+        str | None, typer.Option("--target-units", help="units of the outputs of a regression")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", help="a device's configuration: takes these names from there")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Make training, eval and optimizer graphs, checkpoint and base model from MODEL.onnx."""
     from edged.artifacts.commands import build_from_file
+    from edged.artifacts.naming import Naming
     from edged.artifacts.optimizers import Optimizer
+    from edged.configfile import load_stream
     from edged.screens import show_bundle
 
+    stream = None if config is None else load_stream(config)
+    naming = Naming() if stream is None else Naming.of(stream.to_schema())
     values = build_from_file(
         model,
         out,
@@ -119,6 +136,8 @@ def artifacts_build(
         class_weights=class_weights,
         ignore_index=ignore_index,
         library=library,
+        naming=naming.given(features=features, units=units, classes=classes, target_units=target_units),
+        label=None if stream is None else stream.label,
     )
     print_json(values) if as_json else show_bundle(values)
 
@@ -159,11 +178,13 @@ def artifacts_check(
 
 @artifacts_app.command("inspect")
 def artifacts_inspect(bundle: Annotated[Path, typer.Argument()], as_json: AsJson = False) -> None:
-    """What is in a bundle: parameters, loss, optimizer, sizes."""
+    """What is in a bundle, a directory or a file: parameters, loss, optimizer, names, sizes."""
     from edged.artifacts.inspect import inspect
     from edged.screens import show_bundle
+    from edged.storage.bundle_files import as_folder
 
-    values = inspect(bundle)
+    with as_folder(bundle) as folder:
+        values = inspect(folder) | {"path": str(bundle)}
     print_json(values) if as_json else show_bundle(values)
 
 
@@ -175,13 +196,15 @@ def artifacts_verify(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Whether a bundle is whole, signed and trains here; upstream's own directories are accepted too."""
+    """Whether a bundle, a directory or a file, is whole, signed and trains here; upstream's own, too."""
     from edged.artifacts.inspect import verify
+    from edged.storage.bundle_files import as_folder
     from edged.storage.signatures import open_bundle
 
-    if key:
-        open_bundle(bundle, key)
-    values = verify(bundle) | ({"signed": True} if key else {})
+    with as_folder(bundle) as folder:
+        if key:
+            open_bundle(folder, key)
+        values = verify(folder) | {"path": str(bundle)} | ({"signed": True} if key else {})
     signed = "signed, " if key else ""
     print_json(values) if as_json else sys.stdout.write(f"{bundle}: {signed}whole, loads and trains here\n")
 
@@ -207,6 +230,21 @@ def artifacts_pack(
     from edged.storage.bundle_files import pack_bundle
 
     sys.stderr.write(f"{out}: {pack_bundle(bundle, out):,} bytes\n")
+
+
+@artifacts_app.command("unpack")
+def artifacts_unpack(
+    file: Annotated[Path, typer.Argument(metavar="NAME.edged")],
+    out: Annotated[Path, typer.Option("-o", help="directory to make")],
+    key: Annotated[
+        list[Path] | None, typer.Option("--key", help="public key; one of those given must have signed it")
+    ] = None,
+) -> None:
+    """Make a directory of a bundle file again; of a damaged one nothing is left."""
+    from edged.storage.bundle_files import unpack_to
+
+    bundle = unpack_to(file, out, key or [])
+    sys.stderr.write(f"{out}: {len(bundle.files)} files\n")
 
 
 @keys_app.command("new")

@@ -23,6 +23,8 @@ from edged.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from edged.config import StreamConfig
+
 OVERLAY = "config.set.json"
 """In the state directory: what was set by command."""
 
@@ -86,6 +88,19 @@ def load(
         if ignored is not None:
             ignored.append(problem.line())
         return plain
+
+
+def load_stream(path: Path) -> StreamConfig:
+    """The section `stream` of a configuration, on a machine that need not have the device's other files.
+
+    Raises
+    ------
+    ConfigError
+        As `load`.
+    """
+    root, data = read_yaml(path, "the configuration", "begin with `device: {id: ...}`")
+    parts = {key: data[key] for key in ("device", "stream") if data.get(key) is not None}
+    return _validated(parts, path, root, {}, {}).stream
 
 
 def read_overlay(path: Path) -> dict[str, Any]:

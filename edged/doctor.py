@@ -20,6 +20,7 @@ from edged.loop.choose import choose
 from edged.mqtt.codecs import sample_codec
 from edged.mqtt.session import Session
 from edged.mqtt.sparkplug_wire import SparkplugWire
+from edged.storage.bundle_files import as_folder
 from edged.storage.files import DirectoryLock
 from edged.storage.samples import SampleLog
 from edged.storage.signatures import open_bundle
@@ -115,16 +116,18 @@ def _bundle(config: Config) -> Iterator[Finding]:
         yield _builder()
         return
     try:
-        bundle = open_bundle(path, config.model.keys)
-        bundle.check_schema(config.stream.to_schema())
-        model = InferenceModel(bundle.inference_model, providers=config.serving.provider)
-        model.warm_up()
+        with as_folder(path) as folder:
+            bundle = open_bundle(folder, config.model.keys)
+            bundle.check_schema(config.stream.to_schema())
+            model = InferenceModel(bundle.inference_model, providers=config.serving.provider)
+            model.warm_up()
+            engine = _engine(config, bundle)
     except EdgedError as problem:
         remedy = "" if isinstance(problem, ConfigError) else "build it again with `edged artifacts build`"
         yield Finding("bundle", "error", problem.line(), remedy)
         return
     yield Finding("bundle", "ok", f"{path}: whole, fits the stream, serves")
-    yield _engine(config, bundle)
+    yield engine
 
 
 def _builder() -> Finding:

@@ -206,7 +206,7 @@ def _show_contents(values: Mapping[str, Any]) -> None:
     table.add_row("", "", f"{values['frozen_size']:,}", "frozen")
     out.print(table)
     sizes = {file["name"]: f"{file['bytes']:,} bytes" for file in values["files"]}
-    show_pairs("", sizes | {"together": f"{values['bytes']:,} bytes"})
+    show_pairs("", _names_of(values) | sizes | {"together": f"{values['bytes']:,} bytes"})
 
 
 def _say(line: str) -> None:
@@ -217,6 +217,17 @@ def _say(line: str) -> None:
 def _show_notes(notes: Sequence[str]) -> None:
     for note in notes:
         _say(f"note: {note}")
+
+
+def _names_of(values: Mapping[str, Any]) -> dict[str, str]:
+    """What inputs and outputs stand for, as far as it was told."""
+    told = {}
+    for what, tensor in (("inputs", values["input"]), ("outputs", values["output"])):
+        units = [f" [{unit}]" if unit else "" for unit in tensor["units"]] or [""] * len(tensor["names"])
+        names = tensor["names"] or [""] * len(units)
+        if names:
+            told[what] = ", ".join(f"{name}{unit}".strip() for name, unit in zip(names, units, strict=True))
+    return told
 
 
 def show_parameters(bundle: str, rows: Sequence[Mapping[str, Any]]) -> None:

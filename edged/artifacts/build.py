@@ -19,6 +19,7 @@ from edged.artifacts.cross_entropy import CrossEntropy
 from edged.artifacts.custom_loss import CustomLoss
 from edged.artifacts.graphs import opset_of, refuse_taken, shape_of, value_info
 from edged.artifacts.losses import Loss, add_loss, check_loss, label_of
+from edged.artifacts.naming import Naming, made_with
 from edged.artifacts.optimizers import Optimizer
 from edged.artifacts.portable import MODELS, add_step_graph, raw_parameters
 from edged.artifacts.preflight import BOTH, engines_left, examine, lacking, refusal
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 INFERENCE = "inference_model.onnx"
 NATIVE_FILES = (upstream.TRAINING, upstream.EVALUATION, upstream.OPTIMIZER, upstream.CHECKPOINT)
 ENGINES = ("native", "portable", "both")
+NAMELESS = Naming()
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,7 @@ def build(
     seed: int | None = None,
     note: Callable[[str], None] = lambda _: None,
     library: Path | None = None,
+    naming: Naming = NAMELESS,
 ) -> Bundle:
     """Build a bundle from an inference model and publish it as directory `out`.
 
@@ -118,6 +121,8 @@ def build(
     seed
         Noted in the bundle: the seed the model was initialised from, and from which the portable engine
         draws the noise of its steps.
+    naming
+        Names and units of inputs and outputs; a device refuses a bundle that was built for others.
     note
         Told, in one line each, what was changed of the model, and why `both` became one of them.
     library
@@ -155,7 +160,7 @@ def build(
             *(NATIVE_FILES if engine != "portable" else ()),
             *(portable["models"].values() if portable else ()),
         ]
-        described = _describe(plan, staged, rule.name, standardise, seed)
+        described = naming.put(_describe(plan, staged, rule.name, standardise, seed))
         seal(replace(described, portable=portable, engines=_engines(files), refused=refused), files)
         for name in NATIVE_FILES:
             if name not in files:
@@ -301,6 +306,7 @@ def _describe(
         target_standardise=plan.target,
         opset=opset_of(plan.model),
         seed=seed,
+        made_with=made_with(),
     )
 
 

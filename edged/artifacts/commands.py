@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from edged.artifacts.build import build
+from edged.artifacts.build import NAMELESS, build
 from edged.artifacts.conform import read_model
 from edged.artifacts.cross_entropy import CrossEntropy
 from edged.artifacts.graphs import shape_of
@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
     import onnx
 
+    from edged.artifacts.naming import Naming
     from edged.artifacts.optimizers import Optimizer
+    from edged.storage.recorded import Recorded
 
 _Shape = TypeVar("_Shape", tuple[int, int], tuple[int, int, int])
 
@@ -150,6 +152,8 @@ def build_from_file(
     class_weights: str | None = None,
     ignore_index: int | None = None,
     library: Path | None = None,
+    naming: Naming = NAMELESS,
+    label: str | None = None,
 ) -> dict[str, Any]:
     """Build the bundle `out` from a model file; what `inspect` says of it, and `notes` on the way.
 
@@ -157,7 +161,8 @@ def build_from_file(
     and `ignore_index` are for cross_entropy. `library` is an ONNX file with functions for custom operators.
     With `standardise` the graph gets input statistics (and for value losses target statistics):
     those of `data`, or neutral ones that the first training run fits. Without `data`, inputs of more axes
-    than (batch, n) are left as they are, with a note.
+    than (batch, n) are left as they are, with a note. Of a csv the features of `naming` are read, where it
+    has names, and the column `label`.
 
     Raises
     ------
@@ -168,11 +173,12 @@ def build_from_file(
     if standardise and data is None and (rank := len(shape_of(read_model(model).graph.input[0]))) != 2:
         standardise = False
         notes.append(f"inputs are taken as they are: standardisation is for (batch, n), not for {rank} axes")
-    statistics = _statistics(model, loss, data) if standardise else None
+    recorded = None if data is None else read_stream(data, features=naming.features, label=label)
+    statistics = _statistics(model, loss, recorded, str(data)) if standardise else None
     given = _given_loss(loss, class_weights, ignore_index)
     built = build(
         model, out, loss=given, optimizer=optimizer, train=train, freeze=freeze, standardise=statistics,
-        engine=engine, note=notes.append, library=library,
+        engine=engine, naming=naming, note=notes.append, library=library,
     )  # fmt: skip
     return inspect(built.path) | {"notes": notes}
 
@@ -219,20 +225,19 @@ def read_parameters(assignments: Sequence[str]) -> dict[str, np.ndarray[Any, np.
     return values
 
 
-def _statistics(path: Path, loss: str, data: Path | None) -> Statistics:
+def _statistics(path: Path, loss: str, recorded: Recorded | None, where: str) -> Statistics:
     model = read_model(path)
     width, outputs = (_row(value, path) for value in (model.graph.input[0], model.graph.output[0]))
     reconstruct = model.graph.output[0].name == "reconstruction"
     values = loss in ("mse", "l1")
-    if data is None:
+    if recorded is None:
         return Statistics.identity(
             width, outputs if values and not reconstruct else None, reconstruct=reconstruct
         )
-    recorded = read_stream(data)
     if recorded.x.shape[1] != width:
         raise ConfigError(
             f"the data has {recorded.x.shape[1]} features, the model takes {width}",
-            where=str(data),
+            where=where,
             remedy="a model of windows wants windows: X of the shape (n, rows, channels)",
         )
     given = dict(zip(("mean", "scale"), _moments(recorded.x), strict=True))

@@ -52,6 +52,7 @@ def inspect(path: Path) -> dict[str, Any]:
         "target_standardise",
         "seed",
         "edged",
+        "made_with",
     )
     return {
         "path": str(path),
@@ -80,6 +81,7 @@ def verify(path: Path, *, threads: int = 1) -> dict[str, Any]:
     bundle = _open(path, verify=True)
     fingerprint = bundle.fingerprint
     checks = [_check("files", f"{len(bundle.files)} files are there, {fingerprint[:12]}")]
+    _check_description(bundle)
     with tempfile.TemporaryDirectory() as folder:
         if foreign.is_foreign(path):
             bundle, notes = foreign.adopt(path, Path(folder))
@@ -109,6 +111,25 @@ def _check(check: str, detail: str) -> dict[str, str]:
 
 def _open(path: Path, *, verify: bool) -> Bundle:
     return foreign.describe(path) if foreign.is_foreign(path) else Bundle.open(path, verify=verify)
+
+
+def _check_description(bundle: Bundle) -> None:
+    """What bundle.json says of the base model must be so: a file that was written anew has fitting hashes."""
+    if not bundle.inference_model.is_file():
+        return
+    graph = foreign.load_graph(bundle.inference_model).graph
+    held = {tensor.name for tensor in graph.initializer}
+    for what, tensor, value in (
+        ("input", bundle.input, graph.input[0]),
+        ("output", bundle.output, graph.output[0]),
+    ):
+        if tensor.name != value.name or list(tensor.shape[1:]) != shape_of(value)[1:]:
+            raise BundleError(f"bundle.json has another {what} than the model", where=str(bundle.path))
+    named = {*bundle.trainable, *bundle.frozen}
+    for statistics in (bundle.standardise, bundle.target_standardise):
+        named |= set(map(str, (statistics or {}).values()))
+    if missing := sorted(named - held):
+        raise BundleError(f"the model has no parameter {missing[0][:80]!r}", where=str(bundle.path))
 
 
 def _parameters(bundle: Bundle) -> list[dict[str, Any]]:

@@ -42,6 +42,11 @@ class StreamConfig(Section):
     features: Annotated[Count | Names, BeforeValidator(number_or_names)] = Field(
         description="a number n: the field `x` is an array of n numbers; or JSON paths in model input order"
     )
+    units: list[str] | None = Field(
+        None,
+        description="units of the features, in their order: a bundle that was made for others is refused",
+    )
+    target_units: list[str] | None = Field(None, description="units of the targets of a regression, likewise")
     window: WindowConfig | None = Field(
         None, description="samples are sliding windows of readings; every reading is one when absent"
     )
@@ -129,10 +134,17 @@ class StreamConfig(Section):
             raise ValueError("target_max is for task regress only")
         if self.forecast is not None and task != "forecast":
             raise ValueError("forecast is for task forecast only")
+        self._check_units(task)
         self._check_window(task)
         check_codec(self)
         self.forecast_columns  # noqa: B018  a wrong name or position must be refused here, with its key
         return self
+
+    def _check_units(self, task: str) -> None:
+        if self.units is not None and len(self.units) != self.width:
+            raise ValueError(f"units: {len(self.units)} units, and {self.width} features: name one for each")
+        if self.target_units is not None and (task != "regress" or len(self.target_units) != self.targets):
+            raise ValueError("target_units are for task regress, one for each of its targets")
 
     @property
     def window_rules(self) -> WindowRules | None:
@@ -218,4 +230,5 @@ class StreamConfig(Section):
         targets = {"classify": 1, "reconstruct": width, "forecast": len(self.forecast_columns)}.get(
             task, self.targets
         )
-        return Schema(self.names, width, task, classes, targets, self.steps, self.target_max)
+        units = (tuple(self.units or ()), tuple(self.target_units or ()))
+        return Schema(self.names, width, task, classes, targets, self.steps, self.target_max, *units)

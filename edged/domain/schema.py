@@ -38,6 +38,8 @@ class Schema:
         Readings in a window; 1 where every reading is a sample.
     target_max
         Larger regression targets are read as this.
+    units, target_units
+        Units of what a reading holds, and of the targets; empty where they are not told.
     """
 
     names: tuple[str, ...]
@@ -47,6 +49,8 @@ class Schema:
     targets: int = 1
     steps: int = 1
     target_max: float | None = None
+    units: tuple[str, ...] = ()
+    target_units: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.width < 1:
@@ -67,6 +71,11 @@ class Schema:
     def outputs(self) -> int:
         """Width of the model's output vector."""
         return len(self.classes) if self.task == "classify" else self.targets
+
+    @property
+    def named_classes(self) -> tuple[str, ...]:
+        """The classes, where they have names; none where only their number is known."""
+        return () if self.classes == tuple(map(str, range(len(self.classes)))) else self.classes
 
     @property
     def numeric_names(self) -> bool:

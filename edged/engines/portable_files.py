@@ -152,11 +152,13 @@ class Description:
             what = f"its step graph has format {data.get('format')!r}, this version reads format {FORMAT}"
             raise BundleError(what, where=where, remedy=_REBUILD)
         try:
-            return _parse(data)
-        except (KeyError, TypeError, ValueError, AttributeError) as problem:
+            told = _parse(data)
+            _fits_itself(told, data)
+        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as problem:
             raise CorruptError(
                 "the description of the step graph is not whole", where=where, remedy=_REBUILD
             ) from problem
+        return told
 
     def threads(self, given: int) -> int:
         """How many of the threads that are `given` a step uses: one where its operators are small.
@@ -179,6 +181,13 @@ class Description:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of all parameters, trainable and frozen."""
         return {name: place.shape for name, place in self.places.items()} | self.frozen
+
+
+def _fits_itself(told: Description, data: Mapping[str, Any]) -> None:
+    """Raise KeyError where an input has no name, or nothing computes what it takes."""
+    missing = ({"data", "label"} - data.keys()) | (told.scalars.keys() - told.rule.scalars(1.0, 1).keys())
+    if missing:
+        raise KeyError(min(missing))
 
 
 def _parse(data: Mapping[str, Any]) -> Description:

@@ -53,7 +53,9 @@ def open_samples(config: Config, *, readonly: bool = False, clock: Clock | None 
 
 
 def with_bundle(config: Config, statistics: dict[str, list[float]] | None = None) -> Config:
-    """The configuration with a bundle in it; an existing standard bundle is used again.
+    """The configuration with a bundle in it: a directory, also where one file is named.
+
+    An existing standard bundle is used again.
 
     `statistics` are `mean` and `scale` of the inputs (and `target_mean`, `target_scale`) to put
     into the graph; without them the first training run fits them.
@@ -64,9 +66,16 @@ def with_bundle(config: Config, statistics: dict[str, list[float]] | None = None
         When this machine cannot build one.
     BundleError
         When building failed for another reason.
+    EdgedError
+        When the bundle file that is named is not whole, or not signed as it has to be.
     """
-    if config.model.bundle is not None:
+    given = config.model.bundle
+    if given is not None and not given.is_file():
         return config
+    if given is not None:
+        from edged.storage.bundle_files import unpacked
+
+        return _with(config, unpacked(given, config.storage.dir, config.model.keys))
     out = config.storage.dir / "bundle"
     if not _usable(config, out):
         try:
@@ -75,7 +84,11 @@ def with_bundle(config: Config, statistics: dict[str, list[float]] | None = None
             if not (out / "bundle.json").exists():
                 raise
             log.error("bundle_not_rebuilt", problem=problem.line())
-    return config.model_copy(update={"model": config.model.model_copy(update={"bundle": out})})
+    return _with(config, out)
+
+
+def _with(config: Config, bundle: Path) -> Config:
+    return config.model_copy(update={"model": config.model.model_copy(update={"bundle": bundle})})
 
 
 def _usable(config: Config, out: Path) -> bool:

@@ -33,6 +33,7 @@ def build_bundle(order: Order) -> list[str]:
         One line on what cannot be built and why.
     """
     from edged.artifacts.build import build
+    from edged.artifacts.naming import Naming
     from edged.artifacts.optimizers import Optimizer
 
     recipe, notes = order.recipe, list[str]()
@@ -55,6 +56,7 @@ def build_bundle(order: Order) -> list[str]:
         standardise=statistics,
         engine="both" if order.engine == "auto" else order.engine,
         seed=order.seed,
+        naming=Naming.of(order.schema),
         note=notes.append,
     )
     return notes

@@ -6,10 +6,14 @@ and `bundle.json` names the hash of each. Only what that names is taken.
 
 from __future__ import annotations
 
-import zipfile
+import hashlib
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edged.errors import CorruptError, RefusedError
+from edged.errors import BundleError, RefusedError, StorageError
+from edged.storage.archive import MOST_BYTES, read_archive, write_archive
 from edged.storage.bundles import DESCRIPTION, Bundle
 from edged.storage.files import (
     disk_errors,
@@ -20,14 +24,14 @@ from edged.storage.files import (
     staging_path,
     sweep,
 )
+from edged.storage.manifest import MOST_FILES, SIGNATURE
+from edged.storage.signatures import open_bundle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 FOLDER = "bundles"
-MOST_FILES = 64
-_EPOCH = (1980, 1, 1, 0, 0, 0)
+UNPACKED = "unpacked"
 _BLOCK = 1 << 20
 
 
@@ -38,21 +42,26 @@ def pack_bundle(folder: Path, out: Path) -> int:
     ------
     BundleError, CorruptError
         When it is no whole bundle.
+    RefusedError
+        When it is too large for this form.
     StorageError
         When the disk refuses.
     """
     bundle = Bundle.open(folder)
-    extra = sorted(path.name for path in folder.glob("*.sig"))
+    signature = [SIGNATURE] if (folder / SIGNATURE).is_file() else []
     staging = staging_path(out.parent, out.name)
-    with disk_errors("packing the bundle", out):
-        with zipfile.ZipFile(staging, "w", zipfile.ZIP_STORED) as archive:
-            for name in (DESCRIPTION, *extra, *sorted(bundle.files)):
-                archive.writestr(zipfile.ZipInfo(name, _EPOCH), (folder / name).read_bytes())
-        staging.replace(out)
-        return out.stat().st_size
+    try:
+        with disk_errors("packing the bundle", out):
+            with staging.open("wb") as target:
+                names = (DESCRIPTION, *signature, *sorted(bundle.files))
+                write_archive(target, [folder / name for name in names])
+            staging.replace(out)
+            return out.stat().st_size
+    finally:
+        staging.unlink(missing_ok=True)
 
 
-def unpack_bundle(chunks: Iterable[Path], folder: Path, max_bytes: int) -> Bundle:
+def unpack_bundle(chunks: Iterable[Path], folder: Path, max_bytes: int = MOST_BYTES) -> Bundle:
     """Unpack a bundle file, whose pieces `chunks` are, as the new directory `folder`; the verified bundle.
 
     Raises
@@ -71,47 +80,89 @@ def unpack_bundle(chunks: Iterable[Path], folder: Path, max_bytes: int) -> Bundl
                 for chunk in chunks:
                     file.write(chunk.read_bytes())
             folder.mkdir()
-            _extract(whole, folder, max_bytes)
+            with whole.open("rb") as file:
+                read_archive(file, folder, most_files=MOST_FILES + 2, max_bytes=max_bytes)
         bundle = Bundle.open(folder)
     finally:
         whole.unlink(missing_ok=True)
-    strangers = {path.name for path in folder.iterdir()} - {DESCRIPTION, *bundle.files}
-    if unknown := sorted(name for name in strangers if not name.endswith(".sig")):
-        raise RefusedError("bundle.json does not name this file", where=unknown[0])
     return bundle
 
 
-def _extract(whole: Path, folder: Path, max_bytes: int) -> None:
+@contextmanager
+def as_folder(path: Path) -> Iterator[Path]:
+    """A bundle as a directory, for as long as this lasts, where `path` is a bundle file.
+
+    Raises what `unpack_bundle` does; a directory is given as it is.
+    """
+    if not path.is_file():
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="edged-bundle-") as temporary:
+        folder = Path(temporary) / path.name.removesuffix(".edged")
+        unpack_bundle([path], folder)
+        yield folder
+
+
+def unpack_to(path: Path, out: Path, keys: Sequence[Path]) -> Bundle:
+    """Unpack the bundle file at `path` as the new directory `out`, durably.
+
+    Raises
+    ------
+    BundleError
+        When `out` exists.
+    EdgedError
+        As `unpack_bundle`; and as `open_bundle` where keys are given.
+    """
+    if out.exists():
+        raise BundleError("exists already", where=str(out), remedy="name another directory")
+    staging = staging_path(out.parent, out.name)
     try:
-        with zipfile.ZipFile(whole) as archive:
-            members = archive.infolist()
-            _check(members, max_bytes)
-            for member in members:
-                with archive.open(member) as source, (folder / member.filename).open("wb") as target:
-                    while block := source.read(_BLOCK):
-                        target.write(block)
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError) as problem:
-        raise CorruptError(f"no bundle file: {problem}", where=whole.name) from None
+        unpack_bundle([path], staging)
+        open_bundle(staging, keys)
+        _publish(staging, out)
+    finally:
+        if staging.exists():
+            remove(staging)
+    return Bundle.open(out, verify=False)
 
 
-def _check(members: list[zipfile.ZipInfo], max_bytes: int) -> None:
-    if len(members) > MOST_FILES or sum(member.file_size for member in members) > max_bytes:
-        raise RefusedError(
-            f"{len(members)} files of {sum(member.file_size for member in members)} bytes, "
-            f"{MOST_FILES} of {max_bytes} are taken",
-            remedy="raise install.max_bytes",
-        )
-    names = [member.filename for member in members]
-    for member in members:
-        name = member.filename
-        plain = name not in ("", ".", "..") and not set(name) & set("/\\\0") and len(name) <= 200
-        if not plain or names.count(name) > 1 or name.startswith(".") or not _regular(member):
-            raise RefusedError("a bundle file holds plain files, each once", where=repr(name[:80]))
+def unpacked(path: Path, state: Path, keys: Sequence[Path]) -> Path:
+    """Where the bundle file at `path` is unpacked in the state directory, once for each content of the file.
+
+    Raises what `unpack_to` does.
+    """
+    place = state / UNPACKED
+    digest = hashlib.sha256()
+    with disk_errors("reading the bundle", path), path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    folder = place / digest.hexdigest()
+    make_directory(place)
+    sweep(place)
+    if folder.exists() and not _whole(folder, keys):
+        remove(folder)
+    if not folder.exists():
+        unpack_to(path, folder, keys)
+    for old in place.iterdir():
+        if old != folder:
+            remove(old)
+    return folder
 
 
-def _regular(member: zipfile.ZipInfo) -> bool:
-    kind = member.external_attr >> 28  # the type of the file where a Unix program has written it
-    return member.compress_type == zipfile.ZIP_STORED and not member.flag_bits & 1 and kind in (0, 8)
+def _whole(folder: Path, keys: Sequence[Path]) -> bool:
+    try:
+        open_bundle(folder, keys)
+    except (BundleError, RefusedError, StorageError):
+        return False
+    return True
+
+
+def _publish(staging: Path, final: Path) -> None:
+    with disk_errors("installing the bundle", final):
+        for path in sorted(staging.iterdir()):
+            publish_file(path, path.read_bytes())
+        staging.replace(final)
+    fsync_directory(final.parent)
 
 
 class InstalledBundles:
@@ -142,7 +193,7 @@ class InstalledBundles:
             check(bundle)
             final = self._folder / bundle.fingerprint
             if self.find(bundle.fingerprint) is None:
-                self._publish(staging, final)
+                _publish(staging, final)
         finally:
             if staging.exists():
                 remove(staging)
@@ -150,10 +201,3 @@ class InstalledBundles:
             if old.name not in keep | {bundle.fingerprint}:
                 remove(old)
         return Bundle.open(final)
-
-    def _publish(self, staging: Path, final: Path) -> None:
-        with disk_errors("installing the bundle", final):
-            for path in sorted(staging.iterdir()):
-                publish_file(path, path.read_bytes())
-            staging.replace(final)
-        fsync_directory(self._folder)

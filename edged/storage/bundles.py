@@ -7,72 +7,51 @@ the tensors and parameters and holds the SHA-256 of every file. Only the standar
 from __future__ import annotations
 
 import hashlib
-import json
-import math
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
 
 from edged.errors import BundleError, CorruptError, StorageError
+from edged.storage import sealed
+from edged.storage.external import external_places
 from edged.storage.files import DISK, STAGING, disk_errors, fsync_directory, staging_path
+from edged.storage.manifest import (
+    DESCRIPTION,
+    FORMAT,
+    REBUILD,
+    SIGNATURE,
+    Fields,
+    FileEntry,
+    Standardisation,
+    Tensor,
+    read_manifest,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from pathlib import Path
 
     from edged.domain.schema import Schema
 
-FORMAT = 1
-DESCRIPTION = "bundle.json"
+__all__ = [
+    "CLASSIFYING",
+    "CUSTOM",
+    "DESCRIPTION",
+    "MEASURING",
+    "Bundle",
+    "FileEntry",
+    "Standardisation",
+    "Tensor",
+    "finish_interrupted",
+    "publish",
+    "refuse_foreign",
+    "seal",
+]
+
 CLASSIFYING = ("cross_entropy", "bce_with_logits")
 MEASURING = ("mse", "l1")
 # The name of a loss that came as a model of its own.
 CUSTOM = "custom"
-
-_REBUILD = "build the bundle again with `edged artifacts build`"
-_T = TypeVar("_T")
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """An input, output or label: a `str` in `shape` is a dimension that may vary."""
-
-    name: str
-    shape: tuple[int | str, ...]
-    dtype: str = "float32"
-
-    @property
-    def row(self) -> tuple[int, ...]:
-        """Sizes of one row: all dimensions after the batch."""
-        return tuple(dim for dim in self.shape[1:] if isinstance(dim, int))
-
-    @property
-    def width(self) -> int:
-        """Number of values in one row."""
-        return math.prod(self.row)
-
-
-class Standardisation(TypedDict):
-    """Names of the frozen parameters that hold a mean and a factor (1/std), each `(d,)` float32."""
-
-    mean: str
-    scale: str
-
-
-@dataclass(frozen=True)
-class FileEntry:
-    """What a file must be: SHA-256 in hexadecimal and size in bytes."""
-
-    sha256: str
-    bytes: int
-
-    @classmethod
-    def of(cls, path: Path) -> FileEntry:
-        """Hash the file at `path`."""
-        digest = hashlib.sha256()
-        with path.open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-        return cls(digest.hexdigest(), path.stat().st_size)
 
 
 @dataclass(frozen=True)
@@ -83,6 +62,7 @@ class Bundle:
     target; both None where the graphs take values as they are. Labels are always in raw units.
     `portable` describes the step graph for the portable engine, None where there is none. `refused` has,
     for an engine that was wanted and is not among `engines`, why it cannot train this model.
+    `made_with` has the versions of what built it, by package.
     """
 
     path: Path
@@ -102,6 +82,7 @@ class Bundle:
     files: Mapping[str, FileEntry] = field(default_factory=dict)
     portable: Mapping[str, Any] | None = None
     refused: Mapping[str, str] = field(default_factory=dict)
+    made_with: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def open(cls, path: Path, *, verify: bool = True) -> Bundle:
@@ -114,21 +95,40 @@ class Bundle:
         CorruptError
             When a file is not what `bundle.json` says.
         """
-        bundle = _parse(_read(path), path)
+        bundle = _parse(read_manifest(path), path)
         if verify:
             bundle.verify()
         return bundle
 
     def verify(self) -> None:
-        """Check presence, size and SHA-256 of every file; see `open` for what is raised."""
+        """Check presence, size and SHA-256 of every file, and that there is no other; see `open`."""
         for name, entry in self.files.items():
             file = self.path / name
             if not file.is_file():
-                raise BundleError("this file of the bundle is missing", where=str(file), remedy=_REBUILD)
+                raise BundleError("this file of the bundle is missing", where=str(file), remedy=REBUILD)
             with disk_errors("reading", file):
                 same = file.stat().st_size == entry.bytes and FileEntry.of(file) == entry
             if not same:
-                raise CorruptError("the file is not what bundle.json says", where=str(file), remedy=_REBUILD)
+                raise CorruptError("the file is not what bundle.json says", where=str(file), remedy=REBUILD)
+            if name.endswith(".onnx"):
+                self._check_places(file)
+        with disk_errors("reading", self.path):
+            there = {file.name for file in self.path.iterdir() if not file.name.startswith(".")}
+        if strange := sorted(there - {DESCRIPTION, SIGNATURE, *self.files}):
+            raise BundleError(
+                "this file is not part of the bundle", where=str(self.path / strange[0]), remedy="remove it"
+            )
+
+    def _check_places(self, file: Path) -> None:
+        """Tensors of a model may lie in files of the bundle, and nowhere else."""
+        with disk_errors("reading", file):
+            strange = [place for place in external_places(file) if place not in self.files]
+        if strange:
+            raise BundleError(
+                f"a tensor lies outside of the bundle, in {strange[0][:80]!r}",
+                where=str(file),
+                remedy="keep tensors in the model, or beside it in the bundle",
+            )
 
     @property
     def training_model(self) -> Path:
@@ -154,6 +154,14 @@ class Bundle:
     def inference_model(self) -> Path:
         """Base inference model with the initial parameters."""
         return self.path / "inference_model.onnx"
+
+    @property
+    def inference_sha256(self) -> str:
+        """What the base model must be; BundleError where `bundle.json` does not say it."""
+        entry = self.files.get(self.inference_model.name)
+        if entry is None:
+            raise BundleError("bundle.json names no base model", where=str(self.path), remedy=REBUILD)
+        return entry.sha256
 
     @property
     def output_name(self) -> str:
@@ -190,6 +198,22 @@ class Bundle:
                 f"{len(schema.classes)} classes" if schema.task == "classify" else f"{schema.targets} targets"
             )
             raise self._misfit(f"has {self.output.width} outputs, the stream has {wanted}")
+        self._check_names(schema)
+
+    def _check_names(self, schema: Schema) -> None:
+        """What both sides name must have the same name: other things in equal number pass unnoticed."""
+        pairs = (
+            ("input", self.input.names, schema.names, "stream.features"),
+            ("unit", self.input.units, schema.units, "stream.units"),
+            ("class", self.output.names, schema.named_classes, "stream.classes"),
+            ("target's unit", self.output.units, schema.target_units, "stream.target_units"),
+        )
+        for what, ours, theirs, where in pairs:
+            if not ours or not theirs or ours == theirs:
+                continue
+            both = zip_longest(ours, theirs, fillvalue="nothing")
+            number, (one, other) = next((i, pair) for i, pair in enumerate(both, 1) if pair[0] != pair[1])
+            raise self._misfit(f"has {one!r} as {what} {number}, {where} has {other!r}")
 
     def _fitting_outputs(self, schema: Schema) -> tuple[int, ...]:
         if self.loss == "bce_with_logits" and schema.outputs == 2:
@@ -202,8 +226,8 @@ class Bundle:
         )
 
     def to_json(self) -> str:
-        """The text of `bundle.json`: sorted keys, so that equal bundles have equal text."""
-        return json.dumps(self._fields(), indent=1, sort_keys=True) + "\n"
+        """The text of `bundle.json`: sorted keys, so that equal bundles have equal text, and its own hash."""
+        return sealed.seal(self._fields()).decode()
 
     def _fields(self) -> dict[str, Any]:
         return {
@@ -224,6 +248,7 @@ class Bundle:
             "files": {name: vars(entry) for name, entry in self.files.items()},
             "portable": self.portable,
             "refused": self.refused,
+            "made_with": self.made_with,
         }
 
 
@@ -295,26 +320,8 @@ def finish_interrupted(out: Path) -> bool:
     return False
 
 
-def _read(path: Path) -> dict[str, Any]:
-    file = path / DESCRIPTION
-    try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        raise BundleError("no bundle: bundle.json is missing", where=str(path), remedy=_REBUILD) from None
-    except OSError as problem:
-        raise BundleError(f"cannot be read: {problem.strerror}", where=str(file)) from problem
-    except (ValueError, RecursionError) as problem:
-        raise CorruptError("is not valid JSON", where=str(file), remedy=_REBUILD) from problem
-    if not isinstance(data, dict):
-        raise CorruptError("is not a JSON object", where=str(file), remedy=_REBUILD)
-    if data.get("format") != FORMAT:
-        what = f"has format {data.get('format')!r}, this version reads format {FORMAT}"
-        raise BundleError(what, where=str(file), remedy=_REBUILD)
-    return data
-
-
 def _parse(data: dict[str, Any], path: Path) -> Bundle:
-    reader = _Fields(data, path / DESCRIPTION)
+    reader = Fields(data, path / DESCRIPTION)
     return Bundle(
         path=path,
         edged=reader.get("edged", str),
@@ -333,52 +340,5 @@ def _parse(data: dict[str, Any], path: Path) -> Bundle:
         files=reader.files(),
         portable=reader.get("portable", dict) if data.get("portable") is not None else None,
         refused=reader.texts("refused") if "refused" in data else {},
+        made_with=reader.texts("made_with"),
     )
-
-
-class _Fields:
-    """Typed access to the fields of a `bundle.json`; whatever does not fit raises CorruptError."""
-
-    def __init__(self, data: dict[str, Any], where: Path) -> None:
-        self._data = data
-        self._where = where
-
-    def get(self, key: str, kind: type[_T]) -> _T:
-        value = self._data.get(key)
-        if not isinstance(value, kind):
-            raise CorruptError(f"{key} is missing or wrong", where=str(self._where), remedy=_REBUILD)
-        return value
-
-    def names(self, key: str) -> tuple[str, ...]:
-        return tuple(str(item) for item in self.get(key, list))
-
-    def texts(self, key: str) -> dict[str, str]:
-        return {str(name): str(text) for name, text in self.get(key, dict).items()}
-
-    def tensor(self, key: str) -> Tensor:
-        inner = self._inner(key)
-        shape = tuple(dim if isinstance(dim, int) else str(dim) for dim in inner.get("shape", list))
-        return Tensor(inner.get("name", str), shape, inner.get("dtype", str))
-
-    def standardisation(self, key: str) -> Standardisation | None:
-        if self._data.get(key) is None:
-            return None
-        inner = self._inner(key)
-        return {"mean": inner.get("mean", str), "scale": inner.get("scale", str)}
-
-    def files(self) -> dict[str, FileEntry]:
-        entries = self._inner("files")
-        return {self._plain(name): entries.file(name) for name in self.get("files", dict)}
-
-    def file(self, name: str) -> FileEntry:
-        inner = self._inner(name)
-        return FileEntry(inner.get("sha256", str), inner.get("bytes", int))
-
-    def _plain(self, name: str) -> str:
-        # A bundle may come from elsewhere: its file list must not lead out of its directory.
-        if name != Path(name).name or name in ("", ".", ".."):
-            raise CorruptError(f"files: {name!r} is not a plain file name", where=str(self._where))
-        return name
-
-    def _inner(self, key: str) -> _Fields:
-        return _Fields(self.get(key, dict), self._where)

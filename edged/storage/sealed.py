@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-_SEAL = "seal"
+SEAL = "seal"
 
 
 def seal(values: Mapping[str, Any]) -> bytes:
@@ -23,7 +23,7 @@ def seal(values: Mapping[str, Any]) -> bytes:
     """
     # Through JSON once: tuples become lists and keys become text before anything is hashed.
     plain = json.loads(json.dumps(dict(values)))
-    plain[_SEAL] = hashlib.sha256(_canonical(plain)).hexdigest()
+    plain[SEAL] = hashlib.sha256(_canonical(plain)).hexdigest()
     return _canonical(plain)
 
 
@@ -31,13 +31,13 @@ def unseal(data: bytes, where: Path | str) -> dict[str, Any]:
     """What was given to `seal`; CorruptError when a single bit is different."""
     try:
         values = json.loads(data)
-        found = values.pop(_SEAL) if isinstance(values, dict) else None
+        found = values.pop(SEAL) if isinstance(values, dict) else None
     except (ValueError, KeyError, RecursionError):
         found = None
     if found is None or found != hashlib.sha256(_canonical(values)).hexdigest():
         raise CorruptError("the file is damaged: its seal does not fit", where=str(where))
     # The seal covers the values; this covers spaces, escapes and repeated keys.
-    if _canonical({**values, _SEAL: found}) != data:
+    if _canonical({**values, SEAL: found}) != data:
         raise CorruptError("the file is damaged: it is not in the form it was written in", where=str(where))
     return dict(values)
 

@@ -12,12 +12,12 @@ from edged.errors import BundleError, RefusedError, StorageError
 from edged.signing import BYTES, Keys, sign
 from edged.storage.bundles import DESCRIPTION, Bundle
 from edged.storage.files import disk_errors, publish_file
+from edged.storage.manifest import SIGNATURE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-SIGNATURE = "bundle.sig"
 HEADER = b"edged-bundle-1\n"
 
 
@@ -53,8 +53,8 @@ def open_bundle(path: Path, keys: Sequence[Path], *, verify: bool = True) -> Bun
     trusted = Keys(keys)
     manifest = _manifest(path)
     try:
-        with disk_errors("reading", path / SIGNATURE):
-            signature = (path / SIGNATURE).read_bytes()
+        with disk_errors("reading", path / SIGNATURE), (path / SIGNATURE).open("rb") as file:
+            signature = file.read(BYTES + 1)
     except StorageError:
         raise RefusedError(
             "the bundle is not signed",

@@ -11,6 +11,7 @@ from edged.artifacts.standardise import Statistics
 from edged.artifacts.templates import autoencoder, mlp
 from edged.engines import training_api
 from edged.errors import BundleError, CorruptError, EdgedError
+from edged.storage.bundles import Tensor
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -85,7 +86,7 @@ def test_a_directory_made_by_upstream_verifies(tmp_path: Path, upstream: str, ou
     assert verify(path)["ok"]
     told = inspect(path)
     assert (told["loss"], told["optimizer"]) == (ours, "adamw")
-    assert told["output"] == {"name": "logits", "shape": ("batch", 3), "dtype": "float32"}
+    assert told["output"] == vars(Tensor("logits", ("batch", 3)))
     assert [row["name"] for row in told["parameters"] if not row["trainable"]] == ["layer2.bias"]
     assert {file.name: file.read_bytes() for file in path.iterdir()} == before
 

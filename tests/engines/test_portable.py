@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -288,9 +289,9 @@ def test_a_bundle_for_native_alone_is_refused_with_what_to_do(tmp_path: Path) ->
 def test_a_bundle_written_before_there_was_a_step_graph_is_read(tmp_path: Path) -> None:
     bundle = build(mlp(5, 3), tmp_path / "b", loss="mse", engine="native")
     text = json.loads((bundle.path / "bundle.json").read_text())
-    del text["portable"]
+    del text["portable"], text["made_with"], text["seal"]
     (bundle.path / "bundle.json").write_text(json.dumps(text))
-    assert Bundle.open(bundle.path) == bundle
+    assert Bundle.open(bundle.path) == replace(bundle, made_with={})
 
 
 def altered(bundle: Bundle, **changes: Any) -> Bundle:

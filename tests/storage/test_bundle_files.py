@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from edged.errors import BundleError, CorruptError, EdgedError, RefusedError
+from edged.errors import BundleError, CorruptError, RefusedError
 from edged.storage.bundle_files import InstalledBundles, pack_bundle, unpack_bundle
 from edged.storage.bundles import Bundle
 
@@ -36,15 +34,19 @@ def test_what_was_packed_is_the_same_bundle_in_pieces_or_whole(packed: Path, tmp
     assert bundle.fingerprint == Bundle.open(SOURCE).fingerprint
 
 
+EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
 def archive(path: Path, *members: tuple[Any, bytes], kind: int = zipfile.ZIP_STORED) -> Path:
+    """As Python writes it: for plain stored files the bytes that `edged artifacts pack` writes."""
     with zipfile.ZipFile(path, "w", kind) as made:
         for name, content in members:
-            made.writestr(name, content, kind)
+            made.writestr(zipfile.ZipInfo(name, EPOCH) if isinstance(name, str) else name, content, kind)
     return path
 
 
 def link() -> zipfile.ZipInfo:
-    info = zipfile.ZipInfo("bundle.json")
+    info = zipfile.ZipInfo("bundle.json", EPOCH)
     info.external_attr = 0o120777 << 16
     return info
 
@@ -57,9 +59,9 @@ def link() -> zipfile.ZipInfo:
         ([("a/bundle.json", b"{}")], zipfile.ZIP_STORED, "plain files"),
         ([("a\\bundle.json", b"{}")], zipfile.ZIP_STORED, "plain files"),
         ([(".hidden", b"{}")], zipfile.ZIP_STORED, "plain files"),
-        ([(link(), b"/etc/passwd")], zipfile.ZIP_STORED, "plain files"),
+        ([(link(), b"/etc/passwd")], zipfile.ZIP_STORED, "does not say what is in it"),
         ([("bundle.json", bytes(1000))], zipfile.ZIP_DEFLATED, "plain files"),
-        ([(f"f{n}", b"") for n in range(100)], zipfile.ZIP_STORED, "100 files"),
+        ([(f"f{n}", b"") for n in range(100)], zipfile.ZIP_STORED, "more than 66 files"),
         ([("bundle.json", bytes(LIMIT + 1))], zipfile.ZIP_STORED, "max_bytes"),
         ([("bundle.json", b"not json")], zipfile.ZIP_STORED, "not valid JSON"),
         ([("other", b"")], zipfile.ZIP_STORED, "bundle.json is missing"),
@@ -86,6 +88,16 @@ def test_an_archive_that_is_no_bundle_is_refused(
         unpack_bundle([file], tmp_path / "out", LIMIT)
 
 
+def test_any_zip_program_reads_what_is_packed_and_python_writes_the_same(
+    packed: Path, tmp_path: Path
+) -> None:
+    with zipfile.ZipFile(packed) as read:
+        assert read.testzip() is None
+        members = [(info.filename, read.read(info)) for info in read.infolist()]
+    assert {name for name, _ in members} == {path.name for path in SOURCE.iterdir()}
+    assert archive(tmp_path / "same.edged", *members).read_bytes() == packed.read_bytes()
+
+
 def test_a_name_that_comes_twice_is_refused(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="Duplicate"):
         file = archive(tmp_path / "x.edged", ("bundle.json", b"{}"), ("bundle.json", b"{}"))
@@ -95,26 +107,9 @@ def test_a_name_that_comes_twice_is_refused(tmp_path: Path) -> None:
 
 def test_a_file_that_bundle_json_does_not_name_is_refused(packed: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(packed, "a") as more:
-        more.writestr("extra.bin", b"x")
-    with pytest.raises(RefusedError, match=r"extra.bin"):
+        more.writestr(zipfile.ZipInfo("extra.bin", EPOCH), b"x")
+    with pytest.raises(BundleError, match=r"extra.bin: .*not part of the bundle"):
         unpack_bundle([packed], tmp_path / "out", LIMIT)
-
-
-@settings(max_examples=60)
-@given(st.data())
-def test_a_changed_byte_is_noticed_or_changes_nothing(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
-    folder = tmp_path_factory.mktemp("changed")
-    pack_bundle(SOURCE, folder / "x.edged")
-    content = bytearray((folder / "x.edged").read_bytes())
-    content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
-    (folder / "x.edged").write_bytes(content)
-    try:
-        bundle = unpack_bundle([folder / "x.edged"], folder / "out", LIMIT)
-    except EdgedError:
-        return
-    assert bundle.fingerprint == Bundle.open(SOURCE).fingerprint
 
 
 def test_installed_bundles_are_found_by_their_fingerprint_and_pruned(packed: Path, tmp_path: Path) -> None:

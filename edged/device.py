@@ -312,7 +312,8 @@ class Device:
         )
 
     def _first_model(self) -> Served:
-        served = self.promoter.boot(self._state.bundle.inference_model)
+        bundle = self._state.bundle
+        served = self.promoter.boot(bundle.inference_model, bundle.inference_sha256)
         for version in self.promoter.unusable:
             self.recovery.note(f"model {version} cannot be used: model {served.version} serves")
         return served

@@ -130,7 +130,7 @@ def train_once(
         stack.callback(samples.close)
         promoter = _promoter(config, registry, samples, clock)
         bundle = open_bundle(config.model.bundle or config.storage.dir / "bundle", config.model.keys)
-        champion = promoter.boot(bundle.inference_model)
+        champion = promoter.boot(bundle.inference_model, bundle.inference_sha256)
         learner = Learner(
             config,
             clock=clock,

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edged.errors import ConfigError, CorruptError, StorageError
+from edged.errors import BundleError, ConfigError, CorruptError, StorageError
 from edged.host.boot import boot_id
 from edged.logs import get_logger
 from edged.loop.bootstrap import open_samples, with_bundle
@@ -98,8 +98,8 @@ def open_state(config: Config, clock: Clock, *, check_seconds: float = CHECK_SEC
 def _open_bundle(config: Config, recovery: Recovery) -> Bundle:
     """The bundle, whole or not: what is being served does not depend on its training graphs.
 
-    The trainer verifies it for itself and refuses to train from a damaged one. Where it must be signed,
-    nothing of one that is not whole is used at all.
+    Its own model is looked at once more before it serves. The trainer verifies the bundle for itself and
+    refuses to train from a damaged one. Where it must be signed, nothing of one that is not whole is used.
     """
     if config.model.bundle is None:
         raise ConfigError("no bundle", where="model.bundle")
@@ -107,7 +107,7 @@ def _open_bundle(config: Config, recovery: Recovery) -> Bundle:
         return open_bundle(config.model.bundle, config.model.keys)
     try:
         return Bundle.open(config.model.bundle)
-    except CorruptError as problem:
+    except (BundleError, CorruptError) as problem:
         bundle = Bundle.open(config.model.bundle, verify=False)
         recovery.note(f"{problem.line()}: serving goes on, training cannot")
         return bundle

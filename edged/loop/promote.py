@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -85,6 +86,7 @@ class Promoter:
         self._breathe = breathe
         self.trust = LabelTrust.load(schema.task, registry.get_value(TRUST))
         self._base: Path | None = None
+        self._base_hash: str | None = None
         self._recalled: dict[int, Served] = {}
         self.bank: Callable[[], list[int]] = list
         self.promotions = 0
@@ -94,8 +96,10 @@ class Promoter:
 
     # ---- at start --------------------------------------------------------------------------
 
-    def boot(self, base_model: Path) -> Served:
+    def boot(self, base_model: Path, sha256: str | None = None) -> Served:
         """The model to serve at start: champion, previous, an older good one, else the bundle's own.
+
+        With `sha256`, its hash in hexadecimal, the bundle's own is not used where it is another file.
 
         Raises
         ------
@@ -104,7 +108,7 @@ class Promoter:
         ConfigError, UnavailableError
             When no model can be loaded the way the configuration asks for. Nothing is changed then.
         """
-        self._base = base_model
+        self._base, self._base_hash = base_model, sha256
         self._clear_candidates()
         champion = self._registry.champion()
         for version in self._registry.best_loadable():
@@ -160,10 +164,24 @@ class Promoter:
             log.warning("champion_not_replaced", version=successor, problem=problem.line())
 
     def install_base(self, base_model: Path, reason: str = "first model") -> Served:
-        """Make the bundle's own model the champion, under a new version."""
+        """Make the bundle's own model the champion, under a new version.
+
+        Raises
+        ------
+        ModelError
+            When it cannot be loaded, or is not the file that was announced.
+        """
+        try:
+            content = base_model.read_bytes()
+        except OSError as problem:
+            raise ModelError(f"cannot be read: {problem.strerror}", where=str(base_model)) from problem
+        if self._base_hash is not None and hashlib.sha256(content).hexdigest() != self._base_hash:
+            raise ModelError(
+                "the bundle's own model is damaged", where=str(base_model), remedy="install the bundle anew"
+            )
         staging = self._staging / ".staging-bundle"
         staging.mkdir(parents=True, exist_ok=True)
-        (staging / "model.onnx").write_bytes(base_model.read_bytes())
+        (staging / "model.onnx").write_bytes(content)
         record = self._registry.add(staging, parent=None, created=self._clock.now(), source="bundle")
         served = self.open(record.version)
         self._point_to(record.version, reason, outgoing="rolled_back")

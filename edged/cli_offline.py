@@ -62,7 +62,12 @@ def artifacts_build(
     model: Annotated[Path, typer.Argument(metavar="MODEL.onnx")],
     out: Annotated[Path, typer.Option("-o", help="bundle directory")],
     loss: Annotated[
-        str, typer.Option("--loss", help="cross_entropy, mse, bce_with_logits, l1, or LOSS.onnx")
+        list[str],
+        typer.Option(
+            "--loss",
+            help="cross_entropy, mse, bce_with_logits, l1, LOSS.onnx, or losses.py:Class;"
+            " for several outputs NAME=LOSS:WEIGHT, once for each",
+        ),
     ],
     class_weights: Annotated[
         str | None, typer.Option("--class-weights", help="of cross_entropy, such as 1,2,0.5")
@@ -71,14 +76,34 @@ def artifacts_build(
         int | None, typer.Option("--ignore-index", help="class that cross_entropy does not count")
     ] = None,
     optimizer: Annotated[
-        str, typer.Option("--optimizer", help="adamw, adamw_pytorch, sgd or sgd_momentum")
+        str,
+        typer.Option("--optimizer", help="adamw, adamw_pytorch, sgd or sgd_momentum; see docs/losses.md"),
     ] = "adamw",
-    weight_decay: Annotated[float | None, typer.Option("--weight-decay", help="of the optimizer")] = None,
-    clip_norm: Annotated[float | None, typer.Option("--clip-norm", help="largest gradient norm")] = None,
-    momentum: Annotated[float | None, typer.Option("--momentum", help="of sgd_momentum")] = None,
-    beta1: Annotated[float | None, typer.Option("--beta1", help="of both forms of adamw")] = None,
-    beta2: Annotated[float | None, typer.Option("--beta2", help="of both forms of adamw")] = None,
-    epsilon: Annotated[float | None, typer.Option("--epsilon", help="of both forms of adamw")] = None,
+    weight_decay: Annotated[
+        float | None, typer.Option("--weight-decay", help="default 0; 0.01 for adamw_pytorch")
+    ] = None,
+    clip_norm: Annotated[
+        float | None,
+        typer.Option("--clip-norm", help="largest norm of the whole gradient; default 0, which is any"),
+    ] = None,
+    momentum: Annotated[float | None, typer.Option("--momentum", help="of sgd_momentum; default 0.9")] = None,
+    dampening: Annotated[float | None, typer.Option("--dampening", help="of sgd_momentum; default 0")] = None,
+    nesterov: Annotated[
+        bool | None, typer.Option("--nesterov/--no-nesterov", help="of sgd_momentum; default no")
+    ] = None,
+    beta1: Annotated[
+        float | None, typer.Option("--beta1", help="of both forms of adamw; default 0.9")
+    ] = None,
+    beta2: Annotated[
+        float | None, typer.Option("--beta2", help="of both forms of adamw; default 0.999")
+    ] = None,
+    epsilon: Annotated[
+        float | None, typer.Option("--epsilon", help="default 1e-6 for adamw, 1e-8 for adamw_pytorch")
+    ] = None,
+    bias_correction: Annotated[
+        bool | None,
+        typer.Option("--bias-correction/--no-bias-correction", help="of adamw; default yes"),
+    ] = None,
     train: Annotated[
         list[str] | None, typer.Option("--train", help="parameters to train: globs, or last:2 for two layers")
     ] = None,
@@ -124,9 +149,12 @@ def artifacts_build(
             weight_decay=weight_decay,
             clip_norm=clip_norm,
             momentum=momentum,
+            dampening=dampening,
+            nesterov=nesterov,
             beta1=beta1,
             beta2=beta2,
             epsilon=epsilon,
+            bias_correction=bias_correction,
         ),
         train=train or [],
         freeze=freeze or [],

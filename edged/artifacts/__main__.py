@@ -2,10 +2,10 @@
 
 Keys: `task` (classify, regress, reconstruct, forecast), `features`, `outputs`, `out`; optionally
 `network` (mlp, cnn1d, gru, autoencoder), `window` (`[rows, channels]`), `hidden` (list),
-`loss`, `optimizer`, `clip_norm`, `weight_decay`, `seed` and `statistics` (`mean`, `scale`, `target_mean`,
-`target_scale`, each a list, or null). Without statistics the graph gets neutral ones, to be overwritten by
-the first training run. One JSON line on stdout tells what was built; an error is one line on stderr, and its
-exit code the program's.
+`loss`, `optimizer`, `options` (an object: what the optimizer takes), `seed` and `statistics` (`mean`,
+`scale`, `target_mean`, `target_scale`, each a list, or null). Without statistics the graph gets neutral
+ones, to be overwritten by the first training run. One JSON line on stdout tells what was built; an error is
+one line on stderr, and its exit code the program's.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any
 from edged.errors import ConfigError, EdgedError
 
 KEYS = {
-    "task", "features", "outputs", "network", "window", "hidden", "loss", "optimizer", "clip_norm",
-    "weight_decay", "statistics", "seed", "out",
+    "task", "features", "outputs", "network", "window", "hidden", "loss", "optimizer", "options",
+    "statistics", "seed", "out",
 }  # fmt: skip
 NETWORKS = ("mlp", "cnn1d", "gru", "autoencoder")
 LOSSES = {"classify": "cross_entropy", "regress": "mse", "forecast": "mse", "reconstruct": "mse"}
@@ -55,6 +55,8 @@ def parse_order(text: str) -> dict[str, Any]:
             where="network",
             remedy=f"one of {', '.join(NETWORKS)}",
         )
+    if not isinstance(order.get("options", {}), dict):
+        raise ConfigError("expected an object", where="options")
     _check_window(order.setdefault("window", [order["features"], 1]), order["features"])
     return order
 
@@ -85,11 +87,7 @@ def build_standard(order: dict[str, Any]) -> dict[str, Any]:
         network_of(order),
         Path(order["out"]),
         loss=order.get("loss") or LOSSES[order["task"]],
-        optimizer=Optimizer.of(
-            order.get("optimizer") or "adamw",
-            clip_norm=order.get("clip_norm"),
-            weight_decay=order.get("weight_decay"),
-        ),
+        optimizer=Optimizer.of(order.get("optimizer") or "adamw", **order.get("options", {})),
         standardise=_statistics(order),
         seed=int(order.get("seed") or 0),
         note=notes.append,

@@ -15,11 +15,9 @@ from onnx import TensorProto, helper
 from edged import __version__
 from edged.artifacts import upstream
 from edged.artifacts.conform import conform, parameter_names, read_model
-from edged.artifacts.cross_entropy import CrossEntropy
-from edged.artifacts.custom_loss import CustomLoss
 from edged.artifacts.graphs import opset_of, refuse_taken, shape_of, value_info
-from edged.artifacts.losses import Loss, add_loss, check_loss, label_of
 from edged.artifacts.naming import Naming, made_with
+from edged.artifacts.objective import objective, outputs_of
 from edged.artifacts.optimizers import Optimizer
 from edged.artifacts.portable import MODELS, add_step_graph, raw_parameters
 from edged.artifacts.preflight import BOTH, engines_left, examine, lacking, refusal
@@ -30,11 +28,22 @@ from edged.artifacts.selection import select
 from edged.artifacts.standardise import INPUT, STANDARD_OUTPUT, Statistics, standard_target, standardise_model
 from edged.artifacts.training_graph import TrainingGraph
 from edged.errors import BundleError, ConfigError
-from edged.storage.bundles import CUSTOM, Bundle, Standardisation, Tensor, publish, refuse_foreign, seal
+from edged.storage.bundles import (
+    CUSTOM,
+    MEASURING,
+    Bundle,
+    Standardisation,
+    Tensor,
+    publish,
+    refuse_foreign,
+    seal,
+)
 from edged.storage.files import STAGING, disk_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+    from edged.artifacts.objective import Given, Head, Objective
 
 INFERENCE = "inference_model.onnx"
 NATIVE_FILES = (upstream.TRAINING, upstream.EVALUATION, upstream.OPTIMIZER, upstream.CHECKPOINT)
@@ -47,34 +56,28 @@ class _Plan:
     """An inference model that is ready, and what is to be put behind it."""
 
     model: onnx.ModelProto
-    loss: str | Loss
+    objective: Objective
     input: Tensor
-    output: Tensor
-    label: Tensor
     target: Standardisation | None
     trainable: list[str]
     frozen: list[str]
 
     @property
-    def loss_name(self) -> str:
-        """What the bundle calls the loss."""
-        return self.loss if isinstance(self.loss, str) else self.loss.name
-
-    @property
-    def compared(self) -> str:
-        """The tensor that the loss compares with the label, in the network's own units."""
-        return self.output.name if self.target is None else STANDARD_OUTPUT
+    def output(self) -> Tensor:
+        """The main output."""
+        return self.objective.outputs[0]
 
     def training_graph(self, model: onnx.ModelProto) -> TrainingGraph:
         """The training graph made from this plan."""
         return TrainingGraph(
             model,
             data=self.input,
-            label=self.label,
-            loss=self.loss_name,
-            output=replace(self.output, name=self.compared),
+            labels=self.objective.labels,
+            loss=self.objective.name,
+            output=replace(self.output, name=_compared(self.output.name, self.target)),
             target=self.target,
             frozen=tuple(self.frozen),
+            general=self.objective.general,
         )
 
 
@@ -82,7 +85,7 @@ def build(
     model: onnx.ModelProto | Path,
     out: Path,
     *,
-    loss: str | Path | onnx.ModelProto | CrossEntropy,
+    loss: Given | Sequence[Head],
     optimizer: str | Optimizer = "adamw",
     train: Sequence[str] = (),
     freeze: Sequence[str] = (),
@@ -100,12 +103,14 @@ def build(
     Parameters
     ----------
     model
-        One float32 input `(batch, ...)` and one float32 output; logits for the classifying losses.
+        One float32 input `(batch, ...)` and one float32 output, or one for each head; logits for the
+        classifying losses.
     out
         The bundle directory; its parent must exist.
     loss
         `cross_entropy`, `mse`, `bce_with_logits` or `l1`, the mean over the batch; a `CrossEntropy` with
-        weights of classes; or an ONNX model of a loss, see `custom_loss`.
+        weights of classes; an ONNX model of a loss, see `custom_loss`; a `BlockLoss`; or several heads,
+        the main one first: the sum of their losses is minimised.
     optimizer
         `adamw`, `adamw_pytorch`, `sgd` or `sgd_momentum` with its defaults, or an `Optimizer`.
     train
@@ -140,13 +145,12 @@ def build(
     StorageError
         When it cannot be written.
     """
-    chosen = _loss(loss)
     rule = Optimizer.of(optimizer) if isinstance(optimizer, str) else optimizer
     _check_engine(engine)
     refuse_foreign(out)
     functions = None if library is None else read_model(library)
-    conformed = conform(read_model(model), library=functions, note=note)
-    plan = _plan(conformed, chosen, train, freeze, standardise, note)
+    made = conform(read_model(model), outputs_of(loss), library=functions, note=note)
+    plan = _plan(made, loss, train, freeze, standardise, note)
     engine, refused = _possible(plan, rule, engine, note)
     with _staging(out) as staged:
         upstream.generate(
@@ -167,15 +171,6 @@ def build(
                 (staged / name).unlink()
         publish(staged, out)
     return Bundle.open(out, verify=False)
-
-
-def _loss(loss: str | Path | onnx.ModelProto | CrossEntropy) -> str | Loss:
-    if isinstance(loss, CrossEntropy):
-        return loss
-    if not isinstance(loss, str):
-        return CustomLoss(loss)
-    check_loss(loss)
-    return loss
 
 
 def _check_engine(engine: str) -> None:
@@ -238,7 +233,7 @@ def _portable(
 
 def _plan(
     model: onnx.ModelProto,
-    loss: str | Loss,
+    loss: Given | Sequence[Head],
     train: Sequence[str],
     freeze: Sequence[str],
     statistics: Statistics | None,
@@ -246,19 +241,27 @@ def _plan(
 ) -> _Plan:
     trainable, frozen = select(model.graph, train, freeze)
     _unique(model.graph)
-    name = loss if isinstance(loss, str) else loss.name
-    note_probabilities(model.graph, name, note)
+    target = statistics.target_names if statistics is not None else None
     if followed := sorted(running_statistics(model.graph)):
         note(f"running statistics are frozen, no gradient trains them: {shortened(followed)}")
     if statistics is not None:
-        if statistics.target_names is not None and name not in ("mse", "l1", CUSTOM):
-            raise ConfigError(f"a class cannot be standardised: loss {name}", where="statistics.target_mean")
         standardise_model(model, statistics)
         frozen += [name for name in parameter_names(model.graph) if name not in (*trainable, *frozen)]
-    take, give = _tensor(model.graph.input[0]), _tensor(model.graph.output[0])
-    label, target = label_of(loss, give), statistics.target_names if statistics is not None else None
-    refuse_taken(model.graph, [label.name])
-    return _Plan(model, loss, take, give, label, target, trainable, frozen)
+    give = [_tensor(value) for value in model.graph.output]
+    compared = [_compared(give[0].name, target), *(tensor.name for tensor in give[1:])]
+    chosen = objective(model, give, compared, loss)
+    note_probabilities(model.graph, chosen.name, note)
+    if target is not None and chosen.name not in (*MEASURING, CUSTOM):
+        raise ConfigError(
+            f"a class cannot be standardised: loss {chosen.name}", where="statistics.target_mean"
+        )
+    refuse_taken(model.graph, [label.name for label in chosen.labels])
+    return _Plan(model, chosen, _tensor(model.graph.input[0]), target, trainable, frozen)
+
+
+def _compared(output: str, target: Standardisation | None) -> str:
+    """The tensor that a loss compares with the label, in the network's own units."""
+    return output if target is None else STANDARD_OUTPUT
 
 
 def _unique(graph: onnx.GraphProto) -> None:
@@ -274,16 +277,16 @@ def _tensor(value: onnx.ValueInfoProto) -> Tensor:
 
 
 def _with_loss(plan: _Plan, note: Callable[[str], None]) -> onnx.ModelProto:
-    """The forward model with the label as second input and the loss as its only output."""
+    """The forward model with the labels as further inputs and the loss as its only output."""
     model = trainable_form(plan.model, plan.trainable, note=note)
-    graph = model.graph
-    graph.input.append(value_info(plan.label))
-    target = plan.label.name
+    graph, labels = model.graph, plan.objective.labels
+    graph.input.extend(value_info(label) for label in labels)
+    read = {}
     if plan.target is not None:
-        target = standard_target(graph, target, plan.target)
-    scalar = add_loss(graph, plan.loss, plan.compared, target)
-    # The inference output stays inside as it is: an export takes the graph from there.
-    graph.value_info.append(graph.output[0])
+        read[labels[0].name] = standard_target(graph, labels[0].name, plan.target)
+    scalar = plan.objective.add_to(graph, read)
+    # The inference outputs stay inside as they are: an export takes the graph from there.
+    graph.value_info.extend(graph.output)
     del graph.output[:]
     graph.output.append(helper.make_tensor_value_info(scalar, TensorProto.FLOAT, []))
     return model
@@ -295,11 +298,14 @@ def _describe(
     return Bundle(
         path=staged,
         edged=__version__,
-        loss=plan.loss_name,
+        loss=plan.objective.name,
         optimizer=optimizer,
         input=plan.input,
         output=plan.output,
-        label=plan.label,
+        label=plan.objective.labels[0],
+        more_outputs=plan.objective.outputs[1:],
+        more_labels=plan.objective.labels[1:],
+        losses=plan.objective.describe(),
         trainable=tuple(plan.trainable),
         frozen=tuple(plan.frozen),
         standardise=INPUT if statistics is not None else None,

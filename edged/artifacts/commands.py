@@ -5,30 +5,32 @@ from __future__ import annotations
 import io
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from edged.artifacts.build import NAMELESS, build
 from edged.artifacts.conform import read_model
-from edged.artifacts.cross_entropy import CrossEntropy
 from edged.artifacts.graphs import shape_of
 from edged.artifacts.inspect import inspect
+from edged.artifacts.loss_options import parse
 from edged.artifacts.parameters import get
 from edged.artifacts.standardise import Statistics
 from edged.artifacts.templates import autoencoder, cnn1d, cnn2d, gru, mlp
 from edged.domain.standardise import RunningMoments
 from edged.errors import ConfigError
+from edged.storage.bundles import MEASURING
 from edged.storage.files import publish_file
 from edged.storage.recorded import read_stream
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     import onnx
 
     from edged.artifacts.naming import Naming
+    from edged.artifacts.objective import Given, Head
     from edged.artifacts.optimizers import Optimizer
     from edged.storage.recorded import Recorded
 
@@ -142,7 +144,7 @@ def build_from_file(
     model: Path,
     out: Path,
     *,
-    loss: str,
+    loss: Sequence[str],
     optimizer: Optimizer,
     train: Sequence[str],
     freeze: Sequence[str],
@@ -157,8 +159,8 @@ def build_from_file(
 ) -> dict[str, Any]:
     """Build the bundle `out` from a model file; what `inspect` says of it, and `notes` on the way.
 
-    `loss` is a name, or the file of a loss model where it ends in `.onnx`. `class_weights` such as `1,2,0.5`
-    and `ignore_index` are for cross_entropy. `library` is an ONNX file with functions for custom operators.
+    `loss`, `class_weights` and `ignore_index` are written as `loss_options` has it. `library` is an ONNX file
+    with functions for custom operators.
     With `standardise` the graph gets input statistics (and for value losses target statistics):
     those of `data`, or neutral ones that the first training run fits. Without `data`, inputs of more axes
     than (batch, n) are left as they are, with a note. Of a csv the features of `naming` are read, where it
@@ -174,26 +176,13 @@ def build_from_file(
         standardise = False
         notes.append(f"inputs are taken as they are: standardisation is for (batch, n), not for {rank} axes")
     recorded = None if data is None else read_stream(data, features=naming.features, label=label)
-    statistics = _statistics(model, loss, recorded, str(data)) if standardise else None
-    given = _given_loss(loss, class_weights, ignore_index)
+    given = parse(loss, class_weights, ignore_index)
+    statistics = _statistics(model, given, recorded, str(data)) if standardise else None
     built = build(
         model, out, loss=given, optimizer=optimizer, train=train, freeze=freeze, standardise=statistics,
         engine=engine, naming=naming, note=notes.append, library=library,
     )  # fmt: skip
     return inspect(built.path) | {"notes": notes}
-
-
-def _given_loss(loss: str, weights: str | None, ignored: int | None) -> str | Path | CrossEntropy:
-    if weights is None and ignored is None:
-        return Path(loss) if loss.endswith(".onnx") else loss
-    if loss != "cross_entropy":
-        raise ConfigError(f"loss {loss} has no classes to weigh", where="--loss", remedy="use cross_entropy")
-    try:
-        found = None if weights is None else tuple(float(part) for part in weights.split(","))
-    except ValueError:
-        raise ConfigError(f"{weights!r} is no list of numbers", where="--class-weights",
-                          remedy="such as 1,2,0.5") from None  # fmt: skip
-    return CrossEntropy(found, ignored)
 
 
 def write_parameter(bundle: Path, name: str, out: Path | None) -> None:
@@ -225,11 +214,14 @@ def read_parameters(assignments: Sequence[str]) -> dict[str, np.ndarray[Any, np.
     return values
 
 
-def _statistics(path: Path, loss: str, recorded: Recorded | None, where: str) -> Statistics:
+def _statistics(
+    path: Path, loss: Given | list[Head], recorded: Recorded | None, where: str
+) -> Statistics:
     model = read_model(path)
     width, outputs = (_row(value, path) for value in (model.graph.input[0], model.graph.output[0]))
     reconstruct = model.graph.output[0].name == "reconstruction"
-    values = loss in ("mse", "l1")
+    # Of several outputs, each in a unit of its own, targets are taken as they are.
+    values = loss in MEASURING
     if recorded is None:
         return Statistics.identity(
             width, outputs if values and not reconstruct else None, reconstruct=reconstruct

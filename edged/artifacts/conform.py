@@ -10,7 +10,15 @@ import onnx
 from onnx import TensorProto, version_converter
 
 from edged.artifacts.functions import refuse_unknown, write_out
-from edged.artifacts.graphs import DecodeError, consumed, opset_of, rename_reads, rename_writes, shape_of
+from edged.artifacts.graphs import (
+    DecodeError,
+    consumed,
+    opset_of,
+    reads,
+    rename_reads,
+    rename_writes,
+    shape_of,
+)
 from edged.artifacts.recognise import refuse_finished
 from edged.artifacts.rewriting import batch_norm, dropout, initialisers, newer, recurrent, shortened
 from edged.artifacts.rewriting.rewriter import ROWS, measured
@@ -19,7 +27,7 @@ from edged.engines import ort
 from edged.errors import BundleError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     Note = Callable[[str], None]
 
@@ -60,11 +68,18 @@ def read_model(source: onnx.ModelProto | Path) -> onnx.ModelProto:
 
 
 def conform(
-    model: onnx.ModelProto, *, library: onnx.ModelProto | None = None, note: Note = lambda _: None
+    model: onnx.ModelProto,
+    outputs: Sequence[str] | None = None,
+    *,
+    library: onnx.ModelProto | None = None,
+    note: Note = lambda _: None,
 ) -> onnx.ModelProto:
-    """The model with opset 17, IR version 8, a dynamic batch axis and one float32 input and output.
+    """The model with opset 17, IR version 8, a dynamic batch axis, one float32 input and its outputs.
 
-    Input and output keep their names. Nodes without a name get one, so that errors can name them. Only
+    `outputs` are the float32 outputs that it keeps, in their order, with all that they depend on; all of
+    them when empty. With None it must have exactly one.
+
+    Input and outputs keep their names. Nodes without a name get one, so that errors can name them. Only
     dropout is left as a training export has it; `inference_form` is without.
 
     Parameters
@@ -88,13 +103,19 @@ def conform(
     _name_nodes(model.graph)
     refuse_finished(model.graph)
     refuse_unknown(model)
-    _check_values(model.graph.input, "input")
-    _check_values(model.graph.output, "output")
+    _check_one(model.graph.input, "input", "export one input only")
+    if outputs is None:
+        _check_one(model.graph.output, "output", "name it with --loss NAME=LOSS, or export one output only")
+    elif outputs:
+        _keep_outputs(model.graph, outputs)
+    for value in (*model.graph.input, *model.graph.output):
+        _check_value(value, "input" if value in model.graph.input else "output")
     came = f"opset {opset_of(model)} and IR version {model.ir_version}"
     model = standard_opset(model)
     if came != (now := f"opset {OPSET} and IR version {IR_VERSION}"):
         note(f"brought from {came} to {now}")
-    _output_is_computed(model.graph)
+    for output in model.graph.output:
+        _output_is_computed(model.graph, output.name)
     _name_nodes(model.graph)
     _undo_export(model.graph, note)
     _free_batch(model, note)
@@ -122,14 +143,34 @@ def _weights_are_no_inputs(graph: onnx.GraphProto) -> None:
     graph.input.extend(kept)
 
 
-def _check_values(values: Iterable[onnx.ValueInfoProto], what: str) -> None:
-    found = list(values)
-    if len(found) != 1:
-        names = ", ".join(value.name for value in found) or "none"
+def _check_one(values: Iterable[onnx.ValueInfoProto], what: str, remedy: str) -> None:
+    names = [value.name for value in values]
+    if len(names) != 1:
+        told = ", ".join(names) or "none"
+        raise BundleError(f"the model must have exactly one {what}, it has: {told}", remedy=remedy)
+
+
+def _keep_outputs(graph: onnx.GraphProto, wanted: Sequence[str]) -> None:
+    """Leave these outputs, and only what they depend on."""
+    there = {value.name: value for value in graph.output}
+    missing = [name for name in wanted if name not in there]
+    if missing:
         raise BundleError(
-            f"the model must have exactly one {what}, it has: {names}", remedy=f"export one {what} only"
+            "the model has no such output", where=missing[0], remedy=f"outputs: {', '.join(there)}"
         )
-    value = found[0]
+    kept = [there[name] for name in wanted]
+    del graph.output[:]
+    graph.output.extend(kept)
+    read, nodes = set(wanted), list[onnx.NodeProto]()
+    for node in reversed(graph.node):
+        if not read.isdisjoint(node.output):
+            read.update(reads(node))
+            nodes.append(node)
+    del graph.node[:]
+    graph.node.extend(reversed(nodes))
+
+
+def _check_value(value: onnx.ValueInfoProto, what: str) -> None:
     if value.type.tensor_type.elem_type != TensorProto.FLOAT:
         raise BundleError(f"the model's {what} must be float32", where=value.name)
     if len(value.type.tensor_type.shape.dim) < 2:
@@ -172,8 +213,7 @@ def _to_opset(model: onnx.ModelProto) -> onnx.ModelProto:
         ) from problem
 
 
-def _output_is_computed(graph: onnx.GraphProto) -> None:
-    name = graph.output[0].name
+def _output_is_computed(graph: onnx.GraphProto, name: str) -> None:
     if not any(name in node.output for node in graph.node):
         raise BundleError("no node computes the model's output", where=name)
     if name in consumed(graph):
@@ -209,7 +249,7 @@ def _free_batch(model: onnx.ModelProto, note: Note) -> None:
     graph = model.graph
     rows = shape_of(graph.input[0])[0]
     was_fixed = isinstance(rows, int)
-    for value in (graph.input[0], graph.output[0]):
+    for value in (graph.input[0], *graph.output):
         value.type.tensor_type.shape.dim[0].Clear()
         value.type.tensor_type.shape.dim[0].dim_param = BATCH
     free = [size for size in shape_of(graph.input[0])[1:] if not isinstance(size, int) or size < 1]
@@ -234,9 +274,12 @@ def _try_batches(model: onnx.ModelProto) -> None:
     )
     try:
         session = ort.session(dropout.inference_form(model).SerializeToString())
-        together = session.run(None, {model.graph.input[0].name: rows})[0]
-        alone = [session.run(None, {model.graph.input[0].name: rows[i : i + 1]})[0] for i in range(3)]
-        fits = np.allclose(together, np.concatenate(alone), rtol=1e-4, atol=1e-5)
+        together = session.run(None, {model.graph.input[0].name: rows})
+        alone = [session.run(None, {model.graph.input[0].name: rows[i : i + 1]}) for i in range(3)]
+        fits = all(
+            np.allclose(whole, np.concatenate(parts), rtol=1e-4, atol=1e-5)
+            for whole, parts in zip(together, zip(*alone, strict=True), strict=True)
+        )
     except _TRIAL_ERRORS:
         fits = False
     if not fits:

@@ -84,19 +84,17 @@ class CrossEntropy:
         return [*made, helper.make_node(kind, inputs, names, name=output, reduction="mean", **more)]
 
 
-def row_weights(item: onnx.NodeProto, to: Writer) -> str:
+def row_weights(label: str, weights: str, ignored: int | None, to: Writer) -> str:
     """Tensor `(batch, 1)`: rᵢ·wᵢ·Σr/Σrw, how much each row of a weighted loss counts.
 
     r are the weights of the rows, w those of their classes, 0 for the one that is ignored. With equal r their
-    weighted mean is the loss of the ONNX operator specification.
+    weighted mean is the loss of the ONNX operator specification. `weights` is empty where classes have none.
     """
-    label = item.input[1]
-    ignored = next((a.i for a in item.attribute if a.name == "ignore_index"), None)
-    if len(item.input) < 3 and ignored is None:
+    if not weights and ignored is None:
         return to.row_weights
     factors = []
-    if len(item.input) > 2:
-        factors.append(to.add("Gather", [item.input[2], label], axis=0))
+    if weights:
+        factors.append(to.add("Gather", [weights, label], axis=0))
     if ignored is not None:
         same = to.add("Equal", [label, to.constant(np.int64(ignored))])
         factors.append(to.add("Where", [same, to.number(0), to.number(1)]))
@@ -105,3 +103,9 @@ def row_weights(item: onnx.NodeProto, to: Writer) -> str:
     whole, part = (to.add("ReduceSum", [name], keepdims=1) for name in (to.row_weights, counted))
     ratio = to.add("Div", [whole, to.add("Max", [part, to.number(LEAST)])])
     return to.add("Mul", [counted, ratio])
+
+
+def weights_of_classes(node: onnx.NodeProto, place: int) -> tuple[str, int | None]:
+    """Tensor of the weights, input number `place` of the operator or its gradient, and the ignored class."""
+    ignored = next((a.i for a in node.attribute if a.name == "ignore_index"), None)
+    return node.input[place] if len(node.input) > place else "", ignored

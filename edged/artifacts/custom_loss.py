@@ -56,7 +56,7 @@ class CustomLoss:
             raise self._refusal("must do without If, Loop and Scan")
 
     def _refusal(self, what: str) -> BundleError:
-        return BundleError(f"the loss {what}", where=self._where, remedy="see docs/portable.md, Losses")
+        return BundleError(f"the loss {what}", where=self._where, remedy="see docs/losses.md")
 
     def label(self, output: Tensor) -> Tensor:
         """The label for a model output."""

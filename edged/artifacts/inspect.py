@@ -19,7 +19,7 @@ from edged.errors import BundleError
 from edged.storage.bundles import Bundle
 
 if TYPE_CHECKING:
-    from edged.domain.protocols import Engine
+    from edged.domain.protocols import Engine, Labels
     from edged.storage.bundles import Standardisation
 
 ROWS, STEPS = 8, 10
@@ -58,6 +58,9 @@ def inspect(path: Path) -> dict[str, Any]:
         "path": str(path),
         **{name: getattr(bundle, name) for name in described},
         **{name: vars(getattr(bundle, name)) for name in ("input", "output", "label")},
+        "outputs": [vars(output) for output in (bundle.output, *bundle.more_outputs)],
+        "labels": [vars(label) for label in bundle.labels],
+        "losses": list(bundle.losses),
         "fingerprint": bundle.fingerprint,
         "parameters": parameters,
         "trainable_size": sum(row["size"] for row in parameters if row["trainable"]),
@@ -153,18 +156,29 @@ def _size(shape: list[int | str]) -> int:
     return math.prod(int(dim) for dim in shape)
 
 
-def _rows(bundle: Bundle, engine: Engine) -> tuple[Floats, NDArray[Any]]:
+def _rows(bundle: Bundle, engine: Engine) -> tuple[Floats, Labels]:
     """Random rows of plausible size in raw units, and labels for them."""
     rng, parameters = np.random.default_rng(0), engine.parameters()
     x = _raw(rng.standard_normal((ROWS, bundle.input.width)), bundle.standardise, parameters)
-    if bundle.label.dtype == "int64":
-        return x, rng.integers(0, bundle.output.width, ROWS)
-    shape = (ROWS, *bundle.label.row)
-    if bundle.loss == "bce_with_logits":
-        return x, rng.integers(0, 2, shape).astype(np.float32)
     if bundle.target_standardise is not None and bundle.target_standardise == bundle.standardise:
         return x, x
-    return x, _raw(rng.standard_normal(shape), bundle.target_standardise, parameters)
+    made: list[NDArray[Any]] = []
+    for i, label in enumerate(bundle.labels):
+        shape, loss = (ROWS, *label.row), bundle.losses[i]["loss"] if bundle.losses else bundle.loss
+        if label.dtype == "int64":
+            made.append(rng.integers(0, _classes(bundle, i), shape))
+        elif loss == "bce_with_logits":
+            made.append(rng.integers(0, 2, shape).astype(np.float32))
+        else:
+            names = bundle.target_standardise if i == 0 else None
+            made.append(_raw(rng.standard_normal(shape), names, parameters))
+    return x, made
+
+
+def _classes(bundle: Bundle, label: int) -> int:
+    """How many classes a label has; where a block of one's own takes it, as many as every output has."""
+    widths = [output.width for output in (bundle.output, *bundle.more_outputs)]
+    return widths[label] if bundle.losses else min(widths)
 
 
 def _raw(z: NDArray[np.float64], names: Standardisation | None, parameters: dict[str, Floats]) -> Floats:
@@ -189,9 +203,7 @@ def _compare(bundle: Bundle, exported: Path, x: Floats) -> str:
     return f"the export equals the base model (relative difference {difference:.1g})"
 
 
-def _compare_losses(
-    bundle: Bundle, native: tuple[float, float], x: Floats, y: NDArray[Any], threads: int
-) -> str:
+def _compare_losses(bundle: Bundle, native: tuple[float, float], x: Floats, y: Labels, threads: int) -> str:
     """The portable engine must come to the same losses: its graphs were made from the native ones."""
     got = _train(open_engine("portable", bundle, threads=threads), x, y)
     differences = [abs(a - b) / max(1.0, abs(b)) for a, b in zip(got, native, strict=True)]
@@ -204,7 +216,7 @@ def _compare_losses(
     return f"{STEPS} steps: the same losses (relative difference {max(differences):.1g})"
 
 
-def _train(engine: Engine, x: Floats, y: NDArray[Any]) -> tuple[float, float]:
+def _train(engine: Engine, x: Floats, y: Labels) -> tuple[float, float]:
     engine.begin(LearningRate(1e-3))
     before = engine.evaluate(x, y)
     for _ in range(STEPS):

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from onnx import helper
 
-from edged.artifacts.graphs import node, refuse_taken
+from edged.artifacts.graphs import node
 from edged.errors import BundleError, ConfigError
 from edged.storage.bundles import Tensor
 
 if TYPE_CHECKING:
     import onnx
+
+    Nodes = list[onnx.NodeProto]
 
 LossName = Literal["cross_entropy", "mse", "bce_with_logits", "l1"]
 LOSSES = ("cross_entropy", "mse", "bce_with_logits", "l1")
@@ -28,7 +30,7 @@ class Loss(Protocol):
     def label(self, output: Tensor) -> Tensor:
         """The label for a model output."""
 
-    def nodes(self, prediction: str, label: str, output: str) -> list[onnx.NodeProto]:
+    def nodes(self, prediction: str, label: str, output: str) -> Nodes:
         """Its nodes between these tensors; `output` is the mean over the rows."""
 
 
@@ -49,24 +51,15 @@ def label_of(loss: str | Loss, output: Tensor) -> Tensor:
     return Tensor("target", output.shape, "float32")
 
 
-def add_loss(graph: onnx.GraphProto, loss: str | Loss, output: str, target: str) -> str:
-    """Add the mean loss between `output` and `target`; the name of the scalar result.
-
-    Raises
-    ------
-    BundleError
-        When the model uses a name that is needed.
-    """
-    refuse_taken(graph, [OUTPUT])
+def loss_nodes(loss: str | Loss, output: str, target: str) -> Nodes:
+    """The nodes of the mean loss between `output` and `target`; what they come to is named `loss`."""
     if not isinstance(loss, str):
-        graph.node.extend(loss.nodes(output, target, OUTPUT))
-        return OUTPUT
+        return loss.nodes(output, target, OUTPUT)
     nodes = {"cross_entropy": _cross_entropy, "mse": _mse, "l1": _l1, "bce_with_logits": _bce}[loss]
-    graph.node.extend(nodes(output, target))
-    return OUTPUT
+    return nodes(output, target)
 
 
-def _cross_entropy(output: str, target: str) -> list[onnx.NodeProto]:
+def _cross_entropy(output: str, target: str) -> Nodes:
     # The second output is what the gradient is computed from.
     names = [OUTPUT, "loss.log_prob"]
     return [
@@ -74,7 +67,7 @@ def _cross_entropy(output: str, target: str) -> list[onnx.NodeProto]:
     ]
 
 
-def _mse(output: str, target: str) -> list[onnx.NodeProto]:
+def _mse(output: str, target: str) -> Nodes:
     return [
         node("Sub", [output, target], "loss.difference"),
         node("Mul", ["loss.difference", "loss.difference"], "loss.each"),
@@ -82,7 +75,7 @@ def _mse(output: str, target: str) -> list[onnx.NodeProto]:
     ]
 
 
-def _l1(output: str, target: str) -> list[onnx.NodeProto]:
+def _l1(output: str, target: str) -> Nodes:
     return [
         node("Sub", [output, target], "loss.difference"),
         node("Abs", ["loss.difference"], "loss.each"),
@@ -90,7 +83,7 @@ def _l1(output: str, target: str) -> list[onnx.NodeProto]:
     ]
 
 
-def _bce(output: str, target: str) -> list[onnx.NodeProto]:
+def _bce(output: str, target: str) -> Nodes:
     """max(z, 0) - z*t + log(1 + exp(-|z|)): finite for any logit, unlike log(sigmoid(z)).
 
     max and |z| come from the same mask, so that their one-sided slopes at 0 add up to the true gradient

@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from edged.domain.optimizers import COMMON, DEFAULTS, OPTIMIZERS
 from edged.errors import ConfigError
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-_ADAM = {"beta1": 0.9, "beta2": 0.999}
-# What each optimizer takes, and what it has when nothing is said.
-DEFAULTS: Mapping[str, Mapping[str, float]] = {
-    "adamw": {**_ADAM, "epsilon": 1e-6, "weight_decay": 0.0},
-    "adamw_pytorch": {**_ADAM, "epsilon": 1e-8, "weight_decay": 0.01},
-    "sgd": {"weight_decay": 0.0},
-    "sgd_momentum": {"weight_decay": 0.0, "momentum": 0.9},
-}
-OPTIMIZERS = tuple(DEFAULTS)
+_FLAGS = ("bias_correction", "nesterov")
 _KINDS = {"sgd": ("value",), "sgd_momentum": ("value", "momentum")}
 
 
@@ -36,7 +26,10 @@ class Optimizer:
     `sgd`
         θ − ηg; a weight decay adds wθ to the gradient, as `torch.optim.SGD`.
     `sgd_momentum`
-        b ← μb + g, θ − ηb, as `torch.optim.SGD` without dampening and Nesterov's form.
+        b ← μb + (1 − τ)g, θ − ηb, as `torch.optim.SGD`: the dampening τ spares the first gradient, and with
+        `nesterov` (Sutskever et al. 2013) it is θ − η(g + μb).
+
+    Without `bias_correction` the moments of `adamw` count as they are, from the first update on.
 
     `clip_norm` limits the norm of the whole gradient before all that; 0 does not.
     """
@@ -48,6 +41,9 @@ class Optimizer:
     beta1: float = 0.0
     beta2: float = 0.0
     epsilon: float = 0.0
+    dampening: float = 0.0
+    bias_correction: bool = True
+    nesterov: bool = False
 
     @classmethod
     def of(cls, name: str, **options: float | None) -> Optimizer:
@@ -69,7 +65,11 @@ class Optimizer:
         given = {key: float(value) for key, value in options.items() if value is not None}
         for key, value in given.items():
             _check(name, key, value)
-        return cls(name, **{**DEFAULTS[name], **given})
+        values: dict[str, Any] = {**DEFAULTS[name], **given}
+        made = cls(name, **{key: bool(v) if key in _FLAGS else v for key, v in values.items()})
+        if made.nesterov and (made.dampening or not made.momentum):
+            raise ConfigError("nesterov needs a momentum, and no dampening", where="nesterov")
+        return made
 
     @property
     def adaptive(self) -> bool:
@@ -100,16 +100,16 @@ class Optimizer:
 
     def describe(self) -> dict[str, Any]:
         """What `bundle.json` says about it. `scaled`: see `updates.adamw`."""
-        constants = {"alpha": self.alpha, "beta": self.beta, "correct_bias": True}
+        constants = {"alpha": self.alpha, "beta": self.beta, "correct_bias": self.bias_correction}
         kinds = {"kinds": list(self.kinds), "scaled": self.adaptive}
         return {**asdict(self), **constants, **kinds}
 
 
 def _check(name: str, option: str, value: float) -> None:
-    if option != "clip_norm" and option not in DEFAULTS[name]:
-        known = ", ".join([*DEFAULTS[name], "clip_norm"])
+    if option not in (*DEFAULTS[name], *COMMON):
+        known = ", ".join([*DEFAULTS[name], *COMMON])
         raise ConfigError(f"{name} has no {option}", where=option, remedy=f"it has {known}")
-    if option in ("beta1", "beta2", "momentum"):
+    if option in ("beta1", "beta2", "momentum", "dampening"):
         good, wanted = 0 <= value < 1, "from 0 up to, not including, 1"
     else:
         good, wanted = 0 <= value < np.inf, "0 or more"

@@ -19,6 +19,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from edged.artifacts import guidance, updates
+from edged.artifacts.general_loss import GeneralLoss, without_gradient
 from edged.artifacts.graphs import all_names, consumed, reads, rename_inputs, value_info
 from edged.artifacts.losses import OUTPUT
 from edged.artifacts.lowering import OPSET, Writer, lower
@@ -134,7 +135,10 @@ class Step:
         inputs += _states(self.source.groups, kinds)
         if not self.inside:
             inputs += parameters(self.source.groups)
-        return finish(self.to, self.source, inputs, self.outputs, self.source.graph.initializer)
+        constants = self.source.graph.initializer
+        if self.source.general:
+            constants = without_gradient(constants)
+        return finish(self.to, self.source, inputs, self.outputs, constants)
 
     def many(self) -> onnx.ModelProto:
         """The finished graph as the body of a loop over batches."""
@@ -150,21 +154,28 @@ class Step:
 
     def _rewrite(self) -> None:
         """The nodes of the training graph, with the loss weighted row by row."""
-        each = self.source.each_loss
         _alias(self.source.groups, self.to)
         if self.inside:
             unpack(self.source.groups, self.to)
+        write = GeneralLoss(self.source, self.to).write if self.source.general else self._write
         for item in pooled_first(self.source.graph.node):
             if item.op_type == ACCUMULATOR:
                 continue
-            if OUTPUT in item.output:
-                self._losses.append(weighted_loss(item, self.to))
-            elif each is not None and f"{each}_grad" in item.output:
-                row_gradient(each, self.to.shape(each, item), self.to)
-            elif self.guided and f"{self.source.output}_grad" in item.output:
+            if self.guided and f"{self.source.output}_grad" in item.output:
                 self._distil(item)
-            else:
-                lower(item, self.to)
+            elif loss := write(item):
+                self._losses.append(loss)
+
+    def _write(self, item: onnx.NodeProto) -> str | None:
+        """Write a node where the loss is a mean over the rows; its name, once it is there."""
+        each = self.source.each_loss
+        if OUTPUT in item.output:
+            return weighted_loss(item, self.to)
+        if each is not None and f"{each}_grad" in item.output:
+            row_gradient(each, self.to.shape(each, item), self.to)
+        else:
+            lower(item, self.to)
+        return None
 
     def _distil(self, item: onnx.NodeProto) -> None:
         """Add the distillation term to the loss, and its gradient to the output's that `item` computes."""
@@ -286,7 +297,7 @@ def finish(
     frozen = [_float(name, shape) for name, shape in source.frozen.items()]
     tensors = [tensor for tensor in (*initializers, *to.constants) if tensor.name in read]
     outputs = [_float(name, shape) for name, shape in wanted.items()]
-    takes = [value_info(source.data), value_info(source.label), *inputs, *frozen]
+    takes = [value_info(source.data), *map(value_info, source.labels), *inputs, *frozen]
     return as_model(helper.make_graph(nodes, "step", takes, outputs, tensors))
 
 

@@ -25,7 +25,7 @@ class TrainingGraph:
     ----------
     model
         The training graph.
-    data, label
+    data, labels
         Its inputs for the rows of a batch.
     loss
         The loss's name.
@@ -35,6 +35,8 @@ class TrainingGraph:
         What standardises the label before; None where it is compared as it is.
     frozen
         Names of parameters that are not trained.
+    general
+        Whether the loss is anything else than one mean over the rows.
     """
 
     def __init__(
@@ -42,14 +44,15 @@ class TrainingGraph:
         model: onnx.ModelProto,
         *,
         data: Tensor,
-        label: Tensor,
+        labels: tuple[Tensor, ...],
         loss: str,
         output: Tensor,
         target: Standardisation | None,
         frozen: tuple[str, ...],
+        general: bool = False,
     ) -> None:
         self.graph = model.graph
-        self.data, self.label = data, label
+        self.data, self.labels, self.general = data, labels, general
         self.loss, self.output, self.target = loss, output.name, target
         # Sizes of one row of the output.
         self.row = output.row

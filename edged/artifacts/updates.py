@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 # Inputs of the step graph, float32 scalars that the engine computes for every update.
 SIZE, EPSILON, KEEP = "step.size", "step.epsilon", "step.keep"
 CEILING, SPARE = "step.ceiling", "step.spare"
+FRESH = "step.fresh"
 
 
 def scalars(optimizer: Optimizer) -> dict[str, str]:
@@ -28,6 +29,8 @@ def scalars(optimizer: Optimizer) -> dict[str, str]:
             found["keep"] = KEEP
     if optimizer.clip_norm:
         found |= {"ceiling": CEILING, "spare": SPARE}
+    if optimizer.dampening:
+        found["fresh"] = FRESH
     return found
 
 
@@ -51,8 +54,9 @@ def update(part: Part, gradient: str, optimizer: Optimizer, to: Writer) -> list[
 
 
 def sgd(part: Part, gradient: str, optimizer: Optimizer, to: Writer) -> None:
-    """θ − η·b, where b is the gradient or, with momentum, μb + g; a weight decay w adds wθ to g.
+    """θ − η·b, where b is the gradient or, with momentum, μb + (1 − τ)g; a weight decay w adds wθ to g.
 
+    The dampening τ does not touch the first gradient. In Nesterov's form the move is g + μb.
     The form of `torch.optim.SGD`; without momentum and decay also onnxruntime's SGDOptimizerV2.
     """
     value = part.tensor("value")
@@ -60,7 +64,12 @@ def sgd(part: Part, gradient: str, optimizer: Optimizer, to: Writer) -> None:
         gradient = to.add("Add", [gradient, to.add("Mul", [value, to.number(optimizer.weight_decay)])])
     if "momentum" in optimizer.kinds:
         kept = to.add("Mul", [part.tensor("momentum"), to.number(optimizer.momentum)])
-        gradient = to.add("Add", [kept, gradient], part.tensor("new_momentum"))
+        fresh = to.add("Mul", [gradient, FRESH]) if optimizer.dampening else gradient
+        moving = to.add("Add", [kept, fresh], part.tensor("new_momentum"))
+        if optimizer.nesterov:
+            ahead = to.add("Mul", [moving, to.number(optimizer.momentum)])
+            moving = to.add("Add", [gradient, ahead])
+        gradient = moving
     to.add("Sub", [value, to.add("Mul", [gradient, SIZE])], part.tensor("new_value"))
 
 

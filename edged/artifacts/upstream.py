@@ -56,7 +56,7 @@ def generate(
         When an operator has no gradient, or the loss does not depend on a trainable parameter.
     """
     artifacts = training_api.load("artifacts")
-    _restart_numbering()
+    prepare_blocks()
     try:
         with _quiet():
             artifacts.generate_artifacts(
@@ -81,6 +81,7 @@ def _block(optimizer: Optimizer) -> Any:
     if not optimizer.adaptive:
         return made.SGD(clip_grad=clip)
     return made.AdamW(
+        bias_correction=optimizer.bias_correction,
         betas=(optimizer.beta1, optimizer.beta2),
         eps=optimizer.epsilon,
         weight_decay=optimizer.weight_decay,
@@ -135,9 +136,16 @@ def make_readable(path: Path) -> int | None:
     return old if old > MAX_IR_VERSION else None
 
 
-def _restart_numbering() -> None:
-    # Names of generated tensors end in a number that counts on for the life of the process.
+def prepare_blocks() -> None:
+    """Keep upstream's blocks from depending on what was built before, and from removing files.
+
+    Names of generated tensors end in a number that counts on for the life of the process. And a block that
+    is no longer needed removes `temp.onnx` from the working directory, whoever has written it.
+    """
     vars(training_api.load("onnxblock._graph_utils"))["_GRAPH_TOKEN"] = 0
+    block = training_api.load("onnxblock.blocks").Block
+    if "__del__" in vars(block):
+        del block.__del__
 
 
 def _refusal(model: onnx.ModelProto, problem: Exception) -> BundleError:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from onnx import helper
 
-from edged.artifacts.cross_entropy import row_weights
+from edged.artifacts.cross_entropy import row_weights, weights_of_classes
 
 if TYPE_CHECKING:
     import onnx
@@ -23,13 +23,14 @@ def weighted_loss(item: onnx.NodeProto, to: Writer) -> str:
     if item.op_type == "SoftmaxCrossEntropyLoss":
         rows = to.name("rows")
         outputs = [rows, *item.output[1:]]
-        to.loss_weights = row_weights(item, to)
+        to.loss_weights = weights = row_weights(item.input[1], *weights_of_classes(item, 2), to)
         to.keep(helper.make_node(item.op_type, list(item.input[:2]), outputs, name=rows, reduction="none"))
     else:
+        weights = to.row_weights
         rank = len(to.shape(item.input[0], item))
         axes = list(range(1, rank))
         rows = to.add("ReduceMean", [item.input[0]], axes=axes, keepdims=0) if axes else item.input[0]
-    return to.add("MatMul", [rows, to.loss_weights])
+    return to.add("MatMul", [rows, weights])
 
 
 def row_gradient(each: str, shape: tuple[int | None, ...], to: Writer) -> None:

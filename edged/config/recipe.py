@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from edged.config.stream import StreamConfig
 from edged.config.values import Name, Section, unique
+from edged.domain.optimizers import OPTIONS, misfit
 
 MOST_TRIALS = 2000
 METRICS = {
@@ -51,6 +52,8 @@ _Epochs = Annotated[int, Field(ge=1, le=10_000)]
 _Steps = Annotated[int, Field(ge=0)]
 _Positive = Annotated[float, Field(ge=0)]
 _Momentum = Annotated[float, Field(ge=0, lt=1)]
+_Beta2 = Annotated[float, Field(gt=0, lt=1)]
+_Epsilon = Annotated[float, Field(gt=0)]
 _Replay = Annotated[float, Field(ge=0, lt=1)]
 _Network = Literal["mlp", "cnn1d", "gru", "autoencoder"]
 _Loss = Literal["cross_entropy", "bce_with_logits", "mse", "l1"]
@@ -90,7 +93,15 @@ class RecipeConfig(Section):
         [None], description="of the optimizer; its own default when absent"
     )
     clip_norm: _Few[_Positive] = Field([0.0], description="largest gradient norm; 0 for any")
-    momentum: _Few[_Momentum | None] = Field([None], description="of sgd_momentum")
+    momentum: _Few[_Momentum | None] = Field([None], description="of sgd_momentum; 0.9 when absent")
+    dampening: _Few[_Momentum | None] = Field([None], description="of sgd_momentum; 0 when absent")
+    nesterov: _Few[bool | None] = Field([None], description="Nesterov's form of sgd_momentum")
+    beta1: _Few[_Momentum | None] = Field([None], description="of both forms of adamw; 0.9 when absent")
+    beta2: _Few[_Beta2 | None] = Field([None], description="of both forms of adamw; 0.999 when absent")
+    epsilon: _Few[_Epsilon | None] = Field(
+        [None], description="of both forms of adamw; 1e-6, and 1e-8 for adamw_pytorch, when absent"
+    )
+    bias_correction: _Few[bool | None] = Field([None], description="of adamw; true when absent")
     train: _Lists[str] = Field([[]], description="parameters to train, by glob: layer3.*; all when empty")
     freeze: _Lists[str] = Field([[]], description="parameters that keep their first values, by glob")
     replay_share: _Few[_Replay | None] = Field(
@@ -107,8 +118,11 @@ class RecipeConfig(Section):
             raise ValueError("hidden is for standard networks, not for a model of one's own: remove it")
         if any(p is not None for p in self.patience) and any(s is not None for s in self.replay_share):
             raise ValueError("patience would leave the last stretches out of replay: remove one of them")
-        if any(m is not None for m in self.momentum) and set(self.optimizer) != {"sgd_momentum"}:
-            raise ValueError("momentum is for sgd_momentum only: make two recipes of them")
+        given = {
+            option: next((v for v in getattr(self, option) if v is not None), None) for option in OPTIONS
+        }
+        if problem := misfit(self.optimizer, given):
+            raise ValueError(f"{problem}; make two recipes of them")
         return self
 
 

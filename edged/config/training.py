@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from edged.config.guards import GuardsConfig
 from edged.config.values import Cpu, Cron, Duration, Providers, Section, Share, Size
+from edged.domain.optimizers import OPTIONS, misfit
 
 
 class ModelConfig(Section):
@@ -31,8 +32,24 @@ class ModelConfig(Section):
         None,
         ge=0,
         le=100,
-        description="of AdamW, for the network that is built without a bundle: a step takes this times the"
-        " learning rate off each weight; without it 0.3 for classes from an mlp, else 0",
+        description="of the optimizer, for the network that is built without a bundle: a step takes this"
+        " times the learning rate off each weight; without it 0.3 for classes from an mlp by AdamW, else its"
+        " own",
+    )
+    optimizer: Literal["adamw", "adamw_pytorch", "sgd", "sgd_momentum"] = Field(
+        "adamw",
+        description="of the network that is built without a bundle, as all that follows up to network",
+    )
+    beta1: float | None = Field(None, ge=0, lt=1, description="of both forms of AdamW; 0.9 when absent")
+    beta2: float | None = Field(None, gt=0, lt=1, description="of both forms of AdamW; 0.999 when absent")
+    epsilon: float | None = Field(
+        None, gt=0, description="of AdamW; 1e-6, and 1e-8 for adamw_pytorch, when absent"
+    )
+    bias_correction: bool | None = Field(None, description="of adamw; true when absent")
+    momentum: float | None = Field(None, ge=0, lt=1, description="of sgd_momentum; 0.9 when absent")
+    dampening: float | None = Field(None, ge=0, lt=1, description="of sgd_momentum; 0 when absent")
+    nesterov: bool | None = Field(
+        None, description="Nesterov's form of sgd_momentum, which takes no dampening; false when absent"
     )
     network: Literal["mlp", "cnn1d", "gru"] | None = Field(
         None,
@@ -44,6 +61,17 @@ class ModelConfig(Section):
         description="hidden layers of the network that is built without a bundle; without them one of 256,"
         " 32 and 32 filters (cnn1d), 64 units (gru), or 64 and a code of 32 for a reconstruction",
     )
+
+    @model_validator(mode="after")
+    def _fits_the_optimizer(self) -> ModelConfig:
+        if problem := misfit([self.optimizer], self.options):
+            raise ValueError(problem)
+        return self
+
+    @property
+    def options(self) -> dict[str, float | None]:
+        """What the optimizer takes; None stands for its own."""
+        return {option: getattr(self, option) for option in OPTIONS}
 
     @model_validator(mode="after")
     def _something_signed(self) -> ModelConfig:

@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
+    from typing import TypeAlias
 
     import numpy as np
     from numpy.typing import NDArray
 
     from edged.domain.sample import Batch, LabelReading, LabelUpdate, Rejected, Window
     from edged.domain.windowing import OpenChanges, OpenWindows
+
+    # Of one label, or one after the other of several.
+    Labels: TypeAlias = NDArray[np.generic] | Sequence[NDArray[np.generic]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +65,17 @@ class Distillation:
     temperature: float = 1.0
 
 
+def labels_of(y: Labels) -> Sequence[NDArray[np.generic]]:
+    """The labels as a sequence, of one array or several."""
+    return y if isinstance(y, (list, tuple)) else (y,)
+
+
 class Engine(Protocol):
     """Executes training steps on one bundle.
 
     Inputs are `(n, d)` float32; labels are what the bundle's loss takes: `(n,)` int64 class
-    indices for cross-entropy, `(n, k)` float32 otherwise. They have passed `Schema.check`.
+    indices for cross-entropy, `(n, k)` float32 otherwise; a sequence of such arrays for a bundle of several
+    labels. They have passed `Schema.check`.
     """
 
     name: str
@@ -77,9 +87,7 @@ class Engine(Protocol):
     def begin(self, rate: LearningRate, *, at_step: int = 0) -> None:
         """Start a learning-rate schedule, `at_step` steps into it when a run is resumed."""
 
-    def step(
-        self, x: NDArray[np.float32], y: NDArray[np.generic], *, apply: bool = True, careful: bool = False
-    ) -> Step:
+    def step(self, x: NDArray[np.float32], y: Labels, *, apply: bool = True, careful: bool = False) -> Step:
         """One forward and backward pass; with `apply` also the optimizer update and gradient reset.
 
         A non-finite loss changes nothing (`applied` False). With `careful` the gradients are
@@ -87,7 +95,7 @@ class Engine(Protocol):
         """
 
     def steps(
-        self, batches: Sequence[tuple[NDArray[np.float32], NDArray[np.generic]]], *, careful: bool = False
+        self, batches: Sequence[tuple[NDArray[np.float32], Labels]], *, careful: bool = False
     ) -> list[Step]:
         """The same as one `step` with update after the other, perhaps faster.
 
@@ -100,7 +108,7 @@ class Engine(Protocol):
         It is not part of what `save` writes. Raises UnavailableError where the engine cannot.
         """
 
-    def evaluate(self, x: NDArray[np.float32], y: NDArray[np.generic]) -> float:
+    def evaluate(self, x: NDArray[np.float32], y: Labels) -> float:
         """Loss without any update."""
 
     def check(self) -> None:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edged.domain.protocols import LearningRate, Step
+from edged.domain.protocols import LearningRate, Step, labels_of
 from edged.engines import ort, training_api
+from edged.engines.batches import described
 from edged.engines.schedule import Schedule, until_refused
 from edged.errors import BundleError, CorruptError, NonFiniteError, TrainingError, UnavailableError
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from edged.domain.protocols import Anchor, Distillation
+    from edged.domain.protocols import Anchor, Distillation, Labels
     from edged.engines.training_files import TrainingFiles
 
 STATE_FILE = "checkpoint"
@@ -86,9 +87,7 @@ class NativeEngine:
         """Start a learning-rate schedule, `at_step` updates into it when a run is resumed."""
         self._schedule = Schedule(rate, at_step)
 
-    def steps(
-        self, batches: Sequence[tuple[Floats, NDArray[np.generic]]], *, careful: bool = False
-    ) -> list[Step]:
+    def steps(self, batches: Sequence[tuple[Floats, Labels]], *, careful: bool = False) -> list[Step]:
         """One step after the other. See `Engine.steps`."""
         return until_refused(self.step(x, y, careful=careful) for x, y in batches)
 
@@ -101,7 +100,7 @@ class NativeEngine:
                 remedy="set training.engine to portable",
             )
 
-    def step(self, x: Floats, y: NDArray[np.generic], *, apply: bool = True, careful: bool = False) -> Step:
+    def step(self, x: Floats, y: Labels, *, apply: bool = True, careful: bool = False) -> Step:
         """One forward and backward pass; with `apply` also the update. See `Engine.step`.
 
         Raises
@@ -121,19 +120,19 @@ class NativeEngine:
             self._update()
         return Step(loss, apply)
 
-    def _run(self, x: Floats, y: NDArray[np.generic]) -> float:
+    def _run(self, x: Floats, y: Labels) -> float:
         if len(x) == 0:
             # The training graph would divide by the number of rows, which ends the process.
             raise self._misfit(x, y, ValueError("the batch is empty"))
         try:
-            return float(self._module(x if self._flat else x.reshape(-1, *self._files.input_row), y))
+            rows = x if self._flat else x.reshape(-1, *self._files.input_row)
+            return float(self._module(rows, *labels_of(y)))
         except _STEP_ERRORS as problem:
             raise self._misfit(x, y, problem) from problem
 
-    def _misfit(self, x: Floats, y: NDArray[np.generic], problem: Exception) -> TrainingError:
-        batch = f"input {x.dtype}{list(x.shape)}, label {y.dtype}{list(y.shape)}"
+    def _misfit(self, x: Floats, y: Labels, problem: Exception) -> TrainingError:
         return TrainingError(
-            f"the training graph refuses a batch ({batch}): {ort.one_line(problem)}",
+            f"the training graph refuses a batch ({described(x, y)}): {ort.one_line(problem)}",
             where=str(self._files.training_model),
             remedy="the shapes and types it takes are in bundle.json",
         )
@@ -149,7 +148,7 @@ class NativeEngine:
         self._optimizer.step()
         self._module.lazy_reset_grad()
 
-    def evaluate(self, x: Floats, y: NDArray[np.generic]) -> float:
+    def evaluate(self, x: Floats, y: Labels) -> float:
         """Loss without any update; raises TrainingError when the batch does not fit."""
         self._module.eval()
         try:
@@ -227,7 +226,7 @@ class NativeEngine:
         The file is written in place: publishing it is the caller's part.
         """
         try:
-            self._module.export_model_for_inferencing(str(path), [self._files.output_name])
+            self._module.export_model_for_inferencing(str(path), list(self._files.output_names))
         except ort.ERRORS as problem:
             raise TrainingError(f"cannot export: {ort.one_line(problem)}", where=str(path)) from problem
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edged.domain.protocols import LearningRate, Step
+from edged.domain.protocols import LearningRate, Step, labels_of
 from edged.engines import ort, portable_state
+from edged.engines.batches import described
 from edged.engines.portable_files import BaseModel, Description
 from edged.engines.portable_graphs import RUN_ERRORS, Graphs
 from edged.engines.portable_memory import Memory, noise_of
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from edged.domain.protocols import Anchor, Distillation
+    from edged.domain.protocols import Anchor, Distillation, Labels
     from edged.engines.portable_files import PortableFiles
     from edged.engines.portable_guide import Guide
     from edged.engines.program import Program
@@ -89,7 +90,7 @@ class PortableEngine:
     def step(
         self,
         x: Floats,
-        y: NDArray[np.generic],
+        y: Labels,
         *,
         apply: bool = True,
         careful: bool = True,
@@ -131,9 +132,7 @@ class PortableEngine:
             self._keep_gradients()
         return Step(loss, apply)
 
-    def steps(
-        self, batches: Sequence[tuple[Floats, NDArray[np.generic]]], *, careful: bool = True
-    ) -> list[Step]:
+    def steps(self, batches: Sequence[tuple[Floats, Labels]], *, careful: bool = True) -> list[Step]:
         """One step after the other, together in one run of a graph where that can be. See `Engine.steps`."""
         done: list[Step] = []
         while len(done) < len(batches) and (not done or done[-1].applied):
@@ -148,19 +147,22 @@ class PortableEngine:
         """Steps that it is worth to make in one call: `TOGETHER` where the bundle has a graph for them."""
         return 1 if self._told.many is None else TOGETHER
 
-    def _reach(self, batches: Sequence[tuple[Floats, NDArray[np.generic]]]) -> int:
+    def _reach(self, batches: Sequence[tuple[Floats, Labels]]) -> int:
         """How many of the batches can go together: all alike, not too large, and the moments in one scale."""
         if self._told.many is None or self._guide is not None or self._parts:
             return 1
         rule, (x, y) = self._told.rule, batches[0]
         most = rule.period - self._updates % rule.period if rule.scaled else len(batches)
-        most = min(most, max(1, STACKED_BYTES // max(1, x.nbytes + y.nbytes)))
+        labels = labels_of(y)
+        size = x.nbytes + sum(label.nbytes for label in labels)
+        most = min(most, max(1, STACKED_BYTES // max(1, size)))
+        shapes = [label.shape for label in labels]
         for i, (other, label) in enumerate(batches[:most]):
-            if other.shape != x.shape or label.shape != y.shape:
+            if other.shape != x.shape or [each.shape for each in labels_of(label)] != shapes:
                 return i
         return min(most, len(batches))
 
-    def _together(self, batches: Sequence[tuple[Floats, NDArray[np.generic]]]) -> list[Step]:
+    def _together(self, batches: Sequence[tuple[Floats, Labels]]) -> list[Step]:
         """The steps in one run; nothing when they must be made one by one.
 
         So when one of them was not finite, or the graph failed: nothing has changed then, and the steps
@@ -246,14 +248,13 @@ class PortableEngine:
             )
         return (given * (scale / total)).astype(np.float32)
 
-    def _run(self, program: Program, x: Floats, y: NDArray[np.generic], *rest: Floats | float) -> None:
+    def _run(self, program: Program, x: Floats, y: Labels, *rest: Floats | float) -> None:
         try:
             rows = x if len(self._row) == 1 else x.reshape(-1, *self._row)
-            program.run(self._memory.side, rows, y, *rest)
+            program.run(self._memory.side, rows, *labels_of(y), *rest)
         except RUN_ERRORS as problem:
-            batch = f"input {x.dtype}{list(x.shape)}, label {y.dtype}{list(y.shape)}"
             raise TrainingError(
-                f"the training graph refuses a batch ({batch}): {ort.one_line(problem)}",
+                f"the training graph refuses a batch ({described(x, y)}): {ort.one_line(problem)}",
                 where=str(self._graphs.path("step")),
                 remedy="the shapes and types it takes are in bundle.json",
             ) from problem
@@ -274,7 +275,7 @@ class PortableEngine:
             self._parts = 0
             self._memory.forget_gradients()
 
-    def evaluate(self, x: Floats, y: NDArray[np.generic]) -> float:
+    def evaluate(self, x: Floats, y: Labels) -> float:
         """Loss without any update; raises TrainingError when the batch does not fit."""
         self._run(self._graphs.evaluation, x, y)
         return float(self._memory.judged)

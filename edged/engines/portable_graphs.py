@@ -45,7 +45,8 @@ class Graphs:
         self._threads = told.threads(threads)
         self._providers = providers
         portable = files.portable or {}
-        self._rows = str(portable["data"]), str(portable["label"])
+        labels = portable.get("labels", [portable["label"]])
+        self._rows = (str(portable["data"]), *map(str, labels))
         self._inputs = [*self._rows, told.weights]
         if told.noise is not None:
             self._inputs.append(told.noise.name)

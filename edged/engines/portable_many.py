@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edged.domain.protocols import labels_of
 from edged.engines import ort
 from edged.engines.portable_memory import noise_of
 from edged.engines.runtime import onnxruntime
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from edged.domain.protocols import Labels
     from edged.engines.portable_files import Description
 
     Arrays = Mapping[str, np.ndarray]
@@ -49,7 +51,7 @@ class ManySteps:
         self,
         path: Path,
         told: Description,
-        rows: tuple[str, str],
+        rows: Sequence[str],
         sides: Sequence[tuple[Arrays, Arrays]],
         *,
         threads: int,
@@ -58,13 +60,13 @@ class ManySteps:
         self._session = ort.session(str(path), threads, providers)
         self._told, self._sides = told, sides
         self._prefix = told.many or ""
-        self._data, self._label = (self._prefix + name for name in rows)
+        self._rows = [self._prefix + name for name in rows]
         self._kept: dict[tuple[int, int], Bound] = {}
 
     def run(
         self,
         side: int,
-        batches: Sequence[tuple[np.ndarray, np.ndarray]],
+        batches: Sequence[tuple[np.ndarray, Labels]],
         rates: Sequence[float],
         updates: int,
     ) -> list[float] | None:
@@ -77,15 +79,16 @@ class ManySteps:
         if len(x) == 0:
             return None
         bound = self._bound(len(batches), len(x))
-        data, label = bound.arrays[self._data], bound.arrays[self._label]
-        if (x.size, y.shape) != (data[0].size, label[0].shape) or (x.dtype, y.dtype) != (
-            data.dtype,
-            label.dtype,
-        ):
+        data, *wanted = (bound.arrays[name] for name in self._rows)
+        first = [(label.shape, label.dtype) for label in labels_of(y)]
+        if (x.size, x.dtype) != (data[0].size, data.dtype) or first != [
+            (stack[0].shape, stack.dtype) for stack in wanted
+        ]:
             return None
         for i, (rows, labels) in enumerate(batches):
             data[i] = rows.reshape(data.shape[1:])
-            label[i] = labels
+            for stack, label in zip(wanted, labels_of(labels), strict=True):
+                stack[i] = label
         scales = self._fill(bound.arrays, rates, updates, len(x))
         try:
             bound.run(side)

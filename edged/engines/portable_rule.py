@@ -31,13 +31,14 @@ class Rule:
     epsilon: float = 0.0
     weight_decay: float = 0.0
     clip_norm: float = 0.0
+    dampening: float = 0.0
     scaled: bool = False
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Rule:
         """Read it from the bundle's description; raises KeyError, TypeError or ValueError."""
         numbers = {key: float(data[key]) for key in ("alpha", "beta")}
-        later = ("epsilon", "weight_decay", "clip_norm")
+        later = ("epsilon", "weight_decay", "clip_norm", "dampening")
         numbers |= {key: float(data.get(key, 0.0)) for key in later}
         return cls(
             name=data["name"],
@@ -79,6 +80,8 @@ class Rule:
             What the decay leaves of a weight.
         `ceiling`, `spare`
             Largest norm of the gradient, and what is added to the norm, both in the gradient's scale.
+        `fresh`
+            What of a gradient goes into the momentum: all of the first, 1 − dampening of those that follow.
         """
         scale = self.scale(update)
         values = {"size": rate}
@@ -93,6 +96,8 @@ class Rule:
             values["keep"] = 1 - rate * self.weight_decay
         if self.clip_norm:
             values["ceiling"], values["spare"] = self.clip_norm * scale, 1e-6 * scale
+        if self.dampening:
+            values["fresh"] = 1.0 if update == 1 else 1 - self.dampening
         return values
 
     def factors(self, updates: int) -> tuple[float, ...]:

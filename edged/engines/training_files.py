@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 
@@ -28,8 +29,8 @@ class TrainingFiles(Protocol):
         """Initial parameters."""
 
     @property
-    def output_name(self) -> str:
-        """Name of the inference output inside the graphs."""
+    def output_names(self) -> Sequence[str]:
+        """Names of the inference outputs inside the graphs, the main one first."""
 
     @property
     def input_row(self) -> tuple[int, ...]:

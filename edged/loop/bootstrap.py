@@ -129,10 +129,11 @@ def standard_network(config: Config) -> str:
     return config.model.network or ("mlp" if config.stream.window is None else "cnn1d")
 
 
-def weight_decay(config: Config) -> float:
+def weight_decay(config: Config) -> float | None:
     """What the standard network's weights lose by a step, as a multiple of the learning rate."""
-    if config.model.weight_decay is not None:
-        return config.model.weight_decay
+    model = config.model
+    if model.weight_decay is not None or not model.optimizer.startswith("adamw"):
+        return model.weight_decay
     measured = config.stream.resolved_task == "classify" and standard_network(config) == "mlp"
     return DECAY if measured else 0.0
 
@@ -149,8 +150,8 @@ def build(config: Config, out: Path, statistics: dict[str, list[float]] | None) 
         "network": network,
         "window": [schema.steps, schema.channels],
         "hidden": hidden,
-        "clip_norm": config.model.clip_norm,
-        "weight_decay": weight_decay(config),
+        "optimizer": config.model.optimizer,
+        "options": config.model.options | {"weight_decay": weight_decay(config)},
         "statistics": statistics,
         "seed": config.training.seed,
         "out": str(out),

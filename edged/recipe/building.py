@@ -45,12 +45,7 @@ def build_bundle(order: Order) -> list[str]:
         model,
         order.bundle,
         loss=recipe.loss,
-        optimizer=Optimizer.of(
-            recipe.optimizer,
-            weight_decay=recipe.weight_decay,
-            clip_norm=recipe.clip_norm,
-            momentum=recipe.momentum,
-        ),
+        optimizer=Optimizer.of(recipe.optimizer, **recipe.options),
         train=recipe.train,
         freeze=recipe.freeze,
         standardise=statistics,

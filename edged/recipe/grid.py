@@ -9,6 +9,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from edged.config.recipe import MOST_TRIALS
+from edged.domain.optimizers import OPTIONS
 from edged.errors import ConfigError
 from edged.loop.bootstrap import HIDDEN, STANDARD
 
@@ -27,8 +28,8 @@ SHORT = {"learning_rate": "lr", "replay_share": "replay", "weight_decay": "decay
 class Recipe:
     """One way to train. `model` is a file and `network` empty, or the other way round.
 
-    `replay_share` None shuffles all samples, `patience` None goes on to the last epoch, `weight_decay` and
-    `momentum` None leave the optimizer's own.
+    `replay_share` None shuffles all samples, `patience` None goes on to the last epoch; options of the
+    optimizer that are None are its own.
     """
 
     name: str
@@ -46,9 +47,20 @@ class Recipe:
     weight_decay: float | None
     clip_norm: float
     momentum: float | None
+    dampening: float | None
+    nesterov: bool | None
+    beta1: float | None
+    beta2: float | None
+    epsilon: float | None
+    bias_correction: bool | None
     train: tuple[str, ...]
     freeze: tuple[str, ...]
     replay_share: float | None
+
+    @property
+    def options(self) -> dict[str, float | None]:
+        """What the optimizer takes."""
+        return {option: getattr(self, option) for option in OPTIONS}
 
     def as_dict(self) -> dict[str, Any]:
         """All of it, as JSON takes it."""

@@ -63,6 +63,8 @@ class Bundle:
     `portable` describes the step graph for the portable engine, None where there is none. `refused` has,
     for an engine that was wanted and is not among `engines`, why it cannot train this model.
     `made_with` has the versions of what built it, by package.
+    A model of several outputs has `more_outputs` behind the main one and `more_labels`, and `losses` says
+    what is added up: `output`, `loss`, `label` and `weight` of each term.
     """
 
     path: Path
@@ -83,6 +85,9 @@ class Bundle:
     portable: Mapping[str, Any] | None = None
     refused: Mapping[str, str] = field(default_factory=dict)
     made_with: Mapping[str, str] = field(default_factory=dict)
+    more_outputs: tuple[Tensor, ...] = ()
+    more_labels: tuple[Tensor, ...] = ()
+    losses: tuple[Mapping[str, Any], ...] = ()
 
     @classmethod
     def open(cls, path: Path, *, verify: bool = True) -> Bundle:
@@ -169,6 +174,16 @@ class Bundle:
         return self.output.name
 
     @property
+    def output_names(self) -> tuple[str, ...]:
+        """Names of all outputs inside the graphs, the main one first."""
+        return tuple(output.name for output in (self.output, *self.more_outputs))
+
+    @property
+    def labels(self) -> tuple[Tensor, ...]:
+        """The labels in the order in which a step takes them."""
+        return (self.label, *self.more_labels)
+
+    @property
     def label_loss(self) -> str:
         """The loss whose form of labels this bundle takes; cross_entropy for one of your own on classes."""
         return "cross_entropy" if self.label.dtype == "int64" else self.loss
@@ -188,6 +203,9 @@ class Bundle:
         """Raise BundleError where input width, outputs or loss do not fit the stream."""
         if self.input.width != schema.width:
             raise self._misfit(f"takes {self.input.width} features, the stream has {schema.width}")
+        if self.more_labels:
+            names = ", ".join(label.name for label in self.labels)
+            raise self._misfit(f"takes several labels ({names}), a stream has one")
         losses = CLASSIFYING if schema.task == "classify" else MEASURING
         if self.loss not in (*losses, CUSTOM):
             raise self._misfit(
@@ -249,7 +267,16 @@ class Bundle:
             "portable": self.portable,
             "refused": self.refused,
             "made_with": self.made_with,
+            **self._several(),
         }
+
+    def _several(self) -> dict[str, Any]:
+        """What only a bundle of several outputs or labels says."""
+        if not (self.more_outputs or self.more_labels):
+            return {}
+        tensors = {"more_outputs": self.more_outputs, "more_labels": self.more_labels}
+        told = {name: [vars(tensor) for tensor in found] for name, found in tensors.items()}
+        return {**told, "losses": [dict(term) for term in self.losses]}
 
 
 def seal(bundle: Bundle, names: Iterable[str]) -> Bundle:
@@ -341,4 +368,7 @@ def _parse(data: dict[str, Any], path: Path) -> Bundle:
         portable=reader.get("portable", dict) if data.get("portable") is not None else None,
         refused=reader.texts("refused") if "refused" in data else {},
         made_with=reader.texts("made_with"),
+        more_outputs=reader.tensors("more_outputs"),
+        more_labels=reader.tensors("more_labels"),
+        losses=reader.objects("losses"),
     )

@@ -137,6 +137,17 @@ class Fields:
         names, units = (inner.names(what) if what in inner.data else () for what in ("names", "units"))
         return Tensor(inner.get("name", str), tuple(shape), inner.get("dtype", str), names, units)
 
+    def objects(self, key: str) -> tuple[dict[str, Any], ...]:
+        """A list of objects; none where an earlier version has written none."""
+        found = self.get(key, list) if key in self.data else []
+        if not all(isinstance(item, dict) for item in found):
+            raise self.wrong(key)
+        return tuple(found)
+
+    def tensors(self, key: str) -> tuple[Tensor, ...]:
+        """A list of outputs or labels."""
+        return tuple(Fields({key: item}, self._where).tensor(key) for item in self.objects(key))
+
     def texts(self, key: str) -> dict[str, str]:
         """Texts by name; none where an earlier version has written none."""
         found = self.get(key, dict) if key in self.data else {}

@@ -10,10 +10,10 @@ import pytest
 from edged.artifacts.build import build
 from edged.artifacts.graphs import subgraphs
 from edged.artifacts.groups import ALONE, PART, grouped
-from edged.artifacts.optimizers import OPTIMIZERS
 from edged.artifacts.portable import MODELS
 from edged.artifacts.standardise import Statistics
 from edged.artifacts.templates import mlp
+from edged.domain.optimizers import OPTIMIZERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

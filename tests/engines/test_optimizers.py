@@ -34,6 +34,9 @@ CASES: list[tuple[str, dict[str, float]]] = [
     ("sgd", {"weight_decay": 0.1, "clip_norm": 0.2}),
     ("sgd_momentum", {}),
     ("sgd_momentum", {"momentum": 0.5, "weight_decay": 0.05, "clip_norm": 0.5}),
+    ("sgd_momentum", {"momentum": 0.8, "nesterov": True, "weight_decay": 0.05}),
+    ("sgd_momentum", {"momentum": 0.8, "dampening": 0.6}),
+    ("adamw", {"bias_correction": False, "weight_decay": 0.1}),
 ]
 
 
@@ -64,8 +67,9 @@ def moved(rule: Optimizer, p: np.ndarray, g: np.ndarray, state: Arrays, t: int) 
     """The new parameter as the definitions say it."""
     if not rule.name.startswith("adamw"):
         g = g + rule.weight_decay * p
-        state["b"] = b = rule.momentum * state["b"] + g
-        return np.asarray(p - RATE * b)
+        state["b"] = rule.momentum * state["b"] + (1 if t == 1 else 1 - rule.dampening) * g
+        move = g + rule.momentum * state["b"] if rule.nesterov else state["b"]
+        return np.asarray(p - RATE * move)
     a, b = rule.alpha, rule.beta
     state["m"] = m = a * state["m"] + (1 - a) * g
     state["v"] = v = b * state["v"] + (1 - b) * g * g
@@ -73,7 +77,8 @@ def moved(rule: Optimizer, p: np.ndarray, g: np.ndarray, state: Arrays, t: int) 
     if rule.name == "adamw_pytorch":
         move = RATE * (m / (1 - a**t)) / (np.sqrt(v / (1 - b**t)) + rule.epsilon)
         return np.asarray(p * keep - move)
-    move = RATE * np.sqrt(1 - b**t) / (1 - a**t) * m / (np.sqrt(v) + rule.epsilon)
+    correction = np.sqrt(1 - b**t) / (1 - a**t) if rule.bias_correction else 1
+    move = RATE * correction * m / (np.sqrt(v) + rule.epsilon)
     return np.asarray((p - move) * keep)
 
 

@@ -57,7 +57,7 @@ class RecordingEngine(NativeEngine):
         super().__init__(bundle)
         self.seen: list[Floats] = []
 
-    def step(self, x: Floats, y: NDArray[np.generic], *, apply: bool = True, careful: bool = False) -> Step:
+    def step(self, x: Floats, y: Any, *, apply: bool = True, careful: bool = False) -> Step:
         self.seen.append(x.copy())
         return super().step(x, y, apply=apply, careful=careful)
 

@@ -91,7 +91,7 @@ REFUSALS = {
     HEAD + "recipes:\n- {batch: 4, batch: 5}": "r.yaml:3: recipes.0.batch: this key is given twice",
     HEAD
     + "recipes:\n- {patience: 2, replay_share: 0.5}": "r.yaml:3: recipes.0: patience would leave the last",
-    HEAD + "recipes:\n- {momentum: 0.5}": "r.yaml:3: recipes.0: momentum is for sgd_momentum only",
+    HEAD + "recipes:\n- {momentum: 0.5}": "r.yaml:3: recipes.0: adamw has no momentum",
     HEAD
     + "recipes: [{}, {}]": "r.yaml: recipes: 2 recipes are called 'mlp' (give them names, or remove one)",
     HEAD + "recipes: [{model: no.onnx}]": "r.yaml: recipes.model: no.onnx does not exist (correct the path)",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edged.artifacts.cross_entropy import row_weights, weights_of_classes
 from edged.artifacts.lowering.writer import Writer, attributes_of, refusal
 
 if TYPE_CHECKING:
@@ -21,19 +22,26 @@ def softmax_cross_entropy_grad(node: onnx.NodeProto, to: Writer) -> None:
     """wᵢ·(exp(log pᵢ) − onehot(labelᵢ)), the weights of a batch adding up to 1.
 
     With equal weights that is the gradient of the mean over the batch. Weights of classes, and one that is
-    ignored, are in wᵢ: see `cross_entropy.row_weights`. ONNX operator specification, SoftmaxCrossEntropyLoss;
-    the loss's own gradient is 1.
+    ignored, are in wᵢ: see `cross_entropy.row_weights`. ONNX operator specification, SoftmaxCrossEntropyLoss.
+    The loss's own gradient is 1. Where it is a term of a sum, the gradient that comes to it is its factor
+    times what the weights add up to.
     """
     gradient, log_probability, label = node.input[:3]
     attributes = attributes_of(node)
     shape = to.shape(log_probability, node)
     if len(shape) != 2:
         raise refusal(node, "only logits (batch, classes) are covered")
-    if gradient != to.loss_gradient or attributes.get("reduction", "mean") != "mean":
-        raise refusal(node, "it must be the loss itself, reduced by its mean")
+    if attributes.get("reduction", "mean") != "mean":
+        raise refusal(node, "it must be reduced by its mean")
     true = _one_hot(label, shape[1] or 0, to)
     excess = to.add("Sub", [to.add("Exp", [log_probability]), true])
-    to.add("Mul", [excess, to.loss_weights], node.output[0])
+    if gradient == to.loss_gradient:
+        to.add("Mul", [excess, to.loss_weights], node.output[0])
+        return
+    weights = row_weights(label, *weights_of_classes(node, 3), to)
+    whole = to.add("ReduceSum", [to.row_weights], keepdims=0)
+    factor = to.add("Mul", [weights, to.add("Div", [gradient, whole])])
+    to.add("Mul", [excess, factor], node.output[0])
 
 
 def _one_hot(label: str, classes: int, to: Writer) -> str:

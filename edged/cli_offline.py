@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from edged.cli_json import AsJson, print_json
+from edged.errors import ConfigError
 
 artifacts_app = typer.Typer(
     help="The offline phase: build, inspect and verify bundles.", no_args_is_help=True
@@ -129,10 +130,18 @@ def artifacts_build(
     config: Annotated[
         Path | None, typer.Option("--config", help="a device's configuration: takes these names from there")
     ] = None,
+    ort_format: Annotated[
+        bool,
+        typer.Option("--ort-format", help="graphs of training and serving in ORT format too"),
+    ] = False,
+    int8: Annotated[
+        bool, typer.Option("--int8", help="a quantised form of the inference model too, for serving.quantise")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Make training, eval and optimizer graphs, checkpoint and base model from MODEL.onnx."""
     from edged.artifacts.commands import build_from_file
+    from edged.artifacts.forms import Wanted
     from edged.artifacts.naming import Naming
     from edged.artifacts.optimizers import Optimizer
     from edged.configfile import load_stream
@@ -161,6 +170,7 @@ def artifacts_build(
         data=data,
         standardise=standardise,
         engine=engine,
+        forms=Wanted(ort_format, int8),
         class_weights=class_weights,
         ignore_index=ignore_index,
         library=library,
@@ -309,16 +319,53 @@ def artifacts_params(
     print_json({"parameters": rows}) if as_json else show_parameters(str(bundle), rows)
 
 
+@artifacts_app.command("export")
+def artifacts_export(
+    source: Annotated[Path, typer.Argument(help="bundle, directory of a stored model, or ONNX file")],
+    out: Annotated[Path, typer.Option("-o", help="file to write, .onnx or .ort")],
+    outputs: Annotated[
+        str, typer.Option("--outputs", help="tensors to answer with, such as logits,hidden")
+    ] = "",
+    optimise: Annotated[str, typer.Option("--optimise", help="none, basic, extended or all")] = "none",
+    quantise: Annotated[str, typer.Option("--quantise", help="int8, or none")] = "none",
+    fp16: Annotated[bool, typer.Option("--fp16", help="store weights as float16")] = False,
+    bundle: Annotated[
+        Path | None,
+        typer.Option("--bundle", help="of a stored model in ORT format: what it was trained from"),
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", help="recorded stream to compare the model with what it was on")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a model for other programs: other outputs, optimised, quantised, or with smaller weights."""
+    from edged.artifacts.export import Wish, export
+    from edged.mqtt.weights import unpack
+    from edged.screens import show_export
+
+    if quantise not in ("none", "int8"):
+        raise ConfigError(f"unknown {quantise!r}", where="--quantise", remedy="int8, or none")
+    wish = Wish(tuple(name for name in outputs.split(",") if name), optimise, quantise == "int8", fp16)
+    values = export(source, out, wish, unpack=lambda blob: unpack(blob)[0], bundle=bundle, data=data)
+    print_json(values) if as_json else show_export(values)
+
+
 @artifacts_app.command("ops")
 def artifacts_ops(
     bundle: Annotated[Path, typer.Argument()],
     out: Annotated[Path | None, typer.Option("-o", help="file to write; stdout when absent")] = None,
+    purpose: Annotated[
+        str, typer.Option("--for", help="serving; native or portable, which train and serve; or all")
+    ] = "all",
+    types: Annotated[
+        bool, typer.Option("--types", help="with the types that each operator needs, for reduced types")
+    ] = False,
 ) -> None:
     """The operators a bundle needs, as a reduced build of onnxruntime takes them."""
     from edged.artifacts.operators import config
     from edged.storage.files import publish_file
 
-    text = config(bundle)
+    text = config(bundle, purpose, types=types)
     sys.stdout.write(text) if out is None else publish_file(out, text.encode())
 
 

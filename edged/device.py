@@ -36,6 +36,7 @@ from edged.loop.report import Reporter, Throttle, will_payload
 from edged.loop.serve import Server, ServingLoop
 from edged.loop.succession import Succession
 from edged.loop.updates import Updates
+from edged.modelfiles import INT8
 from edged.mqtt.codecs import label_codec, sample_codec
 from edged.mqtt.session import Session
 from edged.mqtt.topics import Topics, matches, widest
@@ -147,6 +148,7 @@ class Device:
             clock=self.clock,
             keep_models=config.storage.keep_models,
             staging=config.storage.dir / "candidates",
+            int8=config.serving.quantise == INT8,
             breathe=_breathe,
             regimes=remembered.regimes(self.registry),
         )

@@ -119,6 +119,7 @@ def _bundle(config: Config) -> Iterator[Finding]:
         with as_folder(path) as folder:
             bundle = open_bundle(folder, config.model.keys)
             bundle.check_schema(config.stream.to_schema())
+            bundle.check_form(config.serving.quantise)
             model = InferenceModel(bundle.inference_model, providers=config.serving.provider)
             model.warm_up()
             engine = _engine(config, bundle)

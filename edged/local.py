@@ -15,6 +15,7 @@ from edged.loop.bootstrap import open_samples, with_bundle
 from edged.loop.installing import Installing
 from edged.loop.learn import SETBACKS, Learner, setback_rules
 from edged.loop.promote import Promoter
+from edged.modelfiles import INT8, SUFFIXES
 from edged.storage import outbox
 from edged.storage.checkpoints import Checkpoints
 from edged.storage.erasure import erase_files, erase_members
@@ -192,6 +193,7 @@ def _promoter(config: Config, registry: Registry, samples: SampleLog, clock: Sys
         clock=clock,
         keep_models=config.storage.keep_models,
         staging=config.storage.dir / "candidates",
+        int8=config.serving.quantise == INT8,
     )
 
 
@@ -298,6 +300,9 @@ def _read_models(registry: Registry, action: str, version: int | None, out: Path
         return asdict(record) | {"champion": record.version == champion, "path": str(path)}
     if out is None:
         raise ConfigError("export needs a file", where="-o", remedy="add -o model.onnx")
+    if out.suffix in SUFFIXES and out.suffix != path.suffix:
+        right = f"name it {out.stem}{path.suffix}"
+        raise ConfigError(f"this model is stored as {path.suffix}", where="-o", remedy=right)
     publish_file(out, path.read_bytes())
     return {"version": record.version, "file": str(out)}
 

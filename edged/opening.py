@@ -78,6 +78,7 @@ def open_state(config: Config, clock: Clock, *, check_seconds: float = CHECK_SEC
         config = with_bundle(config)
         bundle = _open_bundle(config, recovery)
         bundle.check_schema(config.stream.to_schema())
+        bundle.check_form(config.serving.quantise)
         registry = unless_opened.enter_context(Registry.open(state))
         for what in registry.repaired:
             recovery.note(what)

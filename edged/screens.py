@@ -230,6 +230,21 @@ def _names_of(values: Mapping[str, Any]) -> dict[str, str]:
     return told
 
 
+def show_export(values: Mapping[str, Any]) -> None:
+    """`edged artifacts export`."""
+    before, after = values["us"]
+    told = {
+        "size": f"{values['bytes']:,} bytes, before {values['source_bytes']:,}",
+        "outputs": ", ".join(values["outputs"]),
+        "one row": f"{after:g} µs here, before {before:g} µs",
+    }
+    if values["difference"] is not None:
+        told["difference"] = f"at most {values['difference']:.3g}, with outputs up to {values['largest']:.3g}"
+    if values["float32_layers"]:
+        told["not quantised"] = ", ".join(values["float32_layers"])
+    show_pairs(values["file"], told)
+
+
 def show_parameters(bundle: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """`edged artifacts params`."""
     table = _table(bundle, ("parameter", "shape", "min", "mean", "max", "std", ""))

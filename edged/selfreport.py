@@ -127,6 +127,7 @@ class SelfReport:
                 "source": record.source,
                 "metrics": {name: value for name, value in record.metrics.items() if name != "scale"},
                 "pinned": record.pinned,
+                "form": self._server.champion.form,
                 "on_hold": "serving" in self._paused(),
             },
         )

@@ -28,7 +28,8 @@ from typing import TYPE_CHECKING, Any
 
 from edged import configfile
 from edged.domain.overlap import block_of
-from edged.engines import open_engine
+from edged.engines import open_engine, ort
+from edged.engines.base_model import BaseModel
 from edged.engines.inference import InferenceModel
 from edged.errors import (
     BundleError,
@@ -43,8 +44,9 @@ from edged.errors import (
 from edged.host.limits import ChildLimits, apply, die_with_parent
 from edged.loop.adopt import Adopter, weights_to_follow
 from edged.loop.choose import choose
+from edged.modelfiles import INT8, file_name, model_in
 from edged.storage.checkpoints import Checkpoints
-from edged.storage.registry import MODEL_FILE, champion_folder
+from edged.storage.registry import champion_folder
 from edged.storage.samples import SampleLog
 from edged.storage.signatures import open_bundle
 from edged.training import RunRequest, Trainee
@@ -172,7 +174,7 @@ def open_trainee(config: Config, orders: Orders, base: Base) -> tuple[Trainee, A
     def begin() -> Engine:
         return open_engine(chosen.engine, bundle, training.threads, providers=training.provider)
 
-    engine = begin()
+    engine, quantised = begin(), _quantiser(config, bundle)
     samples = SampleLog.open(state / "samples.db", schema, readonly=True)
 
     def load_model(path: Path) -> InferenceModel:
@@ -186,6 +188,7 @@ def open_trainee(config: Config, orders: Orders, base: Base) -> tuple[Trainee, A
         state=state,
         load_model=load_model,
         max_bytes=config.weights.max_bytes,
+        quantised=quantised,
     )
     trainee = Trainee(
         config=training,
@@ -208,6 +211,7 @@ def open_trainee(config: Config, orders: Orders, base: Base) -> tuple[Trainee, A
         base=base,
         block=block_of(config.stream.window_rules),
         fresh=None if schema.labels_itself else begin,
+        quantised=quantised,
     )
     if base == "champion":
         trainee.start_with(_champions_weights(state, bundle))
@@ -215,12 +219,27 @@ def open_trainee(config: Config, orders: Orders, base: Base) -> tuple[Trainee, A
 
 
 def _champions_weights(state: Path, bundle: Bundle) -> dict[str, NDArray[np.float32]]:
-    from edged.engines.exported import parameters_in
+    from edged.engines import exported, model_parameters
+    from edged.mqtt.weights import unpack
 
     folder = champion_folder(state)
     if folder is None:
         raise TrainingError("no model is being served to begin with", where="from: champion")
-    return parameters_in(folder / MODEL_FILE, (*bundle.trainable, *bundle.frozen))
+    path = model_in(folder)
+    if ort.in_ort_format(path):
+        return model_parameters.parameters_of(folder, bundle, lambda blob: unpack(blob)[0])
+    return exported.parameters_in(path, (*bundle.trainable, *bundle.frozen))
+
+
+def _quantiser(
+    config: Config, bundle: Bundle
+) -> Callable[[Mapping[str, NDArray[np.float32]]], dict[str, bytes]]:
+    """Makes the file of a model's quantised form; no file where models are not to be served so, or cannot."""
+    base = BaseModel.of_form(bundle, INT8) if config.serving.quantise == INT8 else None
+    if base is None:
+        return lambda _: {}
+    name = file_name(base.suffix, INT8)
+    return lambda parameters: {name: bytes(base.with_parameters(parameters))}
 
 
 def _packer(config: Config, engine: Engine) -> Callable[[Mapping[str, NDArray[np.float32]]], bytes] | None:

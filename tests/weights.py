@@ -12,7 +12,7 @@ import numpy as np
 from edged.clock import SystemClock
 from edged.config import Config
 from edged.domain.deltas import fingerprint
-from edged.engines.portable_files import BaseModel, Description
+from edged.engines.portable_files import Description, base_model
 from edged.errors import CorruptError
 from edged.loop.updates import Updates
 from edged.mqtt import updates, weights
@@ -67,7 +67,7 @@ class Sender:
             updates=self.updates, clock=SystemClock(), boot=self.registry.next_boot(),
             number=Sequence(self.registry),
         )  # fmt: skip
-        self._base = BaseModel(bundle, Description.of(bundle))
+        self._base = base_model(bundle, Description.of(bundle))
         self.weights = self._base.parameters()
 
     def start(self) -> None:

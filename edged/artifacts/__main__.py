@@ -2,10 +2,10 @@
 
 Keys: `task` (classify, regress, reconstruct, forecast), `features`, `outputs`, `out`; optionally
 `network` (mlp, cnn1d, gru, autoencoder), `window` (`[rows, channels]`), `hidden` (list),
-`loss`, `optimizer`, `options` (an object: what the optimizer takes), `seed` and `statistics` (`mean`,
-`scale`, `target_mean`, `target_scale`, each a list, or null). Without statistics the graph gets neutral
-ones, to be overwritten by the first training run. One JSON line on stdout tells what was built; an error is
-one line on stderr, and its exit code the program's.
+`loss`, `optimizer`, `options` (an object: what the optimizer takes), `seed`, `int8` (true: a quantised form
+too) and `statistics` (`mean`, `scale`, `target_mean`, `target_scale`, each a list, or null). Without
+statistics the graph gets neutral ones, to be overwritten by the first training run. One JSON line on stdout
+tells what was built; an error is one line on stderr, and its exit code the program's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from edged.errors import ConfigError, EdgedError
 
 KEYS = {
     "task", "features", "outputs", "network", "window", "hidden", "loss", "optimizer", "options",
-    "statistics", "seed", "out",
+    "statistics", "int8", "seed", "out",
 }  # fmt: skip
 NETWORKS = ("mlp", "cnn1d", "gru", "autoencoder")
 LOSSES = {"classify": "cross_entropy", "regress": "mse", "forecast": "mse", "reconstruct": "mse"}
@@ -79,6 +79,7 @@ def build_standard(order: dict[str, Any]) -> dict[str, Any]:
     """Build what a parsed order asks for; the result as it is printed."""
     # Imported here, so that a wrong order is answered before the heavy packages are loaded.
     from edged.artifacts.build import build
+    from edged.artifacts.forms import Wanted
     from edged.artifacts.optimizers import Optimizer
 
     began = time.monotonic()
@@ -90,6 +91,7 @@ def build_standard(order: dict[str, Any]) -> dict[str, Any]:
         optimizer=Optimizer.of(order.get("optimizer") or "adamw", **order.get("options", {})),
         standardise=_statistics(order),
         seed=int(order.get("seed") or 0),
+        forms=Wanted(int8=bool(order.get("int8"))),
         note=notes.append,
     )
     seconds = round(time.monotonic() - began, 3)

@@ -15,6 +15,7 @@ from onnx import TensorProto, helper
 from edged import __version__
 from edged.artifacts import upstream
 from edged.artifacts.conform import conform, parameter_names, read_model
+from edged.artifacts.forms import Wanted, add_forms
 from edged.artifacts.graphs import opset_of, refuse_taken, shape_of, value_info
 from edged.artifacts.naming import Naming, made_with
 from edged.artifacts.objective import objective, outputs_of
@@ -92,6 +93,7 @@ def build(
     standardise: Statistics | None = None,
     engine: str = "both",
     seed: int | None = None,
+    forms: Wanted = Wanted(),  # noqa: B008  it cannot be changed
     note: Callable[[str], None] = lambda _: None,
     library: Path | None = None,
     naming: Naming = NAMELESS,
@@ -126,10 +128,13 @@ def build(
     seed
         Noted in the bundle: the seed the model was initialised from, and from which the portable engine
         draws the noise of its steps.
+    forms
+        What is to be there in other forms too: graphs in ORT format, a quantised inference model.
     naming
         Names and units of inputs and outputs; a device refuses a bundle that was built for others.
     note
-        Told, in one line each, what was changed of the model, and why `both` became one of them.
+        Told, in one line each, what was changed of the model, why `both` became one of them, and what could
+        not be quantised.
     library
         An ONNX file with functions for operators of the model that are not ONNX's own.
 
@@ -164,8 +169,12 @@ def build(
             *(NATIVE_FILES if engine != "portable" else ()),
             *(portable["models"].values() if portable else ()),
         ]
-        described = naming.put(_describe(plan, staged, rule.name, standardise, seed))
-        seal(replace(described, portable=portable, engines=_engines(files), refused=refused), files)
+        described = replace(
+            naming.put(_describe(plan, staged, rule.name, standardise, seed)),
+            portable=portable, engines=_engines(files), refused=refused,
+        )  # fmt: skip
+        told, added = add_forms(staged, (*plan.trainable, *plan.frozen), forms, files, note)
+        seal(replace(described, forms=told), [*files, *added])
         for name in NATIVE_FILES:
             if name not in files:
                 (staged / name).unlink()

@@ -11,6 +11,7 @@ import numpy as np
 
 from edged.artifacts.build import NAMELESS, build
 from edged.artifacts.conform import read_model
+from edged.artifacts.forms import Wanted
 from edged.artifacts.graphs import shape_of
 from edged.artifacts.inspect import inspect
 from edged.artifacts.loss_options import parse
@@ -151,6 +152,7 @@ def build_from_file(
     data: Path | None,
     standardise: bool,
     engine: str,
+    forms: Wanted = Wanted(),  # noqa: B008  it cannot be changed
     class_weights: str | None = None,
     ignore_index: int | None = None,
     library: Path | None = None,
@@ -180,7 +182,7 @@ def build_from_file(
     statistics = _statistics(model, given, recorded, str(data)) if standardise else None
     built = build(
         model, out, loss=given, optimizer=optimizer, train=train, freeze=freeze, standardise=statistics,
-        engine=engine, naming=naming, note=notes.append, library=library,
+        engine=engine, forms=forms, naming=naming, note=notes.append, library=library,
     )  # fmt: skip
     return inspect(built.path) | {"notes": notes}
 
@@ -214,9 +216,7 @@ def read_parameters(assignments: Sequence[str]) -> dict[str, np.ndarray[Any, np.
     return values
 
 
-def _statistics(
-    path: Path, loss: Given | list[Head], recorded: Recorded | None, where: str
-) -> Statistics:
+def _statistics(path: Path, loss: Given | list[Head], recorded: Recorded | None, where: str) -> Statistics:
     model = read_model(path)
     width, outputs = (_row(value, path) for value in (model.graph.input[0], model.graph.output[0]))
     reconstruct = model.graph.output[0].name == "reconstruction"

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edged.artifacts import foreign
+from edged.artifacts import foreign, upstream
+from edged.artifacts.forms import BASE
 from edged.artifacts.graphs import shape_of
 from edged.domain.protocols import LearningRate
 from edged.engines import open_engine
 from edged.engines.inference import InferenceModel
 from edged.errors import BundleError
+from edged.modelfiles import FLOAT32
 from edged.storage.bundles import Bundle
 
 if TYPE_CHECKING:
@@ -146,9 +148,9 @@ def _parameters(bundle: Bundle) -> list[dict[str, Any]]:
 def _shapes(bundle: Bundle) -> dict[str, list[int | str]]:
     names = {*bundle.trainable, *bundle.frozen}
     if "native" in bundle.engines:
-        inputs = foreign.load_graph(bundle.eval_model).graph.input
+        inputs = foreign.load_graph(bundle.path / upstream.EVALUATION).graph.input
         return {value.name: shape_of(value) for value in inputs if value.name in names}
-    initializers = foreign.load_graph(bundle.inference_model).graph.initializer
+    initializers = foreign.load_graph(bundle.path / BASE[FLOAT32]).graph.initializer
     return {tensor.name: list(tensor.dims) for tensor in initializers if tensor.name in names}
 
 

@@ -14,9 +14,12 @@ import onnx
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
+from edged.artifacts.forms import BASE
 from edged.artifacts.portable import raw_offsets
 from edged.engines import training_checkpoint
+from edged.engines.base_model import BaseModel
 from edged.errors import BundleError, ConfigError
+from edged.modelfiles import FLOAT32, INT8
 from edged.storage.bundles import Bundle, publish, seal
 from edged.storage.files import STAGING, disk_errors
 
@@ -76,6 +79,7 @@ def put(path: Path, values: Mapping[str, NDArray[Any]]) -> Bundle:
             staged.chmod(0o755)
             for name in bundle.files:
                 shutil.copyfile(path / name, staged / name)
+            _change_forms(replace(bundle, path=staged), known | ready)
             _change(replace(bundle, path=staged), ready)
         seal(replace(bundle, path=staged), bundle.files)
         publish(staged, path)
@@ -94,9 +98,16 @@ def _read(bundle: Bundle) -> dict[str, Floats]:
                 f"the checkpoint cannot be read: {problem}", where=str(bundle.path)
             ) from problem
         return {**held.trainable, **held.frozen}
-    initializers = onnx.load(str(bundle.inference_model)).graph.initializer
+    initializers = onnx.load(str(bundle.path / BASE[FLOAT32])).graph.initializer
     arrays = {str(tensor.name): numpy_helper.to_array(tensor) for tensor in initializers}
     return {name: arrays[name] for name in (*bundle.trainable, *bundle.frozen) if name in arrays}
+
+
+def _change_forms(bundle: Bundle, values: Mapping[str, Floats]) -> None:
+    for form in (FLOAT32, INT8):
+        base = BaseModel.of_form(bundle, form)
+        if base is not None:
+            base.path.write_bytes(base.with_parameters(values))
 
 
 def _change(bundle: Bundle, values: Mapping[str, Floats]) -> None:
@@ -108,12 +119,13 @@ def _change(bundle: Bundle, values: Mapping[str, Floats]) -> None:
         )
         changed = replace(held, trainable=trainable, frozen=frozen)
         bundle.checkpoint.write_bytes(training_checkpoint.dump(changed))
-    content = bytearray(bundle.inference_model.read_bytes())
+    plain = bundle.path / BASE[FLOAT32]
+    content = bytearray(plain.read_bytes())
     places = dict(raw_offsets(bytes(content)))
     for name, value in values.items():
         if name in places:  # statistics of the target are known to training alone
             content[places[name] : places[name] + 4 * math.prod(value.shape)] = value.astype("<f4").tobytes()
-    bundle.inference_model.write_bytes(content)
+    plain.write_bytes(content)
 
 
 def _fitting(name: str, value: NDArray[Any], known: Mapping[str, Floats]) -> Floats:

@@ -24,4 +24,9 @@ class ServingConfig(Section):
         ["CPUExecutionProvider"],
         description="what predictions run on, by onnxruntime's names, the preferred first",
     )
+    quantise: Literal["none", "int8"] = Field(
+        "none",
+        description="int8: models are served with 8-bit weights where that form passes the gate too, else as"
+        " float32; needs a bundle built with --int8",
+    )
     remember: int = Field(20_000, ge=1, description="predictions kept in memory until their labels come")

@@ -44,6 +44,7 @@ PUBLISHED: dict[str, Schema] = {
         source=TEXT,
         metrics=OBJECT,
         pinned=FLAG,
+        form=one_of("float32", "int8"),
         on_hold=ON_HOLD,
     ),
     "state/training": every(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from edged.domain.protocols import Holdout, Model
     from edged.domain.sample import Window
-    from edged.domain.schema import Schema
+    from edged.domain.schema import Schema, Task
 
 RETAINED = 200  # holdout samples of an earlier regime that are asked at most
 
@@ -40,6 +40,11 @@ class Comparison:
         self.rules = rules
         self._regimes = regimes
         self._breathe = breathe
+
+    @property
+    def task(self) -> Task:
+        """What the models are for."""
+        return self._schema.task
 
     def scale(self, window: Window) -> NDArray[np.float32] | None:
         """What makes errors of several targets comparable, `(k,)`; None for classes and on a single row."""

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edged.domain.paired import Comparison, compare
+from edged.modelfiles import FLOAT32, Form
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,12 +76,16 @@ class Retained:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The decision, with every reason and number; `forgets` where only earlier regimes spoke against it."""
+    """The decision, with every reason and number.
+
+    `forgets` where only earlier regimes spoke against it; `form` is what an accepted model is served as.
+    """
 
     accepted: bool
     reasons: tuple[str, ...]
     numbers: dict[str, float] = field(default_factory=dict)
     forgets: bool = False
+    form: Form = FLOAT32
 
     def as_dict(self) -> dict[str, Any]:
         """For the registry and MQTT."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from edged.modelfiles import FLOAT32, Form
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
@@ -139,11 +141,12 @@ class Model(Protocol):
 
 @dataclass(frozen=True)
 class Served:
-    """A model as the serving loop holds it. `scale` `(width,)` weights reconstruction errors."""
+    """A model as the serving loop holds it, in one form. `scale` `(width,)` weights reconstruction errors."""
 
     version: int
     model: Model
     scale: NDArray[np.float32] | None = None
+    form: Form = FLOAT32
 
 
 class Samples(Protocol):

@@ -24,6 +24,7 @@ from edged.domain.overlap import apart
 from edged.domain.pool import Pool, Remembered
 from edged.domain.protocols import LearningRate
 from edged.domain.replay import Mix
+from edged.modelfiles import model_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -80,7 +81,7 @@ class Challenger:
             self.engine.export(own)
             made = [
                 errors(schema, answers(schema, load(path).predict(new.x)), new.y, scale)
-                for path in (own, champion / "model.onnx")
+                for path in (own, model_in(champion))
             ]
         self.contest.add(*made)
         outcome = self.contest.outcome(schema.task)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from edged.engines.portable_files import BaseModel, Description
+from edged.engines.base_model import BaseModel
+from edged.engines.portable_files import Description, base_model
 from edged.errors import StorageError, UnavailableError
+from edged.modelfiles import FLOAT32, model_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
 
     from edged.engines.portable_files import PortableFiles
 
-MODEL_FILE = "model.onnx"
 WEIGHTS_FILE = "weights.safetensors.zst"
 
 
@@ -48,12 +49,11 @@ def parameters_of(
     try:
         if (folder / WEIGHTS_FILE).exists():
             return unpack((folder / WEIGHTS_FILE).read_bytes())
-        model = (folder / MODEL_FILE).read_bytes()
+        model = model_in(folder).read_bytes()
     except OSError as problem:
         raise StorageError(f"cannot be read: {problem.strerror}", where=str(folder)) from problem
-    found = None
-    if files.portable is not None:
-        found = BaseModel(files, Description.of(files)).parameters_in(model)
+    base = _base(files)
+    found = None if base is None else base.parameters_in(model)
     if found is None:
         raise UnavailableError(
             "the weights of this model cannot be read",
@@ -71,4 +71,12 @@ def initial_parameters(files: PortableFiles) -> dict[str, NDArray[np.float32]]:
     UnavailableError
         When the bundle does not know where they lie: it is for the native engine alone.
     """
-    return BaseModel(files, Description.of(files)).parameters()
+    base = _base(files)
+    return (base or base_model(files, Description.of(files))).parameters()
+
+
+def _base(files: PortableFiles) -> BaseModel | None:
+    """The base model; None where the bundle does not say where parameters lie in it."""
+    if files.portable is None:
+        return BaseModel.of_form(files, FLOAT32)
+    return base_model(files, Description.of(files))

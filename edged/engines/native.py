@@ -5,22 +5,25 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edged.domain.protocols import LearningRate, Step, labels_of
 from edged.engines import ort, training_api
+from edged.engines.base_model import BaseModel
 from edged.engines.batches import described
 from edged.engines.schedule import Schedule, until_refused
 from edged.errors import BundleError, CorruptError, NonFiniteError, TrainingError, UnavailableError
+from edged.modelfiles import FLOAT32
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from edged.domain.protocols import Anchor, Distillation, Labels
+    from edged.engines.base_model import FormFiles
     from edged.engines.training_files import TrainingFiles
 
 STATE_FILE = "checkpoint"
@@ -66,11 +69,10 @@ class NativeEngine:
         try:
             self._open(files.checkpoint)
         except ort.ERRORS as problem:
-            where = str(files.checkpoint.parent)
             raise BundleError(
                 f"the training artifacts cannot be loaded: {ort.one_line(problem)}",
-                where=where,
-                remedy="check it with `edged artifacts verify`",
+                where=str(files.checkpoint.parent),
+                remedy=ort.remedy_for(files.training_model, "check it with `edged artifacts verify`"),
             ) from problem
 
     def _open(self, checkpoint: Path) -> None:
@@ -223,12 +225,26 @@ class NativeEngine:
     def export(self, path: Path) -> None:
         """Write the inference model with the present weights, in raw units, to `path`.
 
-        The file is written in place: publishing it is the caller's part.
+        The file is written in place: publishing it is the caller's part. Upstream's own export reads the eval
+        graph as ONNX; where that is in ORT format, the weights are written into the base model instead.
         """
+        if ort.in_ort_format(self._files.eval_model):
+            self._write_base(path)
+            return
         try:
             self._module.export_model_for_inferencing(str(path), list(self._files.output_names))
         except ort.ERRORS as problem:
             raise TrainingError(f"cannot export: {ort.one_line(problem)}", where=str(path)) from problem
+
+    def _write_base(self, path: Path) -> None:
+        base = BaseModel.of_form(cast("FormFiles", self._files), FLOAT32)
+        if base is None:
+            raise TrainingError(
+                "the bundle does not say where weights lie in its inference model",
+                where=str(self._files.eval_model),
+                remedy="build it with `edged artifacts build --ort-format`",
+            )
+        path.write_bytes(base.with_parameters(self.parameters()))
 
 
 def _read_position(path: Path) -> Schedule:

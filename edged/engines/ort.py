@@ -11,6 +11,7 @@ from edged.engines.runtime import native, onnxruntime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
 # onnxruntime's exceptions have no common base of their own; plain RuntimeError comes from its training API.
 ERRORS: tuple[type[Exception], ...] = (
@@ -27,6 +28,8 @@ _NOISE = [
     re.compile(r"^ToFile |^ToCheckpointState "),
 ]
 _SYSTEM = re.compile(r"SystemError : (\d+)")
+# Where a file in ORT format has its flatbuffer's identifier.
+_IDENTIFIER = slice(4, 8), b"ORTM"
 
 
 def session_options(threads: int) -> Any:
@@ -41,12 +44,40 @@ def session_options(threads: int) -> Any:
     return options
 
 
+def in_ort_format(path: Path | str) -> bool:
+    """Whether a file is in ORT format, whatever its name; False where it cannot be read."""
+    place, identifier = _IDENTIFIER
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123  a name is as good as a path
+            return file.read(place.stop)[place] == identifier
+    except OSError:
+        return False
+
+
+def _options_for(model: str | bytes, threads: int) -> Any:
+    options = session_options(threads)
+    # The runtime goes by the ending of the name.
+    if isinstance(model, str) and in_ort_format(model):
+        options.add_session_config_entry("session.load_model_format", "ORT")
+    return options
+
+
+def remedy_for(path: Path | str, otherwise: str) -> str:
+    """What to do about a graph that this runtime cannot load."""
+    if not in_ort_format(path):
+        return otherwise
+    return (
+        "a file in ORT format is what the onnxruntime that wrote it made of a graph, and this is"
+        f" {onnxruntime.__version__}: build the bundle with the version that runs it, or without --ort-format"
+    )
+
+
 def session(model: str | bytes, threads: int = 1, providers: Sequence[str] = CPU) -> Any:
     """An inference session for a file name or a serialised model; raises one of ERRORS.
 
     What the providers cannot run, the CPU does; UnavailableError when one of them cannot be used at all.
     """
-    made = onnxruntime.InferenceSession(model, session_options(threads), providers=with_cpu(providers))
+    made = onnxruntime.InferenceSession(model, _options_for(model, threads), providers=with_cpu(providers))
     confirm(made, providers)
     return made
 
@@ -61,7 +92,7 @@ def session_in_steps(
     would wait for the sum. A bare session has `run`, `inputs_meta` and `outputs_meta`. Providers and
     errors are as with `session`.
     """
-    made = native.InferenceSession(session_options(threads), path, True, False)
+    made = native.InferenceSession(_options_for(path, threads), path, True, False)
     breathe()
     names = with_cpu(providers)
     made.initialize_session(names, [{} for _ in names], set())

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from edged.domain.protocols import LearningRate, Step, labels_of
 from edged.engines import ort, portable_state
 from edged.engines.batches import described
-from edged.engines.portable_files import BaseModel, Description
+from edged.engines.portable_files import Description, base_model
 from edged.engines.portable_graphs import RUN_ERRORS, Graphs
 from edged.engines.portable_memory import Memory, noise_of
 from edged.engines.portable_state import Saved
@@ -73,7 +73,7 @@ class PortableEngine:
         check(providers, "training.provider")
         self._files, self._row = files, files.input_row
         self._told = Description.of(files)
-        self._base = BaseModel(files, self._told)
+        self._base = base_model(files, self._told)
         self._schedule = Schedule(LearningRate(1e-3))
         self._memory = Memory(self._told)
         self._updates = self._parts = 0

@@ -1,8 +1,7 @@
-"""What `bundle.json` says about the step graph, and the base model into which weights are written."""
+"""What `bundle.json` says about the step graph."""
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections import Counter
 from dataclasses import dataclass, field
@@ -11,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from edged.engines.base_model import BaseModel, FormFiles, Slot
 from edged.engines.portable_rule import Rule
 from edged.errors import BundleError, CorruptError, UnavailableError
+from edged.modelfiles import FLOAT32
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
 FORMAT = 1
 # Multiply-adds for one row from which threads share an operator.
@@ -26,40 +26,16 @@ _REBUILD = "build the bundle again with `edged artifacts build`"
 Floats = NDArray[np.float32]
 
 
-class FileEntry(Protocol):
-    """SHA-256 in hexadecimal and size of a file."""
-
-    @property
-    def sha256(self) -> str:
-        """The hash."""
-
-    @property
-    def bytes(self) -> int:
-        """The size."""
-
-
-class PortableFiles(Protocol):
+class PortableFiles(FormFiles, Protocol):
     """What the portable engine needs to know of a bundle; a Bundle is one."""
-
-    @property
-    def path(self) -> Path:
-        """The bundle's directory."""
 
     @property
     def engines(self) -> tuple[str, ...]:
         """Engines the bundle was built for."""
 
     @property
-    def inference_model(self) -> Path:
-        """Base inference model with the initial parameters."""
-
-    @property
     def input_row(self) -> tuple[int, ...]:
         """Sizes of one input row inside the graphs."""
-
-    @property
-    def files(self) -> Mapping[str, FileEntry]:
-        """Hashes of the files."""
 
     @property
     def portable(self) -> Mapping[str, Any] | None:
@@ -247,61 +223,11 @@ def _noise(data: Mapping[str, Any] | None) -> Noise | None:
     return Noise(str(data["name"]), int(data["width"]), int(data.get("seed", 0)))
 
 
-class BaseModel:
-    """The inference model as bytes: parameters lie in it at known places, raw and of fixed length.
-
-    So they can be read and replaced without the onnx package. ONNX's TensorProto keeps `raw_data` as
-    little-endian bytes in row-major order; see `onnx.proto`.
-    """
-
-    def __init__(self, files: PortableFiles, description: Description) -> None:
-        self._path = files.inference_model
-        self._entry = files.files.get(self._path.name)
-        self._places = {
-            name: (description.offsets[name], shape)
-            for name, shape in description.shapes.items()
-            if name in description.offsets
-        }
-        self._whole = self._places.keys() == description.shapes.keys()
-
-    def parameters(self) -> dict[str, Floats]:
-        """The initial parameters."""
-        return self._read(self._content())
-
-    def _read(self, content: bytes) -> dict[str, Floats]:
-        return {
-            name: np.frombuffer(content, "<f4", math.prod(shape), offset).astype(np.float32).reshape(shape)
-            for name, (offset, shape) in self._places.items()
-        }
-
-    def parameters_in(self, model: bytes) -> dict[str, Floats] | None:
-        """The parameters of a model that `with_parameters` made; None where it was made otherwise."""
-        if len(model) != len(self._content()) or not self._whole:
-            return None
-        values = self._read(model)
-        return values if self.with_parameters(values) == model else None
-
-    def with_parameters(self, values: Mapping[str, Floats]) -> bytearray:
-        """The model with these parameters in place of the initial ones."""
-        content = bytearray(self._content())
-        for name, (offset, shape) in self._places.items():
-            content[offset : offset + 4 * math.prod(shape)] = values[name].astype("<f4").tobytes()
-        return content
-
-    def _content(self) -> bytes:
-        try:
-            content = self._path.read_bytes()
-        except OSError as problem:
-            raise BundleError(f"cannot be read: {problem.strerror}", where=str(self._path)) from problem
-        if self._entry is not None and not self._is_whole(content, self._entry):
-            raise CorruptError(
-                "the file is not what bundle.json says", where=str(self._path), remedy=_REBUILD
-            )
-        for name, (offset, shape) in self._places.items():
-            if not 0 <= offset <= len(content) - 4 * math.prod(shape):
-                raise CorruptError(f"{name} lies outside of the file", where=str(self._path), remedy=_REBUILD)
-        return content
-
-    @staticmethod
-    def _is_whole(content: bytes, entry: FileEntry) -> bool:
-        return len(content) == entry.bytes and hashlib.sha256(content).hexdigest() == entry.sha256
+def base_model(files: PortableFiles, description: Description) -> BaseModel:
+    """The inference model as it is served, and where its parameters lie."""
+    served = BaseModel.of_form(files, FLOAT32)
+    if served is not None:
+        return served
+    path, shapes, offsets = files.inference_model, description.shapes, description.offsets
+    slots = [Slot(name, offsets[name], shape) for name, shape in shapes.items() if name in offsets]
+    return BaseModel(path, files.files.get(path.name), slots, shapes)

@@ -30,6 +30,7 @@ from edged.loop.promote import Promoter
 from edged.loop.recall import EVERY, Recall
 from edged.loop.serve import Server
 from edged.loop.succession import Succession
+from edged.modelfiles import INT8
 from edged.storage.registry import Registry
 from edged.storage.signatures import open_bundle
 
@@ -92,6 +93,7 @@ class Replay:
         folder = config.storage.dir
         bundle = open_bundle(config.model.bundle or folder / "bundle", config.model.keys)
         bundle.check_schema(self.schema)
+        bundle.check_form(config.serving.quantise)
         self.registry = Registry.open(folder)
         stack.callback(self.registry.close)
         self.log = open_samples(config)
@@ -105,6 +107,7 @@ class Replay:
             clock=self._clock,
             keep_models=config.storage.keep_models,
             staging=config.storage.dir / "candidates",
+            int8=config.serving.quantise == INT8,
         )
         self.recall = Recall(self.schema, self.promoter.regimes, self.log, enabled=config.gate.recall)
         self.promoter.bank = self.recall.bank

@@ -55,6 +55,8 @@ class Adopter:
         Loads a model file, as serving will.
     max_bytes
         Cap of an update when it is unpacked.
+    quantised
+        Files of the quantised form of a model with these weights, where it is wanted.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Adopter:
         state: Path,
         load_model: Callable[[Path], Model],
         max_bytes: int,
+        quantised: Callable[[Weights], dict[str, bytes]] = lambda _: {},
     ) -> None:
         self._schema = schema
         self._bundle = bundle
@@ -75,6 +78,7 @@ class Adopter:
         self._state = state
         self._load_model = load_model
         self._max_bytes = max_bytes
+        self._quantised = quantised
         self._initial = engine.parameters()
 
     def apply(self, run: int, folder: Path, *, mix: bool) -> dict[str, Any]:
@@ -175,11 +179,13 @@ class Adopter:
         probe = self._holdout.holdout_window(PROBE_ROWS).x
         if len(probe) == 0:
             probe = np.zeros((1, self._schema.width), np.float32)
-        notes = {WEIGHTS_FILE: weights.pack(chosen)}
-        folder = self._state / "candidates"
+        notes = {WEIGHTS_FILE: weights.pack(chosen), **self._quantised(chosen)}
+        folder, suffix = self._state / "candidates", self._bundle.inference_model.suffix
         return self._with(
             chosen,
-            lambda: publish_candidate(folder, run, self._engine.export, self._load_model, probe, notes),
+            lambda: publish_candidate(
+                folder, run, self._engine.export, self._load_model, probe, notes, suffix=suffix
+            ),
         )
 
     def _with(self, values: Weights, act: Callable[[], T]) -> T:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from edged.errors import BundleError, StorageError, UnavailableError
 from edged.host.child import ask
 from edged.logs import get_logger
+from edged.modelfiles import INT8
 from edged.storage.bundles import Bundle
 from edged.storage.files import publish_file
 from edged.storage.samples import SampleLog
@@ -153,6 +154,7 @@ def build(config: Config, out: Path, statistics: dict[str, list[float]] | None) 
         "optimizer": config.model.optimizer,
         "options": config.model.options | {"weight_decay": weight_decay(config)},
         "statistics": statistics,
+        "int8": config.serving.quantise == INT8,
         "seed": config.training.seed,
         "out": str(out),
     }

@@ -12,6 +12,7 @@ import numpy as np
 from edged.domain.comparison import Comparison
 from edged.domain.gate import Evidence, GateRules, Verdict, judge_recalled, refuse
 from edged.domain.protocols import Served
+from edged.domain.quantised import choose_form
 from edged.domain.regimes import Regimes
 from edged.domain.trust import LabelTrust
 from edged.errors import (
@@ -25,7 +26,8 @@ from edged.errors import (
 )
 from edged.host.bounded import within
 from edged.logs import get_logger
-from edged.storage.candidates import PROBE_FILES, Probing, verify_candidate
+from edged.modelfiles import FLOAT32, INT8, file_name, model_in
+from edged.storage.candidates import PROBE_FILES, Probing, verify_candidate, verify_quantised
 from edged.storage.files import remove
 from edged.storage.model_records import BAD
 
@@ -57,6 +59,7 @@ class Promoter:
 
     `breathe` is called between the pieces of work that hold the interpreter's lock: a daemon that sleeps
     a little in it lets its serving thread answer in between, so that no prediction waits for them all.
+    With `int8` models are served in their quantised form, where they have one that passed the gate too.
     """
 
     def __init__(
@@ -72,6 +75,7 @@ class Promoter:
         staging: Path,
         breathe: Callable[[], None] = lambda: None,
         regimes: Regimes | None = None,
+        int8: bool = False,
     ) -> None:
         self.regimes = Regimes() if regimes is None else regimes
         self._config = config
@@ -85,6 +89,7 @@ class Promoter:
         self._staging = staging
         self._breathe = breathe
         self.trust = LabelTrust.load(schema.task, registry.get_value(TRUST))
+        self._int8 = int8
         self._base: Path | None = None
         self._base_hash: str | None = None
         self._recalled: dict[int, Served] = {}
@@ -181,7 +186,7 @@ class Promoter:
             )
         staging = self._staging / ".staging-bundle"
         staging.mkdir(parents=True, exist_ok=True)
-        (staging / "model.onnx").write_bytes(content)
+        (staging / file_name(base_model.suffix)).write_bytes(content)
         record = self._registry.add(staging, parent=None, created=self._clock.now(), source="bundle")
         served = self.open(record.version)
         self._point_to(record.version, reason, outgoing="rolled_back")
@@ -228,7 +233,8 @@ class Promoter:
         """
         record = self._registry.get(version)
         self._breathe()
-        path = self._registry.verify(version)
+        form = INT8 if self._int8 and record.data.get("form") == INT8 else FLOAT32
+        path = self._registry.verify(version, form)
         self._breathe()
         model = self._load_model(path)
         out = model.predict(np.zeros((1, self._schema.width), np.float32))
@@ -236,7 +242,7 @@ class Promoter:
             raise ModelError(f"it answers {out.tolist()} to zeros", where=f"version {version}")
         self._breathe()
         scale = record.metrics.get("scale")
-        return Served(version, model, None if scale is None else np.asarray(scale, np.float32))
+        return Served(version, model, None if scale is None else np.asarray(scale, np.float32), form)
 
     # ---- a candidate -----------------------------------------------------------------------
 
@@ -261,6 +267,7 @@ class Promoter:
             )
             if result.get("source", "training") == "training":  # others say nothing about the labels
                 verdict = self._review(verdict)
+            verdict = self._with_form(verdict, folder, (model, champion), scale, first=first)
             verdict = replace(verdict, numbers=verdict.numbers | {"latency_s": seconds})
             doing = "storing"
             record = self._store(folder, result, champion, verdict, scale)
@@ -283,11 +290,12 @@ class Promoter:
         folder = Path(result["candidate"])
         try:
             model, _ = within(self._config.timeout, "verification", lambda: self._verify(folder))
-            verdict, _ = within(
+            verdict, scale = within(
                 self._config.timeout,
                 "judging",
                 lambda: self._judge(model, champion, first=False, contest=None),
             )
+            verdict = self._with_form(verdict, folder, (model, champion), scale, first=False)
         except (EdgedError, OSError, ValueError, MemoryError) as problem:
             return refuse(_line(problem))
         finally:
@@ -338,8 +346,33 @@ class Promoter:
 
     def _verify(self, folder: Path) -> tuple[Model, float]:
         """Whole, loadable, with the trainer's own outputs, and fast enough."""
-        rules = Probing(self._schema.width, self._widths(), self._config.tolerance, self._config.latency)
-        return verify_candidate(folder, self._load_model, rules, self._breathe)
+        return verify_candidate(folder, self._load_model, self._probing(), self._breathe)
+
+    def _probing(self) -> Probing:
+        return Probing(self._schema.width, self._widths(), self._config.tolerance, self._config.latency)
+
+    def _with_form(
+        self,
+        verdict: Verdict,
+        folder: Path,
+        models: tuple[Model, Served],
+        scale: NDArray[np.float32] | None,
+        *,
+        first: bool,
+    ) -> Verdict:
+        """The verdict, and where models are served as int8, in which form this one will be."""
+        if not self._int8:
+            return verdict
+
+        def load() -> tuple[Model, float] | None:
+            return verify_quantised(folder, self._load_model, self._probing(), self._breathe)
+
+        def choose() -> Verdict:
+            recent = self._holdout.holdout_window(self._config.recent)
+            both = models[0], models[1].model
+            return choose_form(verdict, load, self._comparison, both, recent, scale, first=first)
+
+        return within(self._config.timeout, "judging the quantised form", choose)
 
     def _widths(self) -> tuple[int, ...]:
         """Output widths that fit the stream: two classes may share one logit."""
@@ -396,6 +429,8 @@ class Promoter:
             metrics["scale"] = [float(v) for v in scale]
         for name in PROBE_FILES:  # they have done their work, and hold samples
             (folder / name).unlink()
+        if verdict.form != INT8:
+            model_in(folder, INT8).unlink(missing_ok=True)
         record = self._registry.add(
             folder,
             parent=champion.version,
@@ -403,7 +438,10 @@ class Promoter:
             source=result.get("source", "training"),
             run=result["run"],
             generation=result["generation"],
-            data={k: result[k] for k in (*DATA, *result.get("told", ()), "bundle") if k in result},
+            data={
+                **{k: result[k] for k in (*DATA, *result.get("told", ()), "bundle") if k in result},
+                **({"form": INT8} if verdict.form == INT8 else {}),
+            },
             metrics=metrics,
             verdict=verdict.as_dict(),
             status="candidate" if verdict.accepted else "rejected",

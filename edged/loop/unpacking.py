@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from edged.domain.deltas import fingerprint
 from edged.engines.model_parameters import initial_parameters
-from edged.engines.portable_files import BaseModel, Description
+from edged.engines.portable_files import Description, base_model
 from edged.errors import ConfigError, RefusedError, StorageError
 from edged.mqtt import updates, weights
 from edged.storage.bundles import Bundle
@@ -77,7 +77,7 @@ def write(parameters: Weights, out: Path, bundle: Path | None) -> int:
 
 
 def _model(parameters: Weights, bundle: Bundle) -> bytes:
-    base = BaseModel(bundle, Description.of(bundle))
+    base = base_model(bundle, Description.of(bundle))
     own = {name: value.shape for name, value in base.parameters().items()}
     if {name: value.shape for name, value in parameters.items()} != own:
         raise RefusedError("the weights are not those of this bundle's network", where=str(bundle.path))

@@ -125,7 +125,7 @@ class ModelCommands:
         parts, what = self._parts, request.get("what", "model")
         version = _version(request) or parts.server.champion.version
         source = parts.registry.verify(parts.registry.get(version).version)
-        name = f"model-{version}.onnx"
+        name = f"model-{version}{source.suffix}"
         if what == "weights":
             source, name = source.parent / weights.FILE, f"weights-{version}.safetensors.zst"
             if not source.exists():

@@ -60,9 +60,10 @@ class Bundle:
 
     `standardise` names the input statistics inside the graphs, `target_standardise` those of the
     target; both None where the graphs take values as they are. Labels are always in raw units.
-    `portable` describes the step graph for the portable engine, None where there is none. `refused` has,
-    for an engine that was wanted and is not among `engines`, why it cannot train this model.
-    `made_with` has the versions of what built it, by package.
+    `portable` describes the step graph for the portable engine, `forms` further forms of the inference model
+    (ORT format, int8) and where parameters lie in them; None where there are none. `refused` has, for an
+    engine that was wanted and is not among `engines`, why it cannot train this model. `made_with` has the
+    versions of what built it, by package.
     A model of several outputs has `more_outputs` behind the main one and `more_labels`, and `losses` says
     what is added up: `output`, `loss`, `label` and `weight` of each term.
     """
@@ -88,6 +89,7 @@ class Bundle:
     more_outputs: tuple[Tensor, ...] = ()
     more_labels: tuple[Tensor, ...] = ()
     losses: tuple[Mapping[str, Any], ...] = ()
+    forms: Mapping[str, Any] | None = None
 
     @classmethod
     def open(cls, path: Path, *, verify: bool = True) -> Bundle:
@@ -138,17 +140,17 @@ class Bundle:
     @property
     def training_model(self) -> Path:
         """Forward, loss and gradient graph."""
-        return self.path / "training_model.onnx"
+        return self._graph("training_model")
 
     @property
     def eval_model(self) -> Path:
         """Forward and loss graph; also holds the inference output."""
-        return self.path / "eval_model.onnx"
+        return self._graph("eval_model")
 
     @property
     def optimizer_model(self) -> Path:
         """Parameter update graph."""
-        return self.path / "optimizer_model.onnx"
+        return self._graph("optimizer_model")
 
     @property
     def checkpoint(self) -> Path:
@@ -158,7 +160,11 @@ class Bundle:
     @property
     def inference_model(self) -> Path:
         """Base inference model with the initial parameters."""
-        return self.path / "inference_model.onnx"
+        return self._graph("inference_model")
+
+    def _graph(self, name: str) -> Path:
+        """The file that is loaded: in ORT format where there is one."""
+        return self.path / (f"{name}.ort" if f"{name}.ort" in self.files else f"{name}.onnx")
 
     @property
     def inference_sha256(self) -> str:
@@ -233,6 +239,15 @@ class Bundle:
             number, (one, other) = next((i, pair) for i, pair in enumerate(both, 1) if pair[0] != pair[1])
             raise self._misfit(f"has {one!r} as {what} {number}, {where} has {other!r}")
 
+    def check_form(self, form: str) -> None:
+        """Raise BundleError where models of this bundle are to be served in a form that it has not."""
+        if form not in ("none", *(self.forms or ())):
+            raise BundleError(
+                f"the bundle has no {form} form",
+                where=str(self.path),
+                remedy=f"build it again with --{form}, or leave serving.quantise out",
+            )
+
     def _fitting_outputs(self, schema: Schema) -> tuple[int, ...]:
         if self.loss == "bce_with_logits" and schema.outputs == 2:
             return (1, 2)
@@ -268,6 +283,7 @@ class Bundle:
             "refused": self.refused,
             "made_with": self.made_with,
             **self._several(),
+            **({} if self.forms is None else {"forms": self.forms}),
         }
 
     def _several(self) -> dict[str, Any]:
@@ -371,4 +387,5 @@ def _parse(data: dict[str, Any], path: Path) -> Bundle:
         more_outputs=reader.tensors("more_outputs"),
         more_labels=reader.tensors("more_labels"),
         losses=reader.objects("losses"),
+        forms=reader.get("forms", dict) if data.get("forms") is not None else None,
     )

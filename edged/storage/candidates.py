@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edged.errors import ModelError
+from edged.modelfiles import INT8, SUFFIXES, file_name, model_in
 from edged.storage.files import (
     disk_errors,
     disk_errors_of_others,
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from edged.domain.protocols import Model
 
 LATENCY_RUNS = 20
-MODEL_FILE = "model.onnx"
 PROBE_FILES = ("probe_input.npy", "probe_output.npy")
 
 
@@ -38,6 +38,7 @@ def publish_candidate(
     probe: NDArray[np.float32],
     notes: Mapping[str, bytes],
     name: str = "",
+    suffix: str = SUFFIXES[0],
 ) -> Path:
     """Publish the candidate of a run as `folder/<run><name>`; the directory.
 
@@ -58,6 +59,8 @@ def publish_candidate(
         Further files by name.
     name
         Tells a second candidate of the same run.
+    suffix
+        Ending of the model file: the format that `export` writes.
     """
     staging = folder / f".staging-{run}{name}"
     with disk_errors("writing the candidate", staging):
@@ -65,8 +68,8 @@ def publish_candidate(
             remove(left)  # a run before this one came no further
         staging.mkdir(parents=True, exist_ok=True)
         with disk_errors_of_others(staging):
-            export(staging / MODEL_FILE)
-        output = load_model(staging / MODEL_FILE).predict(probe)
+            export(staging / file_name(suffix))
+        output = load_model(staging / file_name(suffix)).predict(probe)
         for file, values in zip(PROBE_FILES, (probe, output), strict=True):
             np.save(staging / file, values)
         for file, content in notes.items():
@@ -117,8 +120,8 @@ def verify_candidate(
     """
     verify_directory(folder)
     breathe()
-    model = load_model(folder / MODEL_FILE)
-    x, expected = (np.load(folder / name, allow_pickle=False) for name in PROBE_FILES)
+    model = load_model(model_in(folder))
+    x, expected = _probe(folder)
     if x.shape[1:] != (rules.inputs,) or len(x) == 0:
         raise ModelError(f"probe shape {x.shape}, the stream has {rules.inputs} features", where=str(folder))
     got = model.predict(x)
@@ -130,14 +133,48 @@ def verify_candidate(
     if not worst <= rules.tolerance:  # NaN must not pass
         raise ModelError(f"outputs differ from the trainer's by {worst:.2g}", where=str(folder))
     breathe()
+    return model, _fast_enough(model, x, rules, folder)
+
+
+def verify_quantised(
+    folder: Path, load_model: Callable[[Path], Model], rules: Probing, breathe: Callable[[], None]
+) -> tuple[Model, float] | None:
+    """The quantised form of a verified candidate, and its latency; None where it has no such form.
+
+    How far it is from the other form is for the gate to say.
+
+    Raises
+    ------
+    ModelError
+        When it does not load, answer in the same shape, or is too slow.
+    """
+    path = model_in(folder, INT8)
+    if not path.exists():
+        return None
+    breathe()
+    model = load_model(path)
+    x, expected = _probe(folder)
+    got = model.predict(x)
+    if got.shape != expected.shape or not np.isfinite(got).all():
+        raise ModelError("the quantised form's outputs have another shape or are not finite", where=str(path))
+    breathe()
+    return model, _fast_enough(model, x, rules, path)
+
+
+def _probe(folder: Path) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    x, expected = (np.load(folder / name, allow_pickle=False) for name in PROBE_FILES)
+    return x, expected
+
+
+def _fast_enough(model: Model, x: NDArray[np.float32], rules: Probing, where: Path) -> float:
     seconds = _latency(model, x[:1])
     if seconds > rules.latency:
         raise ModelError(
             f"one prediction takes {seconds * 1e3:.1f} ms, {rules.latency * 1e3:.1f} ms allowed",
-            where=str(folder),
+            where=str(where),
             remedy="raise gate.latency or use a smaller model",
         )
-    return model, seconds
+    return seconds
 
 
 def _latency(model: Model, x: NDArray[np.float32]) -> float:

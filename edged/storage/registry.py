@@ -1,8 +1,9 @@
 """The model registry: which models there are, which one is served, and why.
 
-`models/<version>/` holds `model.onnx`, what else the trainer left (a probe), and a manifest that
-repeats the record. `models/champion` is the pointer to the model being served. A model's files and
-their directory are durable before its row is written, and before the pointer moves.
+`models/<version>/` holds `model.onnx` (or `model.ort`, and its int8 form where that serves), what else the
+trainer left (a probe), and a manifest that repeats the record. `models/champion` is the pointer to the model
+being served. A model's files and their directory are durable before its row is written, and before the
+pointer moves.
 
 After a crash the pointer and the rows of `state.db` may disagree. **The pointer wins**: `open`
 brings the rows in line with it, takes up models whose row is missing from their manifests, and
@@ -17,6 +18,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, get_args
 
 from edged.errors import CorruptError, StorageError
+from edged.modelfiles import FLOAT32, Form, model_in
 from edged.storage.erasure import erase_published
 from edged.storage.files import (
     DISK,
@@ -41,7 +43,6 @@ if TYPE_CHECKING:
 __all__ = ["ModelRecord", "Registry", "Reign"]
 
 MODELS = "models"
-MODEL_FILE = "model.onnx"
 POINTER = "champion"
 REIGNS_KEPT = 5000
 
@@ -61,7 +62,7 @@ def present_reign(state_dir: Path) -> Reign | None:
         reign = Reign(**read_sealed(state_dir / MODELS / POINTER))
     except (CorruptError, TypeError):
         return None
-    return reign if (state_dir / MODELS / str(reign.version) / MODEL_FILE).exists() else None
+    return reign if model_in(state_dir / MODELS / str(reign.version)).exists() else None
 
 
 class Registry(Journal):
@@ -127,8 +128,8 @@ class Registry(Journal):
         StorageError
             When there is no `model.onnx` in it, or it could not be made durable.
         """
-        if not (staging / MODEL_FILE).is_file():
-            raise StorageError(f"there is no {MODEL_FILE} in it", where=str(staging))
+        if not model_in(staging).is_file():
+            raise StorageError(f"there is no {model_in(staging).name} in it", where=str(staging))
         with self._lock:
             with self._writing():
                 version = self._count("model", max([0, *self._on_disk()]) + 1)
@@ -162,8 +163,8 @@ class Registry(Journal):
             rows = self._db.execute(f"SELECT {COLUMNS} FROM models ORDER BY version").fetchall()  # noqa: S608
         return [from_row(*row) for row in rows]
 
-    def verify(self, version: int) -> Path:
-        """Path of a model's `model.onnx`, all its files compared with the manifest.
+    def verify(self, version: int, form: Form = FLOAT32) -> Path:
+        """Path of the file of a model in this form, all its files compared with the manifest.
 
         Raises
         ------
@@ -171,9 +172,10 @@ class Registry(Journal):
             When a file is missing or damaged.
         """
         directory = self._path_of(version)
-        if MODEL_FILE not in verify_directory(directory)["files"]:
-            raise CorruptError(f"the manifest names no {MODEL_FILE}", where=str(directory))
-        return directory / MODEL_FILE
+        path = model_in(directory, form)
+        if path.name not in verify_directory(directory)["files"]:
+            raise CorruptError(f"the manifest names no {path.name}", where=str(directory))
+        return path
 
     def set_status(
         self,

@@ -12,6 +12,7 @@ from edged.domain.pool import Pool, Remembered, RowCache
 from edged.domain.pseudo import PseudoLabels
 from edged.engines.hard import hardness
 from edged.engines.pseudo import pseudo_labels
+from edged.modelfiles import model_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,7 +94,7 @@ class Drawing:
         if state.pseudo is None:
             state.pseudo = PseudoLabels()
             if folder is not None:
-                state.pseudo = pseudo_labels(self._load_model(folder / "model.onnx"), self._unlabelled)
+                state.pseudo = pseudo_labels(self._load_model(model_in(folder)), self._unlabelled)
         rows = self._unlabelled.read(state.pseudo.offsets)
         there = np.isin(state.pseudo.offsets, rows.offsets)
         count = round(self._config.batch * self._pseudo_share)

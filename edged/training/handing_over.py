@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from edged.domain.protocols import Engine, Model
     from edged.engines.challenger import Challenger
     from edged.engines.guides import ChampionGuide
+    from edged.storage.bundles import Bundle
 
     Parameters = Mapping[str, NDArray[np.float32]]
 
@@ -29,15 +30,18 @@ ANCHOR_FILE = "anchor.npz"
 
 
 class HandingOver:
-    """Publishes candidates in `candidates`; `pack_weights` writes weights that lie beside the model."""
+    """Publishes candidates in `candidates`; what `pack_weights` and `quantised` make lies beside."""
 
     def __init__(
         self,
         candidates: Path,
         load_model: Callable[[Path], Model],
         pack_weights: Callable[[Parameters], bytes] | None,
+        quantised: Callable[[Parameters], dict[str, bytes]],
+        bundle: Bundle,
     ) -> None:
         self._candidates, self._load_model, self._pack = candidates, load_model, pack_weights
+        self._quantised, self._suffix = quantised, bundle.inference_model.suffix
 
     def candidate(
         self,
@@ -49,10 +53,10 @@ class HandingOver:
     ) -> Path:
         """Publish the averaged weights while they do better, else the newest; a guide notes what it needs."""
         with averaged.in_place(average, engine) if average.better else nullcontext():
-            notes = self._weights(engine)
+            notes = self._beside_model(engine)
             if guide is not None:
                 notes[ANCHOR_FILE] = pack_arrays(guide.note())
-            return publish_candidate(self._candidates, run, engine.export, self._load_model, probe, notes)
+            return self._publish(run, engine, probe, notes)
 
     def challenger(
         self, run: int, beside: Challenger | None, probe: NDArray[np.float32]
@@ -60,11 +64,21 @@ class HandingOver:
         """Publish a challenger that has won, with the errors by which it did."""
         if not beside or not beside.won:
             return None
-        notes = {NOTE: beside.note(), **self._weights(beside.engine)}
-        path = publish_candidate(
-            self._candidates, run, beside.engine.export, self._load_model, probe, notes, "-challenger"
-        )
+        notes = {NOTE: beside.note(), **self._beside_model(beside.engine)}
+        path = self._publish(run, beside.engine, probe, notes, "-challenger")
         return {"candidate": str(path), "contest": beside.contest.dump()}
 
-    def _weights(self, engine: Engine) -> dict[str, bytes]:
-        return {} if self._pack is None else {WEIGHTS_FILE: self._pack(engine.parameters())}
+    def _beside_model(self, engine: Engine) -> dict[str, bytes]:
+        """What lies beside an exported model: its quantised form and its weights, where they are wanted."""
+        parameters = engine.parameters()
+        notes = self._quantised(parameters)
+        if self._pack is not None:
+            notes[WEIGHTS_FILE] = self._pack(parameters)
+        return notes
+
+    def _publish(
+        self, run: int, engine: Engine, probe: NDArray[np.float32], notes: dict[str, bytes], name: str = ""
+    ) -> Path:
+        return publish_candidate(
+            self._candidates, run, engine.export, self._load_model, probe, notes, name, self._suffix
+        )

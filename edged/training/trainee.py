@@ -22,6 +22,7 @@ from edged.engines import averaged
 from edged.engines.challenger import Challenges
 from edged.engines.guides import guide_for
 from edged.errors import NoDataError, NonFiniteError, TrainingError
+from edged.modelfiles import model_in
 from edged.storage.checkpoints import unpack_arrays
 from edged.storage.files import disk_errors_of_others
 from edged.training.drawing import Drawing
@@ -83,6 +84,7 @@ class Trainee:
         block: int = 1,
         pseudo: float = 0.0,
         unlabelled: Unlabelled | None = None,
+        quantised: Callable[[Mapping[str, NDArray[np.float32]]], dict[str, bytes]] = lambda _: {},
     ) -> None:
         self._config = config
         self._elsewhere = elsewhere
@@ -97,7 +99,7 @@ class Trainee:
         self._samples = samples
         self._checkpoints = checkpoints
         self._load_model = load_model
-        self._handing_over = HandingOver(candidates, load_model, pack_weights)
+        self._handing_over = HandingOver(candidates, load_model, pack_weights, quantised, bundle)
         self._drawing = Drawing(
             config=config, schema=schema, samples=samples, labels_for=self._labels_for,
             load_model=load_model, champion=champion, pseudo=pseudo, unlabelled=unlabelled,
@@ -376,7 +378,7 @@ class Trainee:
             return
         note = folder / ANCHOR_FILE
         known = unpack_arrays(note.read_bytes()) if note.exists() else {}
-        self._guide.begin(self._load_model(folder / "model.onnx"), known, pool.x)
+        self._guide.begin(self._load_model(model_in(folder)), known, pool.x)
 
     def _labels_for(self, y: NDArray[np.float32]) -> NDArray[Any]:
         return labels_for(self._bundle.label_loss, y, self._bundle.output.width)

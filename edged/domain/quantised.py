@@ -1,0 +1,95 @@
+"""Whether the quantised form of a candidate that the gate has accepted is what will be served."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from edged.domain.paired import compare
+from edged.errors import EdgedError
+from edged.modelfiles import INT8
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from edged.domain.comparison import Comparison
+    from edged.domain.gate import Evidence, Verdict
+    from edged.domain.protocols import Model
+    from edged.domain.sample import Window
+
+
+def choose_form(
+    verdict: Verdict,
+    load: Callable[[], tuple[Model, float] | None],
+    comparison: Comparison,
+    models: tuple[Model, Model],
+    recent: Window,
+    scale: NDArray[np.float32] | None,
+    *,
+    first: bool,
+) -> Verdict:
+    """The verdict with the form that will be served, and with what both forms came to.
+
+    Parameters
+    ----------
+    verdict
+        On the candidate as float32; where it is refused nothing is asked.
+    load
+        Loads the quantised form and times it; None where there is none. What it raises speaks against it.
+    comparison
+        Asks models about the same rows.
+    models
+        The candidate as float32, and the champion as it is served.
+    recent, scale
+        The newest holdout, and what weighs errors.
+    first
+        Whether the champion does not count, being no model of this stream.
+    """
+    if not verdict.accepted:
+        return verdict
+    try:
+        found, why = load(), "its bundle has no int8 form"
+    except EdgedError as problem:
+        found, why = None, problem.line()
+    fewest = comparison.rules.min_holdout
+    if found is not None and len(recent) < fewest:
+        found, why = None, f"only {len(recent)} labelled holdout samples, {fewest} needed"
+    if found is None:
+        return _told(verdict, f"served as float32: {why}")
+    (quantised, seconds), (model, champion) = found, models
+    made = _beside(verdict, comparison.evidence(quantised, model, recent, scale), comparison, seconds)
+    if made.form != INT8 or first:
+        return made
+    gate = comparison.judge(quantised, champion, recent, scale)
+    if gate.accepted:
+        return made
+    why = f"the gate refuses int8: {'; '.join(gate.reasons)}"
+    return _told(replace(verdict, numbers=made.numbers), f"served as float32: {why}")
+
+
+def _beside(verdict: Verdict, pair: Evidence, comparison: Comparison, seconds: float) -> Verdict:
+    """Both forms of the candidate on the same rows: how much int8 loses, which may be `max_regret`."""
+    rules = comparison.rules
+    found = compare(comparison.task, pair.candidate, pair.champion)
+    as_int8, as_float32 = float(pair.candidate.mean()), float(pair.champion.mean())
+    numbers = {
+        "float32_error": as_float32,
+        "int8_error": as_int8,
+        "int8_samples": float(found.n),
+        "int8_gain": found.gain,
+        "int8_p_worse": found.p_worse,
+        "int8_latency_s": seconds,
+    }
+    told = f"error {as_int8:.4g} as int8, {as_float32:.4g} as float32 on {found.n} newest holdout samples"
+    made = replace(verdict, numbers=verdict.numbers | numbers)
+    # Gains are absolute for classes and relative for values, and so is the limit.
+    if -found.gain > rules.max_regret and found.p_worse < rules.significance:
+        return _told(made, f"served as float32: {told}, at most {rules.max_regret:.4g} may be lost")
+    return _told(replace(made, form=INT8), f"served as int8: {told}")
+
+
+def _told(verdict: Verdict, reason: str) -> Verdict:
+    return replace(verdict, reasons=(*verdict.reasons, reason))

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from edged import configfile, logs
-from edged.engines import open_engine, training_api
+from edged.engines import candidates, open_engine, training_api
 from edged.engines.inference import InferenceModel
 from edged.errors import ConfigError, EdgedError
 from edged.loop.choose import choose
@@ -122,12 +122,14 @@ def _bundle(config: Config) -> Iterator[Finding]:
             bundle.check_form(config.serving.quantise)
             model = InferenceModel(bundle.inference_model, providers=config.serving.provider)
             model.warm_up()
+            operators = list(_operators(config, bundle))
             engine = _engine(config, bundle)
     except EdgedError as problem:
         remedy = "" if isinstance(problem, ConfigError) else "build it again with `edged artifacts build`"
         yield Finding("bundle", "error", problem.line(), remedy)
         return
     yield Finding("bundle", "ok", f"{path}: whole, fits the stream, serves")
+    yield from operators
     yield engine
 
 
@@ -141,6 +143,23 @@ def _builder() -> Finding:
         "native is not installed here, so there is nothing to build the standard network with",
         "build a bundle elsewhere with `edged artifacts build --engine both` and name it in model.bundle",
     )
+
+
+def _operators(config: Config, bundle: Bundle) -> Iterator[Finding]:
+    """Whether this onnxruntime has every operator of the graphs: each engine that could train is opened."""
+    training, failed, names = config.training, dict[str, str](), candidates(bundle, config.training.provider)
+    for name in names:
+        try:
+            open_engine(name, bundle, training.threads, providers=training.provider)
+        except EdgedError as problem:
+            failed[name] = problem.line()
+    if names and not failed:
+        yield Finding("operators", "ok", f"every operator that {' and '.join(names)} needs is there")
+    if failed:
+        left = [name for name in names if name not in failed]
+        level: Level = "error" if not left or training.engine in failed else "warning"
+        remedy = f"set training.engine: {left[0]}" if left else "build the bundle for this onnxruntime"
+        yield Finding("operators", level, "; ".join(f"{name}: {why}" for name, why in failed.items()), remedy)
 
 
 def _engine(config: Config, bundle: Bundle) -> Finding:

@@ -6,6 +6,7 @@ import shutil
 import sys
 from typing import TYPE_CHECKING, Any
 
+import onnx
 import pytest
 
 from edged import configfile
@@ -15,8 +16,10 @@ from edged.demo.broker import free_port
 from edged.doctor import Finding, examine
 from edged.lazily import hidden
 from edged.loop.bootstrap import with_bundle
+from edged.storage.bundles import Bundle, seal
 from edged.storage.files import DirectoryLock
 from tests.commands import edged, write_config
+from tests.zoo import ZOO
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,7 +51,8 @@ def test_a_device_in_good_order_has_nothing_but_ok(broker: Broker, bundle: Path,
     findings = examine(path)
     assert {f.level for f in findings} == {"ok"}
     assert [f.what for f in findings] == [
-        "configuration", "onnxruntime", "bundle", "engine", "state directory", "disk", "clock", "broker",
+        "configuration", "onnxruntime", "bundle", "operators", "engine", "state directory", "disk", "clock",
+        "broker",
     ]  # fmt: skip
     assert not [f for f in findings if f.remedy]
     assert list((tmp_path / "state").iterdir()) == [], "nothing is left behind"
@@ -95,6 +99,30 @@ def test_an_engine_that_the_bundle_is_not_for(tmp_path: Path) -> None:
     path = configured(tmp_path, model={"bundle": str(native)}, training={"engine": "portable"})
     found = finding(path, "engine")
     assert (found.level, "portable" in found.result) == ("error", True)
+
+
+def test_an_operator_that_this_runtime_does_not_have_is_named(bundle: Path, tmp_path: Path) -> None:
+    foreign = shutil.copytree(bundle, tmp_path / "foreign")
+    for name in ("step_model.onnx", "training_model.onnx"):
+        graph = onnx.load(str(foreign / name))
+        graph.graph.node[0].op_type = "Unheard"
+        onnx.save(graph, str(foreign / name))
+        opened = Bundle.open(foreign, verify=False)
+        seal(opened, opened.files)
+        found = finding(configured(tmp_path, model={"bundle": "foreign"}), "operators")
+        assert (found.level, "Unheard" in found.result) == ("error" if "train" in name else "warning", True)
+        assert found.remedy
+
+
+def test_why_an_engine_was_left_out_is_told(tmp_path: Path) -> None:
+    pooled = build(ZOO["cnn_average"].make(True), tmp_path / "b", loss="cross_entropy").path
+    path = write_config(tmp_path, {"features": 24, "classes": 4}, model={"bundle": str(pooled)})
+    told = finding(path, "engine")
+    assert told.level == "ok"
+    assert told.result.startswith(
+        "portable (the bundle is for it alone: node averagepool.2: operator AveragePool"
+    )
+    assert finding(path, "operators").result == "every operator that portable needs is there"
 
 
 def test_the_engine_is_told_with_the_times_that_decided(bundle: Path, tmp_path: Path) -> None:

@@ -11,8 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edged.artifacts import foreign, upstream
+from edged.artifacts.conform import conform, read_model
 from edged.artifacts.forms import BASE
 from edged.artifacts.graphs import shape_of
+from edged.artifacts.preflight import as_generated, examine, refusal
 from edged.domain.protocols import LearningRate
 from edged.engines import open_engine
 from edged.engines.inference import InferenceModel
@@ -97,6 +99,9 @@ def verify(path: Path, *, threads: int = 1) -> dict[str, Any]:
         exported = Path(folder) / "exported.onnx"
         engine.export(exported)
         checks.append(_check("export", _compare(bundle, exported, x)))
+        checks.append(
+            _check("preflight", _preflight(bundle, exported, built_here=not foreign.is_foreign(path)))
+        )
         before, after = _train(engine, x, y)
         checks.append(_check("training", f"{STEPS} steps: loss {before:.4g} to {after:.4g}"))
         if engine.name == "native" and "portable" in bundle.engines:
@@ -187,6 +192,16 @@ def _raw(z: NDArray[np.float64], names: Standardisation | None, parameters: dict
     if names is not None:
         z = z / parameters[names["scale"]] + parameters[names["mean"]]
     return z.astype(np.float32)
+
+
+def _preflight(bundle: Bundle, exported: Path, *, built_here: bool) -> str:
+    """Look at every operator as a build does, before a step is made: a gradient may end the process."""
+    model, trainable = conform(read_model(exported)), list(bundle.trainable)
+    found = [*examine(model, trainable), *([] if built_here else as_generated(model, trainable))]
+    stopping = [finding for finding in found if not set(bundle.engines).isdisjoint(finding.engines)]
+    if stopping:
+        raise refusal(stopping)
+    return f"every operator has a gradient for {' and '.join(bundle.engines)}"
 
 
 def _compare(bundle: Bundle, exported: Path, x: Floats) -> str:

@@ -30,6 +30,7 @@ _NO_GRADIENT = "cannot be trained through: it has no gradient"
 _EXPORT = "build with --engine portable, or export the model in evaluation mode, without dropout"
 _FREEZE = "build with --engine portable, or freeze its scale and bias"
 _WHOLE = "train both weights, or freeze the layer with all before it, or build with --engine portable"
+_AGAIN = "make the bundle from the network with `edged artifacts build`"
 _PLAIN = "use a plain layer, or, where all before it and itself is frozen, build with --engine portable"
 _UNSAFE = {
     "AveragePool": (
@@ -161,6 +162,20 @@ def _not_native(graph: onnx.GraphProto, trainable: Sequence[str]) -> Iterator[Fi
             yield _native(node, *_UNSAFE[node.op_type])
         elif fixed_weights := _fixed_weights(node, reached):
             yield _native(node, f"has a gradient that ends the process where {fixed_weights}", _WHOLE)
+
+
+def as_generated(model: onnx.ModelProto, trainable: Sequence[str]) -> list[Finding]:
+    """What upstream's generator gets wrong where nobody has rewritten the model before it."""
+    trained, fixed = set(trainable), constants(model.graph)
+    frozen = [
+        node
+        for node in on_the_way(model.graph, trainable)
+        if node.op_type == "BatchNormalization" and not is_trained(node, trained, fixed)
+    ]
+    return [
+        _native(node, "is frozen, and yet trained with the statistics of each batch", _AGAIN)
+        for node in frozen
+    ]
 
 
 def _fixed_weights(node: onnx.NodeProto, reached: Collection[str]) -> str:

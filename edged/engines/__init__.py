@@ -88,21 +88,25 @@ def usual_engine(bundle: TrainingFiles, providers: Sequence[str] = execution.CPU
     """
     from edged.engines import training_api
 
-    engines = _engines(bundle)
     if "native" in candidates(bundle, providers):
-        return "native", _only(engines, "it is installed here, and the bundle is for it")
-    if "portable" not in engines:
-        return "native", _only(engines, "")
+        return "native", _only(bundle, "it is installed here, and the bundle is for it")
+    if "portable" not in _engines(bundle):
+        return "native", _only(bundle, "")
     if not execution.only_cpu(providers):
         return "portable", f"native has no {providers[0]}"
     installed = training_api.available()
-    return "portable", _only(engines, "") if installed else "native is not installed here"
+    return "portable", _only(bundle, "") if installed else "native is not installed here"
 
 
-def _only(engines: tuple[str, ...], otherwise: str) -> str:
+def _only(bundle: TrainingFiles, otherwise: str) -> str:
+    """That the bundle is for one engine alone, and why, as far as its build has noted that."""
+    engines, refused = _engines(bundle), dict[str, str](getattr(bundle, "refused", {}))
     if "portable" not in engines:
-        return "the bundle is for it alone: it has no step graph, which --engine both would add"
-    return otherwise if "native" in engines else "the bundle is for it alone"
+        why = refused.get("portable", "it has no step graph, which --engine both would add")
+        return f"the bundle is for it alone: {why}"
+    if "native" in engines:
+        return otherwise
+    return "the bundle is for it alone" + (f": {refused['native']}" if "native" in refused else "")
 
 
 def _refuse_portable_only(bundle: TrainingFiles) -> None:

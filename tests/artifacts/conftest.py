@@ -19,5 +19,7 @@ collect_ignore = (
         "test_selection.py",
         "test_block_loss.py",
         "test_heads.py",
+        "test_preflight.py",
+        "test_origins.py",
     ]
 )

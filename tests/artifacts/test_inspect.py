@@ -12,21 +12,32 @@ from edged.artifacts.templates import autoencoder, mlp
 from edged.engines import training_api
 from edged.errors import BundleError, CorruptError, EdgedError
 from edged.storage.bundles import Tensor
+from tests.networks import INPUT, Network
+from tests.zoo import ZOO
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
-def upstream_directory(path: Path, loss: str, *, outputs: int = 3, optimizer: str = "AdamW") -> Path:
-    """What upstream's generator writes, frozen last bias included; nothing corrected afterwards."""
+def upstream_directory(
+    path: Path,
+    loss: str,
+    *,
+    outputs: int = 3,
+    optimizer: str = "AdamW",
+    network: onnx.ModelProto | None = None,
+    frozen: int = 1,
+) -> Path:
+    """What upstream's generator writes, the last parameter frozen; nothing corrected afterwards."""
     artifacts = training_api.load("artifacts")
-    model = mlp(6, outputs, (8,))
+    model = network or mlp(6, outputs, (8,))
     names = [tensor.name for tensor in model.graph.initializer]
     path.mkdir()
     artifacts.generate_artifacts(
         model,
-        requires_grad=names[:-1],
-        frozen_params=names[-1:],
+        requires_grad=names[:-frozen],
+        frozen_params=names[-frozen:],
         loss=artifacts.LossType[loss],
         optimizer=artifacts.OptimType[optimizer],
         artifact_directory=str(path),
@@ -60,6 +71,7 @@ def test_our_bundles_verify(tmp_path: Path, loss: str, optimizer: str) -> None:
         "files",
         "graphs",
         "export",
+        "preflight",
         "training",
         "portable",
     ]
@@ -89,6 +101,31 @@ def test_a_directory_made_by_upstream_verifies(tmp_path: Path, upstream: str, ou
     assert told["output"] == vars(Tensor("logits", ("batch", 3)))
     assert [row["name"] for row in told["parameters"] if not row["trainable"]] == ["layer2.bias"]
     assert {file.name: file.read_bytes() for file in path.iterdir()} == before
+
+
+def normalised() -> onnx.ModelProto:
+    """x·W, a batch normalisation, ·V; the normalisation's own parameters are the last four."""
+    net = Network(4)
+    x = net.add("MatMul", [INPUT, net.weight("w", (4, 4), 4)])
+    head = net.weight("v", (4, 2), 4)
+    net.add("MatMul", [net.batch_norm(x, "bn", 4), head], "output")
+    return net.model("normalised", 2)
+
+
+@pytest.mark.parametrize(
+    ("network", "frozen", "reason"),
+    [
+        (lambda: ZOO["cnn_average"].make(True), 1, "AveragePool has a gradient that ends the process"),
+        (normalised, 2, "BatchNormalization would be trained without following its running statistics"),
+        (normalised, 4, "BatchNormalization is frozen, and yet trained with the statistics of each batch"),
+    ],
+)
+def test_what_upstream_made_to_crash_or_to_learn_wrongly_does_not_verify(
+    tmp_path: Path, network: Callable[[], onnx.ModelProto], frozen: int, reason: str
+) -> None:
+    path = upstream_directory(tmp_path / "u", "MSELoss", network=network(), frozen=frozen)
+    with pytest.raises(BundleError, match=reason):
+        verify(path)
 
 
 def test_upstreams_sgd_is_recognised(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edged import __version__, configfile, logs
 from edged.device import Device
@@ -16,6 +17,9 @@ from edged.errors import EdgedError
 from edged.host.doorbell import Doorbell
 from edged.host.notify import Notifier, watchdog_interval
 from edged.opening import note_end
+
+if TYPE_CHECKING:
+    from edged.config import Config
 
 log = logs.get_logger("edged.daemon")
 
@@ -36,6 +40,7 @@ def run(path: Path) -> int:
     logs.configure(config.log.level, config.log.format)
     for problem in ignored:
         log.warning("config_set_ignored", problem=problem, remedy="send config.set anew, or null for the key")
+    _confine_trainer(config)
     notifier = Notifier()
     device = Device(config, path, notifier, endings.put)
     device.start()
@@ -56,6 +61,23 @@ def run(path: Path) -> int:
     log.info("stopping", damaged=damaged)
     device.stop(damaged)
     return EXIT_DAMAGED if damaged else 0
+
+
+def _confine_trainer(config: Config) -> None:
+    """Where systemd lends this service its control group: bounds for what trains, before it is started."""
+    if "INVOCATION_ID" not in os.environ:
+        return
+    from edged.host import cgroup
+
+    folder = cgroup.lent()
+    if folder is None:
+        return
+    try:
+        division = cgroup.divide(folder, config.training.memory_max or cgroup.half_of_memory())
+    except OSError as problem:
+        log.warning("trainer_not_confined", problem=f"{problem.filename}: {problem.strerror}")
+        return
+    log.info("trainer_confined", controllers=division.controllers, memory_max=division.memory_max)
 
 
 def main() -> int:

@@ -64,6 +64,12 @@ class StorageError(EdgedError):
     """Something could not be written, read back or verified."""
 
 
+class NewerStateError(StorageError):
+    """A newer edged wrote this, in a form that this one does not know: trying again changes nothing."""
+
+    exit_code = 3
+
+
 class CorruptError(StorageError):
     """What was read back is not what had been written."""
 

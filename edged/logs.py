@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 import sys
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
     from structlog.typing import FilteringBoundLogger, Processor
+
+    from edged.journald import JournalLogger
 
 lazily("asyncio")
 with hidden("rich"):
@@ -39,7 +42,8 @@ def configure(level: str = "info", format: str = "auto", stream: TextIO | None =
     level
         Lowest level that is written: `debug`, `info`, `warning` or `error`.
     format
-        `json`, `console`, or `auto`: console on a terminal, else JSON.
+        `json`, `console`, or `auto`: console on a terminal, else JSON; where the stream is systemd's
+        journal, JSON lines with a field for each of their values.
     stream
         stderr by default.
 
@@ -53,10 +57,11 @@ def configure(level: str = "info", format: str = "auto", stream: TextIO | None =
     out = sys.stderr if stream is None else stream
     terminal = out.isatty()
     readable = format == "console" or (format == "auto" and terminal)
+    journal = _journal(out) if format == "auto" else None
     structlog.configure(
-        processors=_console(colors=terminal) if readable else _json(),
+        processors=_console(colors=terminal) if readable else _json(_for_journal if journal else _line),
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
-        logger_factory=structlog.WriteLoggerFactory(file=out),
+        logger_factory=journal or structlog.WriteLoggerFactory(file=out),
         cache_logger_on_first_use=False,  # or module-level loggers would keep the first configuration
     )
     _route_standard_logging()
@@ -71,14 +76,23 @@ def get_logger(name: str) -> FilteringBoundLogger:
     return cast("FilteringBoundLogger", structlog.get_logger(logger_name=name))
 
 
-def _json() -> list[Processor]:
+def _json(last: Processor) -> list[Processor]:
     return [
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True, key="ts"),
         structlog.processors.format_exc_info,
         _in_order,
-        structlog.processors.JSONRenderer(serializer=_line),
+        last,
     ]
+
+
+def _journal(out: TextIO) -> JournalLogger | None:
+    """What writes to systemd's journal, where `out` leads there."""
+    if "JOURNAL_STREAM" not in os.environ:
+        return None
+    from edged import journald
+
+    return journald.JournalLogger(out) if journald.is_journal(out) else None
 
 
 def _console(*, colors: bool) -> list[Processor]:
@@ -95,8 +109,16 @@ def _in_order(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> Mu
     return {word: event.pop(name) for name, word in _FIRST.items() if name in event} | dict(event)
 
 
-def _line(event: dict[str, Any], **_options: Any) -> str:
+def _line(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> str:
     return json.dumps(_plain(event), ensure_ascii=False, allow_nan=False)
+
+
+def _for_journal(
+    _logger: Any, _method: str, event: MutableMapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The line, and the values that it is made of, as the arguments of `JournalLogger.msg`."""
+    plain = _plain(event)
+    return (json.dumps(plain, ensure_ascii=False, allow_nan=False), plain), {}
 
 
 def _plain(value: Any) -> Any:

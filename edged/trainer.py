@@ -41,6 +41,7 @@ from edged.errors import (
     StorageError,
     TrainingError,
 )
+from edged.host.cgroup import join_trainer
 from edged.host.limits import ChildLimits, apply, die_with_parent
 from edged.loop.adopt import Adopter, weights_to_follow
 from edged.loop.choose import choose
@@ -324,6 +325,9 @@ def _carry_out(order: dict[str, Any], trainee: Trainee, adopter: Adopter) -> dic
 def main() -> int:
     """Entry point of the process."""
     die_with_parent()
+    outside = join_trainer()
+    if outside:
+        say({"type": "note", "what": outside})
     try:
         return serve(Orders())
     except EdgedError as problem:

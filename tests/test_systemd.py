@@ -13,11 +13,16 @@ from pathlib import Path
 
 import pytest
 
+from edged.config import MqttConfig
 from edged.configfile import load
 from edged.errors import ConfigError, RefusedError, UnavailableError
+from edged.host.cgroup import MOUNT
+from edged.mqtt.connection import credentials
 
 ROOT = Path(__file__).parents[1]
-UNIT = ROOT / "systemd" / "edged.service"
+UNITS = ROOT / "systemd"
+SERVICES = ("edged.service", "edged@.service")
+SLICES = ("edged.slice", "edged-train.slice")
 
 
 @pytest.fixture(scope="session")
@@ -29,38 +34,56 @@ def analyze() -> str:
 
 
 @pytest.fixture
-def unit(tmp_path: Path) -> Path:
-    """The unit as it would verify on a machine with edged installed in /opt."""
-    text = re.sub(r"(?m)^(Exec\w+=)\S+", r"\1/bin/true", UNIT.read_text())
-    path = tmp_path / "edged.service"
-    path.write_text(text)
-    return path
+def installed(tmp_path: Path) -> Path:
+    """The units as they would verify on a machine with edged installed in /opt."""
+    for name in (*SERVICES, *SLICES):
+        text = re.sub(r"(?m)^(Exec\w+=)\S+", r"\1/bin/true", (UNITS / name).read_text())
+        (tmp_path / name).write_text(text)
+    return tmp_path
 
 
-def settings() -> dict[str, list[str]]:
+def settings(name: str = "edged.service") -> dict[str, list[str]]:
     found: dict[str, list[str]] = defaultdict(list)
-    for line in UNIT.read_text().splitlines():
-        name, equals, value = line.partition("=")
+    for line in (UNITS / name).read_text().splitlines():
+        setting, equals, value = line.partition("=")
         if equals and not line.startswith("#"):
-            found[name].append(value)
+            found[setting].append(value)
     return found
 
 
-def test_it_verifies_without_a_word(analyze: str, unit: Path) -> None:
+def test_they_verify_without_a_word(analyze: str, installed: Path) -> None:
+    units = [str(installed / name) for name in (*SERVICES, *SLICES)]
     done = subprocess.run(
-        [analyze, "verify", str(unit)], capture_output=True, text=True, check=False, timeout=60
+        [analyze, "verify", *units], capture_output=True, text=True, check=False, timeout=60
     )
     words = [line for line in done.stderr.splitlines() if "edged" in line]
     assert (done.returncode, words) == (0, [])
 
 
-def test_its_exposure_is_low(analyze: str, unit: Path) -> None:
-    command = [analyze, "security", "--offline=true", "--threshold=15", "--no-pager", str(unit)]
+@pytest.mark.parametrize("name", SERVICES)
+def test_their_exposure_is_low(analyze: str, installed: Path, name: str) -> None:
+    command = [analyze, "security", "--offline=true", "--threshold=15", "--no-pager", str(installed / name)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stdout
-    level = re.search(r"exposure level for edged\.service: ([0-9.]+)", done.stdout)
+    level = re.search(r"exposure level for \S+: ([0-9.]+)", done.stdout)
     assert level is not None
     assert float(level[1]) <= 1.5
+
+
+def test_an_instance_differs_by_its_names_alone() -> None:
+    one, several = (settings(name) for name in SERVICES)
+    owned = ("edged.yaml", "StateDirectory=edged", "/edged", ":edged.")
+    for setting in one:
+        if setting == "Description":
+            continue
+        for value, of_instance in zip(one[setting], several[setting], strict=True):
+            if value != of_instance:
+                assert "%i" in of_instance
+                assert any(name in f"{setting}={value}" for name in owned), setting
+    assert one.keys() == several.keys()
+    named = {"ConditionPathExists", "ExecStart", "StateDirectory", "EnvironmentFile", "Environment"}
+    assert all("%i" in value for setting in named for value in several[setting])
+    assert all("%i" in value for value in several["LoadCredential"])
 
 
 def test_it_is_watched_over_the_notification_protocol() -> None:
@@ -82,6 +105,21 @@ def test_its_state_directory_is_where_edged_looks(tmp_path: Path) -> None:
     (tmp_path / "edged.yaml").write_text("device: {id: a}\nstream: {features: 2}\n")
     config = load(tmp_path / "edged.yaml", environ)
     assert str(config.storage.dir) == f"/var/lib/{settings()['StateDirectory'][0]}"
+
+
+def test_it_may_divide_its_own_control_group_and_no_other() -> None:
+    unit = settings()
+    assert unit["ReadWritePaths"] == [f"-{MOUNT}/{unit['Slice'][0]}/%n"]
+    assert unit["ProtectControlGroups"] == ["yes"]
+    assert set(unit["Delegate"][0].split()) == {"memory", "cpu"}
+
+
+def test_secrets_are_where_edged_looks_for_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [value.partition(":")[0] for value in settings()["LoadCredential"]]
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    for name in names:
+        (tmp_path / name).write_text(f"of {name}\n")
+    assert credentials(MqttConfig()) == ("of mqtt-username", "of mqtt-password")
 
 
 def calls(analyze: str, group: str) -> set[str]:

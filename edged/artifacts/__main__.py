@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from edged.errors import ConfigError, EdgedError
+from edged.host.cgroup import join_trainer
 
 KEYS = {
     "task", "features", "outputs", "network", "window", "hidden", "loss", "optimizer", "options",
@@ -136,6 +137,7 @@ def _statistics(order: dict[str, Any]) -> Any:
 
 def main() -> int:
     """Read the order, build, answer; the exit code."""
+    join_trainer()  # it takes as much memory
     try:
         answer = build_standard(parse_order(sys.stdin.read()))
     except EdgedError as problem:

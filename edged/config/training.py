@@ -188,6 +188,12 @@ class TrainingConfig(GuardsConfig):
         None, description="CPUs the trainer may use; all when absent"
     )
     memory_limit: Size | None = Field(None, description="address space of the trainer", ge=64 * 1024**2)
+    memory_max: Size | None = Field(
+        None,
+        description="memory of the trainer where systemd lends edged its control group; half of the machine's"
+        " when absent",
+        ge=64 * 1024**2,
+    )
     seed: int = Field(0, ge=0, description="everything random in training follows from it")
 
     @model_validator(mode="after")

@@ -11,7 +11,7 @@ import sqlite3
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Literal
 
-from edged.errors import CorruptError, StorageError
+from edged.errors import CorruptError, NewerStateError, StorageError
 from edged.storage.files import fsync_directory, make_directory
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def migrate(db: sqlite3.Connection, path: Path, steps: Migrations) -> None:
 
     Raises
     ------
-    StorageError
+    NewerStateError
         When the file was written by a newer edged.
     """
     for number in range(schema_version(db, path, len(steps)), len(steps)):
@@ -112,12 +112,12 @@ def migrate(db: sqlite3.Connection, path: Path, steps: Migrations) -> None:
 
 
 def schema_version(db: sqlite3.Connection, path: Path, known: int) -> int:
-    """The schema version of the file; StorageError when it is above `known`."""
+    """The schema version of the file; NewerStateError when it is above `known`."""
     with translated(path):
         version = int(db.execute("PRAGMA user_version").fetchone()[0])
     if version > known:
-        raise StorageError(f"written by a newer edged (schema {version}, this one knows {known})",
-                           where=str(path), remedy="install the newer version again")  # fmt: skip
+        raise NewerStateError(f"written by a newer edged (schema {version}, this one knows {known})",
+                              where=str(path), remedy="install the newer version again")  # fmt: skip
     return version
 
 

@@ -1,0 +1,108 @@
+"""The control group that systemd lends this service, divided: the daemon in one part, the trainer in another.
+
+What the trainer's part may take is bounded, and the kernel ends all of it and nothing else when it takes
+more. Source: cgroups(7) and systemd's rules for delegation (`Delegate=` in systemd.resource-control(5)).
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+MOUNT = Path("/sys/fs/cgroup")
+SELF = Path("/proc/self/cgroup")
+VARIABLE = "EDGED_TRAINER_CGROUP"
+"""Names the trainer's part to child processes."""
+
+TRAINER_WEIGHT = 20  # the daemon's part keeps the kernel's default of 100
+_CONTROLLERS = ("memory", "cpu")
+
+
+@dataclass(frozen=True)
+class Division:
+    """The two parts, and what of the trainer's the kernel bounds.
+
+    Attributes
+    ----------
+    trainer
+        Folder of the trainer's part.
+    memory_max
+        Bytes that it may hold; None where the memory controller was not lent.
+    controllers
+        Those that are at work: of `memory` and `cpu`.
+    """
+
+    trainer: Path
+    memory_max: int | None
+    controllers: tuple[str, ...]
+
+
+def lent(own: Path = SELF, mount: Path = MOUNT) -> Path | None:
+    """The folder of this process's group, when the service manager has lent it; else None.
+
+    >>> lent(Path("/nowhere"))
+    """
+    try:
+        lines = own.read_text(encoding="utf-8").splitlines()
+        group = next(line[len("0::") :] for line in lines if line.startswith("0::"))
+        folder = mount / group.lstrip("/")
+        return folder if os.getxattr(folder, "user.delegate") == b"1" else None
+    except (OSError, StopIteration):
+        return None
+
+
+def divide(folder: Path, memory_max: int) -> Division:
+    """Move this process into a part of its own and make one for the trainer beside it.
+
+    Parameters
+    ----------
+    folder
+        A group that was lent and holds no process but this one.
+    memory_max
+        Bytes that the trainer's part may hold, page cache included.
+
+    Raises
+    ------
+    OSError
+        When the kernel refuses. The daemon works without.
+    """
+    daemon, trainer = folder / "daemon", folder / "trainer"
+    for part in (daemon, trainer):
+        part.mkdir(exist_ok=True)
+    # A group with processes of its own may not hand controllers down.
+    _write(daemon / "cgroup.procs", "0")
+    offered = (folder / "cgroup.controllers").read_text(encoding="ascii").split()
+    controllers = tuple(name for name in _CONTROLLERS if name in offered)
+    if controllers:
+        _write(folder / "cgroup.subtree_control", " ".join(f"+{name}" for name in controllers))
+    if "memory" in controllers:
+        _write(trainer / "memory.max", str(memory_max))
+        _write(trainer / "memory.oom.group", "1")
+    if "cpu" in controllers:
+        _write(trainer / "cpu.weight", str(TRAINER_WEIGHT))
+    os.environ[VARIABLE] = str(trainer)
+    return Division(trainer, memory_max if "memory" in controllers else None, controllers)
+
+
+def join_trainer() -> str:
+    """Move this process into the trainer's part, where there is one; why that failed, or nothing."""
+    folder = os.environ.get(VARIABLE)
+    if not folder:
+        return ""
+    try:
+        _write(Path(folder, "cgroup.procs"), "0")
+    except OSError as problem:
+        return f"control group not joined: {problem.strerror}"
+    return ""
+
+
+def half_of_memory() -> int:
+    """Half of this machine's memory, in bytes."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+
+
+def _write(file: Path, value: str) -> None:
+    # Unbuffered: one write is one order to the kernel.
+    with file.open("wb", buffering=0) as target:
+        target.write(value.encode("ascii"))

@@ -68,13 +68,13 @@ clean: ## remove .venv* and everything that tools leave behind; never a state di
 
 # A stamp is older than pyproject.toml whenever the dependencies may have changed.
 $(VENV)/.demo: pyproject.toml | $(VENV)/.made
-	@$(PIP) install -q -e ".[demo]"
+	@$(PIP) install -q -e ".[demo,offline,signing]"
 	@touch $@
 
 # Dependency groups need pip 25.1; the pip that comes with a new environment may be older.
 $(VENV)/.development: pyproject.toml | $(VENV)/.made
 	@$(PIP) install -q --upgrade "pip>=25.1"
-	@$(PIP) install -q -e ".[demo]" --group dev
+	@$(PIP) install -q -e ".[demo,offline,signing]" --group dev
 	@touch $(VENV)/.demo $@
 
 $(VENV)/.made:

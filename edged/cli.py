@@ -209,6 +209,10 @@ def demo(
     bundle: Annotated[
         Path | None, typer.Option("--bundle", help="prepared bundle, where none can be built")
     ] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option("--rate", min=1, help="samples a second at most; 180, less on a slow board"),
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="of the simulated plant")] = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -217,7 +221,7 @@ def demo(
     from edged.demo.run import run_demo
 
     logs.configure("error", "auto")
-    summary = run_demo(seconds=seconds, data=data, seed=seed, quiet=as_json, bundle=bundle)
+    summary = run_demo(seconds=seconds, data=data, seed=seed, quiet=as_json, bundle=bundle, rate=rate)
     if as_json:
         print_json(summary)
 

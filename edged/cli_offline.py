@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from edged import artifacts
 from edged.cli_json import AsJson, print_json
 from edged.errors import ConfigError
 
@@ -49,6 +50,7 @@ def model_new(
     seed: Annotated[int, typer.Option("--seed", min=0, help="of the initial weights")] = 0,
 ) -> None:
     """Build a small network without PyTorch."""
+    artifacts.require()
     from edged.artifacts.commands import Inputs, new_model
 
     taken = Inputs.parse(inputs, window, channels)
@@ -140,6 +142,7 @@ def artifacts_build(
     as_json: AsJson = False,
 ) -> None:
     """Make training, eval and optimizer graphs, checkpoint and base model from MODEL.onnx."""
+    artifacts.require()
     from edged.artifacts.commands import build_from_file
     from edged.artifacts.forms import Wanted
     from edged.artifacts.naming import Naming
@@ -195,6 +198,7 @@ def artifacts_check(
     as_json: AsJson = False,
 ) -> None:
     """Whether a model can be trained, by which engine, and what to do where not; writes nothing."""
+    artifacts.require()
     from edged.artifacts.check import check
     from edged.artifacts.optimizers import Optimizer
     from edged.screens import show_check
@@ -217,6 +221,7 @@ def artifacts_check(
 @artifacts_app.command("inspect")
 def artifacts_inspect(bundle: Annotated[Path, typer.Argument()], as_json: AsJson = False) -> None:
     """What is in a bundle, a directory or a file: parameters, loss, optimizer, names, sizes."""
+    artifacts.require()
     from edged.artifacts.inspect import inspect
     from edged.screens import show_bundle
     from edged.storage.bundle_files import as_folder
@@ -235,6 +240,7 @@ def artifacts_verify(
     as_json: AsJson = False,
 ) -> None:
     """Whether a bundle, a directory or a file, is whole, signed and trains here; upstream's own, too."""
+    artifacts.require()
     from edged.artifacts.inspect import verify
     from edged.storage.bundle_files import as_folder
     from edged.storage.signatures import open_bundle
@@ -307,6 +313,7 @@ def artifacts_params(
     as_json: AsJson = False,
 ) -> None:
     """The parameters of a bundle: shapes and values; take one out, or put another value in."""
+    artifacts.require()
     from edged.artifacts import commands, parameters
     from edged.screens import show_parameters
 
@@ -362,6 +369,7 @@ def artifacts_ops(
     ] = False,
 ) -> None:
     """The operators a bundle needs, as a reduced build of onnxruntime takes them."""
+    artifacts.require()
     from edged.artifacts.operators import config
     from edged.storage.files import publish_file
 
@@ -383,6 +391,7 @@ def recipe_run(
     as_json: AsJson = False,
 ) -> None:
     """Train every recipe off the device; learning curves and a ranking as HTML and JSON."""
+    artifacts.require()
     from edged.recipe.command import run_recipes
 
     report = run_recipes(recipes, data, out, jobs, write, quiet=as_json)

@@ -20,6 +20,7 @@ from edged.loop.choose import choose
 from edged.mqtt.codecs import sample_codec
 from edged.mqtt.session import Session
 from edged.mqtt.sparkplug_wire import SparkplugWire
+from edged.signing import Keys
 from edged.storage.bundle_files import as_folder
 from edged.storage.files import DirectoryLock
 from edged.storage.samples import SampleLog
@@ -61,7 +62,7 @@ def examine(path: Path) -> list[Finding]:
     except EdgedError as problem:
         return [Finding("configuration", "error", problem.line())]
     findings = [Finding("configuration", "ok", str(path))]
-    for look in (_runtime, _formats, _bundle, _state, _clock, _broker):
+    for look in (_runtime, _formats, _keys, _bundle, _state, _clock, _broker):
         findings.extend(look(config))
     return findings
 
@@ -107,6 +108,19 @@ def _formats(config: Config) -> Iterator[Finding]:
         yield Finding("formats", "error", f"{problem.where}: {problem.what}", problem.remedy)
         return
     yield Finding("formats", "ok", f"reads {codec}" + (", is an edge node of Sparkplug B" if node else ""))
+
+
+def _keys(config: Config) -> Iterator[Finding]:
+    """Whether signatures can be checked, where keys are named."""
+    files = [*config.commands.keys, *config.model.keys]
+    if not files:
+        return
+    try:
+        Keys(files)
+    except EdgedError as problem:
+        yield Finding("keys", "error", problem.line())
+        return
+    yield Finding("keys", "ok", f"{len(files)} public keys can be used")
 
 
 def _bundle(config: Config) -> Iterator[Finding]:

@@ -1,16 +1,18 @@
 """Ed25519 (RFC 8032): key pairs in files, signing, and checking signatures against keys that are trusted.
 
-The one place that knows the package `cryptography`, which is read at the first use: most devices never do.
+The one place that knows the package `cryptography`, which an extra brings (`edged[signing]`), and which is
+read at the first use: most devices never do.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from edged.domain import authority
-from edged.errors import ConfigError
+from edged.errors import ConfigError, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -29,7 +31,10 @@ def new_pair(path: Path) -> Path:
     ------
     ConfigError
         When one of the files is there already, or cannot be written.
+    UnavailableError
+        Without the package cryptography, as all that signs or checks signatures.
     """
+    _require()
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -120,7 +125,17 @@ class Keys:
         return None
 
 
+def _require() -> None:
+    if find_spec("cryptography") is None:
+        raise UnavailableError(
+            "the package cryptography is not installed",
+            where="signatures",
+            remedy='pip install "edged[signing]"',
+        )
+
+
 def _private(path: Path) -> Ed25519PrivateKey:
+    _require()
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
@@ -131,6 +146,7 @@ def _private(path: Path) -> Ed25519PrivateKey:
 
 
 def _public(path: Path) -> Ed25519PublicKey:
+    _require()
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 

@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from edged.artifacts import require
 from edged.errors import ConfigError, EdgedError
 from edged.host.cgroup import join_trainer
 
@@ -78,6 +79,7 @@ def _check_count(key: str, value: Any) -> None:
 
 def build_standard(order: dict[str, Any]) -> dict[str, Any]:
     """Build what a parsed order asks for; the result as it is printed."""
+    require()
     # Imported here, so that a wrong order is answered before the heavy packages are loaded.
     from edged.artifacts.build import build
     from edged.artifacts.forms import Wanted

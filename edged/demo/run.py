@@ -7,15 +7,12 @@ moment is kept aside as "frozen"; then the plant ages and both are compared on e
 
 from __future__ import annotations
 
-import collections
 import json
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,163 +22,29 @@ import yaml
 from edged import configfile
 from edged.config import MqttConfig
 from edged.demo.broker import EmbeddedBroker, Kind
-from edged.demo.plant import CLASSES, FEATURES, Plant, phases
 from edged.demo.screen import DemoState, Screen
+from edged.demo.witness import Score, Witness
+from edged.demo.world import RATE, World, replayed, simulated
 from edged.domain.outputs import answers
 from edged.domain.schema import Schema
 from edged.engines import training_api
 from edged.engines.inference import InferenceModel
-from edged.errors import ConfigError, EdgedError, TrainingError, UnavailableError
+from edged.errors import EdgedError, TrainingError, UnavailableError
 from edged.mqtt.session import Session
 from edged.mqtt.topics import Topics
 from edged.storage.bundles import Bundle
-from edged.storage.recorded import read_stream
 from edged.storage.registry import Registry
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from edged.mqtt.delivery import Delivery
 
-RATE = 180.0  # samples a second: what one core publishes with ease while the other trains
-COMMISSION = 1500
 LABEL_DELAY = 40
 WINDOWS = 40
+# How long steps may take at that rate; at a lower one the machine is a slow one, and gets longer.
 START_SECONDS = 30.0
+STEP_SECONDS = 60.0
+ANSWER_SECONDS = 20.0
 COMMISSION_STEPS = 1500
-
-
-@dataclass
-class World:
-    """What is published: samples `x` `(n, d)`, truth `y` `(n,)`, names, and where it changes."""
-
-    x: NDArray[np.float32]
-    y: NDArray[np.int64]
-    names: tuple[str, ...]
-    classes: tuple[str, ...]
-    phases: list[tuple[int, str]]
-    commission: int
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-
-def simulated(seconds: int, seed: int) -> World:
-    """The plant, long enough for `seconds` at the demo's rate."""
-    total = COMMISSION + int(RATE * seconds)
-    commission = min(COMMISSION, int(0.9 * phases(total)[1][0]))
-    x, y = Plant(seed, total=total).sample(total)
-    return World(
-        x,
-        y,
-        tuple(f.name for f in FEATURES),
-        CLASSES,
-        [(start, name) for start, name, _ in phases(total)],
-        commission,
-    )
-
-
-def replayed(path: Path, seconds: int) -> World:
-    """A recorded classification stream, as much of it as the time allows."""
-    recorded = read_stream(path)
-    if recorded.y is None or np.asarray(recorded.y).ndim != 1 or (np.asarray(recorded.y) % 1 != 0).any():
-        raise ConfigError("the demo replays streams with one class label a row", where=str(path))
-    y = np.asarray(recorded.y, np.int64)
-    total = min(len(y), COMMISSION + int(RATE * seconds * 4))
-    commission = min(COMMISSION, total // 4)
-    classes = recorded.classes or tuple(str(i) for i in range(int(y.max()) + 1))
-    return World(recorded.x[:total], y[:total], (), classes, [(0, path.stem)], commission)
-
-
-@dataclass
-class Score:
-    """Answers of one model, by sample."""
-
-    right: NDArray[np.float32]
-
-    def windows(self, start: int, end: int, size: int) -> list[float]:
-        """Accuracy of each full window of answered samples from `start` to `end`."""
-        parts = [self.right[i : i + size] for i in range(start, end - size + 1, size)]
-        return [float(np.nanmean(p)) if np.isfinite(p).any() else float("nan") for p in parts]
-
-    def mean(self, start: int, end: int) -> float:
-        """Accuracy over all answered samples."""
-        part = self.right[start:end]
-        return float(np.nanmean(part)) if np.isfinite(part).any() else float("nan")
-
-
-@dataclass
-class Witness:
-    """Listens to what the daemon publishes, as any MQTT client could."""
-
-    world: World
-    adapted: Score
-    versions: NDArray[np.int64]
-    answered: int = 0
-    twice: int = 0
-    swaps: list[tuple[int, int]] = field(default_factory=list)
-    rollbacks: int = 0
-    trainings: int = 0
-    events: collections.deque[str] = field(default_factory=lambda: collections.deque(maxlen=50))
-    engine: str = ""
-    training: str = "idle"
-    failure: str = ""
-    online: threading.Event = field(default_factory=threading.Event)
-    changed: threading.Condition = field(default_factory=threading.Condition)
-
-    def on_prediction(self, delivery: Delivery) -> None:
-        """One prediction: joined with the truth by the sample's id."""
-        message = json.loads(delivery.payload)
-        row = int(message["id"])
-        if np.isfinite(self.adapted.right[row]):
-            self.twice += 1
-            return
-        self.adapted.right[row] = message["label"] == self.world.classes[self.world.y[row]]
-        self.versions[row] = message["model"]
-        with self.changed:
-            self.answered += 1
-            self.changed.notify_all()
-
-    def on_event(self, delivery: Delivery) -> None:
-        """Trainings, swaps, rollbacks."""
-        message = json.loads(delivery.payload)
-        with self.changed:
-            self._note(message)
-            self.changed.notify_all()
-
-    def _note(self, message: dict[str, Any]) -> None:
-        kind = message["event"]
-        if kind == "training_started":
-            self.training = f"run {message['run']} ({message['trigger']})"
-        elif kind == "training_finished":
-            self.training = "idle"
-            if message["outcome"] == "done":
-                self.trainings += 1
-                self.engine = message["engine"]
-            elif message["outcome"] == "failed":
-                self.failure = message["error"]
-                self.events.append(f"training failed: {message['error']}")
-        elif kind == "model_promoted":
-            self.swaps.append((self.answered, message["version"]))
-            self.events.append(f"model {message['version']} promoted: {message['reasons'][0]}")
-        elif kind == "model_rolled_back":
-            self.rollbacks += 1
-            self.events.append(f"rolled back to model {message['to']}: {message['reason']}")
-        elif kind == "candidate_rejected":
-            self.events.append(f"candidate refused: {message['reasons'][0]}")
-
-    def on_status(self, delivery: Delivery) -> None:
-        """Birth and death of the daemon."""
-        if json.loads(delivery.payload)["state"] == "online":
-            self.online.set()
-
-    def wait(self, condition: Any, seconds: float, what: str) -> None:
-        """Until `condition()` holds."""
-        with self.changed:
-            if not self.changed.wait_for(lambda: condition() or bool(self.failure), seconds):
-                raise TrainingError(f"{what} did not happen within {seconds:.0f} s", where="demo")
-        if self.failure:
-            raise TrainingError(self.failure, where="demo")
 
 
 class Demo:
@@ -196,8 +59,11 @@ class Demo:
         quiet: bool,
         broker: Kind | None = None,
         bundle: Path | None = None,
+        rate: float | None = None,
     ) -> None:
         self.world, self.seconds, self.folder = world, seconds, folder
+        self._rate = rate
+        self._patience = 1.0 if rate is None else max(1.0, RATE / rate)
         self._kind, self._bundle = broker, bundle
         self._screen = Screen(to_stderr=quiet)
         count = len(world)
@@ -269,7 +135,7 @@ class Demo:
         return session
 
     def _await_birth(self, daemon: subprocess.Popen[bytes]) -> None:
-        deadline = time.monotonic() + START_SECONDS
+        deadline = time.monotonic() + START_SECONDS * self._patience
         while not self.witness.online.wait(0.1):
             if daemon.poll() is not None or time.monotonic() > deadline:
                 raise EdgedError("the daemon did not start", where="demo", remedy=self._last_log())
@@ -285,14 +151,15 @@ class Demo:
         for row in range(self.world.commission):
             self._publish(session, row)
             self._publish_label(session, row)
-        self.witness.wait(lambda: self.witness.answered >= self.world.commission, 60, "commissioning")
+        patience = STEP_SECONDS * self._patience
+        self.witness.wait(lambda: self.witness.answered >= self.world.commission, patience, "commissioning")
         trained = self.witness.trainings
         session.publish(self._train_topic, json.dumps({"steps": COMMISSION_STEPS}).encode(), qos=1)
         self.witness.wait(
             lambda: (
                 self.witness.trainings > trained and self.witness.swaps and self.witness.training == "idle"
             ),
-            60,
+            patience,
             "the first training",
         )
         self._freeze()
@@ -315,6 +182,8 @@ class Demo:
         start, count = self.world.commission, len(self.world)
         begin = time.monotonic()
         rate = (count - start) / max(5.0, self.seconds - (begin - started))
+        if self._rate is not None:
+            rate = min(rate, self._rate)
         for row in range(start, count):
             due = begin + (row - start) / rate
             while (pause := due - time.monotonic()) > 0:
@@ -341,7 +210,8 @@ class Demo:
     def _await_answers(self, daemon: subprocess.Popen[bytes]) -> None:
         with self.witness.changed:
             self.witness.changed.wait_for(
-                lambda: self.witness.answered >= len(self.world) or daemon.poll() is not None, 20
+                lambda: self.witness.answered >= len(self.world) or daemon.poll() is not None,
+                ANSWER_SECONDS * self._patience,
             )
 
     # ---- what is shown ---------------------------------------------------------------------
@@ -437,10 +307,12 @@ def run_demo(
     quiet: bool = False,
     broker: Kind | None = None,
     bundle: Path | None = None,
+    rate: float | None = None,
 ) -> dict[str, Any]:
     """Run the demo and return its summary.
 
-    `broker` is the first one installed when absent; `bundle` the standard network, built at the start.
+    `broker` is the first one installed when absent; `bundle` the standard network, built at the start. Of
+    samples a second no more than `rate` are published, and a machine that needs fewer gets longer to answer.
 
     Raises
     ------
@@ -449,10 +321,10 @@ def run_demo(
     BundleError
         When `bundle` does not fit what is published.
     """
-    world = replayed(data, seconds) if data is not None else simulated(seconds, seed)
+    world = replayed(data, seconds, rate) if data is not None else simulated(seconds, seed, rate)
     _check_bundle(bundle, world)
     with tempfile.TemporaryDirectory(prefix="edged-demo-") as folder:
-        return Demo(world, seconds, Path(folder), quiet=quiet, broker=broker, bundle=bundle).run()
+        return Demo(world, seconds, Path(folder), quiet=quiet, broker=broker, bundle=bundle, rate=rate).run()
 
 
 def _check_bundle(bundle: Path | None, world: World) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edged import artifacts
 from edged.domain.standardise import RunningMoments, scale_of
 from edged.errors import BundleError, EdgedError
 from edged.host.limits import die_with_parent
@@ -32,6 +33,7 @@ def build_bundle(order: Order) -> list[str]:
     EdgedError
         One line on what cannot be built and why.
     """
+    artifacts.require()
     from edged.artifacts.build import build
     from edged.artifacts.naming import Naming
     from edged.artifacts.optimizers import Optimizer

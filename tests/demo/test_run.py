@@ -11,7 +11,9 @@ from edged.artifacts.build import build
 from edged.artifacts.templates import mlp
 from edged.demo.broker import find_mosquitto
 from edged.demo.plant import CLASSES, FEATURES
-from edged.demo.run import Score, replayed, run_demo, simulated
+from edged.demo.run import run_demo
+from edged.demo.witness import Score
+from edged.demo.world import RATE, replayed, simulated
 from edged.errors import BundleError, ConfigError
 from tests.commands import edged, two_classes
 from tests.streams import generated
@@ -61,6 +63,13 @@ def test_a_simulated_world_lasts_as_long_as_the_demo() -> None:
     assert 0 < short.commission < short.phases[1][0], "the plant is commissioned before anything changes"
     assert np.array_equal(short.x, simulated(12, seed=1).x)
     assert not np.array_equal(short.x, simulated(12, seed=2).x)
+
+
+def test_fewer_samples_a_second_make_a_smaller_world() -> None:
+    slow = simulated(60, 1, RATE / 10)
+    assert slow.commission < slow.phases[1][0] < len(slow), "the plant still changes"
+    assert slow.commission == simulated(60, 1).commission
+    assert len(slow) - slow.commission == 60 * RATE / 10
 
 
 def test_a_replayed_world_is_the_file_with_its_label_names(tmp_path: Path) -> None:

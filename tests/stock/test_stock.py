@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
+from edged.demo.world import simulated
 from tests.commands import two_classes, write_config
 from tests.device import running
 from tests.stock.bundles import check, learned
@@ -120,11 +122,15 @@ def test_a_recorded_stream_is_evaluated(stock: Environment, bundle: Path, tmp_pa
 
 
 def test_the_demo_runs_from_a_prepared_bundle(stock: Environment, demo_bundle: Path, tmp_path: Path) -> None:
-    answer = stock.run("edged", "demo", "--seconds", 10, "--bundle", demo_bundle, "--json", folder=tmp_path)
+    began = time.monotonic()
+    answer = stock.run(
+        "edged", "demo", "--seconds", 10, "--rate", 60, "--bundle", demo_bundle, "--json", folder=tmp_path
+    )
     assert answer.code == 0, answer.err
     summary = answer.json
+    assert time.monotonic() - began > 9.5, "no faster than it was asked for"
     assert summary["engine"] == "portable"
-    assert summary["predictions"] == summary["samples"] > 0
+    assert summary["predictions"] == summary["samples"] == simulated(10, 0).commission + 10 * 60
     assert summary["swaps"] >= 1
 
 
@@ -132,6 +138,38 @@ def test_the_demo_without_a_bundle_says_how_to_prepare_one(stock: Environment, t
     answer = stock.run("edged", "demo", "--json", folder=tmp_path)
     assert answer.code == 4
     assert "`edged demo --bundle bundle`" in answer.problem
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (
+            ("model", "new", "mlp", "--inputs", "3", "--outputs", "2", "-o", "m.onnx"),
+            'pip install "edged[offline]"',
+        ),
+        (("artifacts", "inspect", "bundle"), 'pip install "edged[offline]"'),
+        (("recipe", "run", "r.yaml", "--data", "d.npz", "-o", "out"), 'pip install "edged[offline]"'),
+        (("keys", "new", "-o", "key"), 'pip install "edged[signing]"'),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_what_a_device_does_not_have_is_told_with_what_brings_it(
+    command: tuple[str, ...], told: str, tmp_path: Path
+) -> None:
+    answer = Environment.find("newest", tmp_path / "record").run("edged", *command, folder=tmp_path)
+    assert answer.code == 4
+    assert told in answer.problem
+
+
+def test_a_daemon_that_cannot_check_signatures_refuses_to_start(bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "key.pub").write_text("a key")
+    config = write_config(tmp_path, STREAM, model={"bundle": str(bundle)}, commands={"keys": ["key.pub"]})
+    stock = Environment.find("newest", tmp_path / "record")
+    answer = stock.run("edged", "run", config, folder=tmp_path)
+    assert answer.code == 4
+    assert 'pip install "edged[signing]"' in answer.err
+    found = {f["what"]: f for f in stock.run("edged", "doctor", config, "--json", folder=tmp_path).json}
+    assert found["keys"]["level"] == "error"
 
 
 def test_losses_of_200_steps_are_those_of_the_native_engine(

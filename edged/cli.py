@@ -17,6 +17,7 @@ import typer
 from edged import __version__
 from edged.cli_json import AsJson, print_json
 from edged.cli_offline import artifacts_app, keys_app, model_app, recipe_app
+from edged.cli_state import backup, restore
 from edged.cli_weights import weights_app
 from edged.ctl import ctl
 from edged.errors import ConfigError, EdgedError
@@ -272,6 +273,8 @@ def wipe(
     print_json(gone) if as_json else show_pairs("erased", gone)
 
 
+app.command("backup")(backup)
+app.command("restore")(restore)
 app.command("ctl")(ctl)
 
 

@@ -21,6 +21,7 @@ from edged.storage.checkpoints import Checkpoints
 from edged.storage.erasure import erase_files, erase_members
 from edged.storage.files import DirectoryLock, publish_file
 from edged.storage.registry import Registry
+from edged.storage.restoring import RESTORED
 from edged.storage.signatures import open_bundle
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ STATUS_SECONDS = 5.0  # that a status may be late
 # Everything that a stream leaves in a state directory; other files in it are nobody's business.
 ERASED = (
     "samples.db*", "state.db*", "outbox.db*", "*.damaged-*", "checkpoints", "candidates", "models",
-    "engine-choice.json", "exports", "updates", "incoming", "bundles",
+    "engine-choice.json", "exports", "updates", "incoming", "bundles", ".restor*", ".replaced",
 )  # fmt: skip
 
 
@@ -178,6 +179,8 @@ def _lock(state: Path, command: str | None = None) -> DirectoryLock:
             where=str(state),
             remedy="stop it first" + (f", or ask it over MQTT: request/{command}" if command else ""),
         )
+    if command is not None and (state / RESTORED).exists():
+        raise RefusedError("a restore was cut off", where=str(state), remedy="`edged run` finishes it")
     return DirectoryLock(state)
 
 

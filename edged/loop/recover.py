@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from edged.logs import get_logger
-from edged.storage import boots
+from edged.storage import boots, restoring
 from edged.storage.bundles import finish_interrupted
 from edged.storage.files import fsync_directory, make_directory, sweep
 from edged.storage.setaside import damage, set_aside
@@ -73,8 +73,11 @@ def recover(
         When the disk refuses. Nothing that was whole is worse for it; the next start tries again.
     """
     make_directory(state)
+    restored = restoring.finish(state)
     boot = boots.begin(state, boot_id)
     found = Recovery(boot.reason)
+    if restored:
+        found.note("a restore that was cut off has been finished")
     for place in {bundle or state / "bundle", state / "bundle"}:
         if finish_interrupted(place):
             found.note(f"the bundle {place.name} was put back in its place")

@@ -13,15 +13,18 @@ from edged import __version__, configfile, logs, remembered
 from edged.arrivals import Arrivals
 from edged.authorising import authorisation
 from edged.clock import SystemClock
-from edged.conditions import ConditionsReader, Pacer
+from edged.conditions import BoardWatch, ClockWatch, ConditionsReader, Pacer
 from edged.discovering import Discovery
+from edged.domain.guards import Wear
 from edged.domain.intake import Intake
 from edged.domain.label_requests import LabelRequests
 from edged.domain.overlap import judged_on
 from edged.domain.windowing import Windowing
 from edged.engines.inference import InferenceModel
 from edged.errors import ConfigError, StorageError
+from edged.host.board import BoardReader
 from edged.host.notify import Notifier, Watchdog
+from edged.host.processors import fitting
 from edged.host.timetable import Timetable
 from edged.host.vitals import VitalsReader
 from edged.learning import CANCELLED, Learning
@@ -38,6 +41,7 @@ from edged.loop.succession import Succession
 from edged.loop.updates import Updates
 from edged.modelfiles import INT8
 from edged.mqtt.codecs import label_codec, sample_codec
+from edged.mqtt.connection import in_flight
 from edged.mqtt.session import Session
 from edged.mqtt.topics import Topics, matches, widest
 from edged.opening import open_state
@@ -65,6 +69,7 @@ if TYPE_CHECKING:
 
 log = logs.get_logger("edged.device")
 
+WATCH_SECONDS = 5.0  # between two looks at the board and at the clock
 BREATH = 0.003  # seconds left to the serving thread between two pieces of loading a model
 
 
@@ -175,6 +180,9 @@ class Device:
 
     def _learn(self) -> None:
         config = self.config
+        self.board_watch = BoardWatch(self.clock, BoardReader().read, self.reporter.event)
+        self.clock_watch = ClockWatch(self.clock, self.reporter.event)
+        self._wear = Wear(0.0)
         self.learner = Learner(
             config,
             clock=self.clock,
@@ -187,7 +195,11 @@ class Device:
             kept=self.registry.get_value(SETBACKS),
             bundle=self._state.bundle.fingerprint,
             conditions=ConditionsReader(
-                self.clock, VitalsReader(config.storage.dir), self.serving.latencies
+                self.clock,
+                VitalsReader(config.storage.dir),
+                self.serving.latencies,
+                lambda: self.board_watch.reasons,
+                self._worn,
             ).read,
         )
         self.learner.budget = remembered.budget(self.registry)
@@ -206,7 +218,7 @@ class Device:
             promoter=self.promoter,
             ingest=self.ingest,
             session=self.session,
-            vitals=VitalsReader(config.storage.dir),
+            vitals=VitalsReader(config.storage.dir, child=lambda: self.learner.process.pid),
             requested=lambda: self.asking.requested,
             outbox=self.publishing.outbox,
             recovery=self.recovery,
@@ -323,7 +335,7 @@ class Device:
     def _load_model(self, path: Path) -> InferenceModel:
         model = InferenceModel(
             path,
-            threads=self.config.serving.threads,
+            threads=fitting(self.config.serving.threads),
             breathe=_breathe,
             providers=self.config.serving.provider,
         )
@@ -384,6 +396,7 @@ class Device:
             intake=Intake(stream.intake_rules(), self.schema.channels),
             windowing=None if stream.window is None else Windowing(stream.window.rules(), stream.width),
             notice=self._notice,
+            in_flight=lambda: in_flight(self.config.mqtt, self.session.protocol),
         )
 
     # What is made later than those who ask for it.
@@ -439,6 +452,13 @@ class Device:
 
     def _on_failed(self, served: Served, reason: str) -> None:
         self.learning.later(lambda: self.succession.champion_failed(served.version, reason))
+
+    def _worn(self) -> bool:
+        rate = self.config.training.max_write_rate
+        if rate is None:
+            return False
+        self._wear.rate = rate
+        return self._wear.worn(self.learner.written, self.clock.monotonic())
 
     def _rest(self, times: int) -> int:
         return self.learner.rest(times)
@@ -519,9 +539,15 @@ class Device:
         self.timetable.every(self.config.report.every, self.telling.periodically)
         if self.config.weights.every:
             self.timetable.every(self.config.weights.every, self.publishing.weights_if_new)
-        if training.serving_p99:
-            pacer = Pacer(training.serving_p99, self.serving.latencies, self.learner.process)
-            self.timetable.every(1.0, pacer.look)
+        self.timetable.every(WATCH_SECONDS, self.board_watch.look)
+        self.timetable.every(WATCH_SECONDS, self.clock_watch.look)
+        pacer = Pacer(
+            training.serving_p99,
+            self.serving.latencies,
+            self.learner.process,
+            lambda: training.wait_throttled and bool(self.board_watch.reasons),
+        )
+        self.timetable.every(1.0, pacer.look)
         self.timetable.soon(self.telling.now)
         self.timetable.start()
 

@@ -16,6 +16,9 @@ from edged import configfile, logs
 from edged.engines import candidates, open_engine, training_api
 from edged.engines.inference import InferenceModel
 from edged.errors import ConfigError, EdgedError
+from edged.host.processors import for_training, usable
+from edged.host.synchronised import synchronised
+from edged.host.vitals import VitalsReader
 from edged.loop.choose import choose
 from edged.mqtt.codecs import sample_codec
 from edged.mqtt.session import Session
@@ -62,7 +65,7 @@ def examine(path: Path) -> list[Finding]:
     except EdgedError as problem:
         return [Finding("configuration", "error", problem.line())]
     findings = [Finding("configuration", "ok", str(path))]
-    for look in (_runtime, _formats, _keys, _bundle, _state, _clock, _broker):
+    for look in (_runtime, _formats, _keys, _bundle, _state, _clock, _board, _broker):
         findings.extend(look(config))
     return findings
 
@@ -250,8 +253,29 @@ def _clock(_: Config) -> Iterator[Finding]:
         yield Finding(
             "clock", "error", f"the year is {year}", "set the clock; enable systemd-timesyncd or chrony"
         )
-    else:
-        yield Finding("clock", "ok", time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()))
+        return
+    now = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+    told = {True: ", set by a time server", False: ", which no time server has set", None: ""}
+    yield Finding("clock", "ok", now + told[synchronised()])
+
+
+def _board(config: Config) -> Iterator[Finding]:
+    """Heat, power and processors, as far as this machine tells."""
+    host = VitalsReader(config.storage.dir).board()
+    named = {"throttled": "throttled", "under_voltage": "too little voltage", "on_battery": "on battery"}
+    said = [f"{name}: {'yes' if host[key] else 'no'}" for key, name in named.items() if host[key] is not None]
+    if host["temperature_c"] is not None:
+        said.insert(0, f"{host['temperature_c']:.0f} °C")
+    if host["power_mode"] is not None:
+        said.append(f"power mode {host['power_mode']}")
+    trouble = host["throttled"] or host["under_voltage"]
+    remedy = "cool it, and see to its power supply: training waits meanwhile" if trouble else ""
+    if said:
+        yield Finding("board", "warning" if trouble else "ok", ", ".join(said), remedy)
+    cpus, training = usable(), config.training
+    kept = for_training(training.affinity, training.threads)
+    where = "" if kept is None else f", training keeps to {', '.join(map(str, sorted(kept)))}"
+    yield Finding("processors", "ok", f"{len(cpus)} to use{where}")
 
 
 def _broker(config: Config) -> Iterator[Finding]:

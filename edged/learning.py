@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,7 @@ UNTOLD = (None, "interrupted", "stopped")
 
 ASKED_RUNS = 100  # newest runs among which that of a command is looked for
 IDLE_SECONDS = 1.0
+KEEP_SECONDS = 300.0  # between two writings of the detectors' state: a hundred kilobytes, for flash to wear
 SETTLE_SECONDS = 2.0
 
 
@@ -78,6 +80,7 @@ class Learning:
         self._drift_state = drift_state
         self._publish_states = publish_states
         self._promoted = promoted
+        self._kept_at = float("-inf")
         self._wake = threading.Event()
         self._ending = threading.Event()
         self._orders = RunOrders(self._command_wanted)
@@ -314,6 +317,7 @@ class Learning:
 
     def keep(self) -> None:
         """Remember what a restart goes on from: the drift detectors, and what training has cost today."""
+        self._kept_at = time.monotonic()
         self._registry.set_value("drift", self._drift_state())
         self._registry.set_value("budget", self._learner.budget.state())
         if self._anomalies is not None:
@@ -365,7 +369,9 @@ class Learning:
         try:
             self._samples.protect(result["memory"])
             self._registry.set_value("consumed", self._learner.consumed)
-            self.keep()
+            self._registry.set_value("budget", self._learner.budget.state())
+            if time.monotonic() >= self._kept_at + KEEP_SECONDS:
+                self.keep()
         except StorageError as problem:
             # The trainer's checkpoint knows it, too, and says so when nothing is new.
             log.warning("position_not_kept", problem=problem.line())

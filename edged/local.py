@@ -95,6 +95,7 @@ def _add_registry(values: dict[str, Any], config: Config) -> None:
     values["on_hold"] = registry.get_value("paused") or []
     if values["state"] == "online":
         values["outbox"] = last.get("outbox", values["outbox"])
+        values |= {name: last[name] for name in ("host", "flash") if name in last}
         problem = _problem(last, registry.boots(), config.report.every)
         if problem is not None:
             values |= {"state": "degraded", "problem": problem}

@@ -59,6 +59,7 @@ def show_status(values: Mapping[str, Any]) -> None:
         "training runs": values["training"]["runs"],
         "engine": values["engine"],
     }
+    rows |= _hardware(values.get("host") or {}, values.get("flash") or {})
     if last:
         rows["last run"] = f"{last['id']} ({last['trigger']}): {last['outcome']} at {_when(last['ended'])}"
     if paused := values["training"].get("paused"):
@@ -66,6 +67,26 @@ def show_status(values: Mapping[str, Any]) -> None:
     if values.get("problem"):
         rows["problem"] = values["problem"]
     show_pairs("edged", rows)
+
+
+def _hardware(host: Mapping[str, Any], flash: Mapping[str, Any]) -> dict[str, str]:
+    """Heat, power and wear, as far as the machine tells."""
+    rows = {}
+    if host.get("temperature_c") is not None:
+        rows["temperature"] = f"{host['temperature_c']:.0f} °C"
+    troubles = {"throttled": "throttled", "under_voltage": "too little voltage", "on_battery": "on battery"}
+    if any(host.get(name) is not None for name in (*troubles, "power_mode")):
+        found = [text for name, text in troubles.items() if host.get(name)] or ["well"]
+        found += [f"power mode {host['power_mode']}"] if host.get("power_mode") else []
+        rows["board"] = ", ".join(found)
+    if host.get("clock_synchronised") is False:
+        rows["clock"] = "no time server has set it"
+    if flash.get("per_day") is not None:
+        each = "" if flash.get("per_sample") is None else f", {flash['per_sample']:,.0f} bytes a sample"
+        rows["flash"] = (
+            f"{flash['written'] / 1e6:,.1f} MB written, {flash['per_day'] / 1e6:,.0f} MB a day{each}"
+        )
+    return rows
 
 
 def show_training(result: Mapping[str, Any]) -> None:

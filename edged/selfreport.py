@@ -64,6 +64,7 @@ class SelfReport:
         self._commands = commands
         self._started = clock.monotonic()
         self._rate = _Rate(self._started)
+        self._first = samples.counters().samples
 
     @property
     def problem(self) -> str | None:
@@ -108,6 +109,18 @@ class SelfReport:
             },
             "outbox": self._outbox(),
             "engine": self._learner.engine,
+            "host": self._vitals.board(),
+            "flash": self._flash(counters.samples),
+        }
+
+    def _flash(self, samples: int) -> dict[str, float | None]:
+        """What was written to the disk since the start: bytes, bytes a sample, bytes a day at this pace."""
+        written, since = self._vitals.flash_bytes(), self._clock.monotonic() - self._started
+        here = samples - self._first
+        return {
+            "written": written,
+            "per_sample": None if written is None or not here else round(written / here, 1),
+            "per_day": None if written is None or since <= 0 else round(written / since * 86400),
         }
 
     def new_labelled(self) -> int:

@@ -43,6 +43,8 @@ from edged.errors import (
 )
 from edged.host.cgroup import join_trainer
 from edged.host.limits import ChildLimits, apply, die_with_parent
+from edged.host.processors import fitting, for_training
+from edged.host.vitals import written_bytes
 from edged.loop.adopt import Adopter, weights_to_follow
 from edged.loop.choose import choose
 from edged.modelfiles import INT8, file_name, model_in
@@ -283,10 +285,18 @@ def serve(orders: Orders) -> int:
     config = configfile.from_json(json.dumps(first["config"]))
     training = config.training
     limits = ChildLimits(
-        nice=training.nice, affinity=training.affinity, memory_limit=training.memory_limit, idle_io=True
+        nice=training.nice,
+        affinity=for_training(training.affinity, training.threads),
+        memory_limit=training.memory_limit,
+        idle_io=True,
     )
     for warning in apply(limits):
         say({"type": "note", "what": warning})
+    threads = fitting(training.threads)
+    if threads < training.threads:
+        say({"type": "note", "what": f"training.threads: there are processors for {threads} only"})
+        training = training.model_copy(update={"threads": threads})
+        config = config.model_copy(update={"training": training})
     trainee, adopter = open_trainee(config, orders, first.get("base", "checkpoint"))
     say({"type": "ready", "pid": os.getpid()})
     code = 0
@@ -319,7 +329,10 @@ def _carry_out(order: dict[str, Any], trainee: Trainee, adopter: Adopter) -> dic
         return adopter.model(order["run"], Path(order["model"]))
     if "apply" in order:
         return adopter.apply(order["run"], Path(order["apply"]), mix=order["mix"])
-    return trainee.run(RunRequest(**order))
+    before = written_bytes()
+    result = trainee.run(RunRequest(**order))
+    after = written_bytes()
+    return result | {"written": None if before is None or after is None else after - before}
 
 
 def main() -> int:

@@ -52,7 +52,7 @@ def test_a_device_in_good_order_has_nothing_but_ok(broker: Broker, bundle: Path,
     assert {f.level for f in findings} == {"ok"}
     assert [f.what for f in findings] == [
         "configuration", "onnxruntime", "bundle", "operators", "engine", "state directory", "disk", "clock",
-        "broker",
+        "processors", "broker",
     ]  # fmt: skip
     assert not [f for f in findings if f.remedy]
     assert list((tmp_path / "state").iterdir()) == [], "nothing is left behind"

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from edged.config.values import Duration, Section
+from edged.config.values import Duration, Section, Size
 from edged.domain.guards import GuardRules
 
 _SPAN = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)\s*-\s*([01]?\d|2[0-3]):([0-5]\d)")
@@ -39,12 +39,23 @@ class GuardsConfig(Section):
     max_temperature: float | None = Field(
         90.0, description="no run begins while the hottest thermal zone is above, in °C; null for any"
     )
+    wait_throttled: bool = Field(
+        True,
+        description="no run begins, and one under way slows down, while the board says that its processor is"
+        " throttled or its supply too low; boards that do not tell never wait",
+    )
     mains_only: bool = Field(False, description="no run begins on battery")
     min_battery: float | None = Field(
         None, ge=0, le=100, description="no run begins on a battery with less charge, in percent"
     )
     max_load: float | None = Field(
         None, gt=0, description="no run begins while the load over one minute, a processor, is above"
+    )
+    max_write_rate: Size | None = Field(
+        6 * 1024,
+        ge=1,
+        description="bytes a second that training writes to flash in the long run (530 MB a day), beyond the"
+        " first 8 MiB after a start: runs wait for it; null for any",
     )
     serving_p99: Duration | None = Field(
         None,
@@ -65,4 +76,6 @@ class GuardsConfig(Section):
             self.serving_p99,
             self.max_runs_per_day,
             self.max_minutes_per_day,
+            self.wait_throttled,
+            self.max_write_rate,
         )

@@ -19,7 +19,9 @@ class ServingConfig(Section):
         description="predictions wait in the outbox until the broker has them, at QoS 1 whatever qos says",
     )
     batch: int = Field(256, ge=1, description="samples in one micro-batch at most")
-    threads: int = Field(1, ge=1, le=256, description="threads of one prediction")
+    threads: int = Field(
+        1, ge=1, le=256, description="threads of one prediction, no more than there are processors for"
+    )
     provider: Providers = Field(
         ["CPUExecutionProvider"],
         description="what predictions run on, by onnxruntime's names, the preferred first",

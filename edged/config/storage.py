@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 
@@ -15,8 +16,19 @@ class StorageConfig(Section):
     dir: Path = Field(Path("./state"), description="state directory")
     max_bytes: Size = Field(512 * 1024**2, ge=1024**2, description="cap of the sample log")
     max_age: Duration | None = Field(None, description="samples older than this are evicted", gt=0)
+    durability: Literal["full", "relaxed"] = Field(
+        "full",
+        description="full: what is acknowledged is on the disk; relaxed: it survives the end of the process,"
+        " and a power cut takes what the system had not written yet, half a minute or so",
+    )
     commit_rows: int = Field(1000, ge=1, description="messages in one group commit at most")
-    commit_delay: Duration = Field(0.005, ge=0, le=1, description="how long a commit waits for company")
+    commit_delay: Duration = Field(
+        5.0,
+        ge=0,
+        le=60,
+        description="how long a commit waits for company, while more messages are to be expected: flash is"
+        " written by the page; they are predicted meanwhile, and acknowledged after it",
+    )
     quarantine_rows: int = Field(1000, ge=1, description="rejected messages that are kept")
     secure: bool = Field(
         False, description="overwrite what is deleted, and let the replay memory age with max_age, too"

@@ -182,10 +182,18 @@ class TrainingConfig(GuardsConfig):
     max_failures: int = Field(
         3, ge=0, description="failed runs in a row that pause training until a command `train`; 0 for none"
     )
-    threads: int = Field(1, ge=1, le=256, description="threads of one training step, at most")
+    threads: int = Field(
+        1,
+        ge=1,
+        le=256,
+        description="threads of one training step, at most, and no more than there are processors for;"
+        " networks of this size gain nothing from a second one",
+    )
     nice: int = Field(10, ge=0, le=19, description="lowers the trainer's priority")
-    affinity: Annotated[list[Cpu], Field(min_length=1)] | None = Field(
-        None, description="CPUs the trainer may use; all when absent"
+    affinity: Annotated[list[Cpu], Field(min_length=1)] | Literal["all"] | None = Field(
+        None,
+        description="CPUs the trainer may use; when absent the small ones where there are small and big ones,"
+        " else all",
     )
     memory_limit: Size | None = Field(None, description="address space of the trainer", ge=64 * 1024**2)
     memory_max: Size | None = Field(

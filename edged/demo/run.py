@@ -109,8 +109,9 @@ class Demo:
             "device": {"id": "demo"},
             "mqtt": {"host": "127.0.0.1", "port": broker.port, "protocol": broker.protocol},
             "stream": stream,
-            "training": {"every": None, "min_new_samples": 150},
-            "storage": {"dir": str(self.folder / "state")},
+            # A minute to watch: nobody waits for company, and no flash is worn out in it.
+            "training": {"every": None, "min_new_samples": 150, "max_write_rate": None},
+            "storage": {"dir": str(self.folder / "state"), "commit_delay": 0.1},
             "report": {"every": "2s"},
         }
         if self._bundle is not None:

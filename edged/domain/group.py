@@ -72,6 +72,8 @@ class Held:
         self._groups: collections.deque[Group] = collections.deque()
         self._places: dict[Packet, Any] = {}
         self._bytes = 0
+        self.payload_bytes = 0
+        """How much the payloads of all that is held are together."""
 
     def __len__(self) -> int:
         return sum(len(group.deliveries) for group in self._groups)
@@ -88,6 +90,7 @@ class Held:
 
     def add(self, group: Group) -> None:
         """Hold one more group."""
+        self.payload_bytes += sum(len(delivery.payload) for delivery in group.deliveries)
         last = self._groups[-1] if self._groups else None
         if last is None or last.tried or len(last.deliveries) >= self._rows:
             self._groups.append(group)
@@ -96,7 +99,8 @@ class Held:
 
     def done(self) -> None:
         """The first group is durable."""
-        self._groups.popleft()
+        gone = self._groups.popleft()
+        self.payload_bytes -= sum(len(delivery.payload) for delivery in gone.deliveries)
         if not self._groups:
             self.clear()
 
@@ -104,7 +108,7 @@ class Held:
         """Forget everything."""
         self._groups.clear()
         self._places.clear()
-        self._bytes = 0
+        self._bytes = self.payload_bytes = 0
 
     def has_room(self, delivery: Any, beside: int) -> bool:
         """Whether a delivery can be held with `beside` others that are about to be."""

@@ -16,7 +16,9 @@ class GuardRules:
     """Limits; None where there is none.
 
     `quiet` in minutes of the day, from and to; `max_temperature` in °C; `min_battery` in percent, asked only
-    while the device runs on it; `max_load` a processor; `serving_p99` in seconds; the last two a day.
+    while the device runs on it; `max_load` a processor; `serving_p99` in seconds; `max_runs` and
+    `max_minutes` a day; `throttled` whether a board in trouble holds runs back; `write_rate` in bytes a
+    second.
     """
 
     quiet: tuple[int, int] | None = None
@@ -27,13 +29,16 @@ class GuardRules:
     serving_p99: float | None = None
     max_runs: int | None = None
     max_minutes: float | None = None
+    throttled: bool = False
+    write_rate: float | None = None
 
 
 @dataclass(frozen=True)
 class Conditions:
     """How things are; None where the device cannot tell, which refuses nothing.
 
-    `minute` of the day in the device's own time; `day` a number that changes with the day.
+    `minute` of the day in the device's own time; `day` a number that changes with the day; `board` what
+    troubles it: heat or supply, in words; `worn` whether training has written its share, see `Wear`.
     """
 
     minute: int
@@ -43,6 +48,8 @@ class Conditions:
     battery_percent: float | None = None
     load_per_core: float | None = None
     serving_p99: float | None = None
+    board: tuple[str, ...] = ()
+    worn: bool = False
 
     @classmethod
     def at(cls, local_seconds: float) -> Conditions:
@@ -77,6 +84,31 @@ class Budget:
         return cls() if not state else cls(int(state["day"]), int(state["runs"]), float(state["seconds"]))
 
 
+@dataclass
+class Wear:
+    """What training may write to flash: so much at once, and so much a second in the long run.
+
+    A token bucket in bytes. A run is never cut short: the one that empties it is waited for by the next.
+
+    >>> wear = Wear(1024.0, burst=4096); wear.worn(4096, 0.0), wear.worn(5120, 0.0)
+    (True, True)
+    >>> wear.worn(5120, 0.5), wear.worn(5120, 1.5)
+    (True, False)
+    """
+
+    rate: float
+    burst: float = 8 * 1024**2
+    written: int = 0
+    left: float | None = None
+    at: float = 0.0
+
+    def worn(self, written: int, now: float) -> bool:
+        """Whether the share is used up: `written` bytes until `now`, in seconds of the monotonic clock."""
+        left = self.burst if self.left is None else min(self.burst, self.left + self.rate * (now - self.at))
+        self.left, self.at, self.written = left - (written - self.written), now, written
+        return self.left <= 0
+
+
 def refusals(rules: GuardRules, now: Conditions, used: Budget) -> tuple[str, ...]:
     """Every guard that holds a run back, in words without figures that change by the second.
 
@@ -99,6 +131,10 @@ def refusals(rules: GuardRules, now: Conditions, used: Budget) -> tuple[str, ...
         rules.max_minutes is not None
         and used.seconds >= rules.max_minutes * 60
         and f"{rules.max_minutes:g} minutes of training today",
+        rules.write_rate is not None
+        and now.worn
+        and f"flash: training writes {rules.write_rate / 1024:g} KiB a second on average",
+        rules.throttled and now.board and f"the board: {', '.join(now.board)}",
     ]
     return tuple(reason for reason in found if isinstance(reason, str))
 

@@ -5,13 +5,21 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edged.clock import Clock, SystemClock
+from edged.host.board import BoardReader
+from edged.host.synchronised import synchronised
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 # Zones that are switched off report values such as -274000 or 2147483647.
 _PLAUSIBLE_C = (-50.0, 200.0)
+# Zones of Jetson boards that measure nothing: the first always says 100 °C, the other is an estimate.
+_NO_SENSOR = ("PMIC-Die", "thermal-fan-est")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +44,12 @@ class Vitals:
         Whether no other supply feeds the machine; None where it names none.
     battery_percent
         Charge of the fullest battery.
+    throttled, under_voltage, power_mode
+        Of the board, see `Board`.
+    clock_synchronised
+        Whether a time server has set the clock, see `host.synchronised`.
+    flash_bytes_written
+        Bytes that this process and its children have handed to the disk since it began.
     """
 
     cpu_percent: float | None
@@ -46,8 +60,13 @@ class Vitals:
     uptime_s: float | None
     on_battery: bool | None = None
     battery_percent: float | None = None
+    throttled: bool | None = None
+    under_voltage: bool | None = None
+    power_mode: str | None = None
+    clock_synchronised: bool | None = None
+    flash_bytes_written: int | None = None
 
-    def as_dict(self) -> dict[str, float | int | None]:
+    def as_dict(self) -> dict[str, float | int | str | None]:
         """The reading as it is reported, None included: a silent sensor is to be seen."""
         return {name: getattr(self, name) for name in self.__slots__}
 
@@ -59,10 +78,12 @@ class VitalsReader:
     ----------
     path
         A path on the file system whose free space matters.
-    proc, sys
-        Where procfs and sysfs are mounted.
+    proc, sys, root
+        Where procfs and sysfs are mounted, and the root of the file system.
     clock
         Monotonic time, for the share of CPU time.
+    child
+        Process id of a child that still lives, for what it has written.
     """
 
     def __init__(
@@ -71,17 +92,23 @@ class VitalsReader:
         *,
         proc: Path = Path("/proc"),
         sys: Path = Path("/sys"),
+        root: Path = Path("/"),
         clock: Clock | None = None,
+        child: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._path = path
         self._proc = proc
         self._sys = sys
+        self._root = root
+        self._board = BoardReader(sys=sys, root=root)
+        self._child = child
         self._clock = clock or SystemClock()
         self._last = (self._clock.monotonic(), self._cpu_seconds())
 
     def read(self) -> Vitals:
         """The vital signs of now; `cpu_percent` counts from the reading before (first: from the start)."""
         pages = _field(self._proc / "self" / "statm", 1)
+        board = self._board.read()
         return Vitals(
             cpu_percent=self._cpu_percent(),
             rss_bytes=None if pages is None else int(pages) * _PAGE_BYTES,
@@ -91,7 +118,25 @@ class VitalsReader:
             uptime_s=_field(self._proc / "uptime", 0),
             on_battery=self._on_battery(),
             battery_percent=self._battery(),
+            throttled=board.throttled,
+            under_voltage=board.under_voltage,
+            power_mode=board.power_mode,
+            clock_synchronised=synchronised(self._root),
+            flash_bytes_written=self.flash_bytes(),
         )
+
+    def board(self) -> dict[str, float | str | bool | None]:
+        """What a person asks of the board: heat, power, clock."""
+        board = self._board.read()
+        return {
+            "temperature_c": self._temperature(),
+            "throttled": board.throttled,
+            "under_voltage": board.under_voltage,
+            "power_mode": board.power_mode,
+            "on_battery": self._on_battery(),
+            "battery_percent": self._battery(),
+            "clock_synchronised": synchronised(self._root),
+        }
 
     def _cpu_percent(self) -> float | None:
         (then, before), now, used = self._last, self._clock.monotonic(), self._cpu_seconds()
@@ -108,7 +153,8 @@ class VitalsReader:
 
     def _temperature(self) -> float | None:
         zones = (self._sys / "class" / "thermal").glob("thermal_zone*/temp")
-        degrees = [value / 1000 for zone in zones if (value := _field(zone, 0)) is not None]
+        real = (zone for zone in zones if _text(zone.with_name("type")).strip() not in _NO_SENSOR)
+        degrees = [value / 1000 for zone in real if (value := _field(zone, 0)) is not None]
         low, high = _PLAUSIBLE_C
         return max((value for value in degrees if low <= value <= high), default=None)
 
@@ -128,12 +174,33 @@ class VitalsReader:
         charges = [_field(battery / "capacity", 0) for battery in self._supplies("Battery")]
         return max((charge for charge in charges if charge is not None), default=None)
 
+    def flash_bytes(self) -> int | None:
+        """What this process, its children that have ended and the one that lives have written."""
+        # The child first: one that ends in between counts twice for a moment the other way round.
+        child = self._child()
+        more = None if child is None else written_bytes(child, self._proc)
+        own = written_bytes(proc=self._proc)
+        return None if own is None else own + (more or 0)
+
     def _disk_free(self) -> int | None:
         try:
             found = os.statvfs(self._path)
         except OSError:
             return None
         return found.f_bavail * found.f_frsize
+
+
+def written_bytes(pid: int | str = "self", proc: Path = Path("/proc")) -> int | None:
+    """What a process, with its children that have ended, has handed to a disk; None where untold.
+
+    Pages of the cache that it made dirty (`write_bytes`, proc(5)): what lies on tmpfs is not among them, nor
+    is the file system's journal.
+    """
+    for line in _text(proc / str(pid) / "io").splitlines():
+        name, _, value = line.partition(":")
+        if name == "write_bytes":
+            return int(value)
+    return None
 
 
 def _text(path: Path) -> str:

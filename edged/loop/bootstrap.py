@@ -48,6 +48,7 @@ def open_samples(config: Config, *, readonly: bool = False, clock: Clock | None 
         relabels=config.stream.max_relabels,
         tolerance=config.stream.join_tolerance,
         secure=storage.secure,
+        synchronous="FULL" if storage.durability == "full" else "NORMAL",
         readonly=readonly,
         clock=clock,
     )

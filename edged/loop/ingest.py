@@ -1,8 +1,10 @@
 """Ingest: MQTT deliveries become Samples, are committed together, and only then acknowledged.
 
 A batch goes to the serving loop before its commit, so a prediction does not wait for the disk;
-the acknowledgement goes to the broker after it, so nothing acknowledged can be lost. Where samples are
-windows of readings, a reading that completes none is committed, too, as a part of its open window.
+the acknowledgement goes to the broker after it, so nothing acknowledged can be lost. A commit waits for
+company, `storage.commit_delay` at most: a page of flash is written for one sample as for many. Where
+samples are windows of readings, a reading that completes none is committed, too, as a part of its open
+window.
 
 While the disk refuses, what has come is held, already predicted, and its commit is tried again: each
 sample is predicted once however long that takes. The broker sends no more than may be unacknowledged,
@@ -19,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.clock import Ages
+from edged.domain.company import Company
 from edged.domain.forecast import Forecast
 from edged.domain.group import Group, Held
 from edged.domain.intake import Intake, IntakeRules
@@ -43,10 +46,12 @@ if TYPE_CHECKING:
 log = get_logger("edged.ingest")
 
 IDLE_SECONDS = 0.5
+GATHER_SECONDS = 0.005  # how long a prediction waits for company while messages keep coming
 EVICT_SECONDS = 5.0
 INBOX_FACTOR = 5  # times what can be unacknowledged: more is at QoS 0, which nothing else holds back
 NOTICES = 20  # of one batch, at most
 FIRST_RETRY, LONGEST_RETRY = 0.2, 5.0  # seconds until a failed commit is tried again
+GATHERED_BYTES = 1024**2  # payloads beyond which a commit gains nothing by waiting for more
 HELD_BYTES = 16 * 1024**2  # payloads of the messages that are held while commits fail
 
 
@@ -77,6 +82,7 @@ class Ingest:
         intake: Intake | None = None,
         windowing: Windowing | None = None,
         notice: Callable[[str, dict[str, Any]], None] = lambda *_: None,
+        in_flight: Callable[[], int] | None = None,
     ) -> None:
         self._config = config
         self._schema = schema
@@ -105,6 +111,8 @@ class Ingest:
         self._next_offset = store.next_offset()
         self._inbox: collections.deque[Delivery] = collections.deque()
         self._held = Held(unacknowledged + config.commit_rows, HELD_BYTES, config.commit_rows)
+        self._company = Company(config.commit_delay)
+        self._in_flight = in_flight or (lambda: unacknowledged)
         self._wake = threading.Event()
         self._stopping = False
         self._resting = False
@@ -176,10 +184,10 @@ class Ingest:
             if self._resting:
                 self._stay()
             elif woken:
-                self._wait_for_company()
+                self._gather()
                 deliveries = self._take()
                 self.take_in(deliveries)
-            if self._stopping or time.monotonic() >= self.retry_at:
+            if self._stopping or time.monotonic() >= self._settle_at():
                 self.settle()
             self._evict()
         except Exception:
@@ -194,17 +202,27 @@ class Ingest:
     def _patience(self) -> float:
         if self._held.first is None:
             return IDLE_SECONDS
-        return min(IDLE_SECONDS, max(0.0, self.retry_at - time.monotonic()))
+        return min(IDLE_SECONDS, max(0.0, self._settle_at() - time.monotonic()))
 
-    def _wait_for_company(self) -> None:
-        """Let a commit gather more messages while they keep coming, up to `commit_delay`."""
+    def _settle_at(self) -> float:
+        """When what is held is committed: it has waited for company, or the disk gets another chance."""
+        if self.problem is not None:
+            return self.retry_at
+        # Half of what the broker may send unacknowledged: it must not run dry while the disk is at work.
+        enough = min(self._config.commit_rows, max(1, self._in_flight() // 2))
+        if len(self._held) >= enough or self._held.payload_bytes >= GATHERED_BYTES:
+            return self.retry_at
+        return max(self.retry_at, self._company.due)
+
+    def _gather(self) -> None:
+        """Let a batch gather more messages while they keep coming, for a moment."""
         if self._stopping or self._config.commit_delay == 0:
             return
-        deadline = time.monotonic() + self._config.commit_delay
+        deadline = time.monotonic() + GATHER_SECONDS
         before = -1
         while before < len(self._inbox) < self._config.commit_rows and time.monotonic() < deadline:
             before = len(self._inbox)
-            time.sleep(min(0.001, self._config.commit_delay))
+            time.sleep(0.001)
 
     def _take(self) -> list[Delivery]:
         self._wake.clear()
@@ -233,6 +251,7 @@ class Ingest:
             if self._forecast is not None:
                 group.updates = self._forecast.update(group.batch)
         self._held.add(group)
+        self._company.came(len(group.deliveries), time.monotonic())
 
     def settle(self) -> None:
         """Commit what is held, oldest first, and acknowledge it; on a failure it stays held."""
@@ -247,6 +266,7 @@ class Ingest:
             self._held.done()
             self._after_commit(group)
             self._beat()
+        self._company.committed()
         if self.problem is not None:
             self._recovered()
 

@@ -139,6 +139,14 @@ def _connect_properties(config: MqttConfig, *, clean: bool) -> Properties:
     return properties
 
 
+def in_flight(config: MqttConfig, protocol: str) -> int:
+    """How many messages the broker sends before it waits for acknowledgements, as far as is known.
+
+    At MQTT 3.1.1 that is the broker's own business: 20 is mosquitto's default, and one of the smallest.
+    """
+    return config.receive_maximum if protocol == "5" else 20
+
+
 def renew(client: WireClient, config: MqttConfig) -> None:
     """Read certificates, keys and password anew, so that changed files count at the next attempt.
 

@@ -38,7 +38,9 @@ def heat(machine: Path, zone: int, text: str) -> None:
 
 
 def reader(machine: Path, clock: VirtualClock | None = None) -> VitalsReader:
-    return VitalsReader(machine, proc=machine / "proc", sys=machine / "sys", clock=clock or VirtualClock())
+    return VitalsReader(
+        machine, proc=machine / "proc", sys=machine / "sys", root=machine, clock=clock or VirtualClock()
+    )
 
 
 def test_this_machine() -> None:
@@ -75,6 +77,11 @@ def test_a_machine_made_of_files(machine: Path) -> None:
         "uptime_s": 1000.5,
         "on_battery": None,
         "battery_percent": None,
+        "throttled": None,
+        "under_voltage": None,
+        "power_mode": None,
+        "clock_synchronised": None,
+        "flash_bytes_written": None,
     }
 
 
@@ -138,7 +145,7 @@ def test_an_implausible_zone_is_left_out(machine: Path, text: str) -> None:
 
 def test_a_machine_that_tells_nothing(tmp_path: Path) -> None:
     nowhere = tmp_path / "nowhere"
-    assert VitalsReader(nowhere, proc=nowhere, sys=nowhere).read() == NOTHING
+    assert VitalsReader(nowhere, proc=nowhere, sys=nowhere, root=nowhere).read() == NOTHING
 
 
 @pytest.mark.parametrize("text", ["", "garbage", "(python3", "(python3) S 1", "\0\0"])

@@ -40,9 +40,16 @@ _PATHS = (
     ("mqtt", "tls", "crl_file"),
     ("model", "keys"),
     ("commands", "keys"),
+    ("web", "unix_socket"),
+    ("web", "tls", "cert_file"),
+    ("web", "tls", "key_file"),
+    ("web", "tokens", "read_file"),
+    ("web", "tokens", "infer_file"),
+    ("web", "tokens", "control_file"),
+    ("web", "tokens", "scrape_file"),
 )
 _MAKING = {"bundle": "build one with `edged artifacts build`", "keys": "make a pair with `edged keys new`"}
-_MUST_EXIST = tuple(path for path in _PATHS if path[-1] != "dir")
+_MUST_EXIST = tuple(path for path in _PATHS if path[-1] not in ("dir", "unix_socket"))
 
 
 def load(

@@ -1,6 +1,7 @@
 """The parts of one running device, wired together: the one place that knows all of the serving side.
 
-Threads: network (paho), ingest, serve, learn, control, timetable, and the main thread that waits.
+Threads: network (paho), ingest, serve, learn, control, timetable, where configured web, and the main thread
+that waits.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from edged.domain.label_requests import LabelRequests
 from edged.domain.overlap import judged_on
 from edged.domain.windowing import Windowing
 from edged.engines.inference import InferenceModel
-from edged.errors import ConfigError, StorageError
+from edged.errors import ConfigError, StorageError, UnavailableError
 from edged.host.board import BoardReader
 from edged.host.notify import Notifier, Watchdog
 from edged.host.processors import fitting
@@ -54,6 +55,7 @@ from edged.telling import Telling
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from collections.abc import Sequence as SequenceOf
     from pathlib import Path
 
     import numpy as np
@@ -61,11 +63,13 @@ if TYPE_CHECKING:
 
     from edged.config import Config
     from edged.domain.drift import DriftSignal
+    from edged.domain.predictions import Predictions
     from edged.domain.protocols import Served
     from edged.domain.sample import Batch, LabelUpdate, Rejected
     from edged.edgenode import EdgeNode
     from edged.mqtt.delivery import Delivery
     from edged.storage.bundles import Bundle
+    from edged.web.service import Web
 
 log = logs.get_logger("edged.device")
 
@@ -311,6 +315,21 @@ class Device:
         )
         self.edgenode = self._edge_node()
 
+        self.web = self._web(parts)
+
+    def _web(self, parts: Parts) -> Web | None:
+        if self.config.web is None:
+            return None
+        try:
+            from edged.web.service import Web
+        except ImportError as problem:
+            raise UnavailableError(
+                f"the package {problem.name} is not installed", where="web", remedy="pip install 'edged[web]'"
+            ) from problem
+        web = Web(self.config.web, parts)
+        self.reporter.heard = web.heard
+        return web
+
     def _edge_node(self) -> EdgeNode | None:
         if self.config.sparkplug is None:
             return None
@@ -360,7 +379,7 @@ class Device:
             batch=self.config.serving.batch,
             publish=self._predictions,
             sample_id=self._sample_id,
-            on_answered=self.asking.answered,
+            on_answered=self._on_answered,
             on_outcome=self._on_outcome,
             on_failed=self._on_failed,
             on_drift=self._on_drift,
@@ -440,6 +459,13 @@ class Device:
         self.publishing.predictions(payloads)
         if self.edgenode is not None:
             self.edgenode.predicted(payloads)
+        if self.web is not None:
+            self.web.predicted(payloads)
+
+    def _on_answered(self, batch: Batch, part: slice, ids: SequenceOf[str], made: Predictions) -> None:
+        self.asking.answered(batch, part, ids, made)
+        if self.web is not None:
+            self.web.answered(made, ids)
 
     def _sample_id(self, offset: int) -> str:
         return f"{self.boot}-{offset}"
@@ -516,6 +542,8 @@ class Device:
         self.session.start()
         if self.edgenode is not None:
             self.edgenode.start()
+        if self.web is not None:
+            self.web.start()
         self.reporter.event(
             "started",
             {
@@ -581,6 +609,8 @@ class Device:
         `damaged` is the database because of which it ends, if it is one.
         """
         self.notifier.stopping()
+        if self.web is not None:
+            self.web.stop()
         self.learning.end()
         self.timetable.stop(1.0)
         self.learner.process.cancel()

@@ -74,6 +74,26 @@ class SelfReport:
         return self._session.problem
 
     @property
+    def uptime(self) -> float:
+        """Seconds since the start."""
+        return self._clock.monotonic() - self._started
+
+    @property
+    def paused(self) -> list[str]:
+        """Parts that rest by command."""
+        return self._paused()
+
+    @property
+    def commands(self) -> dict[str, int]:
+        """Commands so far, by what became of them."""
+        return self._commands()
+
+    @property
+    def requested(self) -> int:
+        """Labels that people were asked for."""
+        return self._requested()
+
+    @property
     def version(self) -> int:
         """Of the model that serves."""
         return self._server.champion.version
@@ -89,7 +109,7 @@ class SelfReport:
             "problem": problem,
             "on_hold": self._paused(),
             "ts": self._clock.now(),
-            "uptime_s": round(self._clock.monotonic() - self._started, 1),
+            "uptime_s": round(self.uptime, 1),
             "version": __version__,
             "boot": self._boot,
             "samples": counters.samples,

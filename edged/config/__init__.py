@@ -23,6 +23,7 @@ from edged.config.storage import StorageConfig
 from edged.config.stream import StreamConfig
 from edged.config.training import ModelConfig, TrainingConfig
 from edged.config.values import Name, Section, parse_duration, parse_size
+from edged.config.web import WebConfig
 from edged.config.weights import WeightsConfig
 from edged.config.window import WindowConfig
 
@@ -48,6 +49,7 @@ __all__ = [
     "StreamConfig",
     "TlsConfig",
     "TrainingConfig",
+    "WebConfig",
     "WeightsConfig",
     "WindowConfig",
     "parse_duration",
@@ -82,6 +84,7 @@ class Config(Section):
     weights: WeightsConfig = WeightsConfig()
     sparkplug: SparkplugConfig | None = None
     install: InstallConfig = InstallConfig()
+    web: WebConfig | None = None
     log: LogConfig = LogConfig()
 
     @model_validator(mode="after")

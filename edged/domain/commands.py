@@ -217,11 +217,15 @@ class TokenBucket:
         self._at: float | None = None
 
     def take(self, monotonic: float) -> bool:
-        """Whether one more may pass now."""
-        elapsed = 0.0 if self._at is None else max(0.0, monotonic - self._at)
-        self._at = monotonic
-        self._tokens = min(self._burst, self._tokens + elapsed * self._rate)
-        if self._tokens < 1.0:
+        """Whether one more may pass now; it counts then."""
+        if not self.holds(monotonic):
             return False
         self._tokens -= 1.0
         return True
+
+    def holds(self, monotonic: float) -> bool:
+        """Whether one more might pass now."""
+        elapsed = 0.0 if self._at is None else max(0.0, monotonic - self._at)
+        self._at = monotonic
+        self._tokens = min(self._burst, self._tokens + elapsed * self._rate)
+        return self._tokens >= 1.0

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from edged.domain.redelivery import Packet
     from edged.domain.sample import Batch, LabelReading, LabelUpdate, Rejected
+    from edged.domain.submission import Submission
     from edged.domain.windowing import OpenChanges
 
 
@@ -18,7 +19,8 @@ class Group:
 
     `deliveries` in the order they came; `batch` the samples among them; `labels` those that came by
     themselves, with `label_packets`; `updates` labels for samples that are known; `rejected` what goes
-    to the quarantine; `opened` what changes about open windows, with the `packets` of all their readings.
+    to the quarantine; `opened` what changes about open windows, with the `packets` of all their readings;
+    `submissions` whoever waits for samples of the batch that came by another way.
     `tried` tells that its commit has begun; `stored` that all but `labels` is durable.
     """
 
@@ -30,6 +32,7 @@ class Group:
     rejected: list[Rejected] = field(default_factory=list)
     packets: list[Packet] = field(default_factory=list)
     opened: OpenChanges | None = None
+    submissions: list[Submission] = field(default_factory=list)
     tried: bool = False
     stored: bool = False
 
@@ -41,6 +44,7 @@ class Group:
         self.label_packets += later.label_packets
         self.rejected += later.rejected
         self.packets += later.packets
+        self.submissions += later.submissions
         if self.opened is None:
             self.opened = later.opened
         elif later.opened is not None:

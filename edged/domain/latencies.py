@@ -7,15 +7,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
 LATENCIES = 4096
 
 
 class Latencies:
-    """The newest latencies in seconds, for percentiles; single writer."""
+    """The newest latencies in seconds, for percentiles; single writer.
+
+    `also` is given all of them, where somebody else counts.
+    """
 
     def __init__(self) -> None:
+        self.also: Callable[[NDArray[np.float64]], None] | None = None
         self._ring = np.zeros(LATENCIES, np.float64)
         self._count = 0
 
@@ -24,6 +30,8 @@ class Latencies:
         newest = seconds[-LATENCIES:]
         self._ring[(self._count + np.arange(len(newest))) % LATENCIES] = newest
         self._count += len(newest)
+        if self.also is not None:
+            self.also(seconds)
 
     def percentiles(self) -> dict[str, float | None]:
         """Median and 99th percentile in milliseconds."""

@@ -103,7 +103,7 @@ class VitalsReader:
         self._board = BoardReader(sys=sys, root=root)
         self._child = child
         self._clock = clock or SystemClock()
-        self._last = (self._clock.monotonic(), self._cpu_seconds())
+        self._last = (self._clock.monotonic(), self.cpu_seconds())
 
     def read(self) -> Vitals:
         """The vital signs of now; `cpu_percent` counts from the reading before (first: from the start)."""
@@ -139,17 +139,26 @@ class VitalsReader:
         }
 
     def _cpu_percent(self) -> float | None:
-        (then, before), now, used = self._last, self._clock.monotonic(), self._cpu_seconds()
+        (then, before), now, used = self._last, self._clock.monotonic(), self.cpu_seconds()
         self._last = (now, used)
         if used is None or before is None or now <= then:
             return None
         return 100.0 * (used - before) / (now - then)
 
-    def _cpu_seconds(self) -> float | None:
+    def cpu_seconds(self) -> float | None:
+        """CPU time of this process since its start."""
         # The name in parentheses may hold spaces, so fields are counted from behind it.
         text = _text(self._proc / "self" / "stat").rpartition(")")[2]
         user, system = _nth(text, 11), _nth(text, 12)
         return None if user is None or system is None else (user + system) / _TICKS_PER_S
+
+    def written_bytes(self) -> int | None:
+        """What this process has had written to storage since its start; None where that is not counted."""
+        for line in _text(self._proc / "self" / "io").splitlines():
+            name, _, value = line.partition(":")
+            if name == "write_bytes":
+                return int(value)
+        return None
 
     def _temperature(self) -> float | None:
         zones = (self._sys / "class" / "thermal").glob("thermal_zone*/temp")

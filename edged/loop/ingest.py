@@ -27,7 +27,7 @@ from edged.domain.group import Group, Held
 from edged.domain.intake import Intake, IntakeRules
 from edged.domain.redelivery import Redelivery, checksum
 from edged.domain.sample import Batch, LabelUpdate, Reading, Rejected
-from edged.errors import RejectedSampleError, StorageError
+from edged.errors import RefusedError, RejectedSampleError, StorageError
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from edged.domain.redelivery import Packet
     from edged.domain.sample import Decoded, LabelReading
     from edged.domain.schema import Schema
+    from edged.domain.submission import Submission
     from edged.domain.windowing import Windowing
 
 log = get_logger("edged.ingest")
@@ -52,6 +53,7 @@ INBOX_FACTOR = 5  # times what can be unacknowledged: more is at QoS 0, which no
 NOTICES = 20  # of one batch, at most
 FIRST_RETRY, LONGEST_RETRY = 0.2, 5.0  # seconds until a failed commit is tried again
 GATHERED_BYTES = 1024**2  # payloads beyond which a commit gains nothing by waiting for more
+MOST_SUBMITTED = 256  # that wait for the ingest thread
 HELD_BYTES = 16 * 1024**2  # payloads of the messages that are held while commits fail
 
 
@@ -110,6 +112,7 @@ class Ingest:
         self._redelivery = Redelivery(store.recent_packets(window), window)
         self._next_offset = store.next_offset()
         self._inbox: collections.deque[Delivery] = collections.deque()
+        self._submitted: collections.deque[Submission] = collections.deque()
         self._held = Held(unacknowledged + config.commit_rows, HELD_BYTES, config.commit_rows)
         self._company = Company(config.commit_delay)
         self._in_flight = in_flight or (lambda: unacknowledged)
@@ -145,6 +148,27 @@ class Ingest:
         self._inbox.append(delivery)
         if not self._wake.is_set():
             self._wake.set()
+
+    def submit(self, submission: Submission) -> None:
+        """Take readings that come by another way than the broker; from any thread, never waits.
+
+        Raises
+        ------
+        RefusedError
+            When ingest rests or ends, samples are windows of readings, or too many wait.
+        StorageError
+            While the disk refuses: nobody else would send them again.
+        """
+        if self.problem is not None:
+            raise StorageError(self.problem)
+        if self.windowing is not None:
+            raise RefusedError("samples are windows of readings", remedy="send readings to the broker")
+        if self._resting or self._stopping:
+            raise RefusedError("ingest rests", remedy="the command resume lets it go on")
+        if len(self._submitted) >= MOST_SUBMITTED:
+            raise RefusedError(f"{MOST_SUBMITTED} submissions are waiting already", remedy="send it later")
+        self._submitted.append(submission)
+        self._wake.set()
 
     def rest(self) -> None:
         """Take nothing more: the broker keeps what is not acknowledged, and what follows it."""
@@ -187,6 +211,7 @@ class Ingest:
                 self._gather()
                 deliveries = self._take()
                 self.take_in(deliveries)
+            self._take_in_submitted()
             if self._stopping or time.monotonic() >= self._settle_at():
                 self.settle()
             self._evict()
@@ -232,6 +257,32 @@ class Ingest:
             self._wake.set()
         return deliveries
 
+    def _take_in_submitted(self) -> None:
+        """What came by another way becomes samples like the rest; the broker has no copy of it."""
+        group, readings, received = Group(), list[Reading](), list[float]()
+        while self._submitted and len(readings) < self._config.commit_rows:
+            submission = self._submitted.popleft()
+            if not all(self._admit(reading) for reading in submission.readings):
+                submission.refused(RefusedError("this key sends too many", where="stream.key_rate"))
+                continue
+            submission.placed(self._next_offset + len(readings))
+            group.submissions.append(submission)
+            readings += submission.readings
+            received += [submission.received] * len(submission.readings)
+        if self._submitted:
+            self._wake.set()
+        if not readings:
+            return
+        self.received += len(readings)
+        now = self._clock.now()
+        ts = self.intake.event_times([reading.ts for reading in readings], now)
+        first, self._next_offset = self._next_offset, self._next_offset + len(readings)
+        group.batch = Batch.of(readings, [None] * len(readings), first=first, now=now, ts=ts)
+        self._on_batch(group.batch, np.asarray(received, np.float64))
+        if self._forecast is not None:
+            group.updates = self._forecast.update(group.batch)
+        self._held.add(group)
+
     def work(self, deliveries: Sequence[Delivery]) -> None:
         """Decode, hand over for prediction, commit, acknowledge; what cannot be committed is held."""
         self.take_in(deliveries)
@@ -264,6 +315,8 @@ class Ingest:
             self._hold_back(len(group.deliveries))
             self._acknowledge(group.deliveries)
             self._held.done()
+            for submission in group.submissions:
+                submission.stored()
             self._after_commit(group)
             self._beat()
         self._company.committed()

@@ -60,6 +60,12 @@ class Reporter:
         Numbers messages; goes on over restarts.
     boot
         Which start of the daemon this is.
+
+    Attributes
+    ----------
+    heard
+        Is told what is said, whether the broker hears it or not: `heard(name, values)`, where the name is the
+        topic below the device's own, such as `events`.
     """
 
     def __init__(
@@ -80,6 +86,7 @@ class Reporter:
         self._boot = boot
         self._states: dict[str, dict[str, Any]] = {}
         self._lock = threading.Lock()
+        self.heard: Callable[[str, dict[str, Any]], None] = lambda *_: None
 
     def birth(self) -> None:
         """After every (re)connect: we are here, and this is how things stand."""
@@ -116,6 +123,7 @@ class Reporter:
                 return
             self._states[name] = values
         self._send_state(name, values)
+        self.heard(f"state/{name}", values)
 
     def _send_state(self, name: str, values: dict[str, Any]) -> None:
         self._publish(self._topics.state(name), _json(values), qos=1, retain=True)
@@ -124,11 +132,15 @@ class Reporter:
         """Something happened; also in the log."""
         values = fields or {}
         log.info(name, **values)
-        self._deliver(Kind.EVENT, self._topics.events, _json({"event": name, **self._stamp(), **values}))
+        said = {"event": name, **self._stamp(), **values}
+        self._deliver(Kind.EVENT, self._topics.events, _json(said))
+        self.heard("events", said)
 
     def metrics(self, values: dict[str, Any]) -> None:
         """Counters and gauges of now."""
-        self._deliver(Kind.METRICS, self._topics.metrics, _json({**self._stamp(), **values}))
+        said = {**self._stamp(), **values}
+        self._deliver(Kind.METRICS, self._topics.metrics, _json(said))
+        self.heard("metrics", said)
 
     def _stamp(self) -> dict[str, Any]:
         """When, and in which order: a receiver sorts by `boot` and `seq`."""

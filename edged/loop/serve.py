@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,8 @@ from edged.domain.gate import Probation
 from edged.domain.latencies import Latencies
 from edged.domain.outputs import answers, probabilities
 from edged.domain.predictions import LiveQuality, Memory, Predictions, encode
-from edged.errors import ModelError
+from edged.domain.questions import Questions
+from edged.errors import EdgedError, ModelError, RefusedError
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from edged.domain.anomaly import Change
     from edged.domain.drift import DriftRules, DriftSignal
     from edged.domain.protocols import Served
+    from edged.domain.questions import Question
     from edged.domain.sample import Batch, LabelUpdate
     from edged.domain.schema import Schema
 
@@ -35,6 +38,7 @@ log = get_logger("edged.serve")
 
 IDLE_SECONDS = 0.5
 MAX_WAITING = 64  # batches; beyond, ingest waits, acknowledges later, and the broker holds the rest
+CALL = "questions"  # in the queue of the serving thread: somebody asks
 
 
 class Server:
@@ -87,14 +91,7 @@ class Server:
         ModelError
             When there is none.
         """
-        served = self.champion
-        while True:
-            try:
-                raw = self._run(served, x)
-                break
-            except ModelError as problem:
-                served = self._fall_back(served, problem)
-        made = self._decode(served, offsets, x, raw)
+        made = self._by_champion(offsets, x)
         self._memory.remember(made)
         if made.confidence is not None:
             with self._watching:
@@ -102,6 +99,36 @@ class Server:
         self.predictions += len(offsets)
         self._newest = int(offsets[-1]) if len(offsets) else self._newest
         return made
+
+    def ask(self, x: NDArray[np.float32], version: int | None = None) -> Predictions:
+        """Answers for rows `x` `(n, d)` that are no samples: they are neither watched nor remembered.
+
+        Raises
+        ------
+        RefusedError
+            When the model `version` is not loaded.
+        ModelError
+            When no model has an answer.
+        """
+        offsets, champion = np.zeros(len(x), np.int64), self.champion
+        if version in (None, champion.version):
+            made = self._by_champion(offsets, x)
+        else:
+            previous = self.previous
+            if previous is None or previous.version != version:
+                raise RefusedError("this version is not loaded", where=f"version {version}")
+            made = self._decode(previous, offsets, x, previous.model.predict(x))
+        self.predictions += len(x)
+        return made
+
+    def _by_champion(self, offsets: NDArray[np.int64], x: NDArray[np.float32]) -> Predictions:
+        served = self.champion
+        while True:
+            try:
+                raw = self._run(served, x)
+                return self._decode(served, offsets, x, raw)
+            except ModelError as problem:
+                served = self._fall_back(served, problem)
 
     def shadow(self, offsets: NDArray[np.int64], x: NDArray[np.float32]) -> None:
         """What can wait until a batch is published: watch its inputs; on probation ask the predecessor."""
@@ -327,9 +354,12 @@ class ServingLoop:
         self._on_fall = on_fall
         self._on_anomaly = on_anomaly
         self._beat = beat
-        self._queue: queue.Queue[tuple[Batch, NDArray[np.float64]] | list[LabelUpdate] | None] = queue.Queue(
-            MAX_WAITING
+        self._queue: queue.Queue[tuple[Batch, NDArray[np.float64]] | list[LabelUpdate] | str | None] = (
+            queue.Queue(MAX_WAITING)
         )
+        self._questions = Questions()
+        self._called = False
+        self.on_asked: Callable[[list[Question]], None] = lambda _: None
         self._thread = threading.Thread(target=self._loop, name="serve", daemon=True)
         self.latencies = Latencies()
         self.errors = 0
@@ -351,6 +381,20 @@ class ServingLoop:
         """Hand over labels that found their samples."""
         self._queue.put(updates)
 
+    def ask(self, questions: Sequence[Question]) -> None:
+        """Have rows answered that are no samples; `on_asked` gets them, those that were run together at once.
+
+        Never waits: a thread whose queue is full looks for questions anyway.
+        """
+        self._questions.add(questions)
+        self._call()
+
+    def _call(self) -> None:
+        if not self._called:
+            self._called = True
+            with suppress(queue.Full):
+                self._queue.put_nowait(CALL)
+
     def _loop(self) -> None:
         while True:
             self._server.lapse(time.monotonic())
@@ -362,7 +406,9 @@ class ServingLoop:
             if item is None:
                 return
             try:
-                self._handle(item)
+                if not isinstance(item, str):
+                    self._handle(item)
+                self._answer_questions()
                 for signal in self._server.drift.take():
                     self._on_drift(signal)
                 if self._server.take_fall():
@@ -396,9 +442,7 @@ class ServingLoop:
         self.latencies.add(time.monotonic() - received[part])
         self._on_answered(batch, part, ids, made)
         self._server.shadow(offsets, x)
-        failed, self._server.failed = self._server.failed, None
-        if failed is not None:
-            self._on_failed(*failed)
+        self._tell_failed()
         if self._schema.labels_itself:
             for change in self._server.judge(made, batch.keys[part], batch.ts[part]).changes:
                 self._on_anomaly(change)
@@ -407,6 +451,34 @@ class ServingLoop:
         labelled = [i for i, label in enumerate(batch.labels[part]) if label is not None]
         if labelled:
             self._join(offsets[labelled].tolist(), [batch.labels[part][i] for i in labelled])
+
+    def _tell_failed(self) -> None:
+        failed, self._server.failed = self._server.failed, None
+        if failed is not None:
+            self._on_failed(*failed)
+
+    def _answer_questions(self) -> None:
+        """One micro-batch of those that wait; samples come in between."""
+        self._called = False
+        asked = self._questions.take(self._batch)
+        if not asked:
+            return
+        if self._questions:
+            self._call()
+        try:
+            made = self._server.ask(np.concatenate([question.x for question in asked]), asked[0].version)
+        except EdgedError as problem:
+            for question in asked:
+                question.problem = problem
+        else:
+            end = 0
+            for question in asked:
+                question.made, question.rows = made, slice(end, end + len(question.x))
+                end = question.rows.stop
+            now = time.monotonic()
+            self.latencies.add(np.repeat([now - q.received for q in asked], [len(q.x) for q in asked]))
+        self.on_asked(asked)
+        self._tell_failed()
 
     def _join(self, offsets: list[int], labels: list[Any]) -> None:
         y = np.asarray(labels, np.float32).reshape(len(labels), -1)

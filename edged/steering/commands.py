@@ -9,6 +9,7 @@ from edged.contract.requests import REQUESTS
 from edged.domain.tasks import Handler
 from edged.steering.asking import Asking
 from edged.steering.erasing import Erasing
+from edged.steering.local import LocalCommand
 from edged.steering.models import ModelCommands
 from edged.steering.pauses import Pauses
 from edged.steering.settings import Settings
@@ -87,7 +88,9 @@ class Steering:
     def answer(self, command: str, payload: bytes, sender: Sender) -> None:
         """Send an answer where the sender wants it."""
         publish, topics = self._parts.session.publish, self._parts.topics
-        if sender.response_topic:
+        if isinstance(sender, LocalCommand):
+            sender.answered(payload)
+        elif sender.response_topic:
             publish(sender.response_topic, payload, qos=1, correlation=sender.correlation)
         else:
             publish(topics.response(command), payload, qos=1)

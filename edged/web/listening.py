@@ -1,0 +1,302 @@
+"""Sockets, TLS, and connections that may not take more than their share of time and memory."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from uvicorn.config import Config as UvicornConfig
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from edged.errors import ConfigError, UnavailableError
+from edged.web.doors import UNIX
+from edged.web.guard import STATIC_HEADERS
+
+if TYPE_CHECKING:
+    import ssl
+
+    from starlette.types import ASGIApp
+
+    from edged.config import WebConfig
+    from edged.config.web import WebTlsConfig
+
+MOST_HEAD = 32 * 1024  # bytes of a request's line and headers
+MOST_HEADERS = 100
+REQUEST_SECONDS = 20.0  # for a request to arrive, and for a client to take its answer
+IDLE_SECONDS = 60.0  # a connection without requests
+LOOK_SECONDS = 5.0
+BACKLOG = 128
+
+
+class OneWrite:
+    """A transport that sends the head of an answer together with what follows it: one system call less."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._head = b""
+
+    def write(self, data: bytes) -> None:
+        """Send, or hold what looks like a head until there is more."""
+        if self._head:
+            self._head += data
+            self.flush()
+        elif data.startswith(b"HTTP/1.1 ") and not data.startswith(b"HTTP/1.1 100"):
+            self._head = data
+        elif data:
+            self._transport.write(data)
+
+    def flush(self) -> None:
+        """Send what is held."""
+        if self._head:
+            head, self._head = self._head, b""
+            self._transport.write(head)
+
+    def close(self) -> None:
+        """Send what is held, then close."""
+        self.flush()
+        self._transport.close()
+
+    def is_closing(self) -> bool:
+        """Whether it is closed, or will be."""
+        return self._transport.is_closing()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+class Connection(HttpToolsProtocol):
+    """One connection; limits what uvicorn's own protocol does not: headers, and slow senders and readers.
+
+    Attributes
+    ----------
+    since
+        When the request that is arriving began, or the client stopped to take its answer; in seconds of the
+        event loop, None while we are the ones to act.
+    """
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """It is open."""
+        self._one_write = OneWrite(transport)
+        super().connection_made(cast("asyncio.Transport", self._one_write))
+        self.since: float | None = self.loop.time()
+        self._head = 0
+        self._in_head = True
+
+    def data_received(self, data: bytes) -> None:
+        """More of a request; a head that does not end is refused."""
+        super().data_received(data)
+        if self._in_head and not self.transport.is_closing():
+            self._head += len(data)
+            if self._head > MOST_HEAD:
+                self.send_400_response("The head of the request is too large.")
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        super().on_message_begin()
+        self.since = self.loop.time()
+        self._head, self._in_head = 0, True
+
+    def on_headers_complete(self) -> None:
+        """Its head is here."""
+        self._in_head = False
+        size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+        if size > MOST_HEAD or len(self.headers) > MOST_HEADERS:
+            raise ValueError("too large")  # answered with 400, as what cannot be parsed
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """All of it is here."""
+        self.since = None
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """The answer is given; that to HEAD has nothing behind its head."""
+        self._one_write.flush()
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        """The client does not take what we send."""
+        self.since = self.loop.time()
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        """It does again."""
+        self.since = None
+        super().resume_writing()
+
+
+class Listener:
+    """Accepts connections for an application until it is stopped.
+
+    Parameters
+    ----------
+    app
+        The application.
+    config
+        Section `web`.
+
+    Raises
+    ------
+    ConfigError
+        When an address cannot be listened on, or a certificate cannot be used.
+    """
+
+    def __init__(self, app: ASGIApp, config: WebConfig) -> None:
+        self._config = config
+        self._app = app
+        self._context = None if config.tls is None else tls_context(config.tls)
+        self._sockets: list[tuple[socket.socket, bool]] = []
+        try:
+            self._open()
+        except BaseException:
+            self._close_sockets()
+            raise
+        self._servers: list[asyncio.Server] = []
+        self._state = ServerState()
+        self._state.default_headers = list(STATIC_HEADERS)
+        self._sweep: asyncio.TimerHandle | None = None
+
+    @property
+    def port(self) -> int | None:
+        """The TCP port, also where the configuration left it to the system."""
+        return next((int(one.getsockname()[1]) for one, unix in self._sockets if not unix), None)
+
+    def _open(self) -> None:
+        address, path = self._config.address, self._config.unix_socket
+        if address is not None:
+            self._sockets.append((_tcp(*address), False))
+        if path is not None:
+            self._sockets.append((_unix(path, int(self._config.unix_mode, 8)), True))
+
+    async def start(self) -> None:
+        """Accept connections."""
+        loop = asyncio.get_running_loop()
+        protocol = UvicornConfig(
+            self._app, http=Connection, ws="none", lifespan="off", interface="asgi3", log_config=None,
+            access_log=False, proxy_headers=False, limit_concurrency=self._config.max_connections,
+            timeout_keep_alive=int(IDLE_SECONDS),
+        )  # fmt: skip
+        protocol.load()
+        for bound, unix in self._sockets:
+            make = partial(Connection, protocol, self._state, {UNIX: unix})
+            context = None if unix else self._context
+            handshake = None if context is None else REQUEST_SECONDS
+            self._servers.append(
+                await loop.create_server(
+                    make, sock=bound, ssl=context, backlog=BACKLOG, ssl_handshake_timeout=handshake
+                )
+            )
+        self._look()
+
+    def _look(self) -> None:
+        """Cut off who is too slow."""
+        loop = asyncio.get_running_loop()
+        before = loop.time() - REQUEST_SECONDS
+        for connection in list(self._state.connections):
+            since = getattr(connection, "since", None)
+            if since is not None and since < before:
+                connection.transport.abort()
+        self._sweep = loop.call_later(LOOK_SECONDS, self._look)
+
+    async def stop(self, seconds: float) -> None:
+        """Accept nothing more, let what is under way end for so long, then cut it off."""
+        loop = asyncio.get_running_loop()
+        if self._sweep is not None:
+            self._sweep.cancel()
+        for server in self._servers:
+            server.close()
+        for connection in list(self._state.connections):
+            connection.shutdown()
+        until = loop.time() + seconds
+        while self._state.tasks and loop.time() < until:
+            await asyncio.wait(set(self._state.tasks), timeout=until - loop.time())
+        for connection in list(self._state.connections):
+            connection.transport.abort()
+        self._close_sockets()
+
+    def _close_sockets(self) -> None:
+        for bound, unix in self._sockets:
+            if unix:
+                _remove_socket(Path(bound.getsockname()))
+            bound.close()
+
+
+def tls_context(config: WebTlsConfig) -> ssl.SSLContext:
+    """TLS 1.2 or later with a certificate of ours.
+
+    Raises
+    ------
+    ConfigError
+        When certificate or key cannot be used.
+    """
+    import ssl
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        # A pass phrase is asked for on the terminal otherwise, where nobody is.
+        context.load_cert_chain(config.cert_file, config.key_file, password=lambda: "")
+    except (OSError, ValueError) as problem:
+        raise ConfigError(
+            f"certificate or key cannot be used: {problem}",
+            where="web.tls",
+            remedy="the key must belong to the certificate and have no pass phrase",
+        ) from problem
+    return context
+
+
+def _tcp(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, number, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        bound = socket.socket(family, kind, number)
+    except OSError as problem:
+        raise _cannot_listen(f"{host}:{port}", problem) from problem
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except OSError as problem:
+        bound.close()
+        raise _cannot_listen(f"{host}:{port}", problem) from problem
+    bound.setblocking(False)
+    return bound
+
+
+def _unix(path: Path, mode: int) -> socket.socket:
+    """A Unix socket at `path`; what an earlier life has left there is removed."""
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        _remove_socket(path)
+        before = os.umask(0o177)  # or others might open it before its mode is set
+        try:
+            bound.bind(str(path))
+        finally:
+            os.umask(before)
+        path.chmod(mode)
+    except OSError as problem:
+        bound.close()
+        raise _cannot_listen(str(path), problem) from problem
+    bound.setblocking(False)
+    return bound
+
+
+def _remove_socket(path: Path) -> None:
+    try:
+        if path.is_socket():
+            path.unlink()
+    except FileNotFoundError:
+        return
+
+
+def _cannot_listen(where: str, problem: OSError) -> UnavailableError:
+    return UnavailableError(
+        f"cannot listen on {where}: {problem.strerror or problem}",
+        where="web",
+        remedy="another program may have the address: name another one",
+    )

@@ -331,14 +331,14 @@ def artifacts_export(
     source: Annotated[Path, typer.Argument(help="bundle, directory of a stored model, or ONNX file")],
     out: Annotated[Path, typer.Option("-o", help="file to write, .onnx or .ort")],
     outputs: Annotated[
-        str, typer.Option("--outputs", help="tensors to answer with, such as logits,hidden")
+        str, typer.Option("--outputs", help="tensors to answer with, such as logits,relu")
     ] = "",
     optimise: Annotated[str, typer.Option("--optimise", help="none, basic, extended or all")] = "none",
     quantise: Annotated[str, typer.Option("--quantise", help="int8, or none")] = "none",
     fp16: Annotated[bool, typer.Option("--fp16", help="store weights as float16")] = False,
     bundle: Annotated[
         Path | None,
-        typer.Option("--bundle", help="of a stored model in ORT format: what it was trained from"),
+        typer.Option("--bundle", help="what a stored model in ORT format was trained from"),
     ] = None,
     data: Annotated[
         Path | None, typer.Option("--data", help="recorded stream to compare the model with what it was on")

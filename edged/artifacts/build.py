@@ -100,7 +100,8 @@ def build(
 ) -> Bundle:
     """Build a bundle from an inference model and publish it as directory `out`.
 
-    The same input gives the same bytes. An older bundle at `out` is replaced, anything else is not.
+    The same input gives the same bytes, but for files in ORT format: onnxruntime writes what they hold in an
+    order that varies. An older bundle at `out` is replaced, anything else is not.
 
     Parameters
     ----------

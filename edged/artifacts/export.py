@@ -1,4 +1,4 @@
-"""Models for other programs: of a bundle or a device, with other outputs, optimised, quantised, smaller."""
+"""Models for other programs, of a bundle or a device: with other outputs, optimised, quantised, smaller."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def halve(model: onnx.ModelProto) -> None:
 
 
 def _written(model: onnx.ModelProto, suffix: str, wish: Wish) -> bytes:
-    content = model.SerializeToString(deterministic=True)
+    content = bytes(model.SerializeToString(deterministic=True))
     if wish.optimise == "none" and suffix == SUFFIXES[0]:
         return content
     with tempfile.TemporaryDirectory() as folder:
@@ -231,10 +231,8 @@ def _rows(model: onnx.ModelProto, data: Path | None) -> NDArray[np.float32]:
 def _compared(before: bytes, after: bytes, output: str, rows: NDArray[np.float32]) -> dict[str, Any]:
     """Largest difference of the main output, where it is still there, and the time of a row, in µs."""
     sessions = [_session(content) for content in (before, after)]
-    told: dict[str, Any] = {
-        "difference": None,
-        "us": [_microseconds(session, rows[:1]) for session in sessions],
-    }
+    times = [_microseconds(session, rows[:1]) for session in sessions]
+    told: dict[str, Any] = {"difference": None, "us": times}
     if output in [value.name for value in sessions[1].get_outputs()]:
         old, new = (session.run([output], {session.get_inputs()[0].name: rows})[0] for session in sessions)
         told |= {"difference": float(np.abs(new - old).max()), "largest": float(np.abs(old).max())}

@@ -17,9 +17,10 @@ from edged.artifacts.graphs import shape_of
 from edged.artifacts.preflight import as_generated, examine, refusal
 from edged.domain.protocols import LearningRate
 from edged.engines import open_engine
+from edged.engines.base_model import BaseModel
 from edged.engines.inference import InferenceModel
 from edged.errors import BundleError
-from edged.modelfiles import FLOAT32
+from edged.modelfiles import FLOAT32, INT8
 from edged.storage.bundles import Bundle
 
 if TYPE_CHECKING:
@@ -102,6 +103,11 @@ def verify(path: Path, *, threads: int = 1) -> dict[str, Any]:
         checks.append(
             _check("preflight", _preflight(bundle, exported, built_here=not foreign.is_foreign(path)))
         )
+        quantised = BaseModel.of_form(bundle, INT8)
+        if quantised is not None:
+            checks.append(
+                _check("int8", _compare_int8(quantised, engine, Path(folder) / "int8", exported, x))
+            )
         before, after = _train(engine, x, y)
         checks.append(_check("training", f"{STEPS} steps: loss {before:.4g} to {after:.4g}"))
         if engine.name == "native" and "portable" in bundle.engines:
@@ -218,6 +224,16 @@ def _compare(bundle: Bundle, exported: Path, x: Floats) -> str:
             remedy="build the bundle again",
         )
     return f"the export equals the base model (relative difference {difference:.1g})"
+
+
+def _compare_int8(base: BaseModel, engine: Engine, path: Path, exported: Path, x: Floats) -> str:
+    """How far the quantised form of the initial model is from the other."""
+    path.write_bytes(base.with_parameters(engine.parameters()))
+    got, plain = (InferenceModel(each).predict(x) for each in (path, exported))
+    difference = float(np.abs(got - plain).max() / max(1.0, float(np.abs(plain).max())))
+    if not np.isfinite(difference):
+        raise BundleError("the quantised form answers with numbers that are not finite", where=str(base.path))
+    return f"weights fit into the quantised form (relative difference {difference:.1g})"
 
 
 def _compare_losses(bundle: Bundle, native: tuple[float, float], x: Floats, y: Labels, threads: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import tempfile
+import warnings
 from collections import defaultdict
 from contextlib import contextmanager
 from pathlib import Path
@@ -193,7 +194,9 @@ class _Typed:
     def add(self, file: Path) -> None:
         """Count the operators of a file in ORT format."""
         found: dict[str, dict[int, set[str]]] = {}
-        self._reader.OrtFormatModelProcessor(str(file), found, self._types).process()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)  # it leaves the closing to others
+            self._reader.OrtFormatModelProcessor(str(file), found, self._types).process()
         for domain, versions in found.items():
             for version, operators in versions.items():
                 self._needed[domain, version] |= operators

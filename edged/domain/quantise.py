@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LARGEST = 127
+# A smaller step could not be divided by.
+TINY = np.finfo(np.float32).tiny
 
 
 def quantise(values: NDArray[np.float32], axis: int) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
@@ -25,6 +27,6 @@ def quantise(values: NDArray[np.float32], axis: int) -> tuple[NDArray[np.int8], 
     """
     others = tuple(i for i in range(values.ndim) if i != axis)
     largest = np.abs(values).max(axis=others, keepdims=True)
-    scale = np.where(largest > 0, largest / LARGEST, 1.0).astype(np.float32)
+    scale = np.maximum(largest / np.float32(LARGEST), TINY)
     whole = np.clip(np.rint(values / scale), -LARGEST, LARGEST)
     return whole.astype(np.int8), scale.reshape(-1)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from edged.domain.quantise import quantise
 from edged.errors import BundleError, CorruptError
 
 if TYPE_CHECKING:
@@ -120,6 +119,8 @@ class Slot:
         if self.scale is None:
             _put(content, self.offset, value.astype("<f4").tobytes())
             return
+        from edged.domain.quantise import quantise
+
         whole, scale = quantise(value.reshape(self.shape), self.axis)
         _put(content, self.scale, scale.astype("<f4").tobytes())
         laid = whole.T if self.transposed else whole

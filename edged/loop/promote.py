@@ -12,7 +12,6 @@ import numpy as np
 from edged.domain.comparison import Comparison
 from edged.domain.gate import Evidence, GateRules, Verdict, judge_recalled, refuse
 from edged.domain.protocols import Served
-from edged.domain.quantised import choose_form
 from edged.domain.regimes import Regimes
 from edged.domain.trust import LabelTrust
 from edged.errors import (
@@ -363,6 +362,7 @@ class Promoter:
         """The verdict, and where models are served as int8, in which form this one will be."""
         if not self._int8:
             return verdict
+        from edged.domain.quantised import choose_form
 
         def load() -> tuple[Model, float] | None:
             return verify_quantised(folder, self._load_model, self._probing(), self._breathe)

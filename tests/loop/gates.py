@@ -23,9 +23,19 @@ if TYPE_CHECKING:
 class Gate:
     """A state directory whose bundle's model is `base`, with labelled samples in the log."""
 
+    int8 = False
+
     def __init__(
-        self, folder: Path, base: float, *, samples: int = 600, schema: Schema = SCHEMA, **gate: Any
+        self,
+        folder: Path,
+        base: float,
+        *,
+        samples: int = 600,
+        schema: Schema = SCHEMA,
+        int8: bool = False,
+        **gate: Any,
     ) -> None:
+        self.int8 = int8
         self.folder, self.candidates = folder, folder / "candidates"
         self.base = write(folder / "base.onnx", base, outputs=schema.outputs)
         self.log = SampleLog.open(folder / "samples.db", schema, holdout=0.2)
@@ -60,6 +70,7 @@ class Gate:
             clock=VirtualClock(1000.0),
             keep_models=10,
             staging=self.candidates,
+            int8=self.int8,
         )
 
     def consider(self, slope: float, run: int = 1, **options: Any) -> tuple[Any, Served | None]:

@@ -19,6 +19,7 @@ NEEDS_TRAINING = [
     "test_challenger.py",
     "test_choose.py",
     "test_learn.py",
+    "test_quantised_runs.py",
     "test_train.py",
     "test_train_guide.py",
     "test_train_options.py",

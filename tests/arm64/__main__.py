@@ -1,7 +1,8 @@
-"""`python -m tests.arm64 WHEELS CACHE`: train on emulated ARM64, and compare with this machine.
+"""`python -m tests.arm64 WHEELS CACHE [board] [parity]`: a device on emulated ARM64, and this machine.
 
-Bundles and the native engine's losses are recorded here; the system, the wheel and everything it asks for are
-installed under CACHE with plain pip, from wheels alone; then the same tests run there on what was recorded.
+A system is installed under CACHE. `board`: on a fresh copy of it the commands of docs/boards.md are run as
+they stand: edged from its wheel with plain pip, `edged doctor`, a model that `edged demo` trains and swaps.
+`parity`: bundles and the native engine's losses are recorded here, and the same tests run there on those.
 """
 
 from __future__ import annotations
@@ -13,9 +14,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edged.errors import EdgedError
+from tests.arm64 import board
 from tests.arm64.root import Root, check_machine, emulation
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 PROJECT = Path(__file__).resolve().parents[2]
 # The demo lives by the clock, which emulation cannot keep up with; the newest runtime is the one installed.
@@ -42,7 +48,7 @@ def record(folder: Path) -> None:
 
 
 def install(root: Root, wheel: Path) -> None:
-    """The wheel with all that it asks for, and pytest; only the wheel anew when the rest is there."""
+    """The wheel with all that it and the tests ask for; only the wheel anew when the rest is there."""
     pip = [
         "/opt/edged/bin/python",
         "-m",
@@ -56,7 +62,7 @@ def install(root: Root, wheel: Path) -> None:
     if not (root.path / "opt/edged/bin/pytest").exists():
         root.run("python3", "-m", "venv", "--clear", "/opt/edged")
     shutil.copy(wheel, root.shared)
-    root.run(*pip, f"/mnt/{wheel.name}", "pytest", "pytest-timeout", variables=certificates)
+    root.run(*pip, f"/mnt/{wheel.name}[offline,signing]", "pytest", "pytest-timeout", variables=certificates)
     root.run(*pip, "--no-deps", "--force-reinstall", f"/mnt/{wheel.name}")
     root.run("sh", "-c", "/opt/edged/bin/python -m pip freeze >/opt/edged/requirements.txt")
 
@@ -76,20 +82,37 @@ def replay(root: Root) -> None:
         root.run(*pytest, path, "-k", words, variables=variables)
 
 
-def main(wheels: Path, cache: Path) -> None:
-    """All of it."""
+def first_hour(root: Root, wheel: Path) -> None:
+    """The commands of docs/boards.md on a board that has nothing of edged yet."""
+    say("a bundle for the board, as docs/boards.md has it")
+    board.prepare(root.shared, wheel)
+    say("its commands on a fresh board")
+    for line in board.check(root.fresh(root.path.with_name("board"))):
+        say(f"  {line}")
+
+
+def parity(root: Root, wheel: Path) -> None:
+    """The tests of a device, here and there."""
+    say("recording on this machine")
+    record(root.shared / "builds")
+    say("installing edged and pytest from aarch64 wheels")
+    install(root, wheel)
+    say("testing on ARM64")
+    replay(root)
+
+
+def main(wheels: Path, cache: Path, parts: Sequence[str]) -> None:
+    """All of it, or the parts that are named."""
     check_machine()
     root = Root(cache / "root", cache / "shared")
     root.shared.mkdir(parents=True, exist_ok=True)
-    say("recording on this machine")
-    record(root.shared / "builds")
+    wheel = next(wheels.glob("edged-*.whl"))
     with emulation():
         say("installing Debian for ARM64")
         root.make()
-        say("installing edged from aarch64 wheels")
-        install(root, next(wheels.glob("edged-*.whl")))
-        say("testing on ARM64")
-        replay(root)
+        for name, part in (("board", first_hour), ("parity", parity)):
+            if not parts or name in parts:
+                part(root, wheel)
     say("done")
 
 
@@ -97,6 +120,6 @@ if __name__ == "__main__":
     # What was changed is undone then too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("test-arm64: terminated"))
     try:
-        main(Path(sys.argv[1]), Path(sys.argv[2]))
+        main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])
     except (EdgedError, subprocess.CalledProcessError) as problem:
         sys.exit(f"test-arm64: {problem}")

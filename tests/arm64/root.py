@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 SUITE = "bookworm"
 MIRROR = "http://deb.debian.org/debian"
 PACKAGES = "python3,python3-venv,ca-certificates,mosquitto"
+KEPT = "opt"  # what tests install: a fresh board has nothing there
 BINFMT = Path("/proc/sys/fs/binfmt_misc")
 # An ELF file for AArch64: class, byte order, version and machine of its header; see elf(5).
 MAGIC = r"\x7fELF\x02\x01\x01" + r"\x00" * 9 + r"\x02\x00\xb7\x00"
@@ -33,6 +34,7 @@ mount -t proc proc "$0/proc"
 mount --rbind /dev "$0/dev"
 mount --bind "$1" "$0/mnt"
 root=$0; shift
+[ -z "$ALONE" ] || ip link set lo up
 chroot "$root" "$@"
 """
 NAMESPACES = ["unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child"]
@@ -76,12 +78,32 @@ class Root:
         for name in ("possible", "present"):
             (folder / name).write_text(f"0-{(os.cpu_count() or 1) - 1}\n")
 
-    def run(self, *command: str, quiet: bool = False, variables: Mapping[str, str] | None = None) -> None:
-        """Run a command inside, in `/mnt`; raises UnavailableError when it fails."""
+    def fresh(self, path: Path) -> Root:
+        """A copy in the folder `path`, in place of what was there, without what tests have installed."""
+        shutil.rmtree(path, ignore_errors=True)
+        call("cp", "-a", str(self.path), str(path))
+        shutil.rmtree(path / KEPT)
+        (path / KEPT).mkdir()
+        return Root(path, self.shared)
+
+    def run(
+        self,
+        *command: str,
+        quiet: bool = False,
+        alone: bool = False,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
+        """Run a command inside, in `/mnt`; raises UnavailableError when it fails.
+
+        `alone`: its network has the loopback interface and no other.
+        """
         proxies = {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
         inside = [f"{name}={value}" for name, value in (VARIABLES | proxies | dict(variables or {})).items()]
         namespace = [
             *NAMESPACES,
+            *(["--net"] if alone else []),
+            "env",
+            f"ALONE={'yes' if alone else ''}",
             "sh",
             "-e",
             "-c",

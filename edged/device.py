@@ -539,11 +539,11 @@ class Device:
         self.steering.pauses.begin()
         self.session.subscribe(self.discovery.filters, 1, self.discovery.receive)
         self.arrivals.start()
+        if self.web is not None:
+            self.web.start()
         self.session.start()
         if self.edgenode is not None:
             self.edgenode.start()
-        if self.web is not None:
-            self.web.start()
         self.reporter.event(
             "started",
             {

@@ -38,8 +38,10 @@ MOST_ADDRESSES = 1024
 
 @dataclass(frozen=True)
 class Pass:
-    """What a request may do. `csrf` is what unsafe requests of a session must carry; `known` says that a token
-    was shown, now or when the session began.
+    """What a request may do.
+
+    `csrf` is what unsafe requests of a session must carry; `known` says that a token was shown, now or when
+    the session began.
     """
 
     scopes: frozenset[Scope]

@@ -150,7 +150,7 @@ class Listener:
         self._config = config
         self._app = app
         self._context = None if config.tls is None else tls_context(config.tls)
-        self._sockets: list[tuple[socket.socket, bool]] = []
+        self._sockets: list[tuple[socket.socket, Path | None]] = []
         try:
             self._open()
         except BaseException:
@@ -164,14 +164,14 @@ class Listener:
     @property
     def port(self) -> int | None:
         """The TCP port, also where the configuration left it to the system."""
-        return next((int(one.getsockname()[1]) for one, unix in self._sockets if not unix), None)
+        return next((int(one.getsockname()[1]) for one, path in self._sockets if path is None), None)
 
     def _open(self) -> None:
         address, path = self._config.address, self._config.unix_socket
         if address is not None:
-            self._sockets.append((_tcp(*address), False))
+            self._sockets.append((_tcp(*address), None))
         if path is not None:
-            self._sockets.append((_unix(path, int(self._config.unix_mode, 8)), True))
+            self._sockets.append((_unix(path, int(self._config.unix_mode, 8)), path))
 
     async def start(self) -> None:
         """Accept connections."""
@@ -182,9 +182,9 @@ class Listener:
             timeout_keep_alive=int(IDLE_SECONDS),
         )  # fmt: skip
         protocol.load()
-        for bound, unix in self._sockets:
-            make = partial(Connection, protocol, self._state, {UNIX: unix})
-            context = None if unix else self._context
+        for bound, path in self._sockets:
+            make = partial(Connection, protocol, self._state, {UNIX: path is not None})
+            context = self._context if path is None else None
             handshake = None if context is None else REQUEST_SECONDS
             self._servers.append(
                 await loop.create_server(
@@ -220,9 +220,9 @@ class Listener:
         self._close_sockets()
 
     def _close_sockets(self) -> None:
-        for bound, unix in self._sockets:
-            if unix:
-                _remove_socket(Path(bound.getsockname()))
+        for bound, path in self._sockets:
+            if path is not None:
+                _remove_socket(path)
             bound.close()
 
 

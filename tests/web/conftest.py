@@ -1,0 +1,50 @@
+"""One daemon with everything configured, for all tests that leave it as it was."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from edged.demo.broker import Mosquitto, free_port
+from tests.device import Device, Listener, running
+from tests.web.client import TOKENS, Client, token_files, web_device
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@dataclass
+class Site:
+    """A daemon with tokens for all scopes, a broker, and clients."""
+
+    broker: Mosquitto
+    device: Device
+    listener: Listener
+    port: int
+    client: Client
+    unix: Client
+
+    def using(self, scope: str) -> Client:
+        """A client with the token of a scope."""
+        return self.client.using(TOKENS[scope])
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """It runs until the end of the tests."""
+    folder = tmp_path_factory.mktemp("site")
+    broker = Mosquitto(tmp_path_factory.mktemp("broker"), free_port(), ("allow_anonymous true",))
+    broker.start()
+    port = free_port()
+    socket = folder / "edged.sock"
+    device = web_device(
+        folder, broker.port, port,
+        {"tokens": token_files(folder), "unix_socket": str(socket), "max_body": "64KiB", "max_streams": 12},
+    )  # fmt: skip
+    try:
+        with running(device, broker.port) as listener:
+            yield Site(broker, device, listener, port, Client(port), Client(port, socket))
+    finally:
+        broker.stop()

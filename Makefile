@@ -3,12 +3,14 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-faults soak test-stock test-homeassistant test-arm64 stock lint check bench clean system-packages arm64-packages
+.PHONY: help setup demo test test-faults soak test-stock test-homeassistant test-torch test-arm64 stock lint check bench clean system-packages arm64-packages
 
 # The first interpreter that edged runs on; `python3` where it is one.
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13 python3.10; do \
 	$$p -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 14))' 2>/dev/null && echo $$p && break; done)
 PYTHON313 ?= python3.13
+# PyTorch for `make test-torch`; with an index of its CPU wheels: make test-torch TORCH="torch==2.13.0 --index-url ..."
+TORCH ?= torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
 # What a device has: edged's wheel on stock onnxruntime, the oldest and the newest that is supported.
@@ -40,6 +42,9 @@ test-stock: setup system-packages stock ## run the tests on stock onnxruntime al
 test-homeassistant: setup system-packages $(VENV)-homeassistant/.ready ## let Home Assistant itself read what a device announces
 	@EDGED_HOMEASSISTANT="$(CURDIR)/$(VENV)-homeassistant/bin/python" $(BIN)/python -m pytest tests/homeassistant/live.py $(PYTEST_ARGS)
 
+test-torch: setup $(VENV)-torch/.ready ## let PyTorch export and train, and the engines come to its weights
+	@EDGED_TORCH="$(CURDIR)/$(VENV)-torch/bin/python" $(BIN)/python -m pytest tests/pytorch/live.py $(PYTEST_ARGS)
+
 test-arm64: setup stock system-packages arm64-packages ## train on emulated ARM64 and compare with this machine
 	@$(BIN)/python -m tests.arm64 build/wheel build/arm64
 
@@ -63,7 +68,7 @@ bench: setup system-packages ## run every benchmark; results go to benchmarks/re
 	$(BIN)/python "$$program" --json --out "benchmarks/results/$$(basename $$program .py).json"; done
 
 clean: ## remove .venv* and everything that tools leave behind; never a state directory
-	@rm -rf $(VENV) $(STOCK)-* $(VENV)-homeassistant build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) $(STOCK)-* $(VENV)-homeassistant $(VENV)-torch build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp is older than pyproject.toml whenever the dependencies may have changed.
@@ -88,6 +93,12 @@ $(VENV)-homeassistant/.ready:
 	@command -v "$(PYTHON313)" >/dev/null || { echo "Home Assistant needs CPython 3.13: name one with PYTHON313=..." >&2; exit 1; }
 	@"$(PYTHON313)" -m venv $(VENV)-homeassistant
 	@$(VENV)-homeassistant/bin/python -m pip --disable-pip-version-check install -q "homeassistant==2025.4.4" "paho-mqtt==2.1.0"
+	@touch $@
+
+# An environment of its own: nothing else of edged's needs PyTorch.
+$(VENV)-torch/.ready: | $(VENV)/.made
+	@$(BIN)/python -m venv $(VENV)-torch
+	@$(VENV)-torch/bin/python -m pip --disable-pip-version-check install -q $(TORCH) onnx onnxscript "numpy<3"
 	@touch $@
 
 # As a device gets it: neither editable nor with the training build.

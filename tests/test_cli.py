@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import onnx
 import pytest
 import yaml
 
@@ -16,6 +17,7 @@ from edged import __version__
 from edged.domain.outputs import probabilities
 from edged.engines.inference import InferenceModel
 from edged.storage.bundles import Bundle
+from tests.artifacts.models import chain
 from tests.commands import COMMAND, edged, strict_json, two_classes, write_config
 from tests.device import Device, running
 
@@ -26,8 +28,8 @@ STREAM = {"features": 4, "classes": 2}
 COMMANDS = [
     [], ["run"], ["status"], ["train"], ["evaluate"], ["demo"], ["doctor"], ["models"],
     ["config"], ["config", "check"], ["config", "show"], ["config", "schema"],
-    ["artifacts"], ["artifacts", "build"], ["artifacts", "inspect"], ["artifacts", "verify"],
-    ["model"], ["model", "new"],
+    ["artifacts"], ["artifacts", "build"], ["artifacts", "check"], ["artifacts", "inspect"],
+    ["artifacts", "verify"], ["model"], ["model", "new"],
 ]  # fmt: skip
 TAKE_CONFIG = [
     ["run"], ["status"], ["train"], ["models"], ["config", "check"], ["config", "show"],
@@ -197,6 +199,20 @@ def test_what_a_build_could_not_do_as_usual_is_noted_for_a_person_too(tmp_path: 
     built = edged("artifacts", "build", windows, "-o", tmp_path / "b", "--loss", "cross_entropy")
     assert built.code == 0, built.err
     assert "note: inputs are taken as they are" in built.out
+
+
+def test_a_model_is_checked_before_anything_is_built(offline: Path, tmp_path: Path) -> None:
+    told = edged("artifacts", "check", offline / "model.onnx", "--json")
+    assert (told.code, told.json["ok"], told.json["engines"]) == (0, True, ["native", "portable"])
+    shown = edged("artifacts", "check", offline / "model.onnx")
+    assert "can be trained by native and portable" in shown.out
+    assert "layer1.weight" in shown.out
+    onnx.save(chain("Sinh"), str(tmp_path / "sinh.onnx"))
+    refused = edged("artifacts", "check", tmp_path / "sinh.onnx", "--loss", "mse")
+    assert refused.code == 1
+    assert "not native nor portable: node Sinh_1: operator Sinh cannot be trained through" in refused.out
+    assert "--train last:1" in refused.out
+    assert edged("artifacts", "check", tmp_path / "sinh.onnx", "--train", "last:1", "--json").json["ok"]
 
 
 BAD_BUILDS: dict[str, tuple[list[str], int, str]] = {

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
+
+import edged
 
 FORBIDDEN_IN_DAEMON = (
     "onnxruntime.training",
@@ -39,6 +43,28 @@ def test_the_daemon_never_imports_the_training_stack() -> None:
 def test_the_check_can_fail() -> None:
     assert "edged.engines.native" in modules_after("import edged.engines.native")
     assert "onnx" in modules_after("import edged.artifacts.build")
+
+
+def test_the_offline_phase_never_imports_torch(tmp_path: Path) -> None:
+    """Where it is installed, which a package that takes its place here makes sure of."""
+    (tmp_path / "torch").mkdir()
+    told = tmp_path / "imported"
+    (tmp_path / "torch" / "__init__.py").write_text(f"open({str(told)!r}, 'w').close()\n")
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{Path(edged.__file__).parents[1]}"}
+
+    def run(*arguments: object) -> None:
+        command = [sys.executable, *map(str, arguments)]
+        subprocess.run(command, capture_output=True, check=True, env=environment, timeout=60)
+
+    model, bundle = tmp_path / "m.onnx", tmp_path / "b"
+    cli = ("-m", "edged")
+    run(*cli, "model", "new", "mlp", "--inputs", 4, "--outputs", 2, "-o", model)
+    run(*cli, "artifacts", "build", model, "-o", bundle, "--loss", "mse")
+    run(*cli, "artifacts", "check", model)
+    run(*cli, "artifacts", "verify", bundle)
+    assert not told.exists()
+    run("-c", "import torch")
+    assert told.exists(), "the check can fail"
 
 
 def test_the_command_line_starts_without_onnxruntime() -> None:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 BATCH = "batch"
 # Before it, shapes are not kept in a form that the converter reads.
 OLDEST = 7
+_PYTORCH = (".pt", ".pt2", ".pth")
 _CONVERTER_ERRORS = (
     RuntimeError,
     ValueError,
@@ -62,9 +63,9 @@ def read_model(source: onnx.ModelProto | Path) -> onnx.ModelProto:
     except OSError as problem:
         raise BundleError(f"cannot be read: {problem.strerror}", where=str(source)) from problem
     except (DecodeError, *_CONVERTER_ERRORS) as problem:
-        raise BundleError(
-            "is no ONNX model", where=str(source), remedy="export it again, or see if it was cut short"
-        ) from problem
+        ours = "export it with torch.onnx.export, in evaluation mode: docs/preflight.md"
+        remedy = ours if Path(source).suffix in _PYTORCH else "export it again, or see if it was cut short"
+        raise BundleError("is no ONNX model", where=str(source), remedy=remedy) from problem
 
 
 def conform(
@@ -237,6 +238,8 @@ def _name_nodes(graph: onnx.GraphProto) -> None:
 def _undo_export(graph: onnx.GraphProto, note: Note) -> None:
     """Undo what exporters do to a network that is only to be served, or only to be trained."""
     recurrent.without_zero_states(graph)
+    if fixed := initialisers.fix_numbers(graph):
+        note(f"numbers of the exporter's, no parameters: {shortened(fixed)}")
     if parted := initialisers.give_each_its_own(graph):
         note(f"stored once by the exporter, each its own parameter again: {shortened(parted)}")
     initialisers.fix_group_statistics(graph)

@@ -107,6 +107,9 @@ def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
     (tmp_path / "noise.onnx").write_bytes(bytes(range(256)) * 9)
     with pytest.raises(BundleError, match="is no ONNX model"):
         read_model(tmp_path / "noise.onnx")
+    (tmp_path / "net.pt").write_bytes(b"PK" + bytes(range(256)))
+    with pytest.raises(BundleError, match=r"net\.pt: is no ONNX model \(export it with torch\.onnx\.export"):
+        read_model(tmp_path / "net.pt")
 
 
 def test_parameters_are_weights_that_are_read() -> None:

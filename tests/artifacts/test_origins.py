@@ -106,6 +106,23 @@ def test_an_operator_that_opset_17_does_not_have_is_named() -> None:
         conform(given)
 
 
+def test_a_number_of_the_exporters_is_no_parameter(tmp_path: Path) -> None:
+    """Such as the scale of an attention, read twice; a learned slope has a name of its module's."""
+    nodes = [
+        helper.make_node("MatMul", ["input", "w"], ["h"]),
+        helper.make_node("Mul", ["h", "val_7"], ["scaled"]),
+        helper.make_node("PRelu", ["scaled", "act.weight"], ["a"]),
+        helper.make_node("MatMul", ["a", "val_9"], ["output"]),
+    ]
+    given = model(
+        nodes, [weight("w", 4, 4), weight("val_7", 1), weight("act.weight", 1), weight("val_9", 4, 2)]
+    )
+    notes: list[str] = []
+    bundle = build(given, tmp_path / "b", loss="mse", note=notes.append)
+    assert (bundle.trainable, bundle.frozen) == (("w", "act.weight", "val_9"), ())
+    assert notes[0] == "numbers of the exporter's, no parameters: val_7"
+
+
 # ---- functions and custom operators ------------------------------------------------------------
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +26,6 @@ from tests.zoo import ZOO
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 BOTH = ("native", "portable")
 
@@ -136,6 +137,31 @@ def test_an_operator_of_onnxruntimes_own_is_trained_where_both_engines_can(tmp_p
     assert build(contributed("QuickGelu"), tmp_path / "b", loss="mse").engines == BOTH
     with pytest.raises(BundleError, match="operator FastGelu cannot be trained through"):
         build(contributed("FastGelu"), tmp_path / "c", loss="mse")
+
+
+def test_a_plain_rnn_is_refused_by_its_node() -> None:
+    net = Network(4, 3)
+    sequence = net.add("Transpose", ["x"], perm=[1, 0, 2])
+    inputs = [sequence, net.weight("w", (1, 5, 3), 3), net.weight("r", (1, 5, 5), 5)]
+    net.add_many("RNN", inputs, ["states", "last"], hidden_size=5)
+    net.dense(net.add("Squeeze", ["last", net.sizes(0)]), "head", 5, 2, "output")
+    assert findings(net.model("rnn", 2)) == [("states", "RNN", BOTH)]
+    assert findings(net.model("rnn", 2), "head.weight", "head.bias") == []
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "preflight.md"
+
+
+def test_every_test_that_the_page_names_is_there() -> None:
+    table = PAGE.read_text(encoding="utf-8").split("<!-- items -->")[1].split("<!-- end of items -->")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) > 20
+    for row in rows:
+        named = re.findall(r"`(tests/\S+\.py)::(\w+)`", row.rsplit(" | ", 1)[1])
+        assert named, row
+        for file, name in named:
+            source = (PAGE.parents[1] / file).read_text(encoding="utf-8")
+            assert f"\ndef {name}(" in source, f"{file}::{name}"
 
 
 # ---- the table ---------------------------------------------------------------------------------

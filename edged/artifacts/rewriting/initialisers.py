@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import onnx
@@ -11,6 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import numpy as np
+
+# What PyTorch's exporters call tensors that are no parameters of the module.
+_EXPORTERS = re.compile(r"val_\d+|onnx::\w+_\d+")
 
 
 def give_each_its_own(graph: onnx.GraphProto) -> list[str]:
@@ -80,6 +84,23 @@ def fix_group_statistics(graph: onnx.GraphProto) -> None:
                     name = f"{node.name}.{'scale' if i == 1 else 'bias'}"
                     node.input[i] = name
                     graph.node.insert(0, _constant(name, numpy_helper.to_array(tensor)))
+
+
+def fix_numbers(graph: onnx.GraphProto) -> list[str]:
+    """Make constants of the single numbers that an exporter wrote as tensors `(1,)` under names of its own.
+
+    PyTorch's newer exporter does so with the scale of an attention. As initialisers they would be trained.
+    The names are returned.
+    """
+    numbers = [t for t in graph.initializer if list(t.dims) == [1] and _is_exporters(t)]
+    for tensor in numbers:
+        graph.initializer.remove(tensor)
+        graph.node.insert(0, _constant(str(tensor.name), numpy_helper.to_array(tensor)))
+    return [str(tensor.name) for tensor in numbers]
+
+
+def _is_exporters(tensor: onnx.TensorProto) -> bool:
+    return tensor.data_type == TensorProto.FLOAT and _EXPORTERS.fullmatch(tensor.name) is not None
 
 
 def _affine(graph: onnx.GraphProto, node: onnx.NodeProto) -> Iterator[tuple[int, onnx.TensorProto, int]]:

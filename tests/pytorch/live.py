@@ -1,0 +1,55 @@
+"""PyTorch exports and trains here and now, the engines come to the same weights: `make test-torch`.
+
+`EDGED_TORCH` names the interpreter of an environment with torch, onnx and onnxscript. Both of PyTorch's
+exporters are asked. What the newer one folds into the layer before it, BatchNorm, is left to the older one:
+folded, it is another network to train.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.artifacts.trained import CASES, OPTIMIZERS, Case, compare
+
+ROOT = Path(__file__).resolve().parents[2]
+SECONDS = 1800
+FOLDED = ("batchnorm", "batchnorm_frozen", "cnn2d", "separable")
+EXPORTERS = {
+    "classic": CASES,
+    "dynamo": [case for case in CASES if case.name not in FOLDED],
+}
+
+
+@pytest.fixture(scope="module", params=EXPORTERS)
+def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """An exporter, and the directory of what PyTorch has just written with it."""
+    python = os.environ.get("EDGED_TORCH")
+    if python is None:
+        pytest.fail("EDGED_TORCH names no interpreter: run `make test-torch`")
+    folder = tmp_path_factory.mktemp(request.param)
+    names = [case.name for case in EXPORTERS[request.param]]
+    options = ["--into", str(folder), *(["--dynamo"] if request.param == "dynamo" else [])]
+    done = subprocess.run(
+        [python, "-W", "ignore", "-m", "tests.artifacts.exported.make_trained", *names, *options],
+        cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
+        timeout=SECONDS,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    return str(request.param), folder
+
+
+@pytest.mark.timeout(SECONDS)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_weights_are_pytorchs(
+    exported: tuple[str, Path], case: Case, optimizer: str, tmp_path: Path
+) -> None:
+    exporter, folder = exported
+    if case not in EXPORTERS[exporter]:
+        pytest.skip("the exporter folds its BatchNorm")
+    for engine in case.engines:
+        compare(case, folder, engine, optimizer, tmp_path / engine)

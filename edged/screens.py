@@ -194,7 +194,11 @@ def show_bundle(values: Mapping[str, Any]) -> None:
     """`edged artifacts build` and `inspect`."""
     _say(f"{values['path']}: {values['loss']}, {values['optimizer']}")
     _show_contents(values)
-    _show_notes(values.get("notes", ()))
+    notes = values.get("notes", ())
+    _show_notes(notes)
+    for engine, why in values["refused"].items():
+        if not any(why in note for note in notes):
+            _say(f"not {engine}: {why}")
 
 
 def show_check(values: Mapping[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import subprocess
 from pathlib import Path
@@ -14,12 +15,14 @@ import pytest
 import yaml
 
 from edged import __version__
+from edged.artifacts.build import build
 from edged.domain.outputs import probabilities
 from edged.engines.inference import InferenceModel
 from edged.storage.bundles import Bundle
 from tests.artifacts.models import chain
 from tests.commands import COMMAND, edged, strict_json, two_classes, write_config
 from tests.device import Device, running
+from tests.zoo import ZOO
 
 if TYPE_CHECKING:
     from edged.demo.broker import Mosquitto as Broker
@@ -213,6 +216,33 @@ def test_a_model_is_checked_before_anything_is_built(offline: Path, tmp_path: Pa
     assert "not native nor portable: node Sinh_1: operator Sinh cannot be trained through" in refused.out
     assert "--train last:1" in refused.out
     assert edged("artifacts", "check", tmp_path / "sinh.onnx", "--train", "last:1", "--json").json["ok"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "inputs", "seconds"), [(["mlp", "--hidden", "128,64"], "64", 2), (["cnn2d"], "28x28", 5)]
+)
+def test_a_build_takes_seconds(kind: list[str], inputs: str, seconds: float, tmp_path: Path) -> None:
+    """Processor time of the whole command: what it takes on a machine that does nothing else."""
+    model = tmp_path / "m.onnx"
+    assert edged("model", "new", *kind, "--inputs", inputs, "--outputs", 10, "-o", model).code == 0
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    built = edged("artifacts", "build", model, "-o", tmp_path / "b", "--loss", "cross_entropy")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert built.code == 0
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < seconds
+
+
+def test_why_a_bundle_is_for_one_engine_is_shown_later_too(tmp_path: Path) -> None:
+    bundle = ZOO["cnn_average"].bundle(tmp_path / "b")
+    assert bundle.refused == {}, "the other engine was not asked for"
+    both = build(ZOO["cnn_average"].make(True), tmp_path / "both", loss="mse")
+    assert "AveragePool" in both.refused["native"]
+    told = edged("artifacts", "inspect", tmp_path / "both")
+    assert (
+        "not native: node averagepool.2: operator AveragePool has a gradient that ends the process"
+        in told.out
+    )
 
 
 BAD_BUILDS: dict[str, tuple[list[str], int, str]] = {

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import edged
 
 FORBIDDEN_IN_DAEMON = (
@@ -45,6 +47,7 @@ def test_the_check_can_fail() -> None:
     assert "onnx" in modules_after("import edged.artifacts.build")
 
 
+@pytest.mark.slow
 def test_the_offline_phase_never_imports_torch(tmp_path: Path) -> None:
     """Where it is installed, which a package that takes its place here makes sure of."""
     (tmp_path / "torch").mkdir()

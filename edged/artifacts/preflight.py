@@ -88,9 +88,10 @@ def examine(model: onnx.ModelProto, trainable: Sequence[str]) -> list[Finding]:
     rewritten = trainable_form(
         model, trainable, refused=lambda node, problem: refused.append(_of(node, problem))
     )
-    found = [*refused, *_without_gradient(rewritten.graph, model.graph, trainable)]
-    named = {finding.node for finding in found}
-    return [*found, *(item for item in _not_native(model.graph, trainable) if item.node not in named)]
+    found = {finding.node: finding for finding in _not_native(model.graph, trainable)}
+    found |= {finding.node: finding for finding in _without_gradient(rewritten.graph, model.graph, trainable)}
+    found |= {finding.node: finding for finding in refused}
+    return [found[node.name] for node in model.graph.node if node.name in found]
 
 
 def lacking(optimizer: Optimizer) -> list[Finding]:

@@ -139,6 +139,24 @@ def test_an_operator_of_onnxruntimes_own_is_trained_where_both_engines_can(tmp_p
         build(contributed("FastGelu"), tmp_path / "c", loss="mse")
 
 
+def test_a_node_that_is_refused_for_its_form_is_told_once_with_the_reason() -> None:
+    nodes = [
+        helper.make_node("MatMul", ["input", "w"], ["h"]),
+        helper.make_node("Reshape", ["h", "form"], ["table"]),
+        helper.make_node("Transpose", ["table"], ["turned"], perm=[2, 1, 0]),
+        helper.make_node("InstanceNormalization", ["turned", "g", "b"], ["normal"], name="norm"),
+        helper.make_node("Sinh", ["normal"], ["s"], name="curve"),
+        helper.make_node("Transpose", ["s"], ["back"], perm=[2, 1, 0]),
+        helper.make_node("Flatten", ["back"], ["flat"]),
+        helper.make_node("MatMul", ["flat", "v"], ["output"]),
+    ]
+    form = numpy_helper.from_array(np.array([0, 2, 2], np.int64), "form")
+    given = model(nodes, [weight("w", 4, 4), weight("g", 2), weight("b", 2), weight("v", 4, 2), form])
+    found = examine(conform(given), ["w", "g", "b", "v"])
+    assert [(item.node, item.engines) for item in found] == [("norm", BOTH), ("curve", BOTH)]
+    assert "the sizes of what it normalises vary" in found[0].what
+
+
 def test_a_plain_rnn_is_refused_by_its_node() -> None:
     net = Network(4, 3)
     sequence = net.add("Transpose", ["x"], perm=[1, 0, 2])
@@ -269,6 +287,16 @@ def test_a_form_that_the_portable_engine_does_not_have_is_found_by_trying(tmp_pa
     assert (told["ok"], told["engines"]) == (False, ())
     assert "only nearest" in told["findings"][-1]["what"]
     assert told["findings"][-1]["node"].startswith("resize")
+
+
+def test_where_graphs_cannot_be_made_the_operators_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training_api, "available", lambda: False)
+    told = checked(tmp_path, chain())
+    assert (told["ok"], "parameters" in told) == (True, False)
+    assert told["notes"][-1].startswith("not tried: the training build")
+    assert not checked(tmp_path, chain("Sinh"))["ok"]
 
 
 def test_a_check_of_what_is_no_network_for_training(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import yaml
 
 from edged import __version__
 from edged.artifacts.build import build
+from edged.artifacts.templates import cnn2d, mlp
 from edged.domain.outputs import probabilities
 from edged.engines.inference import InferenceModel
 from edged.storage.bundles import Bundle
@@ -205,27 +206,26 @@ def test_what_a_build_could_not_do_as_usual_is_noted_for_a_person_too(tmp_path: 
 
 
 def test_a_model_is_checked_before_anything_is_built(offline: Path, tmp_path: Path) -> None:
-    told = edged("artifacts", "check", offline / "model.onnx", "--json")
-    assert (told.code, told.json["ok"], told.json["engines"]) == (0, True, ["native", "portable"])
     shown = edged("artifacts", "check", offline / "model.onnx")
-    assert "can be trained by native and portable" in shown.out
+    assert (shown.code, "can be trained by native and portable" in shown.out) == (0, True)
     assert "layer1.weight" in shown.out
     onnx.save(chain("Sinh"), str(tmp_path / "sinh.onnx"))
     refused = edged("artifacts", "check", tmp_path / "sinh.onnx", "--loss", "mse")
     assert refused.code == 1
     assert "not native nor portable: node Sinh_1: operator Sinh cannot be trained through" in refused.out
     assert "--train last:1" in refused.out
-    assert edged("artifacts", "check", tmp_path / "sinh.onnx", "--train", "last:1", "--json").json["ok"]
+    told = edged("artifacts", "check", tmp_path / "sinh.onnx", "--train", "last:1", "--json")
+    assert (told.code, told.json["ok"], told.json["engines"]) == (0, True, ["native", "portable"])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "inputs", "seconds"), [(["mlp", "--hidden", "128,64"], "64", 2), (["cnn2d"], "28x28", 5)]
+    ("network", "seconds"), [(mlp(64, 6, (128, 64)), 2), (cnn2d((1, 28, 28), 10), 5)], ids=["mlp", "cnn2d"]
 )
-def test_a_build_takes_seconds(kind: list[str], inputs: str, seconds: float, tmp_path: Path) -> None:
+def test_a_build_takes_seconds(network: onnx.ModelProto, seconds: float, tmp_path: Path) -> None:
     """Processor time of the whole command: what it takes on a machine that does nothing else."""
     model = tmp_path / "m.onnx"
-    assert edged("model", "new", *kind, "--inputs", inputs, "--outputs", 10, "-o", model).code == 0
+    onnx.save(network, str(model))
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     built = edged("artifacts", "build", model, "-o", tmp_path / "b", "--loss", "cross_entropy")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from edged import configfile, logs
 from edged.engines import candidates, open_engine, training_api
+from edged.engines.base_model import BaseModel
 from edged.engines.inference import InferenceModel
 from edged.errors import ConfigError, EdgedError
 from edged.host.processors import for_training, usable
 from edged.host.synchronised import synchronised
 from edged.host.vitals import VitalsReader
 from edged.loop.choose import choose
+from edged.modelfiles import INT8
 from edged.mqtt.codecs import sample_codec
 from edged.mqtt.session import Session
 from edged.mqtt.sparkplug_wire import SparkplugWire
@@ -137,8 +139,8 @@ def _bundle(config: Config) -> Iterator[Finding]:
             bundle = open_bundle(folder, config.model.keys)
             bundle.check_schema(config.stream.to_schema())
             bundle.check_form(config.serving.quantise)
-            model = InferenceModel(bundle.inference_model, providers=config.serving.provider)
-            model.warm_up()
+            for served in _served(config, bundle):
+                InferenceModel(served, providers=config.serving.provider).warm_up()
             operators = list(_operators(config, bundle))
             engine = _engine(config, bundle)
     except EdgedError as problem:
@@ -148,6 +150,12 @@ def _bundle(config: Config) -> Iterator[Finding]:
     yield Finding("bundle", "ok", f"{path}: whole, fits the stream, serves")
     yield from operators
     yield engine
+
+
+def _served(config: Config, bundle: Bundle) -> list[Path]:
+    """The base model in every form that models may be served in here."""
+    quantised = BaseModel.of_form(bundle, INT8) if config.serving.quantise == INT8 else None
+    return [bundle.inference_model, *([quantised.path] if quantised else [])]
 
 
 def _builder() -> Finding:

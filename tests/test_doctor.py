@@ -11,6 +11,7 @@ import pytest
 
 from edged import configfile
 from edged.artifacts.build import build
+from edged.artifacts.forms import Wanted
 from edged.artifacts.templates import mlp
 from edged.demo.broker import free_port
 from edged.doctor import Finding, examine
@@ -86,6 +87,18 @@ def test_a_bundle_of_another_stream(bundle: Path, tmp_path: Path) -> None:
     assert found.level == "error"
     assert "4" in found.result
     assert "7" in found.result
+
+
+def test_the_form_that_is_to_serve_is_loaded_too(bundle: Path, tmp_path: Path) -> None:
+    wish = {"serving": {"quantise": "int8"}}
+    path = configured(tmp_path, model={"bundle": str(bundle)}, **wish)
+    assert "has no int8 form" in finding(path, "bundle").result
+    both = build(mlp(4, 2, [8]), tmp_path / "both", loss="cross_entropy", forms=Wanted(int8=True))
+    path = configured(tmp_path, model={"bundle": "both"}, **wish)
+    assert finding(path, "bundle").level == "ok"
+    (both.path / "inference_int8.onnx").write_bytes(b"no model, though its hash is right")
+    seal(both, both.files)
+    assert "cannot be loaded" in finding(path, "bundle").result
 
 
 def test_a_bundle_that_is_not_there_is_an_error_of_the_configuration(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from edged.domain.paired import compare
-from edged.errors import EdgedError
 from edged.modelfiles import INT8
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ def choose_form(
     verdict
         On the candidate as float32; where it is refused nothing is asked.
     load
-        Loads the quantised form and times it; None where there is none. What it raises speaks against it.
+        Loads the quantised form and times it; None where there is none.
     comparison
         Asks models about the same rows.
     models
@@ -50,15 +49,11 @@ def choose_form(
     """
     if not verdict.accepted:
         return verdict
-    try:
-        found, why = load(), "its bundle has no int8 form"
-    except EdgedError as problem:
-        found, why = None, problem.line()
-    fewest = comparison.rules.min_holdout
-    if found is not None and len(recent) < fewest:
-        found, why = None, f"only {len(recent)} labelled holdout samples, {fewest} needed"
+    found, fewest = load(), comparison.rules.min_holdout
     if found is None:
-        return _told(verdict, f"served as float32: {why}")
+        return served_as_float32(verdict, "its bundle has no int8 form")
+    if len(recent) < fewest:
+        return served_as_float32(verdict, f"only {len(recent)} labelled holdout samples, {fewest} needed")
     (quantised, seconds), (model, champion) = found, models
     made = _beside(verdict, comparison.evidence(quantised, model, recent, scale), comparison, seconds)
     if made.form != INT8 or first:
@@ -67,7 +62,7 @@ def choose_form(
     if gate.accepted:
         return made
     why = f"the gate refuses int8: {'; '.join(gate.reasons)}"
-    return _told(replace(verdict, numbers=made.numbers), f"served as float32: {why}")
+    return served_as_float32(replace(verdict, numbers=made.numbers), why)
 
 
 def _beside(verdict: Verdict, pair: Evidence, comparison: Comparison, seconds: float) -> Verdict:
@@ -87,9 +82,10 @@ def _beside(verdict: Verdict, pair: Evidence, comparison: Comparison, seconds: f
     made = replace(verdict, numbers=verdict.numbers | numbers)
     # Gains are absolute for classes and relative for values, and so is the limit.
     if -found.gain > rules.max_regret and found.p_worse < rules.significance:
-        return _told(made, f"served as float32: {told}, at most {rules.max_regret:.4g} may be lost")
-    return _told(replace(made, form=INT8), f"served as int8: {told}")
+        return served_as_float32(made, f"{told}, at most {rules.max_regret:.4g} may be lost")
+    return replace(made, form=INT8, reasons=(*made.reasons, f"served as int8: {told}"))
 
 
-def _told(verdict: Verdict, reason: str) -> Verdict:
-    return replace(verdict, reasons=(*verdict.reasons, reason))
+def served_as_float32(verdict: Verdict, why: str) -> Verdict:
+    """The same verdict, with the reason for which the quantised form does not serve."""
+    return replace(verdict, reasons=(*verdict.reasons, f"served as float32: {why}"))

@@ -362,7 +362,7 @@ class Promoter:
         """The verdict, and where models are served as int8, in which form this one will be."""
         if not self._int8:
             return verdict
-        from edged.domain.quantised import choose_form
+        from edged.domain.quantised import choose_form, served_as_float32
 
         def load() -> tuple[Model, float] | None:
             return verify_quantised(folder, self._load_model, self._probing(), self._breathe)
@@ -372,7 +372,10 @@ class Promoter:
             both = models[0], models[1].model
             return choose_form(verdict, load, self._comparison, both, recent, scale, first=first)
 
-        return within(self._config.timeout, "judging the quantised form", choose)
+        try:
+            return within(self._config.timeout, "judging the quantised form", choose)
+        except (EdgedError, OSError, ValueError, MemoryError) as problem:
+            return served_as_float32(verdict, _line(problem))
 
     def _widths(self) -> tuple[int, ...]:
         """Output widths that fit the stream: two classes may share one logit."""

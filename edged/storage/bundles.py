@@ -245,7 +245,7 @@ class Bundle:
             raise BundleError(
                 f"the bundle has no {form} form",
                 where=str(self.path),
-                remedy=f"build it again with --{form}, or leave serving.quantise out",
+                remedy=f"build one with --{form} (remove a standard one), or leave serving.quantise out",
             )
 
     def _fitting_outputs(self, schema: Schema) -> tuple[int, ...]:

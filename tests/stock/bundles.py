@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edged.artifacts.build import build
+from edged.artifacts.forms import Wanted
 from edged.artifacts.standardise import Statistics
 from edged.artifacts.templates import mlp
 from edged.demo.plant import CLASSES, FEATURES
@@ -22,10 +23,11 @@ if TYPE_CHECKING:
 STEPS, ROWS, FIRST = 200, 16, 1000
 
 
-def classifier(path: Path, features: int = 8, classes: int = 2) -> Bundle:
+def classifier(path: Path, features: int = 8, classes: int = 2, forms: Wanted = Wanted()) -> Bundle:  # noqa: B008
     """A small network for a stream of `features` values and `classes` classes."""
     model = mlp(features, classes, (32, 16))
-    return build(model, path, loss="cross_entropy", standardise=Statistics.identity(features))
+    statistics = Statistics.identity(features)
+    return build(model, path, loss="cross_entropy", standardise=statistics, forms=forms)
 
 
 def for_the_demo(path: Path) -> Bundle:

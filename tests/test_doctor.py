@@ -90,11 +90,11 @@ def test_a_bundle_of_another_stream(bundle: Path, tmp_path: Path) -> None:
 
 
 def test_the_form_that_is_to_serve_is_loaded_too(bundle: Path, tmp_path: Path) -> None:
-    wish = {"serving": {"quantise": "int8"}}
-    path = configured(tmp_path, model={"bundle": str(bundle)}, **wish)
+    serving = {"quantise": "int8"}
+    path = configured(tmp_path, model={"bundle": str(bundle)}, serving=serving)
     assert "has no int8 form" in finding(path, "bundle").result
     both = build(mlp(4, 2, [8]), tmp_path / "both", loss="cross_entropy", forms=Wanted(int8=True))
-    path = configured(tmp_path, model={"bundle": "both"}, **wish)
+    path = configured(tmp_path, model={"bundle": "both"}, serving=serving)
     assert finding(path, "bundle").level == "ok"
     (both.path / "inference_int8.onnx").write_bytes(b"no model, though its hash is right")
     seal(both, both.files)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -248,10 +249,12 @@ def _names_of(values: Mapping[str, Any]) -> dict[str, str]:
     """What inputs and outputs stand for, as far as it was told."""
     told = {}
     for what, tensor in (("inputs", values["input"]), ("outputs", values["output"])):
-        units = [f" [{unit}]" if unit else "" for unit in tensor["units"]] or [""] * len(tensor["names"])
+        units = [f" ({unit})" if unit else "" for unit in tensor["units"]] or [""] * len(tensor["names"])
         names = tensor["names"] or [""] * len(units)
         if names:
-            told[what] = ", ".join(f"{name}{unit}".strip() for name, unit in zip(names, units, strict=True))
+            told[what] = ", ".join(
+                f"{name}{unit}".strip() for name, unit in zip_longest(names, units, fillvalue="")
+            )
     return told
 
 

@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 
 from edged import configfile
+from edged.artifacts.build import build
 from edged.engines.inference import InferenceModel
 from edged.errors import ConfigError
 from edged.evaluate import Options, Replay, report, run, shape_stream
 from edged.storage.recorded import read_stream
 from edged.storage.registry import Registry
 from tests.commands import edged, strict_json, two_classes, write_config
+from tests.loop.linear import GOOD, write
 from tests.streams import stream
 
 if TYPE_CHECKING:
@@ -493,6 +495,28 @@ def test_rows_of_pre_training_are_not_scored(tmp_path: Path) -> None:
     x, y = two_classes(600)
     report = evaluate(tmp_path, save(tmp_path, X=x, y=y), CLASSIFY, options=Options(pretrain=350))
     assert (report["scored"], report["labels_used"]) == (250, 150)
+
+
+def test_without_pre_training_the_bundles_model_begins(tmp_path: Path) -> None:
+    x, y = two_classes(300)
+    bundle = build(write(tmp_path / "good.onnx", GOOD, inputs=4), tmp_path / "b", loss="cross_entropy").path
+    replayed, report = replay(
+        tmp_path, save(tmp_path, X=x, y=y), CLASSIFY, options=Options(delay=50, pretrain=0),
+        model={"bundle": str(bundle)}, training=NEVER,
+    )  # fmt: skip
+    assert (report["scored"], report["trainings"], report["labels_used"]) == (300, 0, 250)
+    own = InferenceModel(bundle / "inference_model.onnx").predict(x).argmax(axis=1)
+    assert report["frozen"] == report["metric"]
+    assert report["metric"]["accuracy"] == (own == y).mean() > 0.9
+    told = np.concatenate([np.zeros(51), y[:249]])
+    assert report["no_change"]["accuracy"] == (told == y).mean()
+    assert replayed.versions.tolist() == [1] * 300
+
+
+def test_without_a_bundle_something_must_be_pre_trained_on(tmp_path: Path) -> None:
+    x, y = two_classes(200)
+    with pytest.raises(ConfigError, match=r"--pretrain: .*model\.bundle"):
+        evaluate(tmp_path, save(tmp_path, X=x, y=y), CLASSIFY, options=Options(pretrain=0))
 
 
 # ---- refusals ------------------------------------------------------------------------------------

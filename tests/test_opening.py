@@ -9,6 +9,8 @@ import pytest
 from edged.clock import VirtualClock
 from edged.errors import CorruptError, StorageError
 from edged.opening import open_state
+from edged.storage.bundle_files import pack_bundle
+from edged.storage.bundles import Bundle
 from edged.storage.files import DirectoryLock
 from tests.crash.workloads import config_of, make_bundle, opened
 
@@ -30,6 +32,47 @@ def test_with_a_damaged_bundle_serving_goes_on(tmp_path: Path, bundle: Path) -> 
     assert line.endswith("serving goes on, training cannot")
     assert "inference_model.onnx" in line
     state.close()
+
+
+def test_a_file_too_many_keeps_nobody_from_serving(tmp_path: Path, bundle: Path) -> None:
+    (bundle / "notes.txt").write_text("of mine")
+    state = opened(tmp_path, bundle)
+    (line,) = state.recovery.repaired
+    assert "notes.txt: this file is not part of the bundle" in line
+    state.close()
+
+
+def test_of_a_bundle_file_the_directory_is_made_once(tmp_path: Path, bundle: Path) -> None:
+    packed = tmp_path / "press.edged"
+    pack_bundle(bundle, packed)
+    places = []
+    for _ in range(2):
+        state = opened(tmp_path, packed)
+        places.append((state.bundle.path, (state.bundle.path / "bundle.json").stat().st_mtime_ns))
+        assert not state.recovery.repaired
+        state.close()
+    assert places[0] == places[1]
+    (place, _), _ = places
+    damaged = place / "inference_model.onnx"
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    state = opened(tmp_path, packed)
+    assert (state.bundle.fingerprint, state.bundle.path) == (Bundle.open(bundle).fingerprint, place)
+    state.close()
+    (bundle / "bundle.sig").write_bytes(bytes(64))
+    pack_bundle(bundle, packed)
+    state = opened(tmp_path, packed)
+    state.close()
+    assert state.bundle.path != place
+    assert [state.bundle.path] == list(place.parent.iterdir())
+
+
+def test_a_damaged_bundle_file_is_not_begun_with(tmp_path: Path, bundle: Path) -> None:
+    packed = tmp_path / "press.edged"
+    pack_bundle(bundle, packed)
+    packed.write_bytes(packed.read_bytes()[:-1])
+    with pytest.raises(CorruptError, match="no bundle file"):
+        opened(tmp_path, packed)
+    assert list((tmp_path / "lib" / "state" / "unpacked").iterdir()) == []
 
 
 def test_with_an_unreadable_description_it_does_not_start_and_leaves_nothing_open(

@@ -55,6 +55,8 @@ class Naming:
         for where, found in (("--features", self.features), ("--units", self.units)):
             if found and take.width % len(found):
                 raise _count(where, found, f"{take.width} inputs")
+        if self.features and self.units and len(self.features) != len(self.units):
+            raise _count("--units", self.units, f"{len(self.features)} named inputs")
         outputs = 2 if bundle.loss == "bce_with_logits" and give.width == 1 else give.width
         if self.classes and len(self.classes) != outputs:
             raise _count("--classes", self.classes, f"{outputs} classes")

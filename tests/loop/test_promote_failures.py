@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 from contextlib import closing
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from edged.engines.inference import InferenceModel
-from edged.errors import RefusedError, StorageError
+from edged.errors import ModelError, RefusedError, StorageError
 from edged.loop.promote import BOOT_TRIES, LOADING
 from edged.storage.files import Disk
 from edged.storage.registry import Registry
@@ -89,6 +90,23 @@ def test_a_full_disk_does_not_keep_the_start_from_passing_over_a_champion(gate: 
     assert gate.registry.champion() == bad, "the pointer could not be moved"
     assert gate.reboot().version == 1
     assert gate.registry.champion() == 1
+
+
+def test_a_bundles_own_model_that_is_damaged_is_not_served(gate: Gate) -> None:
+    """But what was served goes on: the registry has files and hashes of its own."""
+    crowned = gate.crowned(GOOD, 1).version
+    whole = hashlib.sha256(gate.base.read_bytes()).hexdigest()
+    content = bytearray(gate.base.read_bytes())
+    content[-1] ^= 1
+    gate.base.write_bytes(content)
+    assert gate.promoter.boot(gate.base, whole).version == crowned
+    for version in (1, crowned):
+        gate.damage(version)
+    with pytest.raises(ModelError, match="the bundle's own model is damaged"):
+        gate.promoter.boot(gate.base, whole)
+    gate.base.unlink()
+    with pytest.raises(ModelError, match="cannot be read"):
+        gate.promoter.boot(gate.base, whole)
 
 
 def test_a_model_that_hangs_while_it_is_loaded_is_passed_over(gate: Gate) -> None:

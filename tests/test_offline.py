@@ -41,6 +41,7 @@ def record(path: Path, n: int, seed: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_the_lines_of_the_page_lead_from_an_exported_model_to_a_prediction(
     broker: Mosquitto, tmp_path: Path
 ) -> None:
@@ -60,7 +61,7 @@ def test_the_lines_of_the_page_lead_from_an_exported_model_to_a_prediction(
         "EDGED_STORAGE__DIR": str(tmp_path / "state"), "PATH": path, "OMP_NUM_THREADS": "1",
     }  # fmt: skip
     done = subprocess.run(
-        ["bash", tmp_path / "offline.sh"], capture_output=True, text=True, check=False, timeout=110,
+        ["bash", tmp_path / "offline.sh"], capture_output=True, text=True, check=False, timeout=280,
         env=os.environ | settings,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

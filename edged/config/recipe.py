@@ -102,7 +102,9 @@ class RecipeConfig(Section):
         [None], description="of both forms of adamw; 1e-6, and 1e-8 for adamw_pytorch, when absent"
     )
     bias_correction: _Few[bool | None] = Field([None], description="of adamw; true when absent")
-    train: _Lists[str] = Field([[]], description="parameters to train, by glob: layer3.*; all when empty")
+    train: _Lists[str] = Field(
+        [[]], description="parameters to train, by glob: layer3.*; or last:2; all when empty"
+    )
     freeze: _Lists[str] = Field([[]], description="parameters that keep their first values, by glob")
     replay_share: _Few[_Replay | None] = Field(
         [None],

@@ -16,7 +16,9 @@ class ModelConfig(Section):
     """The bundle, or how to make one when none is given."""
 
     bundle: Path | None = Field(
-        None, description="directory made by `edged artifacts build`; built when absent"
+        None,
+        description="directory made by `edged artifacts build`, or the file that `pack` makes of it; built"
+        " when absent",
     )
     keys: list[Path] = Field(
         [],

@@ -15,13 +15,12 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
 from edged.errors import CorruptError, RefusedError
+from edged.storage.manifest import MOST_PACKED, is_plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-MOST_BYTES = 0xFFFF_FFFF  # of the whole: more would need another form, zip64
-LONGEST_NAME = 200  # bytes
 _LOCAL = struct.Struct("<4s5H3I2H")
 _ENTRY = struct.Struct("<4s6H3I5H2I")
 _END = struct.Struct("<4s4H2IH")
@@ -53,12 +52,6 @@ class _Member:
         return _ENTRY.pack(_DIRECTORY, *said, len(self.name), 0, 0, 0, 0, _MODE, self.start) + self.name
 
 
-def is_plain(name: str) -> bool:
-    """Whether a name is one of a file in this very folder, on any system."""
-    usual = name.isascii() and name.isprintable() and 0 < len(name) <= LONGEST_NAME
-    return usual and not name.startswith(".") and not set(name) & set('/\\:*?"<>|')
-
-
 def write_archive(target: IO[bytes], files: Iterable[Path]) -> None:
     """Write the archive of these files, by their names alone, in this order.
 
@@ -78,7 +71,7 @@ def write_archive(target: IO[bytes], files: Iterable[Path]) -> None:
             while block := source.read(_BLOCK):
                 crc = crc32(block, crc)
             member = _Member(file.name.encode(), crc, size, target.tell())
-            if member.start + size > MOST_BYTES:
+            if member.start + size > MOST_PACKED:
                 raise RefusedError("too large for one file", where=str(file), remedy="copy the directory")
             target.write(member.local)
             source.seek(0)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edged.errors import BundleError, RefusedError, StorageError
-from edged.storage.archive import MOST_BYTES, read_archive, write_archive
 from edged.storage.bundles import DESCRIPTION, Bundle
 from edged.storage.files import (
     disk_errors,
@@ -24,7 +23,7 @@ from edged.storage.files import (
     staging_path,
     sweep,
 )
-from edged.storage.manifest import MOST_FILES, SIGNATURE
+from edged.storage.manifest import MOST_FILES, MOST_PACKED, SIGNATURE
 from edged.storage.signatures import open_bundle
 
 if TYPE_CHECKING:
@@ -47,6 +46,8 @@ def pack_bundle(folder: Path, out: Path) -> int:
     StorageError
         When the disk refuses.
     """
+    from edged.storage.archive import write_archive
+
     bundle = Bundle.open(folder)
     signature = [SIGNATURE] if (folder / SIGNATURE).is_file() else []
     staging = staging_path(out.parent, out.name)
@@ -61,7 +62,7 @@ def pack_bundle(folder: Path, out: Path) -> int:
         staging.unlink(missing_ok=True)
 
 
-def unpack_bundle(chunks: Iterable[Path], folder: Path, max_bytes: int = MOST_BYTES) -> Bundle:
+def unpack_bundle(chunks: Iterable[Path], folder: Path, max_bytes: int = MOST_PACKED) -> Bundle:
     """Unpack a bundle file, whose pieces `chunks` are, as the new directory `folder`; the verified bundle.
 
     Raises
@@ -73,6 +74,8 @@ def unpack_bundle(chunks: Iterable[Path], folder: Path, max_bytes: int = MOST_BY
     StorageError
         When the disk refuses.
     """
+    from edged.storage.archive import read_archive  # most daemons never need it
+
     whole = staging_path(folder.parent, "whole")
     try:
         with disk_errors("unpacking the bundle", folder):

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from edged.errors import BundleError, CorruptError
 from edged.storage import sealed
-from edged.storage.archive import is_plain
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,6 +18,8 @@ FORMAT = 1
 DESCRIPTION, SIGNATURE = "bundle.json", "bundle.sig"
 MOST_FILES = 64
 MOST_TEXT = 16 << 20  # bytes of bundle.json
+MOST_PACKED = 0xFFFF_FFFF  # bytes of a bundle file: more would need another form, zip64
+LONGEST_NAME = 200  # bytes
 
 REBUILD = "build the bundle again with `edged artifacts build`"
 _UNPACK = "unpack it with `edged artifacts unpack`"
@@ -73,6 +74,12 @@ class FileEntry:
             while block := file.read(1 << 20):
                 digest.update(block)
         return cls(digest.hexdigest(), path.stat().st_size)
+
+
+def is_plain(name: str) -> bool:
+    """Whether a name is one of a file in this very folder, on any system."""
+    usual = name.isascii() and name.isprintable() and 0 < len(name) <= LONGEST_NAME
+    return usual and not name.startswith(".") and not set(name) & set('/\\:*?"<>|')
 
 
 def read_manifest(path: Path) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """What the daemon costs while little happens: processor time, and how often it wakes up.
 
-A real mosquitto and the real daemon with its default configuration, at no message and at ten messages a second.
-Processor time is utime and stime of /proc/PID/stat, in percent of one core; wake-ups are the voluntary
-context switches of all its threads (/proc/PID/task/TID/status): how often one of them has slept and was
-woken. The first seconds, in which it starts, do not count.
+A real mosquitto and the real daemon with its default configuration, at no message and at ten messages a
+second. Processor time is utime and stime of /proc/PID/stat, in percent of one core; wake-ups are the
+voluntary context switches of all its threads (/proc/PID/task/TID/status): how often one of them has slept
+and was woken. The first seconds, in which it starts, do not count.
 
 `python benchmarks/idle.py [--seconds S] [--settle S] [--rate R ...] [--json] [--out FILE]`
 """

@@ -136,6 +136,8 @@ EVENTS: dict[str, Schema] = {
     "training_paused": every(reason=TEXT),
     "training_resumed": every(run=COUNT),
     "checkpoint_damaged": every(generation=COUNT),
+    "device_throttled": every(state=one_of("start", "end"), reasons=listed(TEXT)),
+    "clock_set": every(step_s=NUMBER, before=SECONDS),
     "drift_detected": every(
         level=one_of("warning", "drift"), detector=TEXT, source=TEXT, offset=COUNT, features=listed(OBJECT)
     ),

@@ -4,10 +4,10 @@ A process may use what its cpuset (`isolcpus`, a container, `CPUAffinity=`) leav
 than its cgroup's quota (`cpu.max`). More threads than that wait for each other and for nothing else.
 
 On processors with small and big cores (big.LITTLE, DynamIQ) the kernel tells each one's capacity, 1024 for
-the biggest (`cpu_capacity`; "CPU capacity" in its documentation for ARM). There training keeps to the
-small ones: a prediction has somebody waiting for it, a training run has not, so the big ones stay free and
-cool. The daemon is not bound: its threads sleep nearly always, and the scheduler wakes them where there
-is room.
+the biggest (`cpu_capacity`; "CPU capacity" in the kernel's documentation for ARM). There training keeps to
+the small ones: a prediction has somebody waiting for it, a training run has not, so the big ones stay free
+and cool. The daemon itself is not bound: its threads sleep nearly always, and the scheduler wakes them where
+there is room.
 """
 
 from __future__ import annotations

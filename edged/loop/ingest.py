@@ -241,7 +241,7 @@ class Ingest:
 
     def _gather(self) -> None:
         """Let a batch gather more messages while they keep coming, for a moment."""
-        if self._stopping or self._config.commit_delay == 0:
+        if self._stopping or self._config.commit_delay == 0 or self._company.gap > GATHER_SECONDS:
             return
         deadline = time.monotonic() + GATHER_SECONDS
         before = -1

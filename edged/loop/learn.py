@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from edged.domain.drift import Level
@@ -26,6 +27,7 @@ log = get_logger("edged.learn")
 Message = dict[str, Any]
 
 NOT_KEPT = ("type", "memory", "run", "challenger")  # of a result: long, or said already
+URGENT = ("drift", "quality", "resume")  # triggers that flash has to bear
 SETBACKS = "setbacks"  # name of the registry's value that `keep` writes
 UNHURRIED = 400  # new samples for a run where all label themselves: what learns faster learns anomalies
 DISK_SECONDS = 10.0  # until a run that the disk did not let begin is tried again
@@ -155,16 +157,21 @@ class Learner:
         if (self.paused or self.setbacks.paused) and not self.triggers.commanded:
             return None
         wanted = self.triggers.wanted(self.new())
-        self.waiting_for = () if wanted in (None, "command") else self._held_back()
+        self.waiting_for = () if wanted in (None, "command") else self._held_back(wanted)
         if wanted is None or self.waiting_for:
             return None
         self.triggers.begun(wanted)
         return wanted
 
-    def _held_back(self) -> tuple[str, ...]:
+    def _held_back(self, wanted: str | None) -> tuple[str, ...]:
         """What keeps a run from beginning that a trigger wants."""
         resting = self.triggers.resting(self._clock.monotonic())
-        return (resting,) if resting else refusals(self._guards, self._conditions(), self.budget)
+        if resting:
+            return (resting,)
+        now = self._conditions()
+        if wanted in URGENT:
+            now = replace(now, worn=False)
+        return refusals(self._guards, now, self.budget)
 
     def step(self, options: Message | None = None) -> Message | None:
         """Train if a trigger says so; the result of the run, or None."""

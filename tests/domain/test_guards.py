@@ -36,6 +36,18 @@ def test_without_limits_nothing_is_refused() -> None:
             "load above 0.8 a processor",
         ),
         (
+            GuardRules(throttled=True),
+            {"board": ("under-voltage", "throttled")},
+            {},
+            "the board: under-voltage, throttled",
+        ),
+        (
+            GuardRules(write_rate=4096.0),
+            {"worn": True},
+            {},
+            "flash: training writes 4 KiB a second on average",
+        ),
+        (
             GuardRules(serving_p99=0.01),
             {"serving_p99": 0.02},
             {"serving_p99": 0.01},

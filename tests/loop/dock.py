@@ -78,6 +78,7 @@ class Dock:
         self.notices: list[tuple[str, dict[str, Any]]] = []
         self.clock, self.rules = VirtualClock(1000.0), IntakeRules()
         self.max_age: float | None = None
+        self.in_flight = MqttConfig().receive_maximum
         self.open()
 
     def open(self, session: Session | None = None) -> None:
@@ -112,6 +113,7 @@ class Dock:
             intake=Intake(self.rules, self.schema.channels),
             windowing=None if window is None else Windowing(window.rules(), self.stream.width),
             notice=lambda *event: self.notices.append(event),
+            in_flight=lambda: self.in_flight,
         )
 
     def stored(self) -> int:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -210,6 +211,51 @@ def test_a_flood_is_cut_into_commits_of_bounded_size(tmp_path: Path) -> None:
         assert max(len(batch) for batch in dock.batches) == 100
         assert (dock.ingest.received, dock.stored()) == (1050, 1050)
         assert [d.mid for d in dock.acknowledged] == list(range(1, 1051))
+
+
+# ---- company ---------------------------------------------------------------------------------
+
+
+def gathering(folder: Path, **more: Any) -> Dock:
+    dock = Dock(folder)
+    dock.config = dock.config.model_copy(update={"commit_delay": 5.0})
+    dock.in_flight = more.get("in_flight", 2000)
+    dock.close()
+    dock.open()
+    return dock
+
+
+def test_a_steady_stream_is_predicted_at_once_and_committed_together(tmp_path: Path) -> None:
+    with closing(gathering(tmp_path)) as dock:
+        pause = threading.Event()
+        with running(dock) as ingest:
+            for mid in range(1, 61):
+                ingest.receive(delivery(mid))
+                wait_until(lambda: sum(map(len, dock.batches)) >= mid)  # noqa: B023
+                pause.wait(0.01)
+            wait_until(lambda: len(dock.acknowledged) == 60)
+        assert dock.log.commits <= 8, "one for each message without company"
+        assert len(dock.batches) > 20, "predictions do not wait for company"
+
+
+def test_one_message_that_nothing_follows_does_not_wait(tmp_path: Path) -> None:
+    with closing(gathering(tmp_path)) as dock, running(dock) as ingest:
+        ingest.receive(delivery(1))
+        wait_until(lambda: dock.acknowledged, 2.0)
+
+
+@pytest.mark.parametrize("many", ["in flight", "bytes"])
+def test_a_commit_waits_for_no_more_than_the_broker_sends_or_memory_holds(tmp_path: Path, many: str) -> None:
+    """Else a broker that waits for acknowledgements, and we for its messages, would wait for each other."""
+    small = many == "in flight"
+    with closing(gathering(tmp_path, in_flight=20 if small else 2000)) as dock:
+        pad = "" if small else "a" * 60_000
+        dock.ingest._company.gap = 1.0  # messages came slowly so far  # noqa: SLF001
+        dock.ingest._company.last = time.monotonic() - 1.0  # noqa: SLF001
+        with running(dock) as ingest:
+            for mid in range(1, 20):
+                ingest.receive(delivery(mid, pad=pad))
+            wait_until(lambda: len(dock.acknowledged) >= 10, 2.0)
 
 
 def test_many_threads_may_deliver_and_stopping_leaves_nothing_behind(tmp_path: Path) -> None:

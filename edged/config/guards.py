@@ -55,7 +55,7 @@ class GuardsConfig(Section):
         4 * 1024,
         ge=1,
         description="bytes a second that training writes to flash in the long run (354 MB a day), beyond the"
-        " first 8 MiB after a start: runs wait for it, but for those after a drift or a fall of quality; null"
+        " first 4 MiB after a start: runs wait for it, but for those after a drift or a fall of quality; null"
         " for any",
     )
     serving_p99: Duration | None = Field(

@@ -97,7 +97,7 @@ class Wear:
     """
 
     rate: float
-    burst: float = 8 * 1024**2
+    burst: float = 4 * 1024**2
     written: int = 0
     left: float | None = None
     at: float = 0.0

@@ -23,6 +23,7 @@ from edged.storage import backup_file, outbox, outbox_tables
 from edged.storage.database import connect, schema_version, transaction, translated
 from edged.storage.files import (
     MANIFEST,
+    DirectoryLock,
     disk_errors,
     fsync_directory,
     make_directory,
@@ -249,6 +250,7 @@ def restore(
         check(unpacked)
         _go_on_behind(unpacked)
         with disk_errors("restoring", state):
+            _give_to_owner(state, unpacked)
             for path in sorted(unpacked.rglob("*"), reverse=True):
                 _sync(path)
             _sync(unpacked)
@@ -306,6 +308,14 @@ def _go_on_behind(unpacked: Path) -> None:
         db.execute(
             "UPDATE meta SET value = CAST(value AS INTEGER) + ? WHERE name = 'counter.boot'", (BOOTS_AHEAD,)
         )
+
+
+def _give_to_owner(state: Path, unpacked: Path) -> None:
+    """Where root restores for a service of another user: the files are that one's, as the directory is."""
+    if os.geteuid() == 0:
+        owner = state.stat()
+        for path in (unpacked, *unpacked.rglob("*"), *state.glob(DirectoryLock.NAME)):
+            os.chown(path, owner.st_uid, owner.st_gid)
 
 
 def _sync(path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import shutil
 import tarfile
 from contextlib import closing
@@ -302,6 +303,16 @@ def test_a_state_that_is_there_goes_only_when_asked(backup: Path, tmp_path: Path
     assert contents(there) == contents(tmp_path / "from")
     assert (there / "notes.txt").read_text() == "mine"
     assert not list(there.glob(".re*"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+def test_what_root_restores_belongs_to_the_owner_of_the_directory(backup: Path, tmp_path: Path) -> None:
+    there = tmp_path / "to"
+    there.mkdir()
+    (there / "edged.lock").touch()
+    os.chown(there, 4242, 4243)
+    restored(backup, there)
+    assert {(path.stat().st_uid, path.stat().st_gid) for path in there.rglob("*")} == {(4242, 4243)}
 
 
 def test_what_the_check_refuses_changes_nothing(backup: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from edged import __version__
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     from edged.web.asking import Asking
     from edged.web.inference import Inference
 
+# Series that begin with their first event have no increase then: all are here from the beginning, as 0.
 OUTCOMES = ("done", "failed", "no_data", "stopped")
+SOURCES, LEVELS = ("confidence", "error", "inputs"), ("drift", "warning")
 
 
 class Metrics:
@@ -40,7 +43,7 @@ class Metrics:
         self._runs = dict.fromkeys(OUTCOMES, 0)
         self._training = Histogram(TRAINING)
         self._last_success: float | None = None
-        self._drifts: dict[tuple[str, str], int] = {}
+        self._drifts = dict.fromkeys(product(SOURCES, LEVELS), 0)
         self._predictions = Histogram(PREDICTION)
         parts.serving.latencies.also = self._predictions.add_many
 
@@ -49,13 +52,12 @@ class Metrics:
         if name != "events":
             return
         if values["event"] == "training_finished":
-            self._runs[values["outcome"]] = self._runs.get(values["outcome"], 0) + 1
+            self._runs[values["outcome"]] += 1
             if values["outcome"] == "done":
                 self._training.add(values["seconds"])
                 self._last_success = values["ts"]
         elif values["event"] == "drift_detected":
-            kind = str(values["source"]), str(values["level"])
-            self._drifts[kind] = self._drifts.get(kind, 0) + 1
+            self._drifts[values["source"], values["level"]] += 1
 
     def page(self, refused: Mapping[str, int], streams: int) -> str:
         """All figures; `refused` requests by reason, and open event `streams`."""

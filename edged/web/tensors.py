@@ -115,9 +115,9 @@ class Reader:
             raise wrong(f"inputs must be a list with one tensor, {INPUT!r}")
         parameters = _parameters(request, "the request")
         name = request.get("id")
-        if name is not None and (type(name) is not str or len(name) > 256):
+        if "id" in request and (type(name) is not str or len(name) > 256):
             raise wrong("id must be a text of at most 256 characters")
-        outputs = self._wanted(request.get("outputs"), parameters.get("binary_data_output", False))
+        outputs = self._wanted(request.get("outputs", []), parameters.get("binary_data_output", False))
         return Asked(self._rows(inputs[0], raw), outputs, name, parameters)
 
     def _rows(self, tensor: dict[str, Any], raw: memoryview) -> Floats:
@@ -172,7 +172,7 @@ class Reader:
     def _wanted(self, outputs: Any, binary: Any) -> tuple[tuple[str, bool], ...]:
         if type(binary) is not bool:
             raise wrong("binary_data_output must be true or false")
-        if outputs is None or outputs == []:
+        if outputs == []:
             return tuple((name, True) for name in self._outputs) if binary else self._all
         if type(outputs) is not list or len(outputs) > len(self._outputs):
             raise wrong(f"outputs must be a list of some of {', '.join(self._outputs)}")

@@ -84,6 +84,8 @@ WRONG: dict[str, Any] = {
     "uneven rows": {"inputs": [GOOD | {"shape": [2, 3], "data": [[1, 2], [3, 4, 5, 6]]}]},
     "a row in numbers": {"inputs": [GOOD | {"data": [1, [2], 3]}]},
     "id of a number": {"inputs": [GOOD], "id": 7},
+    "id of nothing": {"inputs": [GOOD], "id": None},
+    "outputs of nothing": {"inputs": [GOOD], "outputs": None},
     "long id": {"inputs": [GOOD], "id": "x" * 257},
     "parameters of text": {"inputs": [GOOD], "parameters": "record"},
     "output of nobody": {"inputs": [GOOD], "outputs": [{"name": "logits"}]},

@@ -1,0 +1,141 @@
+"""Rows that are asked for and are no samples: by the same champion, in the same batches, and nothing more."""
+
+from __future__ import annotations
+
+import queue
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from edged.domain.questions import Question
+from edged.errors import RefusedError
+from tests.device import wait_until
+from tests.loop.linear import BAD, BROKEN, GOOD, inputs, samples, served
+from tests.loop.test_serve import Outlet, labels, make_server
+from tests.loop.test_serve import serving as running
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from edged.loop.serve import Server
+
+
+class Desk:
+    """Asks a running loop, and takes its answers."""
+
+    def __init__(self, outlet: Outlet) -> None:
+        self.outlet = outlet
+        self.groups: queue.Queue[list[Question]] = queue.Queue()
+        outlet.loop.on_asked = self.groups.put
+
+    def ask(self, *questions: Question) -> list[Question]:
+        """The questions with their answers, and how they were grouped."""
+        self.outlet.loop.ask(list(questions))
+        return self.take(len(questions))
+
+    def take(self, count: int) -> list[Question]:
+        answered: list[Question] = []
+        while len(answered) < count:
+            answered += self.groups.get(timeout=20)
+        return answered
+
+
+@contextmanager
+def serving(server: Server, batch: int = 16) -> Iterator[Desk]:
+    with running(server, batch=batch) as outlet:
+        yield Desk(outlet)
+
+
+def question(n: int = 1, seed: int = 0, version: int | None = None) -> Question:
+    return Question(inputs(n, seed), time.monotonic(), version)
+
+
+def test_questions_get_their_own_rows_of_one_run(tmp_path: Path) -> None:
+    server = make_server(served(tmp_path, 3, GOOD))
+    with serving(server) as desk:
+        asked = desk.ask(*(question(n, seed=n) for n in (1, 5, 2)))
+    assert {id(one.made) for one in asked} == {id(asked[0].made)}
+    for one in asked:
+        assert one.made is not None
+        assert one.made.version == 3
+        np.testing.assert_array_equal(one.made.answers[one.rows], labels(one.x))
+    assert server.predictions == 8
+
+
+def test_nothing_is_published_watched_or_remembered(tmp_path: Path) -> None:
+    server = make_server(served(tmp_path, 1, GOOD))
+    before = server.drift_state()
+    with serving(server) as desk:
+        desk.ask(question(16))
+        assert desk.outlet.published == []
+        assert desk.outlet.answered == []
+    assert server.drift_state() == before
+    assert server.label(np.zeros(1, np.int64), np.zeros((1, 1), np.float32)) is None
+    assert server.live_quality()["labelled"] == 0
+
+
+def test_more_than_a_micro_batch_takes_several_runs_with_samples_in_between(tmp_path: Path) -> None:
+    with serving(make_server(served(tmp_path, 1, GOOD)), batch=4) as desk:
+        asked = desk.ask(*(question() for _ in range(10)))
+        desk.outlet.submit(samples(1, inputs(6)))
+        wait_until(lambda: len(desk.outlet.published) == 6)
+    assert len({id(one.made) for one in asked}) >= 3
+    assert desk.outlet.loop.latencies.p99_since(0)[1] == 16
+
+
+def test_each_answer_is_of_one_version_while_models_are_swapped(tmp_path: Path) -> None:
+    good, bad = served(tmp_path, 1, GOOD), served(tmp_path, 2, BAD)
+    server = make_server(good)
+    with serving(server) as desk:
+        for number in range(200):
+            server.swap((bad, good)[number % 2], watch=False)
+            for one in desk.ask(question(3, number), question(2, number)):
+                assert one.made is not None
+                right = (one.made.answers[one.rows] == labels(one.x)).all()
+                assert right == (one.made.version == 1)
+
+
+def test_another_loaded_version_can_be_asked_and_no_other(tmp_path: Path) -> None:
+    server = make_server(served(tmp_path, 1, BAD))
+    server.swap(served(tmp_path, 2, GOOD), watch=False)
+    with serving(server) as desk:
+        champion, named, previous, gone = desk.ask(*(question(2, 0, version) for version in (None, 2, 1, 7)))
+    assert [one.made.version for one in (champion, named, previous) if one.made] == [2, 2, 1]
+    assert gone.made is None
+    assert isinstance(gone.problem, RefusedError)
+
+
+def test_a_champion_that_fails_is_replaced_and_reported(tmp_path: Path) -> None:
+    server = make_server(served(tmp_path, 1, GOOD))
+    server.swap(served(tmp_path, 2, BROKEN), watch=False)
+    with serving(server) as desk:
+        (asked,) = desk.ask(question(2))
+        wait_until(lambda: desk.outlet.failed)
+    assert asked.made is not None
+    assert asked.made.version == 1
+    assert desk.outlet.failed[0][0] == 2
+
+
+def test_without_any_model_that_works_the_question_has_a_problem(tmp_path: Path) -> None:
+    with serving(make_server(served(tmp_path, 1, BROKEN))) as desk:
+        (asked,) = desk.ask(question())
+    assert asked.made is None
+    assert asked.problem is not None
+    assert "not finite" in asked.problem.line()
+
+
+def test_asking_never_waits_although_the_queue_is_full(tmp_path: Path) -> None:
+    outlet = Outlet(make_server(served(tmp_path, 1, GOOD)))
+    desk = Desk(outlet)
+    for first in range(64):
+        outlet.submit(samples(first + 1, inputs(1)))
+    began = time.monotonic()
+    outlet.loop.ask([question(), question()])
+    assert time.monotonic() - began < 1.0
+    outlet.loop.start()
+    assert len(desk.take(2)) == 2
+    outlet.loop.stop()
+    assert len(outlet.published) == 64

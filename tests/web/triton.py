@@ -1,0 +1,126 @@
+"""NVIDIA's client against a device: `python triton.py HOST:PORT MODEL`, in an environment with `tritonclient`.
+
+Prints one line of JSON with what was asked; anything that is not as it should be ends it with an error.
+"""
+
+# mypy: ignore-errors
+# ruff: noqa: INP001, T201
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import sys
+
+import numpy as np
+import tritonclient.http as blocking
+import tritonclient.http.aio as awaiting
+from tritonclient.utils import InferenceServerException
+
+URL, MODEL = sys.argv[1:]
+NAMES = ("output", "label", "confidence")
+X = np.random.default_rng(0).normal(size=(3, 2)).astype(np.float32)
+
+
+def tensor(module, *, binary=True, name="x", shape=X.shape, datatype="FP32", values=X):
+    """An input of a request."""
+    made = module.InferInput(name, list(shape), datatype)
+    made.set_data_from_numpy(values, binary_data=binary)
+    return made
+
+
+def texts(values):
+    """Labels, which come as bytes or as text."""
+    return [value.decode() if isinstance(value, bytes) else value for value in values.tolist()]
+
+
+def every_form(client, expected):
+    """JSON and bytes in both directions, compressed or not, with and without a version."""
+    forms = itertools.product(
+        (False, True), (False, True), (None, "gzip", "deflate"), (None, "gzip"), ("", "1")
+    )
+    count = 0
+    for in_bytes, out_bytes, packed, unpacked, version in forms:
+        result = client.infer(
+            MODEL,
+            [tensor(blocking, binary=in_bytes)],
+            outputs=[blocking.InferRequestedOutput(name, binary_data=out_bytes) for name in NAMES],
+            model_version=version,
+            request_id="r-1",
+            request_compression_algorithm=packed,
+            response_compression_algorithm=unpacked,
+        )
+        output = result.as_numpy("output")
+        assert np.array_equal(output, expected), (output, expected)
+        assert texts(result.as_numpy("label")) == [("low", "high")[at] for at in output.argmax(axis=1)]
+        assert np.array_equal(result.as_numpy("confidence"), output.max(axis=1))
+        told = result.get_response()
+        assert (told["id"], told["model_name"], told["model_version"]) == ("r-1", MODEL, "1")
+        count += 1
+    return count
+
+
+async def awaited(expected):
+    """The same client over asyncio."""
+    client = awaiting.InferenceServerClient(URL)
+    assert await client.is_server_live()
+    assert await client.is_server_ready()
+    for in_bytes, out_bytes in itertools.product((False, True), (False, True)):
+        result = await client.infer(
+            MODEL,
+            [tensor(awaiting, binary=in_bytes)],
+            outputs=[awaiting.InferRequestedOutput(name, binary_data=out_bytes) for name in NAMES],
+        )
+        assert np.array_equal(result.as_numpy("output"), expected)
+    await client.close()
+
+
+def refused(client):
+    """Errors with their status and a line that says what is wrong."""
+    good = [tensor(blocking)]
+    wide = np.zeros((1, 3), np.float32)
+    cases = {
+        "no such model": (404, lambda: client.infer("nobody", good)),
+        "no such version": (404, lambda: client.infer(MODEL, good, model_version="99")),
+        "no such input": (400, lambda: client.infer(MODEL, [tensor(blocking, name="y")])),
+        "too wide": (400, lambda: client.infer(MODEL, [tensor(blocking, shape=(1, 3), values=wide)])),
+        "no such output": (
+            400, lambda: client.infer(MODEL, good, outputs=[blocking.InferRequestedOutput("logits")])
+        ),
+        "NaN": (400, lambda: client.infer(MODEL, [tensor(blocking, values=np.full_like(X, np.nan))])),
+        "config": (404, lambda: client.get_model_config(MODEL)),
+        "statistics": (404, lambda: client.get_inference_statistics(MODEL)),
+        "repository": (404, client.get_model_repository_index),
+    }  # fmt: skip
+    for name, (status, act) in cases.items():
+        try:
+            act()
+        except InferenceServerException as problem:
+            assert problem.status() == str(status), (name, problem.status())
+            assert len(problem.message()) > 10, name
+        else:
+            raise AssertionError(name)
+    return len(cases)
+
+
+def main():
+    """Everything."""
+    client = blocking.InferenceServerClient(URL)
+    assert client.is_server_live()
+    assert client.is_server_ready()
+    assert client.is_model_ready(MODEL)
+    assert client.is_model_ready(MODEL, "1")
+    assert client.get_server_metadata()["extensions"] == ["binary_tensor_data"]
+    metadata = client.get_model_metadata(MODEL)
+    assert metadata["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 2]}]
+    assert [output["name"] for output in metadata["outputs"]] == list(NAMES)
+    expected = client.infer(MODEL, [tensor(blocking)]).as_numpy("output")
+    recorded = client.infer(MODEL, [tensor(blocking)], parameters={"record": True, "key": "robot"})
+    assert len(recorded.as_numpy("sample_id")) == len(X)
+    counts = {"forms": every_form(client, expected), "refused": refused(client)}
+    asyncio.run(awaited(expected))
+    print(json.dumps(counts))
+
+
+main()

@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-faults soak test-stock test-homeassistant test-torch test-arm64 stock lint check bench clean system-packages arm64-packages
+.PHONY: help setup demo test test-faults soak test-stock test-homeassistant test-torch test-arm64 test-systemd deb stock lint check bench clean system-packages arm64-packages booted-packages deb-packages
 
 # The first interpreter that edged runs on; `python3` where it is one.
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13 python3.10; do \
@@ -18,6 +18,8 @@ STOCK := $(VENV)-stock
 WHEEL := build/wheel/.made
 # Tests that only compute run beside those of devices, which keep to one worker (tests/conftest.py).
 WORKERS ?= 2
+# The release of Debian that `make deb` builds for: bookworm (12) or trixie (13).
+SUITE ?= bookworm
 export EDGED_STOCK_OLDEST := $(CURDIR)/$(STOCK)-oldest
 export EDGED_STOCK_NEWEST := $(CURDIR)/$(STOCK)-newest
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -47,6 +49,14 @@ test-torch: setup $(VENV)-torch/.ready ## let PyTorch export and train, and the 
 
 test-arm64: setup stock system-packages arm64-packages ## train on emulated ARM64 and compare with this machine
 	@$(BIN)/python -m tests.arm64 build/wheel build/arm64
+
+test-systemd: setup system-packages booted-packages $(VENV)/.packaging $(WHEEL) ## boot Debian with systemd, and put the .deb through its life there
+	@$(BIN)/python -m tests.booted build/wheel/*.whl build/booted
+
+deb: setup deb-packages $(VENV)/.packaging $(WHEEL) ## build Debian packages for amd64 and arm64 into dist/; SUITE=trixie for Debian 13
+	@rm -rf dist/$(SUITE)
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python deploy/debian/build.py build/wheel/*.whl -o dist/$(SUITE) --suite $(SUITE)
+	@lintian --fail-on error dist/$(SUITE)/*.deb >build/lintian.log 2>&1 || { grep '^E' build/lintian.log; exit 1; }
 
 soak: setup system-packages ## half an hour of faults of all kinds around one daemon; SOAK_MINUTES=N for another time
 	@$(BIN)/python -m pytest tests/soak.py -s $(PYTEST_ARGS)
@@ -81,6 +91,11 @@ $(VENV)/.development: pyproject.toml | $(VENV)/.made
 	@$(PIP) install -q --upgrade "pip>=25.1"
 	@$(PIP) install -q -e ".[demo,offline,signing]" --group dev
 	@touch $(VENV)/.demo $@
+
+# Resolves for other machines than this one, which pip cannot.
+$(VENV)/.packaging: pyproject.toml | $(VENV)/.development
+	@$(PIP) install -q --group package
+	@touch $@
 
 $(VENV)/.made:
 	@[[ -n "$(PYTHON)" ]] || { echo "edged needs Python 3.10 to 3.13: install one, or name it with PYTHON=..." >&2; exit 1; }
@@ -125,6 +140,18 @@ arm64-packages:
 	@missing=; \
 	command -v debootstrap >/dev/null || missing+=" debootstrap"; \
 	command -v qemu-aarch64-static >/dev/null || missing+=" qemu-user-static"; \
+	[[ -z "$$missing" ]] || $(call apt,$$missing)
+
+booted-packages: deb-packages
+	@missing=; \
+	command -v debootstrap >/dev/null || missing+=" debootstrap"; \
+	command -v systemd-nspawn >/dev/null || missing+=" systemd-container"; \
+	[[ -z "$$missing" ]] || $(call apt,$$missing)
+
+deb-packages:
+	@missing=; \
+	command -v dpkg-deb >/dev/null || missing+=" dpkg"; \
+	command -v lintian >/dev/null || missing+=" lintian"; \
 	[[ -z "$$missing" ]] || $(call apt,$$missing)
 
 # $(call apt,PACKAGES): install them, as root or with sudo; say what to do where that cannot be.

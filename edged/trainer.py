@@ -1,4 +1,4 @@
-"""The trainer process: `python -m edged.trainer`.
+"""The trainer process: `python -m edged.trainer`, which the daemon starts through `edged.host.expendable`.
 
 Reads JSON lines on stdin: first `{"config": {...}}`, with a `base` if it is not the newest checkpoint,
 then one `{"run": n, "trigger": ...}` a run, and `{"pace": p}` or `{"checkpoint": true}` at any time, see
@@ -41,7 +41,6 @@ from edged.errors import (
     StorageError,
     TrainingError,
 )
-from edged.host.cgroup import join_trainer
 from edged.host.limits import ChildLimits, apply, die_with_parent
 from edged.host.processors import fitting, for_training
 from edged.host.vitals import written_bytes
@@ -338,9 +337,6 @@ def _carry_out(order: dict[str, Any], trainee: Trainee, adopter: Adopter) -> dic
 def main() -> int:
     """Entry point of the process."""
     die_with_parent()
-    outside = join_trainer()
-    if outside:
-        say({"type": "note", "what": outside})
     try:
         return serve(Orders())
     except EdgedError as problem:

@@ -18,7 +18,6 @@ from typing import Any
 
 from edged.artifacts import require
 from edged.errors import ConfigError, EdgedError
-from edged.host.cgroup import join_trainer
 
 KEYS = {
     "task", "features", "outputs", "network", "window", "hidden", "loss", "optimizer", "options",
@@ -139,7 +138,6 @@ def _statistics(order: dict[str, Any]) -> Any:
 
 def main() -> int:
     """Read the order, build, answer; the exit code."""
-    join_trainer()  # it takes as much memory
     try:
         answer = build_standard(parse_order(sys.stdin.read()))
     except EdgedError as problem:

@@ -27,11 +27,16 @@ class Answer:
     problem: str
 
 
+def command(module: str) -> list[str]:
+    """How `python -m module` is started, so that it has to go before the daemon when memory is short."""
+    return [sys.executable, "-m", "edged.host.expendable", module]
+
+
 def ask(module: str, order: Mapping[str, Any], seconds: float) -> Answer | None:
     """Run `python -m module` with an order; None when it took longer than `seconds` and was ended."""
     try:
         done = subprocess.run(
-            [sys.executable, "-m", module],
+            command(module),
             input=json.dumps(order).encode(),
             capture_output=True,
             timeout=seconds,

@@ -7,7 +7,6 @@ import os
 import selectors
 import signal
 import subprocess
-import sys
 import threading
 import time
 from math import isfinite
@@ -22,7 +21,7 @@ from edged.errors import (
     TrainingError,
     UnavailableError,
 )
-from edged.host.child import end, message_in
+from edged.host.child import command, end, message_in
 from edged.host.endings import ending
 from edged.logs import get_logger
 
@@ -197,7 +196,7 @@ class TrainerProcess:
             self._forget()
             try:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "edged.trainer"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+                    command("edged.trainer"), stdin=subprocess.PIPE, stdout=subprocess.PIPE
                 )
             except OSError as problem:
                 raise TrainingError(f"the trainer cannot be started: {problem.strerror}") from problem

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edged.errors import CorruptError, StorageError
+from edged.errors import CorruptError, NewerStateError, RefusedError, StorageError
 from edged.storage.database import connect, migrate, require_version, transaction
 
 if TYPE_CHECKING:
@@ -57,8 +57,11 @@ def test_a_newer_file_is_refused_and_an_older_one_for_readers(tmp_path: Path) ->
     path = tmp_path / "a.db"
     db = connect(path)
     migrate(db, path, (FIRST, SECOND))
-    with pytest.raises(StorageError, match=r"written by a newer edged \(schema 2, this one knows 1\)"):
+    with pytest.raises(
+        NewerStateError, match=r"written by a newer edged \(schema 2, this one knows 1\)"
+    ) as told:
         migrate(db, path, (FIRST,))
+    assert told.value.exit_code == RefusedError.exit_code, "or systemd would try again for ever"
     with pytest.raises(StorageError, match="older edged"):
         require_version(db, path, 3)
     db.close()

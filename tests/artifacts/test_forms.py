@@ -12,6 +12,7 @@ from edged.artifacts import parameters
 from edged.artifacts.build import build
 from edged.artifacts.forms import Wanted
 from edged.artifacts.inspect import inspect, verify
+from edged.artifacts.int8 import Quantiser, left_in_float32
 from edged.artifacts.ort_format import format_version, initializers
 from edged.artifacts.standardise import Statistics
 from edged.artifacts.templates import autoencoder, cnn1d, cnn2d, gru, mlp
@@ -211,17 +212,37 @@ def test_a_description_that_is_not_whole_is_refused(bundle: Bundle) -> None:
         base.parameters()
 
 
-def test_without_a_layer_to_quantise_int8_is_refused(tmp_path: Path) -> None:
+def test_without_a_layer_to_quantise_int8_is_refused() -> None:
     from onnx import helper, numpy_helper
 
     weight = numpy_helper.from_array(np.ones(4, np.float32), "weight")
-    nodes = [
-        helper.make_node("Mul", ["input", "weight"], ["scaled"]),
-        helper.make_node("ReduceSum", ["scaled"], ["output"], keepdims=1),
+    only = model([helper.make_node("Mul", ["input", "weight"], ["output"])], [weight])
+    with pytest.raises(BundleError, match="no layer that could be quantised: Gemm, MatMul, Conv"):
+        Quantiser(only, ["weight"]).run()
+
+
+def test_what_is_no_plain_layer_is_left_as_it_is() -> None:
+    """A product with a factor, and one whose weights come first."""
+    from onnx import helper, numpy_helper
+
+    rng = np.random.default_rng(0)
+    shapes = {"plain": (4, 4), "scaled": (4, 2), "first": (4, 4)}
+    weights = [
+        numpy_helper.from_array(rng.standard_normal(s).astype(np.float32), n) for n, s in shapes.items()
     ]
-    only = model(nodes, [weight])
-    with pytest.raises(BundleError):
-        build(only, tmp_path / "b", loss="mse", forms=Wanted(int8=True))
+    nodes = [
+        helper.make_node("MatMul", ["input", "plain"], ["hidden"], name="a"),
+        helper.make_node("Transpose", ["hidden"], ["turned"], perm=[1, 0], name="b"),
+        helper.make_node("MatMul", ["first", "turned"], ["mixed"], name="c"),
+        helper.make_node("Gemm", ["mixed", "scaled"], ["output"], transA=1, alpha=0.5, name="d"),
+    ]
+    made = Quantiser(model(nodes, weights), shapes).run()
+    assert [node.op_type for node in made.graph.node if node.name in "abcd"] == [
+        "Transpose",
+        "MatMul",
+        "Gemm",
+    ]
+    assert left_in_float32(made, shapes) == ["c (MatMul)", "d (Gemm)"]
 
 
 def test_reconstructions_and_other_exports_have_the_forms_too(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 COMPUTING = {
     *("artifacts", "domain", "engines", "stock"),
     *("test_evaluate", "test_evaluate_report", "test_evaluate_windows"),
-    *("test_forgetting", "test_recorded_anomalies", "test_wrong_labels"),
+    *("test_forgetting", "test_personalisation", "test_recorded_anomalies", "test_wrong_labels"),
 }
 
 

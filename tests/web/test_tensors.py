@@ -1,4 +1,4 @@
-"""Requests and answers of the protocol: JSON and bytes say the same, and what is wrong is said in one line."""
+"""Requests and answers of the protocol: JSON and bytes say the same, and errors are one line."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""NVIDIA's client against a device: `python triton.py HOST:PORT MODEL`, in an environment with `tritonclient`.
+"""NVIDIA's client against a device: `python triton.py HOST:PORT MODEL`, where `tritonclient` is installed.
 
 Prints one line of JSON with what was asked; anything that is not as it should be ends it with an error.
 """
 
 # mypy: ignore-errors
-# ruff: noqa: INP001, T201
+# ruff: noqa: ANN001, ANN201, PT017, T201  a program that runs where pytest is not
 
 from __future__ import annotations
 

@@ -1,0 +1,280 @@
+"""What HTTP costs, and how fast it is: requests a second, latency idle and while training, memory, start.
+
+The real daemon, MLP 64-128-64-6, JSON requests of one row, wrk with 16 connections and with one. The daemon
+(and its trainer) has one core, wrk another. Beside it, in turns, a bare Starlette application on uvicorn with
+httptools that reads the same JSON and runs the same model inside its event loop: no checks, no threads.
+
+`cpu_us` is the processor time of the serving process for a request: it says what a core can do where other
+programs take some of it. Memory (VmRSS) and start are those of the daemon with the section `web` less those
+without.
+
+`python benchmarks/web.py [--seconds S] [--rounds N] [--starts N] [--json] [--out FILE]`; needs wrk, taskset.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import yaml
+from output import finish, options
+
+from edged.demo.broker import EmbeddedBroker, free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FEATURES, CLASSES = 64, 6
+PATH = "/v2/models/bench/infer"
+TICKS = os.sysconf("SC_CLK_TCK")
+BARE = """
+import json, sys
+import numpy as np, onnxruntime, uvicorn
+from starlette.applications import Starlette
+from starlette.responses import Response
+from starlette.routing import Route
+options = onnxruntime.SessionOptions()
+options.intra_op_num_threads = 1
+session = onnxruntime.InferenceSession(sys.argv[2], options)
+name = session.get_inputs()[0].name
+async def infer(request):
+    x = np.array(json.loads(await request.body())["inputs"][0]["data"], np.float32).reshape(1, -1)
+    y = session.run(None, {name: x})[0]
+    outputs = [{"name": "output", "datatype": "FP32", "shape": list(y.shape), "data": y.ravel().tolist()}]
+    return Response(json.dumps({"model_name": "bench", "outputs": outputs}), media_type="application/json")
+app = Starlette(routes=[Route("/v2/models/bench/infer", infer, methods=["POST"])])
+uvicorn.run(app, port=int(sys.argv[1]), http="httptools", loop="asyncio", access_log=False, log_level="error")
+"""
+
+
+class Process:
+    """A server on the first core."""
+
+    def __init__(self, *command: str, **environment: str) -> None:
+        self._process = subprocess.Popen(["taskset", "-c", "0", *command], env=os.environ | environment)
+        self.pid = self._process.pid
+
+    def cpu(self) -> float:
+        """Seconds of processor time so far, without children."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS
+
+    def resident(self) -> float:
+        """VmRSS in MB (10^6 bytes)."""
+        text = Path(f"/proc/{self.pid}/status").read_text(encoding="ascii")
+        found = re.search(r"VmRSS:\s+(\d+)", text)
+        if found is None:
+            raise SystemExit("the server is gone")
+        return int(found[1]) * 1024 / 1e6
+
+    def stop(self) -> None:
+        """End it."""
+        self._process.terminate()
+        self._process.wait(30)
+
+
+class Load:
+    """wrk on another core."""
+
+    def __init__(self, folder: Path) -> None:
+        tensor = {"name": "x", "shape": [1, FEATURES], "datatype": "FP32"}
+        x = np.random.default_rng(0).normal(size=FEATURES).round(4).tolist()
+        body = json.dumps({"inputs": [tensor | {"data": x}]})
+        self._script = folder / "post.lua"
+        self._script.write_text(f"wrk.method = 'POST'\nwrk.body = '{body}'\n", encoding="ascii")
+
+    def run(self, process: Process, port: int, connections: int, seconds: float) -> dict[str, float]:
+        """Requests a second, latencies in microseconds, processor time for a request."""
+        before = process.cpu()
+        done = subprocess.run(
+            ["taskset", "-c", str((os.cpu_count() or 1) - 1), "wrk", "-t1", f"-c{connections}",
+             f"-d{seconds:g}s", "--latency", "-s", str(self._script), f"http://127.0.0.1:{port}{PATH}"],
+            capture_output=True, text=True, check=True,
+        ).stdout  # fmt: skip
+        if "Non-2xx" in done or "Socket errors" in done:
+            raise SystemExit(done)
+        count = int(_found(r"(\d+) requests in", done))
+        return {
+            "per_s": float(_found(r"Requests/sec:\s+([\d.]+)", done)),
+            "p50_us": _microseconds(_found(r"50%\s+(\S+)", done)),
+            "p99_us": _microseconds(_found(r"99%\s+(\S+)", done)),
+            "cpu_us": (process.cpu() - before) / count * 1e6,
+        }
+
+
+def _found(pattern: str, text: str) -> str:
+    found = re.search(pattern, text)
+    if found is None:
+        raise SystemExit(text)
+    return found[1]
+
+
+def _microseconds(text: str) -> float:
+    for unit, factor in (("us", 1.0), ("ms", 1e3), ("s", 1e6)):
+        if text.endswith(unit):
+            return float(text.removesuffix(unit)) * factor
+    raise SystemExit(f"no time: {text}")
+
+
+def configuration(folder: Path, broker: int, port: int | None, bundle: Path | None = None) -> Path:
+    """Of a daemon with the section `web`, or without."""
+    values: dict[str, Any] = {
+        "device": {"id": "bench"},
+        "mqtt": {"host": "127.0.0.1", "port": broker},
+        "stream": {"topic": "bench/#", "features": FEATURES, "classes": CLASSES},
+        "model": {"hidden": [128, 64]} if bundle is None else {"bundle": str(bundle)},
+        "training": {"every": None, "new_labels": 0, "resident": 0, "max_steps": 1_000_000_000},
+        "log": {"level": "error"},
+    }
+    if port is not None:
+        values["web"] = {"listen": f"127.0.0.1:{port}", "unix_socket": str(folder / "edged.sock")}
+    folder.mkdir(exist_ok=True)
+    path = folder / "edged.yaml"
+    path.write_text(yaml.safe_dump(values), encoding="utf-8")
+    return path
+
+
+def ask(port: int, path: str, body: Any = None) -> Any:
+    """One request."""
+    data = None if body is None else json.dumps(body).encode()
+    link = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    try:
+        link.request("GET" if data is None else "POST", path, data, {"content-type": "application/json"})
+        return json.loads(link.getresponse().read())
+    finally:
+        link.close()
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 60.0) -> None:
+    ends = time.monotonic() + seconds
+    while True:
+        try:
+            if condition():
+                return
+        except OSError:
+            pass
+        if time.monotonic() > ends:
+            raise SystemExit("waited in vain")
+        time.sleep(0.005)
+
+
+def train_for_ever(folder: Path, port: int) -> None:
+    """Give it labelled samples, and have it train until it ends."""
+    x = np.random.default_rng(1).normal(size=(500, FEATURES)).round(4)
+    tensor = {"name": "x", "shape": list(x.shape), "datatype": "FP32", "data": x.tolist()}
+    answer = ask(port, PATH, {"inputs": [tensor], "parameters": {"record": True}})
+    labels = [
+        {"id": name, "label": int(row[:CLASSES].argmax())}
+        for name, row in zip(answer["outputs"][-1]["data"], x, strict=True)
+    ]
+    ask(port, "/api/commands/label", {"labels": labels})
+    subprocess.run(
+        ["curl", "-sS", "--unix-socket", str(folder / "edged.sock"), "-H", "content-type: application/json",
+         "-d", '{"steps": 1000000000}', "http://localhost/api/commands/train"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    wait_for(lambda: (ask(port, "/api/status")["training"]["progress"] or {}).get("step", 0) > 0)
+
+
+def speed(folder: Path, broker: int, seconds: float, rounds: int) -> list[dict[str, Any]]:
+    port, bare_port = free_port(), free_port()
+    daemon = Process(sys.executable, "-m", "edged.daemon", str(configuration(folder, broker, port)))
+    wait_for(lambda: ask(port, "/v2/health/ready"))
+    model = next((folder / "state" / "models").glob("*/model.onnx"))
+    bare = Process(sys.executable, "-c", BARE, str(bare_port), str(model))
+    load = Load(folder)
+    tensor = {"name": "x", "shape": [1, FEATURES], "datatype": "FP32", "data": [0.0] * FEATURES}
+    wait_for(lambda: ask(bare_port, PATH, {"inputs": [tensor]}))
+    found: dict[str, list[dict[str, float]]] = {}
+
+    def measure(what: str, process: Process, at: int, connections: int) -> None:
+        found.setdefault(what, []).append(load.run(process, at, connections, seconds))
+        sys.stderr.write(f"{what}: {found[what][-1]}\n")
+
+    for _ in range(rounds):
+        for connections in (16, 1):
+            measure(f"bare, {connections}", bare, bare_port, connections)
+            measure(f"edged, {connections}", daemon, port, connections)
+    rows = [{"what": "memory after traffic", "mb": round(daemon.resident(), 1)}]
+    train_for_ever(folder, port)
+    for _ in range(rounds):
+        measure("edged while training, 16", daemon, port, 16)
+    bare.stop()
+    daemon.stop()
+    medians = {
+        what: {name: round(statistics.median(one[name] for one in all_), 1) for name in all_[0]}
+        for what, all_ in found.items()
+    }
+    for what, row in medians.items():
+        beside = medians.get(what.replace("edged while training", "edged"))
+        if not what.startswith("bare"):
+            beside = medians["bare, 16" if what.endswith("16") else "bare, 1"]
+        row["ratio_to_bare"] = round(row["per_s"] / beside["per_s"], 3) if beside else 1.0
+        rows.append({"what": what, **row})
+    rows.append({
+        "what": "p99 while training to p99 idle",
+        "ratio": round(medians["edged while training, 16"]["p99_us"] / medians["edged, 16"]["p99_us"], 2),
+    })  # fmt: skip
+    return rows
+
+
+def costs(folder: Path, broker: int, bundle: Path, starts: int) -> list[dict[str, Any]]:
+    """Memory and start, with and without the section, in turns."""
+    took: dict[bool, list[float]] = {True: [], False: []}
+    resident: dict[bool, list[float]] = {True: [], False: []}
+    for number in range(starts):
+        for web in (True, False):
+            home = folder / f"start-{number}-{web}"
+            path = configuration(home, broker, free_port() if web else None, bundle)
+            began = time.monotonic()
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notified:  # as systemd would
+                notified.bind(str(home / "notify"))
+                notified.settimeout(60)
+                process = Process(
+                    sys.executable, "-m", "edged.daemon", str(path), NOTIFY_SOCKET=str(home / "notify")
+                )
+                while b"READY=1" not in notified.recv(4096):
+                    pass
+            took[web].append(time.monotonic() - began)
+            time.sleep(1.0)
+            resident[web].append(process.resident())
+            process.stop()
+            shutil.rmtree(home)
+    start, memory = statistics.median(took[False]), statistics.median(resident[False])
+    more = statistics.median(took[True]) - start, statistics.median(resident[True]) - memory
+    return [
+        {"what": "start with web less without", "ms": round(more[0] * 1e3), "of": round(start * 1e3)},
+        {"what": "memory with web less without", "mb": round(more[1], 1), "of": round(memory, 1)},
+    ]
+
+
+def main() -> None:
+    parser = options(__doc__)
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--starts", type=int, default=5)
+    args = parser.parse_args()
+    for program in ("wrk", "taskset", "curl"):
+        if shutil.which(program) is None:
+            raise SystemExit(f"{program} is not installed: apt-get install {program}")
+    with EmbeddedBroker("mosquitto") as broker, tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        rows = speed(folder / "device", broker.port, args.seconds, args.rounds)
+        rows += costs(folder, broker.port, folder / "device" / "state" / "bundle", args.starts)
+    finish("web", rows, args)
+
+
+if __name__ == "__main__":
+    main()

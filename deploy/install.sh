@@ -67,7 +67,7 @@ install_packages() {
         rm -rf "$PREFIX" # of a Python that is gone
     fi
     "$PYTHON" -m venv "$PREFIX"
-    set -- --disable-pip-version-check install --quiet --upgrade --only-binary=:all: --no-binary=edged
+    set -- --disable-pip-version-check install --quiet --upgrade --only-binary=:all:
     [ -z "$LINKS" ] || set -- "$@" --no-index --find-links "$LINKS"
     [ -z "$CONSTRAINTS" ] || set -- "$@" --constraint "$CONSTRAINTS"
     "$PREFIX/bin/python" -m pip "$@" "${WHEEL}[codecs,sparkplug]"

@@ -24,7 +24,7 @@ PACKAGES = (
 )
 PROGRAMS = ("debootstrap", "systemd-nspawn", "nsenter", "script", "dpkg-deb")
 BOOT_SECONDS = 120.0
-PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+PATH = "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def check_machine() -> None:

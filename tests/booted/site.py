@@ -121,6 +121,12 @@ class Site:
         found: dict[str, Any] = json.loads(text)
         return found
 
+    def version(self) -> str:
+        """Of the daemon that was started last, which is the one that is installed."""
+        installed = self.container.run("edged", "--version").split()[-1]
+        until(lambda: self.events("started")[-1]["version"] == installed, 30, f"a daemon of {installed}")
+        return installed
+
     def all_stored(self, seconds: float = 90) -> str:
         """Until every row that was sent is in the sample log, each once; how many, in words."""
         until(lambda: self.status()["samples"] >= self.sent, seconds, f"{self.sent} samples stored")

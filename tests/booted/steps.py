@@ -189,7 +189,7 @@ def second(site: Site) -> str:
 
 def upgrade(site: Site, newer: Path) -> str:
     """A newer package under load: state kept, nothing lost, every instance on the new version."""
-    machine, before = site.container, site.status()
+    machine, before, version = site.container, site.status(), site.version()
     publisher = site.publish(3000, RATE)
     time.sleep(2)
     machine.run("dpkg", "-i", f"/mnt/{newer.name}")
@@ -197,11 +197,10 @@ def upgrade(site: Site, newer: Path) -> str:
     assert publisher.wait(120) == 0
     stored = site.all_stored()
     after = site.status()
-    assert after["version"] == NEWER
+    assert site.version() == NEWER
     assert after["model"]["version"] == before["model"]["version"]
     assert machine.show("edged@second.service", "ActiveState")["ActiveState"] == "active"
-    versions = f"{before['version']} to {after['version']}"
-    return f"{versions}, model {after['model']['version']} kept, {stored}, both instances run"
+    return f"{version} to {NEWER}, model {after['model']['version']} kept, {stored}, both instances run"
 
 
 def downgrade(site: Site, package: Path) -> str:
@@ -210,7 +209,7 @@ def downgrade(site: Site, package: Path) -> str:
     assert code != 0, words
     assert "was written by a newer edged" in words, words
     until(site.active, 60, "the newer edged is ready again")
-    assert site.status()["version"] == NEWER
+    assert site.version() == NEWER
     publisher = site.publish(300, RATE)
     assert publisher.wait(60) == 0
     stored = site.all_stored()

@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-faults soak test-stock test-homeassistant test-torch test-web test-arm64 test-systemd deb stock lint check bench clean system-packages web-packages arm64-packages booted-packages deb-packages
+.PHONY: help setup demo test test-faults soak test-stock test-homeassistant test-torch test-web test-arm64 test-container test-systemd wheels constraints sbom deb stock lint check bench clean system-packages web-packages arm64-packages booted-packages deb-packages
 
 # The first interpreter that edged runs on; `python3` where it is one.
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13 python3.10; do \
@@ -50,8 +50,20 @@ test-torch: setup $(VENV)-torch/.ready ## let PyTorch export and train, and the 
 test-web: setup system-packages web-packages $(VENV)-web/.ready ## let tritonclient, schemathesis and Prometheus try a device
 	@EDGED_WEB="$(CURDIR)/$(VENV)-web" $(BIN)/python -m pytest tests/web/live.py $(PYTEST_ARGS)
 
-test-arm64: setup stock system-packages arm64-packages ## train on emulated ARM64 and compare with this machine
-	@$(BIN)/python -m tests.arm64 build/wheel build/arm64
+test-arm64: setup stock system-packages arm64-packages ## a fresh board on emulated ARM64, and its training compared with this machine
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.arm64 build/wheel build/arm64 $(PARTS)
+
+test-container: setup system-packages arm64-packages $(VENV)-release/.ready ## execute deploy/container without a container engine
+	@PATH="$(CURDIR)/$(VENV)-release/bin:$$PATH" $(BIN)/python -m tests.container build/container
+
+wheels: $(VENV)-release/.ready ## ask pip for every wheel of deploy/constraints*.txt, for each board; installs nothing
+	@$(VENV)-release/bin/python docs/make_wheel_table.py --check
+
+constraints: $(VENV)-release/.ready ## resolve deploy/constraints*.txt anew
+	@$(VENV)-release/bin/python docs/make_wheel_table.py
+
+sbom: $(VENV)-release/.ready $(WHEEL) ## what a device on this kind of machine has in it, as CycloneDX, in build/edged.cdx.json
+	@$(BIN)/python deploy/make_sbom.py $(VENV)-release/bin/cyclonedx-py build/wheel/*.whl build/edged.cdx.json
 
 test-systemd: setup system-packages booted-packages $(VENV)/.packaging $(WHEEL) ## boot Debian with systemd, and put the .deb through its life there
 	@$(BIN)/python -m tests.booted build/wheel/*.whl build/booted
@@ -81,7 +93,7 @@ bench: setup system-packages ## run every benchmark; results go to benchmarks/re
 	$(BIN)/python "$$program" --json --out "benchmarks/results/$$(basename $$program .py).json"; done
 
 clean: ## remove .venv* and everything that tools leave behind; never a state directory
-	@rm -rf $(VENV) $(STOCK)-* $(VENV)-homeassistant $(VENV)-torch $(VENV)-web build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) $(STOCK)-* $(VENV)-homeassistant $(VENV)-torch $(VENV)-web $(VENV)-release build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp is older than pyproject.toml whenever the dependencies may have changed.
@@ -123,6 +135,13 @@ $(VENV)-torch/.ready: | $(VENV)/.made
 $(VENV)-web/.ready: | $(VENV)/.made
 	@"$(PYTHON)" -m venv $(VENV)-web
 	@$(VENV)-web/bin/python -m pip --disable-pip-version-check install -q "tritonclient[http]>=2.70,<3" "schemathesis>=4.30,<5"
+	@touch $@
+
+# The tools of releases depend on much that neither edged nor its tests need.
+$(VENV)-release/.ready: pyproject.toml | $(VENV)/.made
+	@"$(PYTHON)" -m venv $(VENV)-release
+	@$(VENV)-release/bin/python -m pip --disable-pip-version-check install -q --upgrade "pip>=25.1"
+	@$(VENV)-release/bin/python -m pip install -q --group release
 	@touch $@
 
 # As a device gets it: neither editable nor with the training build.

@@ -4,8 +4,8 @@
 Resolved for each CPython and machine with uv, then asked of pip, which names the very file that it would take
 there; nothing is installed, and nothing may be built. Needs a network.
 
-`python docs/make_wheel_table.py` resolves anew and writes; `--check` takes the versions that are written there,
-and says whether they still fit pyproject.toml, are to be had, and are those of the table.
+`python docs/make_wheel_table.py` resolves anew and writes; `--check` takes the versions that are written, and
+says whether they still fit pyproject.toml, are to be had, and are those of the table.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ FILES = {"constraints.txt": (), "constraints-all.txt": ("signing", "codecs", "sp
 UNUSED = {"sympy", "mpmath", "coloredlogs", "humanfriendly"}
 
 HEADER = """\
-# Every package of a device{what}, with the SHA-256 of the wheels for CPython 3.10 to 3.13 on aarch64 and x86-64.
+# Every package of a device{what}, with the SHA-256 of the wheels for
+# CPython 3.10 to 3.13 on aarch64 and x86-64.
 # pip install --require-hashes --only-binary=:all: --no-deps -r {name} && pip install --no-deps edged-*.whl
 # Made by docs/make_wheel_table.py (`make constraints`), checked by `make wheels`.
 """
@@ -190,9 +191,14 @@ def applying(path: Path, target: Target) -> dict[str, list[str]]:
 
 def table(chosen: Chosen) -> str:
     """A row for each package, a column for each system, on aarch64."""
-    boards = {t.python: {w.name: w for w in several} for t, several in chosen.items() if t.machine == "aarch64"}
+    boards = {
+        t.python: {w.name: w for w in several} for t, several in chosen.items() if t.machine == "aarch64"
+    }
     names = sorted({name for several in boards.values() for name in several})
-    rows = [["package", *(f"{python}, {SYSTEMS[python][1]}" for python in boards)], ["---"] * (len(boards) + 1)]
+    rows = [
+        ["package", *(f"{python}, {SYSTEMS[python][1]}" for python in boards)],
+        ["---"] * (len(boards) + 1),
+    ]
     for name in names:
         of = [several.get(name) for several in boards.values()]
         rows.append([f"`{name}`", *("–" if wheel is None else wheel.cell() for wheel in of)])

@@ -119,13 +119,31 @@ def run(config: ConfigPath) -> None:
 
 
 @app.command()
-def status(config: ConfigPath, as_json: AsJson = False) -> None:
+def status(
+    config: ConfigPath,
+    healthy: Annotated[
+        bool, typer.Option("--healthy", help="one line; exit code 1 unless it runs and nothing is wrong")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
     """What the daemon on this machine is doing, running or stopped."""
+    if healthy:
+        _show_health(_load(config), as_json)
+        return
     from edged.local import status_of
     from edged.screens import show_status
 
     values = status_of(_load(config))
     print_json(values) if as_json else show_status(values)
+
+
+def _show_health(config: Any, as_json: bool) -> None:
+    from edged.health import health
+
+    well, line = health(config)
+    print_json({"healthy": well, "line": line}) if as_json else sys.stdout.write(f"{line}\n")
+    if not well:
+        raise typer.Exit(1)
 
 
 @app.command()

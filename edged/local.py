@@ -11,6 +11,7 @@ from edged.domain.overlap import judged_on
 from edged.domain.setbacks import Setbacks
 from edged.engines.inference import InferenceModel
 from edged.errors import ConfigError, RefusedError, StorageError
+from edged.health import problem_of
 from edged.loop.bootstrap import open_samples, with_bundle
 from edged.loop.installing import Installing
 from edged.loop.learn import SETBACKS, Learner, setback_rules
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from edged.storage.samples import SampleLog
 
 UNFINISHED = ("interrupted", "stopped")
-STATUS_SECONDS = 5.0  # that a status may be late
 
 
 # Everything that a stream leaves in a state directory; other files in it are nobody's business.
@@ -96,21 +96,10 @@ def _add_registry(values: dict[str, Any], config: Config) -> None:
     if values["state"] == "online":
         values["outbox"] = last.get("outbox", values["outbox"])
         values |= {name: last[name] for name in ("host", "flash") if name in last}
-        problem = _problem(last, registry.boots(), config.report.every)
+        problem = problem_of(last, registry.boots(), config.report.every)
         if problem is not None:
             values |= {"state": "degraded", "problem": problem}
     registry.close()
-
-
-def _problem(last: dict[str, Any], boot: int, report_every: float) -> str | None:
-    """What the running daemon has told last; where that is old, that it cannot tell any more."""
-    if last.get("boot") != boot or "told_at" not in last:
-        return None  # of an earlier start: this one has not come to it yet
-    # Both processes count on the same monotonic clock, whatever happens to the wall clock.
-    age = SystemClock().monotonic() - last["told_at"]
-    if age > 2 * report_every + STATUS_SECONDS:
-        return f"the daemon has not written its status for {age:.0f} s: is the disk full or read-only?"
-    return str(last["problem"]) if last.get("problem") else None
 
 
 def train_once(

@@ -22,6 +22,7 @@ TASKS = {
     "classifier": "classify",
     "anomaly": "reconstruct",
     "forecast": "forecast",
+    "low-memory": "classify",
     "regression": "regress",
     "sparkplug": "classify",
     "web": "classify",

@@ -1,0 +1,1 @@
+"""`make test-container`: the files of deploy/container, executed without a container engine."""

@@ -83,7 +83,7 @@ class Bench:
                 "device": {"id": "bench"},
                 "stream": {"features": FEATURES, "classes": 6},
                 "model": {"hidden": [128, 64]},
-                "training": {"max_steps": 1_000_000},
+                "training": {"max_steps": 1_000_000, "max_write_rate": None},
                 "storage": {"dir": str(folder)},
             })
         )  # fmt: skip

@@ -321,7 +321,9 @@ def test_whatever_happens_nothing_is_lost_and_nothing_grows(make_broker: MakeBro
         device = Device(
             tmp_path, broker.port, STREAM | {"key_rate": KEY_RATE}, model={"hidden": [8]},
             mqtt={"host": "127.0.0.1", "port": proxy.port, "reconnect_max": "1s", "keepalive": "5s"},
-            training=TRAINING | {"new_labels": 1000, "steps": 200, "max_failures": 3, "retry_after": "1s"},
+            training=TRAINING
+            | {"new_labels": 1000, "steps": 200, "max_failures": 3, "retry_after": "1s"}
+            | {"max_write_rate": None},
             gate={"min_holdout": 5, "probation": 50},
             storage={"dir": str(disk / "state"), "max_bytes": SAMPLES_BYTES},
             outbox={"max_bytes": OUTBOX_BYTES},

@@ -92,6 +92,7 @@ def test_damaged_databases_are_set_aside_and_serving_goes_on(broker: Broker, tmp
         assert "model 1 was taken up from its manifest" in repaired
         feed(listener, 20)
         assert listener.messages["predictions"][-1]["model"] == 1
+        wait_until(lambda: device.cli("status", str(device.path))["samples"] == 20, PATIENCE)
         spoil_a_table(device.state / "samples.db")
         listener.send("sensors/a", {"id": "late", "x": [1.0, 2.0, 3.0], "y": 1})
         assert device.process is not None

@@ -139,6 +139,10 @@ def artifacts_build(
     int8: Annotated[
         bool, typer.Option("--int8", help="a quantised form of the inference model too, for serving.quantise")
     ] = False,
+    checkpoint: Annotated[
+        str,
+        typer.Option("--checkpoint", help="full, or nominal: parameters apart, in parameters.safetensors"),
+    ] = "full",
     as_json: AsJson = False,
 ) -> None:
     """Make training, eval and optimizer graphs, checkpoint and base model from MODEL.onnx."""
@@ -176,6 +180,7 @@ def artifacts_build(
         forms=Wanted(ort_format, int8),
         class_weights=class_weights,
         ignore_index=ignore_index,
+        checkpoint=checkpoint,
         library=library,
         naming=naming.given(features=features, units=units, classes=classes, target_units=target_units),
         label=None if stream is None else stream.label,
@@ -304,26 +309,40 @@ def keys_new(
 
 @artifacts_app.command("params")
 def artifacts_params(
-    bundle: Annotated[Path, typer.Argument()],
+    bundle: Annotated[Path, typer.Argument(help="a bundle, or a checkpoint: its file or directory")],
     get: Annotated[str | None, typer.Option("--get", help="write this parameter to -o FILE.npy")] = None,
     out: Annotated[Path | None, typer.Option("-o", help="file to write")] = None,
     put: Annotated[
         list[str] | None, typer.Option("--set", help="NAME=FILE.npy: another initial value")
     ] = None,
+    get_property: Annotated[str | None, typer.Option("--get-property", help="print this property")] = None,
+    put_property: Annotated[
+        list[str] | None,
+        typer.Option("--set-property", help='NAME=VALUE: a whole number, a number, text or "text"'),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """The parameters of a bundle: shapes and values; take one out, or put another value in."""
+    """Parameters and properties: shapes and values; take one out, or put another value in."""
     artifacts.require()
     from edged.artifacts import commands, parameters
-    from edged.screens import show_parameters
+    from edged.screens import show_pairs, show_parameters
 
     if get is not None:
         commands.write_parameter(bundle, get, out)
         return
-    if put:
-        parameters.put(bundle, commands.read_parameters(put))
-    rows = parameters.table(bundle)
-    print_json({"parameters": rows}) if as_json else show_parameters(str(bundle), rows)
+    if get_property is not None:
+        value = parameters.get_property(bundle, get_property)
+        print_json({get_property: value}) if as_json else sys.stdout.write(f"{value}\n")
+        return
+    if put or put_property:
+        properties = dict(map(parameters.parse_property, put_property or []))
+        parameters.put(bundle, commands.read_parameters(put or []), properties)
+    found = parameters.told(bundle)
+    if as_json:
+        print_json(found)
+        return
+    show_parameters(str(bundle), found["parameters"])
+    show_pairs("", found["properties"])
 
 
 @artifacts_app.command("export")

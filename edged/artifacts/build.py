@@ -14,6 +14,7 @@ from onnx import TensorProto, helper
 
 from edged import __version__
 from edged.artifacts import upstream
+from edged.artifacts.apart import MOST, set_apart, size_of, values_of
 from edged.artifacts.conform import conform, parameter_names, read_model
 from edged.artifacts.forms import Wanted, add_forms
 from edged.artifacts.graphs import opset_of, refuse_taken, shape_of, value_info
@@ -28,6 +29,7 @@ from edged.artifacts.rewriting.batch_norm import running_statistics
 from edged.artifacts.selection import select
 from edged.artifacts.standardise import INPUT, STANDARD_OUTPUT, Statistics, standard_target, standardise_model
 from edged.artifacts.training_graph import TrainingGraph
+from edged.engines.training_checkpoint import TrainingCheckpoint, dump
 from edged.errors import BundleError, ConfigError
 from edged.storage.bundles import (
     CUSTOM,
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
 INFERENCE = "inference_model.onnx"
 NATIVE_FILES = (upstream.TRAINING, upstream.EVALUATION, upstream.OPTIMIZER, upstream.CHECKPOINT)
 ENGINES = ("native", "portable", "both")
+CHECKPOINTS = ("full", "nominal")
 NAMELESS = Naming()
 
 
@@ -94,6 +97,8 @@ def build(
     engine: str = "both",
     seed: int | None = None,
     forms: Wanted = Wanted(),  # noqa: B008  it cannot be changed
+    checkpoint: str = "full",
+    external_above: int = MOST,
     note: Callable[[str], None] = lambda _: None,
     library: Path | None = None,
     naming: Naming = NAMELESS,
@@ -133,6 +138,11 @@ def build(
         What is to be there in other forms too: graphs in ORT format, a quantised inference model.
     naming
         Names and units of inputs and outputs; a device refuses a bundle that was built for others.
+    checkpoint
+        `full`, or `nominal`: without the values of parameters, which then are delivered apart, in
+        `parameters.safetensors`.
+    external_above
+        Bytes of parameters from which on they are written into a file of their own, `checkpoint.data`.
     note
         Told, in one line each, what was changed of the model, why `both` became one of them, and what could
         not be quantised.
@@ -152,10 +162,11 @@ def build(
         When it cannot be written.
     """
     rule = Optimizer.of(optimizer) if isinstance(optimizer, str) else optimizer
-    _check_engine(engine)
+    _check_choice(engine, ENGINES, "engine")
+    _check_choice(checkpoint, CHECKPOINTS, "checkpoint")
     refuse_foreign(out)
     functions = None if library is None else read_model(library)
-    made = conform(read_model(model), outputs_of(loss), library=functions, note=note)
+    made = conform(read_model(model, external_above), outputs_of(loss), library=functions, note=note)
     plan = _plan(made, loss, train, freeze, standardise, note)
     engine, refused = _possible(plan, rule, engine, note)
     with _staging(out) as staged:
@@ -175,19 +186,37 @@ def build(
             portable=portable, engines=_engines(files), refused=refused,
         )  # fmt: skip
         told, added = add_forms(staged, (*plan.trainable, *plan.frozen), forms, files, note)
+        added += _checkpoint(plan, staged, files, checkpoint, external_above, forms)
         seal(replace(described, forms=told), [*files, *added])
         for name in NATIVE_FILES:
             if name not in files:
-                (staged / name).unlink()
+                (staged / name).unlink(missing_ok=True)
         publish(staged, out)
     return Bundle.open(out, verify=False)
 
 
-def _check_engine(engine: str) -> None:
-    if engine not in ENGINES:
-        raise ConfigError(
-            f"there is no engine {engine!r}", where="engine", remedy=f"one of {', '.join(ENGINES)}"
-        )
+def _check_choice(chosen: str, known: Sequence[str], where: str) -> None:
+    if chosen not in known:
+        raise ConfigError(f"there is no {where} {chosen!r}", where=where, remedy=f"one of {', '.join(known)}")
+
+
+def _checkpoint(
+    plan: _Plan, staged: Path, files: list[str], checkpoint: str, external_above: int, forms: Wanted
+) -> list[str]:
+    """Write the initial parameters; the file that holds them, where it is one of their own."""
+    trainable, frozen = (values_of(plan.model.graph, names) for names in (plan.trainable, plan.frozen))
+    held = TrainingCheckpoint(trainable, frozen, nominal=checkpoint == "nominal")
+    path = staged / upstream.CHECKPOINT if upstream.CHECKPOINT in files else None
+    if held.nominal or size_of(plan.model.graph, (*trainable, *frozen)) > external_above:
+        if forms:
+            raise BundleError(
+                "other forms need the parameters in the inference model, these are in a file of their own",
+                remedy="build without --ort-format and --int8",
+            )
+        return [set_apart(path, staged / INFERENCE, held)]
+    if path is not None:
+        path.write_bytes(dump(held))
+    return []
 
 
 def _possible(

@@ -158,6 +158,7 @@ def build_from_file(
     library: Path | None = None,
     naming: Naming = NAMELESS,
     label: str | None = None,
+    checkpoint: str = "full",
 ) -> dict[str, Any]:
     """Build the bundle `out` from a model file; what `inspect` says of it, and `notes` on the way.
 
@@ -182,7 +183,7 @@ def build_from_file(
     statistics = _statistics(model, given, recorded, str(data)) if standardise else None
     built = build(
         model, out, loss=given, optimizer=optimizer, train=train, freeze=freeze, standardise=statistics,
-        engine=engine, forms=forms, naming=naming, note=notes.append, library=library,
+        engine=engine, forms=forms, checkpoint=checkpoint, naming=naming, note=notes.append, library=library,
     )  # fmt: skip
     return inspect(built.path) | {"notes": notes}
 

@@ -9,6 +9,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, version_converter
 
+from edged.artifacts import external_data
+from edged.artifacts.apart import MOST
 from edged.artifacts.functions import refuse_unknown, write_out
 from edged.artifacts.graphs import (
     DecodeError,
@@ -46,8 +48,10 @@ _CONVERTER_ERRORS = (
 _TRIAL_ERRORS: tuple[type[Exception], ...] = (*ort.ERRORS, ValueError)
 
 
-def read_model(source: onnx.ModelProto | Path) -> onnx.ModelProto:
+def read_model(source: onnx.ModelProto | Path, most: int = MOST) -> onnx.ModelProto:
     """A private copy of the model, or the model in file `source`.
+
+    What of it is in other files, and more than `most` bytes, stays there.
 
     Raises
     ------
@@ -59,7 +63,7 @@ def read_model(source: onnx.ModelProto | Path) -> onnx.ModelProto:
         model.CopyFrom(source)
         return model
     try:
-        return onnx.load(str(source))
+        return external_data.load(Path(source), most)
     except OSError as problem:
         raise BundleError(f"cannot be read: {problem.strerror}", where=str(source)) from problem
     except (DecodeError, *_CONVERTER_ERRORS) as problem:
@@ -197,6 +201,12 @@ def _to_opset(model: onnx.ModelProto) -> onnx.ModelProto:
     version = opset_of(model)
     if version == OPSET:
         return model
+    if any(map(external_data.is_elsewhere, model.graph.initializer)):
+        raise BundleError(
+            f"the model has opset {version} and is too large to be converted to {OPSET}",
+            where=str(model.graph.name),
+            remedy=f"export it with opset_version={OPSET}",
+        )
     latest = int(onnx.defs.onnx_opset_version())
     if not OLDEST <= version <= latest:
         raise BundleError(

@@ -10,17 +10,19 @@ import onnx
 
 from edged.artifacts import upstream
 from edged.artifacts.graphs import DecodeError, opset_of, shape_of
+from edged.engines import training_checkpoint
 from edged.errors import BundleError, CorruptError
-from edged.storage.bundles import DESCRIPTION, Bundle, FileEntry, Tensor
+from edged.storage.bundles import CHECKPOINT_DATA, DESCRIPTION, Bundle, FileEntry, Tensor
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from edged.engines.training_checkpoint import TrainingCheckpoint
 
 FILES = (upstream.TRAINING, upstream.EVALUATION, upstream.OPTIMIZER, upstream.CHECKPOINT)
 
 # Upstream names whatever it adds like this.
 _ADDED = re.compile(r"^onnx::.+::\d+$")
-_BUFFER = "_grad.accumulation.buffer"
 _LOSSES = {
     "SoftmaxCrossEntropyLoss": "cross_entropy",
     "Sigmoid": "bce_with_logits",
@@ -48,35 +50,35 @@ def describe(path: Path) -> Bundle:
     missing = [name for name in FILES if not (path / name).is_file()]
     if missing:
         raise BundleError(f"{missing[0]} is missing", where=str(path), remedy="generate all four artifacts")
-    evaluation = load_graph(path / upstream.EVALUATION)
+    evaluation, _ = (load_graph(path / name) for name in (upstream.EVALUATION, upstream.TRAINING))
+    held = _checkpoint(path / upstream.CHECKPOINT)
     nodes = [node for node in evaluation.graph.node if _ADDED.match(node.output[0])]
-    label = _label(evaluation.graph, nodes, path)
-    names = [value.name for value in evaluation.graph.input]
-    parameters = names[names.index(label.name) + 1 :]
-    if names.index(label.name) != 1:
-        raise BundleError("the model must have exactly one input", where=str(path / upstream.EVALUATION))
-    trainable = _trainable(path)
+    data, labels = _inputs(evaluation.graph, nodes, {*held.trainable, *held.frozen}, path)
+    outputs = _outputs(evaluation, nodes, path)
     return Bundle(
         path=path,
         edged="",
         loss=next((_LOSSES[node.op_type] for node in nodes if node.op_type in _LOSSES), "custom"),
         optimizer=_optimizer(path),
-        input=_tensor(evaluation.graph.input[0]),
-        output=_output(evaluation, nodes, path),
-        label=label,
-        trainable=tuple(name for name in parameters if name in trainable),
-        frozen=tuple(name for name in parameters if name not in trainable),
+        input=data,
+        output=outputs[0],
+        label=labels[0],
+        trainable=tuple(held.trainable),
+        frozen=tuple(held.frozen),
         opset=opset_of(evaluation),
-        files={name: FileEntry.of(path / name) for name in FILES},
+        files={name: FileEntry.of(path / name) for name in _files(path)},
+        more_outputs=tuple(outputs[1:]),
+        more_labels=tuple(labels[1:]),
+        properties=held.properties,
     )
 
 
 def adopt(path: Path, into: Path) -> tuple[Bundle, list[str]]:
     """A readable copy of the artifacts in directory `into`, and notes about what had to be changed."""
     notes = []
-    for name in FILES:
+    for name in _files(path):
         shutil.copyfile(path / name, into / name)
-        if name != upstream.CHECKPOINT and (old := upstream.make_readable(into / name)) is not None:
+        if name.endswith(".onnx") and (old := upstream.make_readable(into / name)) is not None:
             notes.append(f"{name} has IR version {old}, this runtime reads up to {upstream.MAX_IR_VERSION}")
     return describe(into), notes
 
@@ -89,31 +91,45 @@ def load_graph(path: Path) -> onnx.ModelProto:
         raise CorruptError("cannot be read as an ONNX graph", where=str(path)) from problem
 
 
-def _label(graph: onnx.GraphProto, nodes: list[onnx.NodeProto], path: Path) -> Tensor:
-    read = {name for node in nodes for name in node.input}
-    found = [value for value in graph.input if value.name in read]
-    if len(found) != 1:
+def _files(path: Path) -> list[str]:
+    """Its files; a checkpoint above 2 GB is two."""
+    return [*FILES, *(name for name in (CHECKPOINT_DATA,) if (path / name).is_file())]
+
+
+def _checkpoint(path: Path) -> TrainingCheckpoint:
+    try:
+        return training_checkpoint.read(path)
+    except (OSError, training_checkpoint.FormatError) as problem:
+        raise CorruptError(f"the checkpoint cannot be read: {problem}", where=str(path)) from problem
+
+
+def _inputs(
+    graph: onnx.GraphProto, nodes: list[onnx.NodeProto], parameters: set[str], path: Path
+) -> tuple[Tensor, list[Tensor]]:
+    """The model's input, and the labels: what only the loss reads."""
+    by_loss = {name for node in nodes for name in node.input}
+    by_network = {name for node in graph.node if node not in nodes for name in node.input}
+    given = [value for value in graph.input if value.name not in parameters]
+    labels = [value for value in given if value.name in by_loss - by_network]
+    if not labels:
         raise BundleError(
             "cannot tell which input is the label",
             where=str(path / upstream.EVALUATION),
             remedy="build the bundle with `edged artifacts build`",
         )
-    return _tensor(found[0])
+    if len(given) != len(labels) + 1 or given[0] in labels:
+        raise BundleError("the model must have exactly one input", where=str(path / upstream.EVALUATION))
+    return _tensor(given[0]), [_tensor(value) for value in labels]
 
 
-def _output(model: onnx.ModelProto, nodes: list[onnx.NodeProto], path: Path) -> Tensor:
-    """The tensor that the network hands to the loss."""
+def _outputs(model: onnx.ModelProto, nodes: list[onnx.NodeProto], path: Path) -> list[Tensor]:
+    """The tensors that the network hands to the loss, in its order."""
     inner = {name for node in model.graph.node if node not in nodes for name in node.output}
-    names = [name for node in nodes for name in node.input if name in inner]
+    names = list(dict.fromkeys(name for node in nodes for name in node.input if name in inner))
     shapes = {value.name: value for value in onnx.shape_inference.infer_shapes(model).graph.value_info}
-    if not names or names[0] not in shapes:
+    if not names or any(name not in shapes for name in names):
         raise BundleError("cannot tell the model's output", where=str(path / upstream.EVALUATION))
-    return _tensor(shapes[names[0]])
-
-
-def _trainable(path: Path) -> set[str]:
-    inputs = load_graph(path / upstream.TRAINING).graph.input
-    return {value.name.removesuffix(_BUFFER) for value in inputs if value.name.endswith(_BUFFER)}
+    return [_tensor(shapes[name]) for name in names]
 
 
 def _optimizer(path: Path) -> str:

@@ -17,9 +17,9 @@ import onnx
 from edged.artifacts import upstream
 from edged.artifacts.int8 import Quantiser, left_in_float32, scale_name, whole_name
 from edged.artifacts.ort_format import SUFFIX, initializers, write_optimised
-from edged.artifacts.portable import raw_offsets
 from edged.engines import ort
 from edged.engines.base_model import BaseModel, Slot
+from edged.engines.protobuf import raw_offsets
 from edged.errors import BundleError
 from edged.modelfiles import FLOAT32, INT8, Form
 

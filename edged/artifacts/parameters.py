@@ -1,8 +1,9 @@
-"""Single parameters of a bundle: looked at, taken out, put in."""
+"""Single parameters and properties of a bundle: looked at, taken out, put in. So too of checkpoints."""
 
 from __future__ import annotations
 
 import math
+import re
 import shutil
 import tempfile
 from dataclasses import replace
@@ -10,97 +11,146 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
-from onnx import numpy_helper
 
+from edged.artifacts.apart import set_apart
 from edged.artifacts.forms import BASE
-from edged.artifacts.portable import raw_offsets
+from edged.artifacts.held import Held, held_in
 from edged.engines import training_checkpoint
 from edged.engines.base_model import BaseModel
-from edged.errors import BundleError, ConfigError
+from edged.engines.protobuf import raw_offsets
+from edged.errors import ConfigError
 from edged.modelfiles import FLOAT32, INT8
-from edged.storage.bundles import Bundle, publish, seal
-from edged.storage.files import STAGING, disk_errors
+from edged.storage.bundles import DESCRIPTION, Bundle, publish, seal
+from edged.storage.files import STAGING, disk_errors, publish_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from edged.engines.training_checkpoint import Property, TrainingCheckpoint
+
 Floats = NDArray[np.float32]
 
+_NUMBER = re.compile(r"[+-]?\d+")
 
-def table(path: Path) -> list[dict[str, Any]]:
-    """Of each parameter `name`, `shape`, `size`, `trainable`, and `min`, `max`, `mean`, `std` of its values.
+
+def told(path: Path) -> dict[str, Any]:
+    """What is in a bundle or checkpoint.
+
+    `parameters` is a table: of each `name`, `shape`, `size`, `trainable`, and `min`, `max`, `mean`, `std` of
+    its values. `properties` are by name. `optimizer_state` is whether moments are there, `step` the number
+    of updates that they are from.
+
+    Parameters
+    ----------
+    path
+        A bundle, a directory that upstream's `generate_artifacts` made, a generation of a device's
+        checkpoints, or a file in onnxruntime's format.
 
     Raises
     ------
     BundleError, CorruptError
-        When the bundle cannot be read.
+        When it cannot be read.
     """
-    bundle = Bundle.open(path)
-    return [
+    held = held_in(path)
+    rows = [
         {
             "name": name,
             "shape": list(value.shape),
             "size": value.size,
-            "trainable": name in bundle.trainable,
+            "trainable": name in held.trainable,
             **{what: float(getattr(value, what)()) for what in ("min", "max", "mean", "std")},
         }
-        for name, value in _read(bundle).items()
+        for name, value in held.values.items()
     ]
+    return {
+        "parameters": rows,
+        "properties": dict(held.properties),
+        "optimizer_state": bool(held.moments),
+        "step": held.step,
+    }
 
 
 def get(path: Path, name: str) -> Floats:
-    """The initial value of a parameter; ConfigError when there is none of this name."""
-    values = _read(Bundle.open(path))
-    if name not in values:
-        raise _unknown(name, values)
-    return values[name]
+    """The value of a parameter; ConfigError when there is none of this name."""
+    held = held_in(path)
+    if name not in held.values:
+        raise _unknown(name, held)
+    return held.values[name]
 
 
-def put(path: Path, values: Mapping[str, NDArray[Any]]) -> Bundle:
-    """Publish the bundle again, with other initial values for these parameters.
+def get_property(path: Path, name: str) -> Property:
+    """A property; ConfigError when there is none of this name."""
+    properties = held_in(path).properties
+    if name not in properties:
+        known = ", ".join(sorted(properties)) or "none"
+        raise ConfigError("there is no such property", where=name, remedy=f"properties: {known}")
+    return properties[name]
 
-    Checkpoint and inference model are changed alike, so every engine begins with them.
+
+def put(
+    path: Path, values: Mapping[str, NDArray[Any]], properties: Mapping[str, Property] | None = None
+) -> None:
+    """Change parameters and properties of a bundle, or of a checkpoint in onnxruntime's format.
+
+    A bundle is published again, its fingerprint another. Checkpoint and inference model are changed alike, so
+    every engine begins with the new values.
 
     Raises
     ------
     ConfigError
-        When a parameter is not known, or has another shape, or a number is not finite.
+        When a parameter is not known, has another shape, or a number is not finite, or a property is out of
+        range, or it is a generation of checkpoints, whose hashes would no longer fit.
     BundleError, CorruptError, StorageError
-        When the bundle cannot be read or written; the old one stays.
+        When it cannot be read or written; what was there stays.
     """
-    bundle = Bundle.open(path)
-    known = _read(bundle)
-    ready = {name: _fitting(name, value, known) for name, value in values.items()}
+    held = held_in(path)
+    ready = {name: _fitting(name, value, held) for name, value in values.items()}
+    made = {name: _storable(name, value) for name, value in (properties or {}).items()}
+    changed = replace(held, values=held.values | ready, properties={**held.properties, **made})
+    if (path / DESCRIPTION).is_file():
+        _put_bundle(Bundle.open(path), changed, ready)
+    elif held.checkpoint is not None:
+        publish_file(held.checkpoint, training_checkpoint.dump(changed.as_checkpoint()))
+    else:
+        raise ConfigError("a generation of checkpoints stays as it is", where=str(path),
+                          remedy="change the bundle, or a checkpoint in onnxruntime's format")  # fmt: skip
+
+
+def parse_property(text: str) -> tuple[str, Property]:
+    """The property that `NAME=VALUE` names: a whole number, another number, or text.
+
+    >>> parse_property("steps=12"), parse_property("rate=0.5"), parse_property('serial="007"')
+    (('steps', 12), ('rate', 0.5), ('serial', '007'))
+    """
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise ConfigError(f"{text!r} is no NAME=VALUE", where="--set-property")
+    if len(value) > 1 and value[0] == value[-1] == '"':
+        return name, value[1:-1]
+    if _NUMBER.fullmatch(value):
+        return name, int(value)
+    try:
+        return name, float(value)
+    except ValueError:
+        return name, value
+
+
+def _put_bundle(bundle: Bundle, changed: Held, ready: Mapping[str, Floats]) -> None:
+    path = bundle.path
     staged = Path(tempfile.mkdtemp(prefix=f"{STAGING}{path.name}-", dir=path.resolve().parent))
     try:
         with disk_errors("changing the bundle", path):
             staged.chmod(0o755)
             for name in bundle.files:
                 shutil.copyfile(path / name, staged / name)
-            _change_forms(replace(bundle, path=staged), known | ready)
-            _change(replace(bundle, path=staged), ready)
-        seal(replace(bundle, path=staged), bundle.files)
+            moved = replace(bundle, path=staged, properties=changed.properties)
+            _change_forms(moved, changed.values)
+            _change(moved, changed.as_checkpoint(), ready)
+        seal(moved, bundle.files)
         publish(staged, path)
     finally:
         shutil.rmtree(staged, ignore_errors=True)
-    return Bundle.open(path)
-
-
-def _read(bundle: Bundle) -> dict[str, Floats]:
-    """Every parameter by name, trainable ones first."""
-    if bundle.checkpoint.is_file():
-        try:
-            held = training_checkpoint.load(bundle.checkpoint.read_bytes())
-        except (OSError, training_checkpoint.FormatError) as problem:
-            raise BundleError(
-                f"the checkpoint cannot be read: {problem}", where=str(bundle.path)
-            ) from problem
-        return {**held.trainable, **held.frozen}
-    initializers = onnx.load(str(bundle.path / BASE[FLOAT32])).graph.initializer
-    arrays = {str(tensor.name): numpy_helper.to_array(tensor) for tensor in initializers}
-    return {name: arrays[name] for name in (*bundle.trainable, *bundle.frozen) if name in arrays}
 
 
 def _change_forms(bundle: Bundle, values: Mapping[str, Floats]) -> None:
@@ -110,36 +160,48 @@ def _change_forms(bundle: Bundle, values: Mapping[str, Floats]) -> None:
             base.path.write_bytes(base.with_parameters(values))
 
 
-def _change(bundle: Bundle, values: Mapping[str, Floats]) -> None:
-    if bundle.checkpoint.is_file():
-        held = training_checkpoint.load(bundle.checkpoint.read_bytes())
-        trainable, frozen = (
-            {name: values.get(name, value) for name, value in part.items()}
-            for part in (held.trainable, held.frozen)
-        )
-        changed = replace(held, trainable=trainable, frozen=frozen)
-        bundle.checkpoint.write_bytes(training_checkpoint.dump(changed))
+def _change(bundle: Bundle, held: TrainingCheckpoint, ready: Mapping[str, Floats]) -> None:
+    checkpoint = bundle.checkpoint if bundle.checkpoint.is_file() else None
+    if bundle.apart:
+        nominal = bundle.parameters_file is not None
+        set_apart(checkpoint, bundle.inference_model, replace(held, nominal=nominal))
+        return
+    if checkpoint is not None:
+        checkpoint.write_bytes(training_checkpoint.dump(held))
     plain = bundle.path / BASE[FLOAT32]
     content = bytearray(plain.read_bytes())
     places = dict(raw_offsets(bytes(content)))
-    for name, value in values.items():
+    for name, value in ready.items():
         if name in places:  # statistics of the target are known to training alone
             content[places[name] : places[name] + 4 * math.prod(value.shape)] = value.astype("<f4").tobytes()
     plain.write_bytes(content)
 
 
-def _fitting(name: str, value: NDArray[Any], known: Mapping[str, Floats]) -> Floats:
-    if name not in known:
-        raise _unknown(name, known)
-    if value.shape != known[name].shape:
-        raise ConfigError(
-            f"has shape {list(value.shape)}, the model takes {list(known[name].shape)}", where=name
-        )
+def _fitting(name: str, value: NDArray[Any], held: Held) -> Floats:
+    if name not in held.values:
+        raise _unknown(name, held)
+    known = held.values[name]
+    if value.shape != known.shape:
+        raise ConfigError(f"has shape {list(value.shape)}, the model takes {list(known.shape)}", where=name)
     made = np.asarray(value, np.float32)
     if not np.isfinite(made).all():
         raise ConfigError("holds a number that is not finite", where=name)
     return made
 
 
-def _unknown(name: str, known: Mapping[str, Floats]) -> ConfigError:
-    return ConfigError("there is no such parameter", where=name, remedy=f"parameters: {', '.join(known)}")
+def _storable(name: str, value: Property) -> Property:
+    """The value as a checkpoint holds it: int64, float32 or text."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int):
+        if not -(1 << 63) <= value < 1 << 63:
+            raise ConfigError(f"{value} does not fit into 64 bits", where=name)
+        return value
+    if not abs(value) <= float(np.finfo(np.float32).max):
+        raise ConfigError(f"{value} is no finite float32 number", where=name)
+    return float(np.float32(value))
+
+
+def _unknown(name: str, held: Held) -> ConfigError:
+    listed = ", ".join(held.values)
+    return ConfigError("there is no such parameter", where=name, remedy=f"parameters: {listed}")

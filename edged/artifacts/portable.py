@@ -8,13 +8,15 @@ import onnx
 from onnx import numpy_helper
 
 from edged.artifacts import upstream
+from edged.artifacts.external_data import is_elsewhere
 from edged.artifacts.products import largest_product
 from edged.artifacts.step_graph import build_step_graph
 from edged.engines import ort
+from edged.engines.protobuf import raw_offsets
 from edged.errors import BundleError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from edged.artifacts.optimizers import Optimizer
@@ -28,10 +30,6 @@ MODELS = {
     "many": "step_many_model.onnx",
     "evaluation": "step_eval_model.onnx",
 }
-
-# Field numbers of onnx.proto.
-_GRAPH, _INITIALIZER, _NAME, _RAW = 7, 5, 8, 9
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 def add_step_graph(
@@ -94,7 +92,9 @@ def raw_parameters(model: onnx.ModelProto, names: Iterable[str]) -> None:
     """Let the named initializers hold their values as raw bytes, whatever form they came in."""
     wanted = set(names)
     for tensor in model.graph.initializer:
-        if tensor.name in wanted and not tensor.HasField("raw_data"):
+        if tensor.name not in wanted or is_elsewhere(tensor):
+            continue
+        if not tensor.HasField("raw_data"):
             tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor), tensor.name))
 
 
@@ -104,46 +104,3 @@ def _chosen(content: bytes, names: Sequence[str]) -> dict[str, int]:
     if missing:
         raise BundleError("is not stored in the inference model as raw data", where=missing[0])
     return {name: found[name] for name in names}
-
-
-def raw_offsets(content: bytes) -> Iterator[tuple[str, int]]:
-    """Name and first byte of the raw data of every initializer in a serialised model.
-
-    Read from the wire format itself (protobuf.dev, "Encoding"), because no parser tells positions.
-    """
-    for number, start, end in _fields(content, 0, len(content)):
-        if number == _GRAPH:
-            for inner, first, last in _fields(content, start, end):
-                if inner == _INITIALIZER:
-                    yield from _raw_offset(content, first, last)
-
-
-def _raw_offset(content: bytes, start: int, end: int) -> Iterator[tuple[str, int]]:
-    places = {number: (first, last) for number, first, last in _fields(content, start, end)}
-    if _RAW in places and _NAME in places:
-        yield content[slice(*places[_NAME])].decode(), places[_RAW][0]
-
-
-def _fields(content: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Number, first and last byte of every field between `at` and `end`."""
-    while at < end:
-        key, at = _varint(content, at)
-        kind = key & 7
-        if kind == _BYTES:
-            length, at = _varint(content, at)
-        elif kind == _VARINT:
-            length = _varint(content, at)[1] - at
-        else:
-            length = {_FIXED64: 8, _FIXED32: 4}[kind]
-        yield key >> 3, at, at + length
-        at += length
-
-
-def _varint(content: bytes, at: int) -> tuple[int, int]:
-    """The value at `at`, and where the next one begins."""
-    value = shift = 0
-    while True:
-        value |= (content[at] & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if content[at - 1] < 0x80:
-            return value, at

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import onnx
+from onnx import helper
 
+from edged.artifacts.graphs import opset_of
 from edged.engines import ort, training_api
 from edged.engines.runtime import onnxruntime
 from edged.errors import BundleError
@@ -44,9 +46,11 @@ def generate(
     optimizer: Optimizer,
     out: Path,
 ) -> None:
-    """Write upstream's four files for `model`, whose only output is the loss, into directory `out`.
+    """Write the training, evaluation and optimizer graphs for `model` into directory `out`.
 
-    Of an optimizer that it has not, the optimizer's file is that of plain SGD.
+    The model's only output is the loss. They are those of upstream's `generate_artifacts`, made from the
+    same blocks, but no value of a parameter passes through: models may be larger than a message.
+    Of an optimizer that upstream has not, the optimizer's file is that of plain SGD.
 
     Raises
     ------
@@ -55,24 +59,52 @@ def generate(
     BundleError
         When an operator has no gradient, or the loss does not depend on a trainable parameter.
     """
-    artifacts = training_api.load("artifacts")
+    blocks = training_api.load("onnxblock")
     prepare_blocks()
+    given = _without_values(model, {*trainable, *frozen})
     try:
         with _quiet():
-            artifacts.generate_artifacts(
-                model,
-                requires_grad=list(trainable),
-                frozen_params=list(frozen),
-                loss=None,
-                optimizer=_block(optimizer),
-                artifact_directory=str(out),
-            )
+            block = _training_block(blocks, trainable, frozen)
+            with blocks.base(given):
+                block(*(output.name for output in given.graph.output))
+            training, evaluation = block.to_model_proto()
+            with blocks.empty_base(opset_version=opset_of(model)):
+                update = _block(optimizer)
+                update(([onnx.TensorProto(data_type=onnx.TensorProto.FLOAT)], []))
     except (*ort.ERRORS, onnx.checker.ValidationError, LookupError) as problem:
         raise _refusal(model, problem) from problem
-    for name in (TRAINING, EVALUATION, OPTIMIZER):
+    for made, name in ((training, TRAINING), (evaluation, EVALUATION), (update.to_model_proto(), OPTIMIZER)):
+        onnx.save(made, str(out / name))
         make_readable(out / name)
     if optimizer.adaptive:
         _set_mode(out / OPTIMIZER, _ADAM_MODES[optimizer.name])
+
+
+def _training_block(blocks: Any, trainable: Sequence[str], frozen: Sequence[str]) -> Any:
+    class Whole(blocks.TrainingBlock):  # type: ignore[misc]  # untyped, and only here at run time
+        def build(self, loss: str) -> Any:
+            return blocks.blocks.PassThrough()(loss)
+
+    block = Whole()
+    for name in trainable:
+        block.requires_grad(name)
+    for name in frozen:
+        block.requires_grad(name, False)
+    return block
+
+
+def _without_values(model: onnx.ModelProto, names: set[str]) -> onnx.ModelProto:
+    """The model with these initializers as inputs, which upstream would make of them."""
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    graph = made.graph
+    kept = [tensor for tensor in graph.initializer if tensor.name not in names]
+    for tensor in graph.initializer:
+        if tensor.name in names:
+            graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+    del graph.initializer[:]
+    graph.initializer.extend(kept)
+    return made
 
 
 def _block(optimizer: Optimizer) -> Any:

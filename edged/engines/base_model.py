@@ -144,6 +144,8 @@ class BaseModel:
         Where parameters lie.
     names
         All parameters of the model: `whole` says whether each has a slot.
+    apart
+        The file beside it that holds its values, where it holds none, and what that must be.
 
     Attributes
     ----------
@@ -152,9 +154,15 @@ class BaseModel:
     """
 
     def __init__(
-        self, path: Path, entry: FileEntry | None, slots: Iterable[Slot], names: Iterable[str]
+        self,
+        path: Path,
+        entry: FileEntry | None,
+        slots: Iterable[Slot],
+        names: Iterable[str],
+        apart: tuple[Path, FileEntry] | None = None,
     ) -> None:
         self.path = path
+        self._apart = apart
         self._entry = entry
         self._slots = tuple(slots)
         self.whole = {slot.name for slot in self._slots} == set(names)
@@ -213,16 +221,26 @@ class BaseModel:
         return content
 
     def _content(self) -> bytes:
-        try:
-            content = self.path.read_bytes()
-        except OSError as problem:
-            raise BundleError(f"cannot be read: {problem.strerror}", where=str(self.path)) from problem
-        if self._entry is not None and not self._is_whole(content, self._entry):
-            raise CorruptError("the file is not what bundle.json says", where=str(self.path), remedy=_REBUILD)
+        content = self._checked(self.path, self._entry)
+        if self._apart is not None:
+            from edged.engines.whole_model import whole_model
+
+            self._checked(*self._apart)
+            content = whole_model(self.path)
         for slot in self._slots:
             if any(not 0 <= start <= len(content) - size for start, size in slot.spans):
                 what = f"{slot.name} lies outside of the file"
                 raise CorruptError(what, where=str(self.path), remedy=_REBUILD)
+        return content
+
+    def _checked(self, path: Path, entry: FileEntry | None) -> bytes:
+        """The content of a file, which must be what the bundle says."""
+        try:
+            content = path.read_bytes()
+        except OSError as problem:
+            raise BundleError(f"cannot be read: {problem.strerror}", where=str(path)) from problem
+        if entry is not None and not self._is_whole(content, entry):
+            raise CorruptError("the file is not what bundle.json says", where=str(path), remedy=_REBUILD)
         return content
 
     @staticmethod

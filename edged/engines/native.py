@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edged.domain.protocols import LearningRate, Step, labels_of
-from edged.engines import ort, training_api
+from edged.engines import nominal, ort, training_api
 from edged.engines.base_model import BaseModel
 from edged.engines.batches import described
 from edged.engines.schedule import Schedule, until_refused
+from edged.engines.whole_model import LARGEST, whole_model
 from edged.errors import BundleError, CorruptError, NonFiniteError, TrainingError, UnavailableError
 from edged.modelfiles import FLOAT32
 
@@ -80,6 +81,9 @@ class NativeEngine:
         state = self._api.CheckpointState.load_checkpoint(str(checkpoint))
         training, evaluation = str(self._files.training_model), str(self._files.eval_model)
         module = self._api.Module(training, state, evaluation, session_options=self._options)
+        if self._files.parameters_file is not None and checkpoint == self._files.checkpoint:
+            nominal.fill(module, self._files.training_model, self._files.parameters_file)
+        # Only behind that: of a nominal state it would be one that ends the process at its first use.
         optimizer = self._api.Optimizer(str(self._files.optimizer_model), module)
         # Only now is anything changed: a failed restore leaves the engine as it was.
         self._state, self._module, self._optimizer, self._set_rate = state, module, optimizer, math.nan
@@ -231,6 +235,10 @@ class NativeEngine:
         if ort.in_ort_format(self._files.eval_model):
             self._write_base(path)
             return
+        if self._files.apart and self._files.inference_model.is_file():
+            # Of a checkpoint in two files upstream exports two again, and only into the working directory.
+            self._export_whole(path)
+            return
         try:
             self._module.export_model_for_inferencing(str(path), list(self._files.output_names))
         except ort.ERRORS as problem:
@@ -245,6 +253,19 @@ class NativeEngine:
                 remedy="build it with `edged artifacts build --ort-format`",
             )
         path.write_bytes(base.with_parameters(self.parameters()))
+
+    def _export_whole(self, path: Path) -> None:
+        content = whole_model(self._files.inference_model, self.parameters())
+        if len(content) > LARGEST:
+            raise TrainingError(
+                f"the model has {len(content):,} bytes, a file of it holds {LARGEST:,}",
+                where=str(path),
+                remedy="its parameters can be taken out of the checkpoint",
+            )
+        try:
+            path.write_bytes(content)
+        except OSError as problem:
+            raise TrainingError(f"cannot export: {problem.strerror}", where=str(path)) from problem
 
 
 def _read_position(path: Path) -> Schedule:

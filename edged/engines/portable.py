@@ -341,6 +341,7 @@ class PortableEngine:
                 for kind in moments
             },
             self._updates,
+            dict(self._files.properties),
         )
         position = {"rate": asdict(self._schedule.rate), "step": self._schedule.step}
         try:

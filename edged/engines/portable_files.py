@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 # Multiply-adds for one row from which threads share an operator.
 SHARED_FROM = 1 << 16
+_APART = ("parameters.safetensors", "checkpoint.data")
 _REBUILD = "build the bundle again with `edged artifacts build`"
 
 Floats = NDArray[np.float32]
@@ -36,6 +37,10 @@ class PortableFiles(FormFiles, Protocol):
     @property
     def input_row(self) -> tuple[int, ...]:
         """Sizes of one input row inside the graphs."""
+
+    @property
+    def properties(self) -> Mapping[str, int | float | str]:
+        """A user's own, which checkpoints keep."""
 
     @property
     def portable(self) -> Mapping[str, Any] | None:
@@ -230,4 +235,6 @@ def base_model(files: PortableFiles, description: Description) -> BaseModel:
         return served
     path, shapes, offsets = files.inference_model, description.shapes, description.offsets
     slots = [Slot(name, offsets[name], shape) for name, shape in shapes.items() if name in offsets]
-    return BaseModel(path, files.files.get(path.name), slots, shapes)
+    # The file beside it that holds its values, where it holds none.
+    apart = next(((files.path / name, files.files[name]) for name in _APART if name in files.files), None)
+    return BaseModel(path, files.files.get(path.name), slots, shapes, apart)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,6 +33,7 @@ class Saved:
     parameters: dict[str, Floats]
     moments: dict[str, dict[str, Floats]]
     updates: int
+    properties: dict[str, int | float | str] = field(default_factory=dict)
 
 
 def write(directory: Path, saved: Saved, told: Description, *, native: bool) -> None:
@@ -70,7 +71,7 @@ def _own(path: Path, told: Description, updates: int) -> Saved:
 
 def _from_native(path: Path, told: Description) -> Saved:
     try:
-        found = training_checkpoint.load(path.read_bytes())
+        found = training_checkpoint.read(path)
     except OSError as problem:
         raise CorruptError("is missing or damaged", where=str(path)) from problem
     except training_checkpoint.FormatError as problem:
@@ -112,4 +113,5 @@ def _to_native(saved: Saved, told: Description) -> TrainingCheckpoint:
             for name, place in told.places.items()
         },
         step=saved.updates,
+        properties=saved.properties,
     )

@@ -3,19 +3,25 @@
 A FlatBuffer with identifier `ODTC`; tables and fields are those of onnxruntime 1.19.2's
 `onnxruntime/core/flatbuffers/schema/ort_training_checkpoint.fbs` and `ort.fbs`, the byte layout is that
 of the FlatBuffers internals document. Only what float32 checkpoints hold is covered.
+
+A nominal checkpoint names the parameters and holds no values. Where the values are too much for a FlatBuffer,
+they lie in a second file, `<checkpoint>.data`.
 """
 
 from __future__ import annotations
 
+import math
 import struct
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
 IDENTIFIER = b"ODTC"
 VERSION = 2
@@ -23,8 +29,11 @@ FLOAT = 1
 GROUP = "group0"
 # What the field holds at the beginning; the rate in use is set before every update.
 INITIAL_RATE = 1e-3
+# What the name of the second file ends in.
+DATA = ".data"
 
 Floats = NDArray[np.float32]
+Property = int | float | str
 
 
 class FormatError(ValueError):
@@ -33,16 +42,37 @@ class FormatError(ValueError):
 
 @dataclass(frozen=True)
 class TrainingCheckpoint:
-    """Parameters by name, moments of each trainable one in the optimizer's order, updates so far."""
+    """Parameters by name, moments of each trainable one in the optimizer's order, updates so far.
+
+    Properties are a user's own. A nominal one has empty arrays in place of the parameters.
+    """
 
     trainable: dict[str, Floats]
     frozen: dict[str, Floats]
     moments: dict[str, list[Floats]] = field(default_factory=dict)
     step: int = 0
+    properties: dict[str, Property] = field(default_factory=dict)
+    nominal: bool = False
 
 
-def load(content: bytes) -> TrainingCheckpoint:
+def read(path: Path) -> TrainingCheckpoint:
+    """Read the checkpoint in a file, and in the one beside it where there is one.
+
+    Raises
+    ------
+    FormatError
+        When it is damaged or holds something else than float32 tensors.
+    OSError
+        When a file cannot be read.
+    """
+    data = path.with_name(path.name + DATA)
+    return load(path.read_bytes(), np.memmap(data, np.uint8, "r") if data.is_file() else None)
+
+
+def load(content: bytes, data: NDArray[np.uint8] | None = None) -> TrainingCheckpoint:
     """Read a checkpoint; FormatError when it is damaged or holds something else than float32 tensors.
+
+    `data` are the bytes of its second file.
 
     >>> checkpoint = TrainingCheckpoint({"w": np.ones((2, 3), np.float32)}, {}, step=7)
     >>> load(dump(checkpoint)).trainable["w"].shape
@@ -51,35 +81,58 @@ def load(content: bytes) -> TrainingCheckpoint:
     if content[4:8] != IDENTIFIER:
         raise FormatError("it has another beginning")
     try:
-        return _checkpoint(_Table(content, struct.unpack_from("<I", content)[0]))
+        return _checkpoint(_Table(content, struct.unpack_from("<I", content)[0]), data)
     except FormatError:
         raise
     except (struct.error, ValueError, IndexError) as problem:
         raise FormatError("it ends too early, or points outside of itself") from problem
 
 
-def _checkpoint(root: _Table) -> TrainingCheckpoint:
+def _checkpoint(root: _Table, data: NDArray[np.uint8] | None) -> TrainingCheckpoint:
     if root.number(0, "<i") != VERSION:
         raise FormatError(f"its version is {root.number(0, '<i')}, not {VERSION}")
     module = root.table(1)
-    if module is None or module.number(3, "<B"):
-        raise FormatError("its parameters are missing or kept in another file")
-    groups = root.tables(2)
+    if module is None:
+        raise FormatError("its parameters are missing")
+    nominal, groups = bool(module.number(2, "<B")), root.tables(2)
+    outside = bool(module.number(3, "<B"))
+    if outside and data is None:
+        raise FormatError(f"its parameters are in another file, which is missing: *{DATA}")
+    take = _named if nominal else partial(_tensor, data=data if outside else None)
     return TrainingCheckpoint(
-        trainable=dict(_tensor(item) for item in module.tables(0)),
-        frozen=dict(_tensor(item) for item in module.tables(1)),
+        trainable=dict(take(item) for item in module.tables(0)),
+        frozen=dict(take(item) for item in module.tables(1)),
         moments={
-            state.text(0): [_tensor(item)[1] for item in state.tables(1)]
+            state.text(0): [_tensor(item, data if outside else None)[1] for item in state.tables(1)]
             for group in groups
             for state in group.tables(3)
         },
         step=int(groups[0].number(1, "<q")) if groups else 0,
+        properties=_properties(root.table(3)),
+        nominal=nominal,
     )
 
 
-def _tensor(table: _Table) -> tuple[str, Floats]:
-    name, shape, raw = table.text(0), table.longs(2), table.raw(4)
-    if table.number(3, "<i") != FLOAT or len(raw) != 4 * int(np.prod(shape, dtype=np.int64)):
+def _properties(bag: _Table | None) -> dict[str, Property]:
+    if bag is None:
+        return {}
+    found: dict[str, Property] = {item.text(0): int(item.number(1, "<q")) for item in bag.tables(0)}
+    found |= {item.text(0): float(item.number(1, "<f")) for item in bag.tables(1)}
+    return found | {item.text(0): item.text(1) for item in bag.tables(2)}
+
+
+def _named(table: _Table) -> tuple[str, Floats]:
+    return table.text(0), np.empty(0, np.float32)
+
+
+def _tensor(table: _Table, data: NDArray[np.uint8] | None) -> tuple[str, Floats]:
+    name, shape = table.text(0), table.longs(2)
+    size = 4 * math.prod(shape)
+    raw: Any = table.raw(4)
+    if data is not None and not raw:
+        start = int(table.number(6, "<q"))
+        raw = data[start : start + size] if start >= 0 else raw
+    if table.number(3, "<i") != FLOAT or len(raw) != size:
         raise FormatError(f"{name!r} is no whole float32 tensor")
     return name, np.frombuffer(raw, "<f4").astype(np.float32).reshape(shape)
 
@@ -139,23 +192,58 @@ class _Table:
         return [_Table(self._content, at + self._read("<I", at)) for at in places]
 
 
-def dump(checkpoint: TrainingCheckpoint) -> bytes:
-    """The checkpoint as onnxruntime writes it; equal ones give equal bytes."""
+def dump(checkpoint: TrainingCheckpoint, places: Mapping[str, int] | None = None) -> bytes:
+    """The checkpoint as onnxruntime writes it; equal ones give equal bytes.
+
+    With `places` the values of parameters are in its second file, and begin there at these bytes.
+    """
     writer = _Writer()
     writer.content += struct.pack("<I4s", 0, IDENTIFIER)
-    module = [
-        (0, writer.tables([_tensor_fields(writer, *item) for item in sorted(checkpoint.trainable.items())])),
-        (1, writer.tables([_tensor_fields(writer, *item) for item in sorted(checkpoint.frozen.items())])),
+    form = partial(_parameter, writer, nominal=checkpoint.nominal, places=places)
+    module: list[_Field] = [
+        (0, "", writer.tables([form(*item) for item in sorted(checkpoint.trainable.items())])),
+        (1, "", writer.tables([form(*item) for item in sorted(checkpoint.frozen.items())])),
     ]
-    fields: list[_Field] = [
-        (0, "<i", VERSION),
-        (1, "", writer.table([(number, "", write) for number, write in module])),
-    ]
+    flags: list[_Field] = [(2, "<B", 1)] if checkpoint.nominal else []
+    flags += [(3, "<B", 1)] if places is not None else []
+    fields: list[_Field] = [(0, "<i", VERSION), (1, "", writer.table([*module, *flags]))]
     if checkpoint.moments:
         fields.append((2, "", writer.tables([_group(writer, checkpoint)])))
+    if checkpoint.properties:
+        fields.append((3, "", _property_bag(writer, checkpoint.properties)))
     root = writer.table(fields)()
     struct.pack_into("<I", writer.content, 0, root)
     return bytes(writer.content)
+
+
+def _parameter(
+    writer: _Writer, name: str, value: Floats, *, nominal: bool, places: Mapping[str, int] | None
+) -> Callable[[], int]:
+    if nominal:
+        empty: list[_Field] = [(2, "", writer.longs(())), (3, "<i", FLOAT), (4, "", writer.raw(b""))]
+        return writer.table([(0, "", writer.text(name)), *empty])
+    if places is None:
+        return _tensor_fields(writer, name, value)
+    kept: list[_Field] = [
+        (0, "", writer.text(name)),
+        (2, "", writer.longs(value.shape)),
+        (3, "<i", FLOAT),
+        (6, "<q", places[name]),
+    ]
+    return writer.table(kept)
+
+
+def _property_bag(writer: _Writer, properties: Mapping[str, Property]) -> Callable[[], int]:
+    """Three lists of a name and a value, one a kind: whole numbers, float32 numbers, texts."""
+    kinds: list[list[Callable[[], int]]] = [[], [], []]
+    for name, value in sorted(properties.items()):
+        if isinstance(value, str):
+            kinds[2].append(writer.table([(0, "", writer.text(name)), (1, "", writer.text(value))]))
+        elif isinstance(value, float):
+            kinds[1].append(writer.table([(0, "", writer.text(name)), (1, "<f", value)]))
+        else:
+            kinds[0].append(writer.table([(0, "", writer.text(name)), (1, "<q", value)]))
+    return writer.table([(number, "", writer.tables(items)) for number, items in enumerate(kinds)])
 
 
 # Number of the field, its struct format and value; or "" and what writes the thing it points at.

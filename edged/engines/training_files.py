@@ -29,6 +29,18 @@ class TrainingFiles(Protocol):
         """Initial parameters."""
 
     @property
+    def parameters_file(self) -> Path | None:
+        """Initial parameters where the checkpoint is nominal; None where it holds them."""
+
+    @property
+    def apart(self) -> bool:
+        """Whether parameters lie in a file of their own, to which the base model refers."""
+
+    @property
+    def inference_model(self) -> Path:
+        """Base inference model with the initial parameters."""
+
+    @property
     def output_names(self) -> Sequence[str]:
         """Names of the inference outputs inside the graphs, the main one first."""
 

@@ -185,6 +185,10 @@ class Promoter:
             )
         staging = self._staging / ".staging-bundle"
         staging.mkdir(parents=True, exist_ok=True)
+        if base_model.suffix != ".ort":
+            from edged.engines.whole_model import whole_model
+
+            content = whole_model(base_model)
         (staging / file_name(base_model.suffix)).write_bytes(content)
         record = self._registry.add(staging, parent=None, created=self._clock.now(), source="bundle")
         served = self.open(record.version)

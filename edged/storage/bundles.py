@@ -50,6 +50,8 @@ __all__ = [
 
 CLASSIFYING = ("cross_entropy", "bce_with_logits")
 MEASURING = ("mse", "l1")
+# Where parameters lie that are delivered apart from a nominal checkpoint, or are too many for a whole one.
+PARAMETERS, CHECKPOINT_DATA = "parameters.safetensors", "checkpoint.data"
 # The name of a loss that came as a model of its own.
 CUSTOM = "custom"
 
@@ -65,7 +67,7 @@ class Bundle:
     engine that was wanted and is not among `engines`, why it cannot train this model. `made_with` has the
     versions of what built it, by package.
     A model of several outputs has `more_outputs` behind the main one and `more_labels`, and `losses` says
-    what is added up: `output`, `loss`, `label` and `weight` of each term.
+    what is added up: `output`, `loss`, `label` and `weight` of each term. `properties` are a user's own.
     """
 
     path: Path
@@ -90,6 +92,7 @@ class Bundle:
     more_labels: tuple[Tensor, ...] = ()
     losses: tuple[Mapping[str, Any], ...] = ()
     forms: Mapping[str, Any] | None = None
+    properties: Mapping[str, int | float | str] = field(default_factory=dict)
 
     @classmethod
     def open(cls, path: Path, *, verify: bool = True) -> Bundle:
@@ -112,7 +115,12 @@ class Bundle:
         for name, entry in self.files.items():
             file = self.path / name
             if not file.is_file():
-                raise BundleError("this file of the bundle is missing", where=str(file), remedy=REBUILD)
+                apart = name == PARAMETERS
+                what = "its parameters are delivered apart, and" if apart else "this file of the bundle"
+                remedy = "put the file that it was built with beside it" if apart else REBUILD
+                raise BundleError(
+                    f"{what} {'are ' if apart else 'is '}missing", where=str(file), remedy=remedy
+                )
             with disk_errors("reading", file):
                 same = file.stat().st_size == entry.bytes and FileEntry.of(file) == entry
             if not same:
@@ -156,6 +164,16 @@ class Bundle:
     def checkpoint(self) -> Path:
         """Initial parameters."""
         return self.path / "checkpoint"
+
+    @property
+    def apart(self) -> bool:
+        """Whether parameters lie in a file of their own, to which the base model refers."""
+        return not self.files.keys().isdisjoint((PARAMETERS, CHECKPOINT_DATA))
+
+    @property
+    def parameters_file(self) -> Path | None:
+        """Initial parameters where the checkpoint is nominal; None where it holds them."""
+        return self.path / PARAMETERS if PARAMETERS in self.files else None
 
     @property
     def inference_model(self) -> Path:
@@ -284,6 +302,7 @@ class Bundle:
             "made_with": self.made_with,
             **self._several(),
             **({} if self.forms is None else {"forms": self.forms}),
+            **({"properties": dict(self.properties)} if self.properties else {}),
         }
 
     def _several(self) -> dict[str, Any]:
@@ -388,4 +407,5 @@ def _parse(data: dict[str, Any], path: Path) -> Bundle:
         more_labels=reader.tensors("more_labels"),
         losses=reader.objects("losses"),
         forms=reader.get("forms", dict) if data.get("forms") is not None else None,
+        properties=reader.get("properties", dict) if "properties" in data else {},
     )

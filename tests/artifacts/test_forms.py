@@ -138,7 +138,8 @@ def test_inspecting_verifying_and_changing_parameters_know_the_forms(bundle: Bun
     copied = tmp_path / "b"
     build(NETWORKS["mlp"][0], copied, loss="cross_entropy", forms=BOTH)
     bias = np.full(4, 7.0, np.float32)
-    changed = parameters.put(copied, {"layer3.bias": bias})
+    parameters.put(copied, {"layer3.bias": bias})
+    changed = Bundle.open(copied)
     forms: tuple[Form, ...] = ("float32", "int8")
     for form in forms:
         base = BaseModel.of_form(changed, form)

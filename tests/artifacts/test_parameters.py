@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -22,14 +22,22 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.fixture(params=["both", "portable"])
+FORMS: dict[str, dict[str, Any]] = {
+    "both": {},
+    "portable": {"engine": "portable"},
+    "nominal": {"checkpoint": "nominal"},
+    "apart": {"external_above": 0},
+}
+
+
+@pytest.fixture(params=FORMS)
 def bundle(request: pytest.FixtureRequest, tmp_path: Path) -> Bundle:
-    statistics = Statistics.identity(4, 2)
-    return build(mlp(4, 2, (3,)), tmp_path / "b", loss="mse", engine=request.param, standardise=statistics)
+    statistics, more = Statistics.identity(4, 2), FORMS[request.param]
+    return build(mlp(4, 2, (3,)), tmp_path / "b", loss="mse", standardise=statistics, **more)
 
 
 def test_the_table_tells_shapes_and_values(bundle: Bundle) -> None:
-    rows = {row["name"]: row for row in parameters.table(bundle.path)}
+    rows = {row["name"]: row for row in parameters.told(bundle.path)["parameters"]}
     assert rows["layer1.weight"]["shape"] == [3, 4]
     assert rows["layer1.weight"]["trainable"]
     assert not rows["input.mean"]["trainable"]
@@ -42,7 +50,8 @@ def test_what_is_put_in_is_where_every_engine_begins(bundle: Bundle, tmp_path: P
     before = open_engine(bundle.engines[0], bundle).parameters()
     write_parameter(bundle.path, "layer1.weight", tmp_path / "w.npy")
     np.save(tmp_path / "other.npy", np.load(tmp_path / "w.npy") + 1)
-    new = parameters.put(bundle.path, read_parameters([f"layer1.weight={tmp_path / 'other.npy'}"]))
+    parameters.put(bundle.path, read_parameters([f"layer1.weight={tmp_path / 'other.npy'}"]))
+    new = Bundle.open(bundle.path)
     assert new.fingerprint != bundle.fingerprint
     for name in new.engines:
         after = open_engine(name, new).parameters()

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from edged.artifacts.external_data import is_elsewhere
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -56,7 +58,7 @@ def _shared(graph: onnx.GraphProto) -> dict[str, list[tuple[onnx.NodeProto, int]
 
 
 def _is_uniform(tensor: onnx.TensorProto) -> bool:
-    if tensor.data_type != TensorProto.FLOAT or len(tensor.dims) == 0:
+    if tensor.data_type != TensorProto.FLOAT or len(tensor.dims) == 0 or is_elsewhere(tensor):
         return False
     values = numpy_helper.to_array(tensor)
     return values.size > 0 and bool((values == values.flat[0]).all())

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from onnx import helper, numpy_helper
 
+from edged.artifacts.external_data import is_elsewhere
 from edged.artifacts.graphs import consumed
 from edged.artifacts.lowering.writer import attributes_of
 from edged.artifacts.rewriting.rewriter import untrainable
@@ -154,7 +155,7 @@ def _zero_tensors(graph: onnx.GraphProto) -> set[str]:
 
 
 def _is_zero(tensor: onnx.TensorProto) -> bool:
-    return not numpy_helper.to_array(tensor).any()
+    return not is_elsewhere(tensor) and not numpy_helper.to_array(tensor).any()
 
 
 def _drop_unread(graph: onnx.GraphProto, names: set[str]) -> None:

@@ -52,13 +52,17 @@ class BlockLoss:
     def __init__(self, source: str) -> None:
         self.source = source
         self._blocks = training_api.load("onnxblock")
-        self._made: Any = getattr(_module(source), source.rpartition(":")[2], None)
-        if not _is_block(self._made, self._blocks):
+        self._given: Any = getattr(_module(source), source.rpartition(":")[2], None)
+        if not _is_block(self._given, self._blocks):
             raise ConfigError(
                 "is no onnxblock.Block for a loss",
                 where=source,
                 remedy="name a subclass of onnxruntime.training.onnxblock.Block, no TrainingBlock",
             )
+
+    def made(self) -> Any:
+        """The block."""
+        return self._given() if isinstance(self._given, type) else self._given
 
     def build(self, model: onnx.ModelProto, compared: Sequence[str]) -> BuiltBlock:
         """What the block adds to `model`, called with the names of these tensors.
@@ -71,9 +75,8 @@ class BlockLoss:
         base = _base(model, compared)
         upstream.prepare_blocks()
         try:
-            block: Any = self._made() if isinstance(self._made, type) else self._made
             with self._blocks.base(base) as handle:
-                given = block(*compared)
+                given = self.made()(*compared)
                 made = onnx.ModelProto()
                 made.CopyFrom(handle.model)
         except Exception as problem:

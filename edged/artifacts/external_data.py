@@ -44,7 +44,7 @@ def load(path: Path, most: int) -> onnx.ModelProto:
             place.value = str(folder / place.value)
         else:
             load_external_data_for_tensor(tensor, str(folder))
-            tensor.data_location = onnx.TensorProto.DEFAULT
+            tensor.ClearField("data_location")
             tensor.ClearField("external_data")
     return model
 

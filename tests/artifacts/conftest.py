@@ -23,5 +23,6 @@ collect_ignore = (
         "test_heads.py",
         "test_preflight.py",
         "test_origins.py",
+        "test_checkpoints.py",
     ]
 )

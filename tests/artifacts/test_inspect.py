@@ -5,13 +5,16 @@ from typing import TYPE_CHECKING
 import onnx
 import pytest
 
+from edged.artifacts.block_loss import BlockLoss
 from edged.artifacts.build import build
+from edged.artifacts.conform import conform
 from edged.artifacts.inspect import inspect, verify
 from edged.artifacts.standardise import Statistics
 from edged.artifacts.templates import autoencoder, mlp
 from edged.engines import training_api
 from edged.errors import BundleError, CorruptError, EdgedError
 from edged.storage.bundles import Tensor
+from tests.artifacts.test_heads import two_headed
 from tests.networks import INPUT, Network
 from tests.zoo import ZOO
 
@@ -173,3 +176,46 @@ def test_a_base_model_that_does_not_belong_to_the_checkpoint_is_noticed(tmp_path
 def test_an_unrelated_directory_is_no_bundle(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="no bundle"):
         verify(tmp_path)
+
+
+def upstream_block(path: Path, model: onnx.ModelProto, loss: str) -> Path:
+    """What upstream's generator writes with a block of one's own as the loss."""
+    artifacts = training_api.load("artifacts")
+    (path / "own.py").write_text("from onnxruntime.training import onnxblock\n\n" + loss)
+    block = BlockLoss(f"{path / 'own.py'}:Own")
+    made = path / "u"
+    made.mkdir()
+    artifacts.generate_artifacts(
+        model,
+        requires_grad=[tensor.name for tensor in model.graph.initializer],
+        loss=block.made(),
+        optimizer=artifacts.OptimType.AdamW,
+        artifact_directory=str(made),
+    )
+    return made
+
+
+def test_upstreams_directory_with_a_loss_that_reads_weights_verifies(tmp_path: Path) -> None:
+    loss = """class Own(onnxblock.Block):
+    def build(self, out):
+        b = onnxblock.blocks
+        squares = b.ReduceSum(keepdims=False)(b.Mul()("layer1.weight", "layer1.weight"))
+        return b.Add()(onnxblock.loss.MSELoss()(out), b.Mul()(b.Constant(0.01)(), squares))
+"""
+    path = upstream_block(tmp_path, mlp(6, 3, (8,)), loss)
+    told = inspect(path)
+    assert (told["label"]["name"], told["output"]["name"]) == ("target", "logits")
+    assert verify(path)["ok"]
+
+
+def test_upstreams_directory_with_several_labels_verifies(tmp_path: Path) -> None:
+    loss = """class Own(onnxblock.Block):
+    def build(self, state, level):
+        first = onnxblock.loss.CrossEntropyLoss()(state, "class")
+        return onnxblock.blocks.Add()(first, onnxblock.loss.MSELoss()(level, "value"))
+"""
+    path = upstream_block(tmp_path, conform(two_headed(), ()), loss)
+    told = inspect(path)
+    assert [label["name"] for label in told["labels"]] == ["class", "value"]
+    assert [output["name"] for output in told["outputs"]] == ["state", "level"]
+    assert verify(path)["ok"]

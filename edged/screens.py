@@ -193,7 +193,8 @@ def show_note(text: str) -> None:
 
 def show_bundle(values: Mapping[str, Any]) -> None:
     """`edged artifacts build` and `inspect`."""
-    _say(f"{values['path']}: {values['loss']}, {values['optimizer']}")
+    terms = [f"{term['weight']:g}·{term['loss']}({term['output']})" for term in values["losses"]]
+    _say(f"{values['path']}: {' + '.join(terms) or values['loss']}, {values['optimizer']}")
     _show_contents(values)
     notes = values.get("notes", ())
     _show_notes(notes)

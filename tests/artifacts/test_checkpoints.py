@@ -19,6 +19,7 @@ from edged.artifacts.build import build
 from edged.artifacts.inspect import verify
 from edged.artifacts.standardise import Statistics
 from edged.artifacts.templates import mlp
+from edged.doctor import examine
 from edged.domain.protocols import LearningRate
 from edged.engines import open_engine, training_api, training_checkpoint
 from edged.engines.inference import InferenceModel
@@ -26,7 +27,7 @@ from edged.engines.whole_model import whole_model
 from edged.errors import BundleError, CorruptError
 from edged.storage.bundles import CHECKPOINT_DATA, PARAMETERS, Bundle
 from tests.artifacts.lowering.gradients import ENGINES
-from tests.commands import edged, write_config
+from tests.commands import write_config
 from tests.loop.gates import Gate
 from tests.loop.linear import SCHEMA
 
@@ -246,9 +247,9 @@ def test_the_doctor_says_what_is_missing(tmp_path: Path) -> None:
     stream = {"features": 4, "task": "classify", "classes": 2}
     config = write_config(tmp_path, stream, model={"bundle": str(bundle.path)})
     (bundle.path / PARAMETERS).unlink()
-    refused = edged("doctor", config)
-    assert refused.code == 1
-    assert "delivered apart" in " ".join(refused.out.split())
+    found = {finding.what: finding for finding in examine(config)}
+    assert found["bundle"].level == "error"
+    assert "delivered apart" in found["bundle"].result
 
 
 # ---- models with external data ---------------------------------------------------------------

@@ -13,10 +13,11 @@ from edged.artifacts.commands import read_parameters, write_parameter
 from edged.artifacts.inspect import verify
 from edged.artifacts.standardise import Statistics
 from edged.artifacts.templates import mlp
+from edged.cli import app
 from edged.engines import open_engine, training_api, training_checkpoint
 from edged.errors import BundleError, ConfigError
 from edged.storage.bundles import Bundle
-from tests.commands import edged
+from tests.commands import edged, strict_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -153,11 +154,13 @@ def test_a_word_that_names_no_property_is_refused() -> None:
             parameters.parse_property(text)
 
 
-def test_the_command_sets_and_prints_properties(usual: Bundle) -> None:
-    answer = edged("artifacts", "params", usual.path, "--set-property", "steps=3",
-                   "--set-property", 'serial="007"', "--json").json  # fmt: skip
-    assert answer["properties"] == {"steps": 3, "serial": "007"}
-    assert edged("artifacts", "params", usual.path, "--get-property", "serial").out == "007\n"
+def test_the_command_sets_and_prints_properties(usual: Bundle, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["artifacts", "params", str(usual.path)]
+    more = ["--set-property", "steps=3", "--set-property", 'serial="007"', "--json"]
+    app([*words, *more], standalone_mode=False)
+    assert strict_json(capsys.readouterr().out)["properties"] == {"steps": 3, "serial": "007"}
+    app([*words, "--get-property", "serial"], standalone_mode=False)
+    assert capsys.readouterr().out == "007\n"
 
 
 # ---- checkpoints -----------------------------------------------------------------------------

@@ -27,14 +27,15 @@ LARGEST = (1 << 31) - 1
 def whole_model(path: Path, instead: Mapping[str, NDArray[np.float32]] | None = None) -> bytes:
     """The model at `path` with the values of its external tensors in it; needs no `onnx`.
 
-    Those that are named in `instead` get these values.
+    Those that are named in `instead` get these values. What is no model stays as it is: whoever loads it says
+    so.
 
     Raises
     ------
     BundleError
         When a file is missing or cannot be read.
     CorruptError
-        When the model is damaged, or names a file elsewhere or places that are not there.
+        When the model names a file elsewhere, or places that are not there.
     """
     try:
         content = path.read_bytes()
@@ -42,8 +43,8 @@ def whole_model(path: Path, instead: Mapping[str, NDArray[np.float32]] | None = 
         raise BundleError(f"cannot be read: {problem.strerror}", where=str(path)) from problem
     try:
         return b"".join(_model(content, path, instead or {}))
-    except (ValueError, KeyError, IndexError) as problem:
-        raise CorruptError("its external data cannot be followed", where=str(path)) from problem
+    except (ValueError, KeyError, IndexError):
+        return content
 
 
 def _model(content: bytes, path: Path, instead: Values) -> Iterator[bytes]:
@@ -96,10 +97,13 @@ def _entries(content: bytes, tensor: Field) -> dict[str, str]:
 
 
 def _values(entries: dict[str, str], path: Path) -> bytes:
-    name = entries["location"]
+    try:
+        name, start, length = entries["location"], int(entries.get("offset", 0)), int(entries["length"])
+    except (KeyError, ValueError) as problem:
+        raise CorruptError("does not say where its values are", where=str(path)) from problem
     if name in ("", ".", "..") or set(name) & set("/\\\0"):
         raise CorruptError(f"keeps values in {name!r}, which is no file beside it", where=str(path))
-    start, length, file = int(entries.get("offset", 0)), int(entries["length"]), path.with_name(name)
+    file = path.with_name(name)
     try:
         if not 0 <= start <= start + length <= file.stat().st_size:
             raise CorruptError("is shorter than the model says", where=str(file))

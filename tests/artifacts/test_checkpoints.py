@@ -220,6 +220,19 @@ def test_a_model_that_points_elsewhere_is_not_followed(apart: Bundle, place: str
         whole_model(apart.inference_model)
 
 
+def test_a_model_that_does_not_say_where_is_refused_and_what_is_no_model_stays(apart: Bundle) -> None:
+    model = onnx.load(str(apart.inference_model), load_external_data=False)
+    for tensor in model.graph.initializer:
+        for entry in tensor.external_data:
+            entry.key = entry.key.replace("length", "breadth")
+    apart.inference_model.write_bytes(model.SerializeToString())
+    with pytest.raises(CorruptError, match="does not say where its values are"):
+        whole_model(apart.inference_model)
+    for content in (b"nothing", b"", b"\x3a\xff"):
+        apart.inference_model.write_bytes(content)
+        assert whole_model(apart.inference_model) == content
+
+
 def test_places_behind_the_end_are_noticed(apart: Bundle) -> None:
     name = next(name for name in FORMS if name in apart.files)
     content = (apart.path / name).read_bytes()

@@ -200,7 +200,7 @@ def test_upstreams_directory_with_a_loss_that_reads_weights_verifies(tmp_path: P
     def build(self, out):
         b = onnxblock.blocks
         squares = b.ReduceSum(keepdims=False)(b.Mul()("layer1.weight", "layer1.weight"))
-        return b.Add()(onnxblock.loss.MSELoss()(out), b.Mul()(b.Constant(0.01)(), squares))
+        return b.Add()(onnxblock.loss.MSELoss()(out), squares)
 """
     path = upstream_block(tmp_path, mlp(6, 3, (8,)), loss)
     told = inspect(path)

@@ -2,8 +2,8 @@
 """The software bill of materials of a device: CycloneDX 1.6, JSON, validated.
 
 `python deploy/make_sbom.py CYCLONEDX_PY WHEEL OUT`: an environment is installed from deploy/constraints.txt
-by its hashes and from the wheel, as on a device, and cyclonedx-py describes what is in it: versions, licences
-and what needs what. The environment is that of this interpreter and machine.
+by its hashes and from the wheel, as on a device, and cyclonedx-py describes it: versions, licences, and what
+needs what. The environment is that of this interpreter and machine.
 """
 
 from __future__ import annotations

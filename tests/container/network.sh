@@ -71,7 +71,7 @@ say "$(cat "$SITE/run/last")"
 # What is published before the first subscription nobody keeps.
 until_true 60 "it is connected over TLS" grep -q mqtt_connected "$SITE/run/edged.log"
 keys=$SITE/certificates
-awk -v n="$SAMPLES" 'BEGIN { srand(1); for (i = 0; i < n; i++) { t = rand(); printf "{\"temp\": %f, \"vib\": {\"x\": %f, \"y\": %f}, \"state\": \"%s\"}\n", t, rand(), rand(), t > 0.5 ? "worn" : "ok" } }' \
+awk -v n="$SAMPLES" 'BEGIN { srand(1); for (i = 0; i < n; i++) { t = rand(); printf "{\"temp\": %f, \"vib\": {\"x\": %f, \"y\": %f}, \"state\": \"%s\"}\n", t, rand(), rand(), (t > 0.5 ? "worn" : "ok") } }' \
   >"$SITE/run/samples"
 mosquitto_pub -h localhost -p 8884 --cafile "$keys/broker-ca.pem" --cert "$keys/operators/sensors.pem" \
   --key "$keys/operators/sensors.key" -q 1 -t sensors/press-7/a -l <"$SITE/run/samples"

@@ -135,7 +135,7 @@ def configuration(folder: Path, broker: int, port: int | None, bundle: Path | No
         "mqtt": {"host": "127.0.0.1", "port": broker},
         "stream": {"topic": "bench/#", "features": FEATURES, "classes": CLASSES},
         "model": {"hidden": [128, 64]} if bundle is None else {"bundle": str(bundle)},
-        "training": {"every": None, "new_labels": 0, "resident": 0, "max_steps": 1_000_000_000},
+        "training": {"every": None, "new_labels": 0, "resident": 0, "max_steps": 1_000_000},
         "log": {"level": "error"},
     }
     if port is not None:
@@ -181,53 +181,66 @@ def train_for_ever(folder: Path, port: int) -> None:
     ]
     ask(port, "/api/commands/label", {"labels": labels})
     subprocess.run(
-        ["curl", "-sS", "--unix-socket", str(folder / "edged.sock"), "-H", "content-type: application/json",
-         "-d", '{"steps": 1000000000}', "http://localhost/api/commands/train"],
+        ["curl", "-sS", "--fail", "--unix-socket", str(folder / "edged.sock"), "-H",
+         "content-type: application/json", "-d", '{"steps": 1000000}', "http://localhost/api/commands/train"],
         check=True, capture_output=True,
     )  # fmt: skip
     wait_for(lambda: (ask(port, "/api/status")["training"]["progress"] or {}).get("step", 0) > 0)
 
 
-def speed(folder: Path, broker: int, seconds: float, rounds: int) -> list[dict[str, Any]]:
-    port, bare_port = free_port(), free_port()
-    daemon = Process(sys.executable, "-m", "edged.daemon", str(configuration(folder, broker, port)))
-    wait_for(lambda: ask(port, "/v2/health/ready"))
-    model = next((folder / "state" / "models").glob("*/model.onnx"))
-    bare = Process(sys.executable, "-c", BARE, str(bare_port), str(model))
-    load = Load(folder)
-    tensor = {"name": "x", "shape": [1, FEATURES], "datatype": "FP32", "data": [0.0] * FEATURES}
-    wait_for(lambda: ask(bare_port, PATH, {"inputs": [tensor]}))
-    found: dict[str, list[dict[str, float]]] = {}
+class Speed:
+    """Both servers, measured in turns."""
 
-    def measure(what: str, process: Process, at: int, connections: int) -> None:
-        found.setdefault(what, []).append(load.run(process, at, connections, seconds))
-        sys.stderr.write(f"{what}: {found[what][-1]}\n")
+    def __init__(self, folder: Path, broker: int, seconds: float) -> None:
+        self._folder, self._seconds = folder, seconds
+        self._port, self._bare_port = free_port(), free_port()
+        path = configuration(folder, broker, self._port)
+        self._daemon = Process(sys.executable, "-m", "edged.daemon", str(path))
+        wait_for(lambda: ask(self._port, "/v2/health/ready"))
+        model = next((folder / "state" / "models").glob("*/model.onnx"))
+        self._bare = Process(sys.executable, "-c", BARE, str(self._bare_port), str(model))
+        self._load = Load(folder)
+        self._found: dict[str, list[dict[str, float]]] = {}
 
-    for _ in range(rounds):
-        for connections in (16, 1):
-            measure(f"bare, {connections}", bare, bare_port, connections)
-            measure(f"edged, {connections}", daemon, port, connections)
-    rows = [{"what": "memory after traffic", "mb": round(daemon.resident(), 1)}]
-    train_for_ever(folder, port)
-    for _ in range(rounds):
-        measure("edged while training, 16", daemon, port, 16)
-    bare.stop()
-    daemon.stop()
-    medians = {
-        what: {name: round(statistics.median(one[name] for one in all_), 1) for name in all_[0]}
-        for what, all_ in found.items()
-    }
-    for what, row in medians.items():
-        beside = medians.get(what.replace("edged while training", "edged"))
-        if not what.startswith("bare"):
-            beside = medians["bare, 16" if what.endswith("16") else "bare, 1"]
-        row["ratio_to_bare"] = round(row["per_s"] / beside["per_s"], 3) if beside else 1.0
-        rows.append({"what": what, **row})
-    rows.append({
-        "what": "p99 while training to p99 idle",
-        "ratio": round(medians["edged while training, 16"]["p99_us"] / medians["edged, 16"]["p99_us"], 2),
-    })  # fmt: skip
-    return rows
+    def stop(self) -> None:
+        """End both."""
+        self._bare.stop()
+        self._daemon.stop()
+
+    def measure(self, rounds: int) -> list[dict[str, Any]]:
+        """All rows."""
+        tensor = {"name": "x", "shape": [1, FEATURES], "datatype": "FP32", "data": [0.0] * FEATURES}
+        wait_for(lambda: ask(self._bare_port, PATH, {"inputs": [tensor]}))
+        for _ in range(rounds):
+            for connections in (16, 1):
+                self._run("bare", self._bare, self._bare_port, connections)
+                self._run("edged", self._daemon, self._port, connections)
+        rows: list[dict[str, Any]] = [
+            {"what": "memory after traffic", "mb": round(self._daemon.resident(), 1)}
+        ]
+        train_for_ever(self._folder, self._port)
+        for _ in range(rounds):
+            self._run("edged while training", self._daemon, self._port, 16)
+        return rows + self._rows()
+
+    def _run(self, what: str, process: Process, port: int, connections: int) -> None:
+        runs = self._found.setdefault(f"{what}, {connections}", [])
+        runs.append(self._load.run(process, port, connections, self._seconds))
+        sys.stderr.write(f"{what}, {connections}: {runs[-1]}\n")
+
+    def _rows(self) -> list[dict[str, Any]]:
+        medians = {
+            what: {name: round(statistics.median(run[name] for run in runs), 1) for name in runs[0]}
+            for what, runs in self._found.items()
+        }
+        rows: list[dict[str, Any]] = []
+        for what, row in medians.items():
+            beside = medians[f"bare, {what.rpartition(' ')[2]}"]
+            ratios = {f"{name}_to_bare": round(row[name] / beside[name], 3) for name in ("per_s", "cpu_us")}
+            rows.append({"what": what, **row, **ratios})
+        training, idle = medians["edged while training, 16"], medians["edged, 16"]
+        ratio = round(training["p99_us"] / idle["p99_us"], 2)
+        return [*rows, {"what": "p99 while training to p99 idle", "ratio": ratio}]
 
 
 def costs(folder: Path, broker: int, bundle: Path, starts: int) -> list[dict[str, Any]]:
@@ -271,7 +284,11 @@ def main() -> None:
             raise SystemExit(f"{program} is not installed: apt-get install {program}")
     with EmbeddedBroker("mosquitto") as broker, tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        rows = speed(folder / "device", broker.port, args.seconds, args.rounds)
+        servers = Speed(folder / "device", broker.port, args.seconds)
+        try:
+            rows = servers.measure(args.rounds)
+        finally:
+            servers.stop()
         rows += costs(folder, broker.port, folder / "device" / "state" / "bundle", args.starts)
     finish("web", rows, args)
 

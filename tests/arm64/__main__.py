@@ -62,7 +62,14 @@ def install(root: Root, wheel: Path) -> None:
     if not (root.path / "opt/edged/bin/pytest").exists():
         root.run("python3", "-m", "venv", "--clear", "/opt/edged")
     shutil.copy(wheel, root.shared)
-    root.run(*pip, f"/mnt/{wheel.name}[offline,signing]", "pytest", "pytest-timeout", variables=certificates)
+    root.run(
+        *pip,
+        f"/mnt/{wheel.name}[offline,signing]",
+        "pytest",
+        "pytest-timeout",
+        "pytest-xdist",
+        variables=certificates,
+    )
     root.run(*pip, "--no-deps", "--force-reinstall", f"/mnt/{wheel.name}")
     root.run("sh", "-c", "/opt/edged/bin/python -m pip freeze >/opt/edged/requirements.txt")
 

@@ -247,6 +247,7 @@ def costs(folder: Path, broker: int, bundle: Path, starts: int) -> list[dict[str
     """Memory and start, with and without the section, in turns."""
     took: dict[bool, list[float]] = {True: [], False: []}
     resident: dict[bool, list[float]] = {True: [], False: []}
+    worked: dict[bool, list[float]] = {True: [], False: []}
     for number in range(starts):
         for web in (True, False):
             home = folder / f"start-{number}-{web}"
@@ -261,15 +262,21 @@ def costs(folder: Path, broker: int, bundle: Path, starts: int) -> list[dict[str
                 while b"READY=1" not in notified.recv(4096):
                     pass
             took[web].append(time.monotonic() - began)
+            worked[web].append(process.cpu())
             time.sleep(1.0)
             resident[web].append(process.resident())
             process.stop()
             shutil.rmtree(home)
-    start, memory = statistics.median(took[False]), statistics.median(resident[False])
-    more = statistics.median(took[True]) - start, statistics.median(resident[True]) - memory
+    start, cpu, memory = (statistics.median(found[False]) for found in (took, worked, resident))
+    more = statistics.median(took[True]) - start, statistics.median(worked[True]) - cpu
     return [
         {"what": "start with web less without", "ms": round(more[0] * 1e3), "of": round(start * 1e3)},
-        {"what": "memory with web less without", "mb": round(more[1], 1), "of": round(memory, 1)},
+        {"what": "its processor time", "ms": round(more[1] * 1e3), "of": round(cpu * 1e3)},
+        {
+            "what": "memory with web less without",
+            "mb": round(statistics.median(resident[True]) - memory, 1),
+            "of": round(memory, 1),
+        },
     ]
 
 
@@ -277,6 +284,7 @@ def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--no-speed", action="store_true", help="memory and start alone")
     parser.add_argument("--starts", type=int, default=5)
     args = parser.parse_args()
     for program in ("wrk", "taskset", "curl"):
@@ -286,7 +294,7 @@ def main() -> None:
         folder = Path(name)
         servers = Speed(folder / "device", broker.port, args.seconds)
         try:
-            rows = servers.measure(args.rounds)
+            rows = [] if args.no_speed else servers.measure(args.rounds)
         finally:
             servers.stop()
         rows += costs(folder, broker.port, folder / "device" / "state" / "bundle", args.starts)

@@ -17,7 +17,6 @@ from edged.domain.gate import Probation
 from edged.domain.latencies import Latencies
 from edged.domain.outputs import answers, probabilities
 from edged.domain.predictions import LiveQuality, Memory, Predictions, encode
-from edged.domain.questions import Questions
 from edged.errors import EdgedError, ModelError, RefusedError
 from edged.logs import get_logger
 
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from edged.domain.anomaly import Change
     from edged.domain.drift import DriftRules, DriftSignal
     from edged.domain.protocols import Served
-    from edged.domain.questions import Question
+    from edged.domain.questions import Question, Questions
     from edged.domain.sample import Batch, LabelUpdate
     from edged.domain.schema import Schema
 
@@ -357,9 +356,9 @@ class ServingLoop:
         self._queue: queue.Queue[tuple[Batch, NDArray[np.float64]] | list[LabelUpdate] | str | None] = (
             queue.Queue(MAX_WAITING)
         )
-        self._questions = Questions()
+        self._questions: Questions | None = None
         self._called = False
-        self.on_asked: Callable[[list[Question]], None] = lambda _: None
+        self._on_asked: Callable[[list[Question]], None] = lambda _: None
         self._thread = threading.Thread(target=self._loop, name="serve", daemon=True)
         self.latencies = Latencies()
         self.errors = 0
@@ -381,13 +380,16 @@ class ServingLoop:
         """Hand over labels that found their samples."""
         self._queue.put(updates)
 
-    def ask(self, questions: Sequence[Question]) -> None:
-        """Have rows answered that are no samples; `on_asked` gets them, those that were run together at once.
+    def take_questions(
+        self, questions: Questions, on_asked: Callable[[list[Question]], None]
+    ) -> Callable[[], None]:
+        """Answer rows that are no samples; `on_asked` gets them, those that were run together at once.
 
-        Never waits: a thread whose queue is full looks for questions anyway.
+        What is returned says that there are some: it never waits, as a thread whose queue is full looks for
+        questions anyway.
         """
-        self._questions.add(questions)
-        self._call()
+        self._on_asked, self._questions = on_asked, questions
+        return self._call
 
     def _call(self) -> None:
         if not self._called:
@@ -460,7 +462,7 @@ class ServingLoop:
     def _answer_questions(self) -> None:
         """One micro-batch of those that wait; samples come in between."""
         self._called = False
-        asked = self._questions.take(self._batch)
+        asked = [] if self._questions is None else self._questions.take(self._batch)
         if not asked:
             return
         if self._questions:
@@ -477,7 +479,7 @@ class ServingLoop:
                 end = question.rows.stop
             now = time.monotonic()
             self.latencies.add(np.repeat([now - q.received for q in asked], [len(q.x) for q in asked]))
-        self.on_asked(asked)
+        self._on_asked(asked)
         self._tell_failed()
 
     def _join(self, offsets: list[int], labels: list[Any]) -> None:

@@ -3,7 +3,6 @@
 from edged.steering.commands import Steering
 from edged.steering.install import InstallSteering
 from edged.steering.labelling import Labelling
-from edged.steering.local import LocalCommand
 from edged.steering.parts import Parts
 from edged.steering.transfers import Transfers
 from edged.steering.weights import WeightsSteering
@@ -11,7 +10,6 @@ from edged.steering.weights import WeightsSteering
 __all__ = [
     "InstallSteering",
     "Labelling",
-    "LocalCommand",
     "Parts",
     "Steering",
     "Transfers",

@@ -9,7 +9,6 @@ from edged.contract.requests import REQUESTS
 from edged.domain.tasks import Handler
 from edged.steering.asking import Asking
 from edged.steering.erasing import Erasing
-from edged.steering.local import LocalCommand
 from edged.steering.models import ModelCommands
 from edged.steering.pauses import Pauses
 from edged.steering.settings import Settings
@@ -88,8 +87,9 @@ class Steering:
     def answer(self, command: str, payload: bytes, sender: Sender) -> None:
         """Send an answer where the sender wants it."""
         publish, topics = self._parts.session.publish, self._parts.topics
-        if isinstance(sender, LocalCommand):
-            sender.answered(payload)
+        answered = getattr(sender, "answered", None)  # of one that came by another way than the broker
+        if answered is not None:
+            answered(payload)
         elif sender.response_topic:
             publish(sender.response_topic, payload, qos=1, correlation=sender.correlation)
         else:

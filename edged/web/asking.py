@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.domain.predictions import Predictions
-from edged.domain.questions import Question
+from edged.domain.questions import Question, Questions
 from edged.domain.submission import Submission
 from edged.errors import RefusedError
 from edged.web.problems import HttpError
@@ -73,7 +73,8 @@ class Asking:
     """
 
     def __init__(self, serving: ServingLoop, ingest: Ingest, *, most: int, timeout: float) -> None:
-        self._serving = serving
+        self._questions = Questions()
+        self._call = serving.take_questions(self._questions, self._asked)
         self._ingest = ingest
         self._most = most
         self._timeout = timeout
@@ -91,7 +92,6 @@ class Asking:
     def begin(self) -> None:
         """Take answers from other threads from now on."""
         self._loop = asyncio.get_running_loop()
-        self._serving.on_asked = self._asked
 
     # ---- on the event loop -------------------------------------------------------------------
 
@@ -198,7 +198,8 @@ class Asking:
     def _hand_over(self) -> None:
         """What came in one turn of the loop is asked together: handing over costs two changes of threads."""
         gathered, self._gathered = self._gathered, []
-        self._serving.ask(gathered)
+        self._questions.add(gathered)
+        self._call()
 
     def _resolve(self, asked: list[Question]) -> None:
         for question in asked:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from edged.domain.commands import MAX_PAYLOAD, parse
 from edged.errors import ConfigError
-from edged.steering.local import LocalCommand
 from edged.web.bodies import read_body
 from edged.web.doors import require
+from edged.web.local import LocalCommand
 from edged.web.problems import HttpError, as_json
 
 if TYPE_CHECKING:

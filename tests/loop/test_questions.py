@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edged.domain.questions import Question
+from edged.domain.questions import Question, Questions
 from edged.errors import RefusedError
 from tests.device import wait_until
 from tests.loop.linear import BAD, BROKEN, GOOD, inputs, samples, served
@@ -29,12 +29,17 @@ class Desk:
     def __init__(self, outlet: Outlet) -> None:
         self.outlet = outlet
         self.groups: queue.Queue[list[Question]] = queue.Queue()
-        outlet.loop.on_asked = self.groups.put
+        self._questions = Questions()
+        self._call = outlet.loop.take_questions(self._questions, self.groups.put)
 
     def ask(self, *questions: Question) -> list[Question]:
         """The questions with their answers, and how they were grouped."""
-        self.outlet.loop.ask(list(questions))
+        self.send(*questions)
         return self.take(len(questions))
+
+    def send(self, *questions: Question) -> None:
+        self._questions.add(questions)
+        self._call()
 
     def take(self, count: int) -> list[Question]:
         answered: list[Question] = []
@@ -133,7 +138,7 @@ def test_asking_never_waits_although_the_queue_is_full(tmp_path: Path) -> None:
     for first in range(64):
         outlet.submit(samples(first + 1, inputs(1)))
     began = time.monotonic()
-    outlet.loop.ask([question(), question()])
+    desk.send(question(), question())
     assert time.monotonic() - began < 1.0
     outlet.loop.start()
     assert len(desk.take(2)) == 2

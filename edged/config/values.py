@@ -114,5 +114,10 @@ class Section(BaseModel):
     """A part of the configuration: unknown keys are errors, values do not change after loading."""
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False, coerce_numbers_to_str=True
+        extra="forbid",
+        frozen=True,
+        protected_namespaces=(),
+        allow_inf_nan=False,
+        coerce_numbers_to_str=True,
+        defer_build=True,  # a section that is read as part of the whole needs no validator of its own
     )

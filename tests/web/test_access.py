@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from starlette.requests import Request
 
 from edged.clock import VirtualClock
 from edged.errors import ConfigError
@@ -17,6 +20,8 @@ from edged.web.access import (
     Attempts,
     Tokens,
 )
+from edged.web.doors import session_of
+from edged.web.login import Login
 from tests.web.client import TOKENS, token_files
 
 if TYPE_CHECKING:
@@ -118,3 +123,22 @@ def test_addresses_are_bounded(clock: VirtualClock) -> None:
     for number in range(MOST_ADDRESSES):
         attempts.failed(str(number))
     assert not attempts.exhausted("first")
+
+
+@pytest.mark.parametrize(("scheme", "name"), [("https", "__Host-edged_session"), ("http", "edged_session")])
+def test_with_tls_the_cookie_never_leaves_it(
+    tmp_path: Path, clock: VirtualClock, scheme: str, name: str
+) -> None:
+    login = Login(Access(Tokens(files(tmp_path, "read")), closed=True, monotonic=clock.monotonic))
+    body = json.dumps({"token": TOKENS["read"]}).encode()
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    scope = {"type": "http", "scheme": scheme, "client": ("192.0.2.1", 1), "edged.headers": {}}
+    cookie = asyncio.run(login.begin(Request(scope, receive))).headers["set-cookie"]
+    assert cookie.startswith(f"{name}=")
+    assert ("Secure" in cookie) == (scheme == "https")
+    value = cookie.partition(";")[0].encode()
+    assert session_of(value, secure=scheme == "https") == value.decode().partition("=")[2]
+    assert session_of(value, secure=scheme != "https") is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import http.client
 import json
+import os
 import socket
 import threading
 import time
@@ -328,3 +329,16 @@ def test_an_address_that_is_taken_is_said_at_the_start(site: Site, tmp_path: Pat
     assert device.process is not None
     assert device.process.wait(START_SECONDS) == 4
     assert f"cannot listen on 127.0.0.1:{site.port}" in device.log.read_text()
+
+
+def test_without_its_packages_it_is_said_what_to_install(site: Site, tmp_path: Path) -> None:
+    broken = tmp_path / "path" / "starlette"
+    broken.mkdir(parents=True)
+    (broken / "__init__.py").write_text("raise ModuleNotFoundError('no', name='starlette')")
+    device = web_device(
+        tmp_path, site.broker.port, free_port(), {}, model={"bundle": str(site.device.state / "bundle")}
+    )
+    device.start(PYTHONPATH=os.pathsep.join([str(broken.parent), os.environ.get("PYTHONPATH", "")]))
+    assert device.process is not None
+    assert device.process.wait(START_SECONDS) == 4
+    assert "pip install 'edged[web]'" in device.log.read_text()

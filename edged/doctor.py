@@ -67,7 +67,7 @@ def examine(path: Path) -> list[Finding]:
     except EdgedError as problem:
         return [Finding("configuration", "error", problem.line())]
     findings = [Finding("configuration", "ok", str(path))]
-    for look in (_runtime, _formats, _keys, _bundle, _state, _clock, _board, _broker):
+    for look in (_runtime, _formats, _web, _keys, _bundle, _state, _clock, _board, _broker):
         findings.extend(look(config))
     return findings
 
@@ -126,6 +126,31 @@ def _keys(config: Config) -> Iterator[Finding]:
         yield Finding("keys", "error", problem.line())
         return
     yield Finding("keys", "ok", f"{len(files)} public keys can be used")
+
+
+def _web(config: Config) -> Iterator[Finding]:
+    """Packages, tokens and certificate of the section `web`."""
+    web = config.web
+    if web is None:
+        return
+    try:
+        from edged.web.access import Tokens
+        from edged.web.listening import tls_context
+
+        tokens = Tokens(web.tokens.given)
+        if web.tls is not None:
+            tls_context(web.tls)
+    except ImportError as problem:
+        yield Finding(
+            "http", "error", f"the package {problem.name} is not installed", "pip install 'edged[web]'"
+        )
+    except EdgedError as problem:
+        yield Finding("http", "error", f"{problem.where}: {problem.what}", problem.remedy)
+    else:
+        places = " and ".join(str(place) for place in (web.listen, web.unix_socket) if place is not None)
+        yield Finding(
+            "http", "ok", f"listens on {places}; tokens: {', '.join(sorted(tokens.scopes)) or 'none'}"
+        )
 
 
 def _bundle(config: Config) -> Iterator[Finding]:

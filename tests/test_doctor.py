@@ -241,3 +241,21 @@ def test_the_exit_code_tells_whether_there_was_an_error(broker: Broker, tmp_path
     assert bad.code == 1
     assert "broker" in bad.out
     assert "error" in bad.out
+
+
+def test_what_http_needs_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    token = tmp_path / "read.token"
+    token.write_text("0123456789abcdef" * 2)
+    path = configured(tmp_path, web={"unix_socket": "edged.sock", "tokens": {"read_file": "read.token"}})
+    found = finding(path, "http")
+    assert (found.level, found.result) == (
+        "ok", f"listens on 127.0.0.1:8080 and {tmp_path / 'edged.sock'}; tokens: read",
+    )  # fmt: skip
+    token.write_text("short")
+    found = finding(path, "http")
+    assert (found.level, "openssl rand" in found.remedy) == ("error", True)
+    for name in [name for name in sys.modules if name.startswith(("edged.web", "uvicorn"))]:
+        monkeypatch.delitem(sys.modules, name)
+    with hidden("uvicorn"):
+        found = finding(path, "http")
+    assert (found.level, found.remedy) == ("error", "pip install 'edged[web]'")

@@ -1,4 +1,3 @@
-
 """The software bill of materials of a device: CycloneDX 1.6, JSON, validated.
 
 `python deploy/make_sbom.py CYCLONEDX_PY WHEEL OUT`: an environment is installed from deploy/constraints.txt

@@ -191,7 +191,9 @@ def artifacts_build(
 @artifacts_app.command("check")
 def artifacts_check(
     model: Annotated[Path, typer.Argument(metavar="MODEL.onnx")],
-    loss: Annotated[str, typer.Option("--loss", help="loss that it is to be trained with")] = "mse",
+    loss: Annotated[
+        list[str] | None, typer.Option("--loss", help="loss that it is to be trained with, mse when absent")
+    ] = None,
     optimizer: Annotated[str, typer.Option("--optimizer", help="optimizer of the training")] = "adamw",
     train: Annotated[
         list[str] | None, typer.Option("--train", help="parameters to train, as for build")
@@ -210,7 +212,7 @@ def artifacts_check(
 
     values = check(
         model,
-        loss=loss,
+        loss=loss or ["mse"],
         optimizer=Optimizer.of(optimizer),
         train=train or [],
         freeze=freeze or [],

@@ -33,6 +33,7 @@ from edged.engines.training_checkpoint import TrainingCheckpoint, dump
 from edged.errors import BundleError, ConfigError
 from edged.storage.bundles import (
     CUSTOM,
+    DESCRIPTION,
     MEASURING,
     Bundle,
     Standardisation,
@@ -188,11 +189,16 @@ def build(
         told, added = add_forms(staged, (*plan.trainable, *plan.frozen), forms, files, note)
         added += _checkpoint(plan, staged, files, checkpoint, external_above, forms)
         seal(replace(described, forms=told), [*files, *added])
-        for name in NATIVE_FILES:
-            if name not in files:
-                (staged / name).unlink(missing_ok=True)
+        _leave_only(staged, {*files, *added, DESCRIPTION})
         publish(staged, out)
     return Bundle.open(out, verify=False)
+
+
+def _leave_only(staged: Path, names: set[str]) -> None:
+    """Remove what was only made on the way: graphs of an engine that the bundle is not for."""
+    for file in staged.iterdir():
+        if file.name not in names:
+            file.unlink()
 
 
 def _check_choice(chosen: str, known: Sequence[str], where: str) -> None:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from edged.artifacts.commands import build_from_file
 from edged.artifacts.conform import conform, read_model
+from edged.artifacts.loss_options import parse
+from edged.artifacts.objective import outputs_of
 from edged.artifacts.preflight import BOTH, Finding, engines_left, examine, lacking
 from edged.artifacts.selection import select
 from edged.engines import training_api
@@ -28,7 +30,7 @@ _TOLD = ("input", "output", "label", "parameters", "trainable_size", "frozen_siz
 def check(
     model: Path,
     *,
-    loss: str,
+    loss: Sequence[str],
     optimizer: Optimizer,
     train: Sequence[str] = (),
     freeze: Sequence[str] = (),
@@ -36,7 +38,7 @@ def check(
     standardise: bool = True,
     library: Path | None = None,
 ) -> dict[str, Any]:
-    """What `build_from_file` would make of a model file, or why it would not.
+    """What `build_from_file` would make of a model file, or why it would not; `loss` is as for it.
 
     Returns
     -------
@@ -50,7 +52,7 @@ def check(
         When loss, optimizer or engine is unknown, or a glob matches nothing.
     """
     notes: list[str] = []
-    found = _preflight(model, train, freeze, optimizer, library, notes)
+    found = _preflight(model, outputs_of(parse(loss)), train, freeze, optimizer, library, notes)
     engines, told = engines_left(found, engine), dict[str, Any]()
     if engines and training_api.available():
         with tempfile.TemporaryDirectory() as folder:
@@ -81,6 +83,7 @@ def check(
 
 def _preflight(
     model: Path,
+    outputs: Sequence[str] | None,
     train: Sequence[str],
     freeze: Sequence[str],
     optimizer: Optimizer,
@@ -90,7 +93,7 @@ def _preflight(
     given = read_model(model)
     functions = None if library is None else read_model(library)
     try:
-        conformed = conform(given, library=functions, note=notes.append)
+        conformed = conform(given, outputs, library=functions, note=notes.append)
         trainable, _ = select(conformed.graph, train, freeze)
         return [*examine(conformed, trainable), *lacking(optimizer)]
     except BundleError as problem:

@@ -133,7 +133,7 @@ def _check_description(bundle: Bundle) -> None:
     """What bundle.json says of the base model must be so: a file that was written anew has fitting hashes."""
     if not bundle.inference_model.is_file():
         return
-    graph = foreign.load_graph(bundle.inference_model).graph
+    graph = foreign.load_graph(bundle.inference_model.with_suffix(".onnx")).graph
     held = {tensor.name for tensor in graph.initializer}
     for what, tensor, value in (
         ("input", bundle.input, graph.input[0]),
@@ -202,7 +202,9 @@ def _raw(z: NDArray[np.float64], names: Standardisation | None, parameters: dict
 
 def _preflight(bundle: Bundle, exported: Path, *, built_here: bool) -> str:
     """Look at every operator as a build does, before a step is made: a gradient may end the process."""
-    model, trainable = conform(read_model(exported)), list(bundle.trainable)
+    plain = bundle.path / BASE[FLOAT32]
+    source = plain if built_here and plain.is_file() else exported
+    model, trainable = conform(read_model(source), ()), list(bundle.trainable)
     found = [*examine(model, trainable), *([] if built_here else as_generated(model, trainable))]
     stopping = [finding for finding in found if not set(bundle.engines).isdisjoint(finding.engines)]
     if stopping:

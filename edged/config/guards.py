@@ -52,11 +52,11 @@ class GuardsConfig(Section):
         None, gt=0, description="no run begins while the load over one minute, a processor, is above"
     )
     max_write_rate: Size | None = Field(
-        4 * 1024,
+        None,
         ge=1,
-        description="bytes a second that training writes to flash in the long run (354 MB a day), beyond the"
-        " first 4 MiB after a start: runs wait for it, but for those after a drift or a fall of quality; null"
-        " for any",
+        description="bytes a second that training writes to flash in the long run, such as 4KiB (354 MB a"
+        " day), beyond the first 4 MiB after a start: runs wait for it, but for those after a drift or a fall of"
+        " quality; any when absent",
     )
     serving_p99: Duration | None = Field(
         None,

@@ -282,6 +282,7 @@ class Ingest:
         if self._forecast is not None:
             group.updates = self._forecast.update(group.batch)
         self._held.add(group)
+        self._company.came(len(readings), time.monotonic())
 
     def work(self, deliveries: Sequence[Delivery]) -> None:
         """Decode, hand over for prediction, commit, acknowledge; what cannot be committed is held."""

@@ -254,7 +254,7 @@ def test_the_table_of_gradients_is_the_builders_own_for_pairs(operator: str) -> 
 
 def checked(folder: Path, given: onnx.ModelProto, **options: Any) -> dict[str, Any]:
     onnx.save(given, str(folder / "m.onnx"))
-    return check(folder / "m.onnx", **{"loss": "mse", "optimizer": Optimizer.of("adamw"), **options})
+    return check(folder / "m.onnx", **{"loss": ["mse"], "optimizer": Optimizer.of("adamw"), **options})
 
 
 def test_a_check_tells_what_a_build_would_make(tmp_path: Path) -> None:

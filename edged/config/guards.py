@@ -55,8 +55,8 @@ class GuardsConfig(Section):
         None,
         ge=1,
         description="bytes a second that training writes to flash in the long run, such as 4KiB (354 MB a"
-        " day), beyond the first 4 MiB after a start: runs wait for it, but for those after a drift or a fall of"
-        " quality; any when absent",
+        " day), beyond the first 4 MiB after a start: runs wait for it, but for those after a drift or a fall"
+        " of quality; any when absent",
     )
     serving_p99: Duration | None = Field(
         None,

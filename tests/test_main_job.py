@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 from edged.domain.schema import Schema
 from edged.mqtt import weights
 from edged.storage.samples import SampleLog
-from tests.device import Device, Listener, running
+from tests.device import Device, Listener, running, wait_until
 from tests.streams import stream
 
 KEYS = 4
@@ -162,9 +162,9 @@ def test_commands_answer_and_a_model_can_be_rolled_back(broker: Broker, tmp_path
         assert back["data"] == {"from": promoted["version"], "to": 1, "reason": "command"}
         feed(listener, 20, start=600)
         assert {p["model"] for p in listener.messages["predictions"][-20:]} == {1}
-        status = listener.request("status")["data"]
-        assert status["model"]["version"] == 1
-        assert status["samples"] == 620
+        # A sample is predicted before it is committed.
+        wait_until(lambda: listener.request("status")["data"]["samples"] == 620)
+        assert listener.request("status")["data"]["model"]["version"] == 1
         assert listener.request("nonsense")["status"] == "error"
         assert "steps" in listener.request("train", steps=-1)["error"]
     assert listener.messages["status"][-1]["state"] == "offline"

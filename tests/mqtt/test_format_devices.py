@@ -16,7 +16,7 @@ from edged.artifacts.build import build
 from edged.artifacts.standardise import Statistics
 from edged.artifacts.templates import mlp
 from edged.mqtt.sparkplug_wire import BOOLEAN, REBIRTH, Metric, Payload
-from tests.device import Device, running, wait_until
+from tests.device import Device, Listener, running, wait_until
 from tests.formats import FEATURES, NODE, TS, birth, data, wire
 from tests.mqtt.inbox import Inbox
 
@@ -36,6 +36,12 @@ def bundle(folder: Path) -> str:
 def said(inbox: Inbox, kind: str) -> list[Payload]:
     """What the daemon's own edge node has said."""
     return [wire.read(d.payload) for d in inbox.deliveries if d.topic == OWN.format(kind)]
+
+
+def counted(listener: Listener) -> tuple[int, int, int]:
+    """Samples, labels and rejected messages that the daemon has."""
+    status = listener.request("status")["data"]
+    return status["samples"], status["labels"], status["quarantined"]
 
 
 @pytest.mark.slow
@@ -66,8 +72,8 @@ def test_a_daemon_hears_edge_nodes_and_is_one(broker: Mosquitto, connect: Connec
         listener.wait(lambda: len(listener.messages["predictions"]) == 20)
         first = listener.messages["predictions"][0]
         assert (first["key"], first["ts"]) == ("plant/press-7/vib", TS)
-        status = listener.request("status")["data"]
-        assert (status["samples"], status["labels"], status["quarantined"]) == (20, 20, 1)
+        # A sample is predicted before it is committed.
+        wait_until(lambda: counted(listener) == (20, 20, 1))
 
         aliases = {m.name: m.alias for m in said(inbox, "NBIRTH")[0].metrics}
         count = (aliases["Samples/Count"], 20)

@@ -133,9 +133,13 @@ class SelfReport:
             "flash": self._flash(counters.samples),
         }
 
+    def flash_bytes(self) -> int | None:
+        """What daemon and trainers have written to the disk since the start."""
+        return self._vitals.flash_bytes()
+
     def _flash(self, samples: int) -> dict[str, float | None]:
         """What was written to the disk since the start: bytes, bytes a sample, bytes a day at this pace."""
-        written, since = self._vitals.flash_bytes(), self._clock.monotonic() - self._started
+        written, since = self.flash_bytes(), self._clock.monotonic() - self._started
         here = samples - self._first
         return {
             "written": written,

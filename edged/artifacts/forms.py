@@ -19,7 +19,7 @@ from edged.artifacts.int8 import Quantiser, left_in_float32, scale_name, whole_n
 from edged.artifacts.ort_format import SUFFIX, initializers, write_optimised
 from edged.engines import ort
 from edged.engines.base_model import BaseModel, Slot
-from edged.engines.protobuf import raw_offsets
+from edged.engines.onnx_fields import raw_offsets
 from edged.errors import BundleError
 from edged.modelfiles import FLOAT32, INT8, Form
 

@@ -18,7 +18,7 @@ from edged.artifacts.forms import BASE
 from edged.artifacts.held import Held, held_in
 from edged.engines import training_checkpoint
 from edged.engines.base_model import BaseModel
-from edged.engines.protobuf import raw_offsets
+from edged.engines.onnx_fields import raw_offsets
 from edged.errors import ConfigError
 from edged.modelfiles import FLOAT32, INT8
 from edged.storage.bundles import DESCRIPTION, Bundle, publish, seal

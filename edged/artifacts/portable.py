@@ -12,7 +12,7 @@ from edged.artifacts.external_data import is_elsewhere
 from edged.artifacts.products import largest_product
 from edged.artifacts.step_graph import build_step_graph
 from edged.engines import ort
-from edged.engines.protobuf import raw_offsets
+from edged.engines.onnx_fields import raw_offsets
 from edged.errors import BundleError
 
 if TYPE_CHECKING:

@@ -1,7 +1,6 @@
 """The parameters in an exported model, whichever engine or framework wrote it, read without the package onnx.
 
-A device has no such package. Of a model file only the initializers are read: fields of Protocol Buffers by
-their numbers in `onnx.proto`.
+A device has no such package. Of a model file only the initializers are read.
 """
 
 from __future__ import annotations
@@ -11,7 +10,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edged.engines.onnx_fields import (
+    DATA_TYPE,
+    DIMS,
+    DOUBLES,
+    EXTERNAL,
+    FLOATS,
+    INTEGERS,
+    NAME,
+    RAW,
+    graphs,
+    initializers,
+)
 from edged.errors import CorruptError, ModelError
+from edged.protobuf import numbers, text, value, within
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -19,14 +31,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-# Numbers of fields: in a model, in its graph, in a tensor.
-GRAPH, INITIALIZER = 7, 5
-DIMS, DATA_TYPE, FLOATS, HALVES, NAME, RAW, DOUBLES, EXTERNAL = 1, 2, 4, 5, 8, 9, 10, 13
+    from edged.protobuf import Field
+
 # By number of data type: how elements are stored, and the field that holds them where `raw_data` does not.
-STORED = {1: ("<f4", FLOATS), 10: ("<f2", HALVES), 11: ("<f8", DOUBLES)}
-# Wire types of Protocol Buffers.
-VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
-LARGEST_VARINT = 10  # bytes
+STORED = {1: ("<f4", FLOATS), 10: ("<f2", INTEGERS), 11: ("<f8", DOUBLES)}
 
 
 def parameters_in(path: Path, names: Iterable[str]) -> dict[str, NDArray[np.float32]]:
@@ -55,100 +63,40 @@ def parameters_within(content: bytes, names: Iterable[str]) -> dict[str, NDArray
     """
     wanted = set(names)
     try:
-        return dict(_parameters(memoryview(content), wanted))
+        return dict(_parameters(content, wanted))
     except (ValueError, OverflowError) as problem:  # OverflowError: a number that is no half
         raise CorruptError(f"is no ONNX model: {problem}", where="model") from None
 
 
-def _parameters(model: memoryview, wanted: set[str]) -> Iterator[tuple[str, NDArray[np.float32]]]:
-    graphs = [value for number, value in _fields(model) if number == GRAPH]
-    if not graphs:
+def _parameters(model: bytes, wanted: set[str]) -> Iterator[tuple[str, NDArray[np.float32]]]:
+    if not any(True for _ in graphs(model)):
         raise ValueError("it has no graph")
-    for graph in graphs:
-        for number, tensor in _fields(_message(graph)):
-            if number == INITIALIZER:
-                fields = _by_number(_message(tensor))
-                name = bytes(_message(fields.get(NAME, [memoryview(b"")])[-1])).decode()
-                if name in wanted:
-                    yield name, _values(name, fields)
+    for tensor in initializers(model):
+        held: dict[int, list[Field]] = {}
+        for field in within(model, tensor):
+            held.setdefault(field.number, []).append(field)
+        name = text(model, held[NAME][-1]) if NAME in held else ""
+        if name in wanted:
+            yield name, _values(model, name, held)
 
 
-def _values(name: str, fields: dict[int, list[int | memoryview]]) -> NDArray[np.float32]:
+def _values(model: bytes, name: str, held: dict[int, list[Field]]) -> NDArray[np.float32]:
     """The values of a tensor in its shape."""
-    shape = list(_numbers(fields.get(DIMS, [])))
-    kind = fields.get(DATA_TYPE, [0])[-1]
-    if EXTERNAL in fields:
+    shape = [size for field in held.get(DIMS, []) for size in numbers(model, field)]
+    kind = next(numbers(model, held[DATA_TYPE][-1]), 0) if DATA_TYPE in held else 0
+    if EXTERNAL in held:
         raise ValueError(f"{name!r} is in another file")
-    if not isinstance(kind, int) or kind not in STORED:
+    if kind not in STORED:
         raise ValueError(f"{name!r} has data type {kind}, not float, float16 or double")
     form, typed = STORED[kind]
-    if RAW in fields:
-        stored = np.frombuffer(_message(fields[RAW][-1]), form)
-    elif typed == HALVES:
-        stored = np.array(list(_numbers(fields.get(typed, []))), np.uint16).view(form)
+    parts = held.get(typed, [])
+    if RAW in held:
+        stored = np.frombuffer(value(model, held[RAW][-1]), form)
+    elif typed == INTEGERS:
+        halves = [half for field in parts for half in numbers(model, field)]
+        stored = np.array(halves, np.uint16).view(form)
     else:
-        parts = fields.get(typed, [])
-        stored = np.frombuffer(b"".join(bytes(_message(part)) for part in parts), form)
+        stored = np.frombuffer(b"".join(value(model, field) for field in parts), form)
     if math.prod(shape) != stored.size:  # a negative size is a huge one here
         raise ValueError(f"{name!r} has {stored.size} values for the shape {shape}")
     return stored.reshape(shape).astype(np.float32)
-
-
-def _numbers(parts: list[int | memoryview]) -> Iterator[int]:
-    """Repeated numbers, packed or one by one."""
-    for part in parts:
-        if isinstance(part, int):
-            yield part
-            continue
-        at = 0
-        while at < len(part):
-            value, at = _varint(part, at)
-            yield value
-
-
-def _by_number(message: memoryview) -> dict[int, list[int | memoryview]]:
-    found: dict[int, list[int | memoryview]] = {}
-    for number, value in _fields(message):
-        found.setdefault(number, []).append(value)
-    return found
-
-
-def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    """Number and value of each field of a message; values are integers, or the bytes they lie in.
-
-    Source: Protocol Buffers' encoding, https://protobuf.dev/programming-guides/encoding/.
-    """
-    at = 0
-    while at < len(message):
-        key, at = _varint(message, at)
-        kind = key & 7
-        if kind == VARINT:
-            value, at = _varint(message, at)
-            yield key >> 3, value
-            continue
-        if kind == BYTES:
-            length, at = _varint(message, at)
-        elif kind in (FIXED32, FIXED64):
-            length = 4 if kind == FIXED32 else 8
-        else:
-            raise ValueError(f"it has no fields of wire type {kind}")
-        if length > len(message) - at:
-            raise ValueError("it ends too early")
-        yield key >> 3, message[at : at + length]
-        at += length
-
-
-def _varint(message: memoryview, at: int) -> tuple[int, int]:
-    """A number of 7 bits a byte, the lowest first, and where the next field begins."""
-    value = 0
-    for i, byte in enumerate(message[at : at + LARGEST_VARINT]):
-        value |= (byte & 0x7F) << 7 * i
-        if byte < 0x80:
-            return value, at + i + 1
-    raise ValueError("a number in it has no end")
-
-
-def _message(value: int | memoryview) -> memoryview:
-    if isinstance(value, int):
-        raise ValueError("a number is where a message should be")  # noqa: TRY004  not a caller's mistake
-    return value

@@ -8,7 +8,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from edged.engines.protobuf import input_names
+from edged.engines.onnx_fields import input_names
 from edged.engines.runtime import onnxruntime
 from edged.errors import BundleError
 

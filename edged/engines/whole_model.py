@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edged.engines import protobuf
-from edged.engines.protobuf import EXTERNAL, GRAPH, INITIALIZER, KEY, LOCATION, NAME, RAW, VALUE
+from edged import protobuf
+from edged.engines.onnx_fields import EXTERNAL, GRAPH, INITIALIZER, KEY, LOCATION, NAME, RAW, VALUE
 from edged.errors import BundleError, CorruptError
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from edged.engines.protobuf import Field
+    from edged.protobuf import Field
 
     Values = Mapping[str, NDArray[np.float32]]
 

@@ -152,14 +152,6 @@ class VitalsReader:
         user, system = _nth(text, 11), _nth(text, 12)
         return None if user is None or system is None else (user + system) / _TICKS_PER_S
 
-    def written_bytes(self) -> int | None:
-        """What this process has had written to storage since its start; None where that is not counted."""
-        for line in _text(self._proc / "self" / "io").splitlines():
-            name, _, value = line.partition(":")
-            if name == "write_bytes":
-                return int(value)
-        return None
-
     def _temperature(self) -> float | None:
         zones = (self._sys / "class" / "thermal").glob("thermal_zone*/temp")
         real = (zone for zone in zones if _text(zone.with_name("type")).strip() not in _NO_SENSOR)

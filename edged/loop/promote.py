@@ -26,6 +26,7 @@ from edged.errors import (
 from edged.host.bounded import within
 from edged.logs import get_logger
 from edged.modelfiles import FLOAT32, INT8, file_name, model_in
+from edged.storage.bundles import CHECKPOINT_DATA, PARAMETERS
 from edged.storage.candidates import PROBE_FILES, Probing, verify_candidate, verify_quantised
 from edged.storage.files import remove
 from edged.storage.model_records import BAD
@@ -185,8 +186,8 @@ class Promoter:
             )
         staging = self._staging / ".staging-bundle"
         staging.mkdir(parents=True, exist_ok=True)
-        if base_model.suffix != ".ort":
-            from edged.engines.whole_model import whole_model
+        if any(base_model.with_name(name).is_file() for name in (PARAMETERS, CHECKPOINT_DATA)):
+            from edged.engines.whole_model import whole_model  # few bundles keep parameters in such a file
 
             content = whole_model(base_model)
         (staging / file_name(base_model.suffix)).write_bytes(content)

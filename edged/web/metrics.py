@@ -232,8 +232,8 @@ class Metrics:
         page.one(
             "counter",
             "edged_flash_written_bytes_total",
-            "Written by the daemon.",
-            self._vitals.written_bytes(),
+            "Written by the daemon and its trainers.",
+            self._parts.selfreport.flash_bytes(),
         )
         page.one("gauge", "edged_temperature_celsius", "Hottest thermal zone.", vitals.temperature_c)
         page.one("gauge", "edged_load1", "Load average over one minute.", vitals.load1)

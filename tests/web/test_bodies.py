@@ -72,7 +72,14 @@ def test_a_bomb_is_not_inflated_beyond_the_limit() -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"no gzip", gzip.compress(b"abc")[:-1], gzip.compress(b"a") + b"x", gzip.compress(b"a") * 2, b""]
+    "body",
+    [
+        pytest.param(b"no gzip", id="plain"),
+        pytest.param(gzip.compress(b"abc")[:-1], id="cut off"),
+        pytest.param(gzip.compress(b"a") + b"x", id="a byte more"),
+        pytest.param(gzip.compress(b"a") * 2, id="two streams"),
+        pytest.param(b"", id="empty"),
+    ],
 )
 def test_what_is_cut_off_or_followed_by_something_is_refused(body: bytes) -> None:
     with pytest.raises(HttpError) as caught:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from edged.demo.broker import Mosquitto, find_mosquitto, free_port
@@ -36,6 +37,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("device"))
         elif part != "test_evaluate":  # its tests are few and long, and share nothing
             item.add_marker(pytest.mark.xdist_group(item.nodeid.split("::")[0]))
+
+
+_FIRST: dict[str, Any] = {}
+
+
+@pytest.fixture(autouse=True)
+def _same_numbers(request: pytest.FixtureRequest) -> None:
+    """A module's `RNG` begins anew with every test: what a test draws depends on no other test."""
+    module = request.node.getparent(pytest.Module)
+    rng = getattr(module and module.obj, "RNG", None)
+    if isinstance(rng, np.random.Generator):
+        rng.bit_generator.state = _FIRST.setdefault(module.nodeid, rng.bit_generator.state)
 
 
 @pytest.fixture

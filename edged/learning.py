@@ -221,6 +221,7 @@ class Learning:
         samples: bool = False,
         labels: bool = False,
         checkpoints: bool = False,
+        before: Callable[[], object] = lambda: None,
         also: Callable[[], dict[str, int]] = dict,
     ) -> None:
         """Erase what was collected and learned, between two runs, while the daemon goes on.
@@ -235,6 +236,8 @@ class Learning:
             Called on this thread with how much of each went.
         samples, labels, checkpoints
             What goes; see `SampleLog.erase`.
+        before
+            Called first, in the same moment: what is on its way into the log shall go, too.
         also
             Erases more in the same moment; how much of it.
         """
@@ -242,6 +245,7 @@ class Learning:
         def between_runs() -> None:
             self._learner.process.end()
             gone: dict[str, int] = {}
+            before()
             if samples or labels:
                 gone |= self._samples.erase(samples=samples, labels=labels)
             if checkpoints:

@@ -52,11 +52,11 @@ class GuardsConfig(Section):
         None, gt=0, description="no run begins while the load over one minute, a processor, is above"
     )
     max_write_rate: Size | None = Field(
-        None,
+        4096,
         ge=1,
-        description="bytes a second that training writes to flash in the long run, such as 4KiB (354 MB a"
-        " day), beyond the first 4 MiB after a start: runs wait for it, but for those after a drift or a fall"
-        " of quality; any when absent",
+        description="bytes a second that training writes to flash in the long run (4 KiB: 354 MB a day),"
+        " beyond the first 4 MiB after a start: runs wait for it, but for those after a drift or a fall of"
+        " quality; null for any",
     )
     serving_p99: Duration | None = Field(
         None,

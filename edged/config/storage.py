@@ -23,11 +23,11 @@ class StorageConfig(Section):
     )
     commit_rows: int = Field(1000, ge=1, description="messages in one group commit at most")
     commit_delay: Duration = Field(
-        0.005,
+        5.0,
         ge=0,
         le=60,
         description="how long a commit waits for company, while more messages are to be expected: flash is"
-        " written by the page, so 5s spares a card (docs/operating.md); they are predicted meanwhile, and"
+        " written by the page, however little is in it (docs/operating.md); they are predicted meanwhile, and"
         " acknowledged after it",
     )
     quarantine_rows: int = Field(1000, ge=1, description="rejected messages that are kept")

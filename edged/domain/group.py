@@ -88,6 +88,11 @@ class Held:
         return self._groups[0] if self._groups else None
 
     @property
+    def awaited(self) -> bool:
+        """Whether somebody waits for an answer that says that something of it is durable."""
+        return any(group.submissions for group in self._groups)
+
+    @property
     def newest_epoch(self) -> int:
         """The connection that the newest messages came over; 0 when nothing is held."""
         return max((d.epoch for group in self._groups for d in group.deliveries), default=0)

@@ -27,15 +27,15 @@ class Store(Protocol):
 class Aside:
     """Carries out in the sample log what was found of samples: durably, so off the serving thread.
 
-    A sample is judged before it is stored: what is not there yet is set aside the next time. May be called
-    from several threads.
+    A sample is judged before it is stored: what is not there yet is set aside the next time, and comes back
+    no sooner. May be called from several threads.
     """
 
     def __init__(self, anomalies: Anomalies | None, samples: Store) -> None:
         self._anomalies = anomalies
         self._samples = samples
         self._offsets: list[int] = []
-        self._back: list[tuple[str, int]] = []
+        self._back: list[tuple[str, int, int]] = []  # key, first, and the newest that was aside then
         self._lock = threading.Lock()
 
     def settle(self) -> int:
@@ -54,7 +54,7 @@ class Aside:
     def _settle(self, anomalies: Anomalies) -> int:
         offsets, back = anomalies.take()
         self._offsets += offsets
-        self._back += back
+        self._back += [(key, first, max(self._offsets, default=-1)) for key, first in back]
         if not self._offsets and not self._back:
             return 0
         stored = self._samples.next_offset()
@@ -63,7 +63,8 @@ class Aside:
             self._samples.set_aside(here)
             self._offsets = [offset for offset in self._offsets if offset >= stored]
         readmitted = 0
-        while self._back:
-            readmitted += self._samples.readmit(*self._back[0])
+        while self._back and self._back[0][2] < stored:
+            key, first, _ = self._back[0]
+            readmitted += self._samples.readmit(key, first)
             self._back.pop(0)
         return readmitted

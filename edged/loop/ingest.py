@@ -27,6 +27,7 @@ from edged.domain.group import Group, Held
 from edged.domain.intake import Intake, IntakeRules
 from edged.domain.redelivery import Redelivery, checksum
 from edged.domain.sample import Batch, LabelUpdate, Reading, Rejected
+from edged.domain.settling import Settling
 from edged.errors import RefusedError, RejectedSampleError, StorageError
 from edged.logs import get_logger
 
@@ -55,6 +56,7 @@ FIRST_RETRY, LONGEST_RETRY = 0.2, 5.0  # seconds until a failed commit is tried 
 GATHERED_BYTES = 1024**2  # payloads beyond which a commit gains nothing by waiting for more
 MOST_SUBMITTED = 256  # that wait for the ingest thread
 HELD_BYTES = 16 * 1024**2  # payloads of the messages that are held while commits fail
+SETTLE_SECONDS = 5.0  # that somebody waits for a commit which he has asked for, at most
 
 
 class Ingest:
@@ -117,6 +119,7 @@ class Ingest:
         self._company = Company(config.commit_delay)
         self._in_flight = in_flight or (lambda: unacknowledged)
         self._wake = threading.Event()
+        self._settling = Settling()
         self._stopping = False
         self._resting = False
         self._given_up = 0
@@ -170,6 +173,16 @@ class Ingest:
         self._submitted.append(submission)
         self._wake.set()
 
+    def settled(self, timeout: float = SETTLE_SECONDS) -> bool:
+        """Have what was delivered committed now, without waiting for company; from any other thread.
+
+        Returns
+        -------
+        Whether it is: False while the disk refuses, or when that takes longer than `timeout` seconds. Of a
+        flood, those that wait behind `storage.commit_rows` others are not in it.
+        """
+        return not self._thread.is_alive() or self._settling.ask(self._wake.set, timeout)
+
     def rest(self) -> None:
         """Take nothing more: the broker keeps what is not acknowledged, and what follows it."""
         self._resting = True
@@ -201,26 +214,32 @@ class Ingest:
             self._turn(woken=self._wake.wait(self._patience()))
             self._beat()
         self._turn(woken=True)
+        self._settling.over()
 
     def _turn(self, *, woken: bool) -> None:
         deliveries: list[Delivery] = []
+        if woken and not self._resting:
+            self._gather()
+        self._wake.clear()
+        asked, settled = self._settling.begin(), False
         try:
             if self._resting:
                 self._stay()
-            elif woken:
-                self._gather()
+            elif self._inbox:
                 deliveries = self._take()
                 self.take_in(deliveries)
             self._take_in_submitted()
-            if self._stopping or time.monotonic() >= self._settle_at():
+            due = self.retry_at if asked else self._settle_at()
+            if self._stopping or time.monotonic() >= due:
                 self.settle()
+            settled = self._held.first is None
             self._evict()
         except Exception:
             log.exception("ingest_failed", messages=self.waiting + len(deliveries))
             self._start_over(deliveries)
+        self._settling.done(asked, settled=settled)
 
     def _stay(self) -> None:
-        self._wake.clear()
         if self._stopping:
             self._inbox.clear()  # not acknowledged: the broker has them
 
@@ -231,7 +250,7 @@ class Ingest:
 
     def _settle_at(self) -> float:
         """When what is held is committed: it has waited for company, or the disk gets another chance."""
-        if self.problem is not None:
+        if self.problem is not None or self._held.awaited:
             return self.retry_at
         # Half of what the broker may send unacknowledged: it must not run dry while the disk is at work.
         enough = min(self._config.commit_rows, max(1, self._in_flight() // 2))
@@ -250,10 +269,9 @@ class Ingest:
             time.sleep(0.001)
 
     def _take(self) -> list[Delivery]:
-        self._wake.clear()
         count = min(len(self._inbox), self._config.commit_rows)
         deliveries = [self._inbox.popleft() for _ in range(count)]
-        if self._inbox or self._stopping:
+        if self._inbox:
             self._wake.set()
         return deliveries
 

@@ -64,6 +64,7 @@ class Erasing:
             samples="samples" in what,
             labels="labels" in what,
             checkpoints="checkpoints" in what,
+            before=parts.ingest.settled,
             also=also,
         )
         while not done.wait(LOOK_SECONDS):

@@ -6,12 +6,13 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from edged.domain.sample import LabelReading, LabelUpdate
-from edged.errors import ConfigError, RefusedError, RejectedSampleError
+from edged.errors import ConfigError, RefusedError, RejectedSampleError, StorageError
 
 if TYPE_CHECKING:
     from edged.clock import Clock
     from edged.domain.schema import Schema
     from edged.learning import Learning
+    from edged.loop.ingest import Ingest
     from edged.loop.serve import ServingLoop
     from edged.storage.samples import SampleLog
 
@@ -22,14 +23,22 @@ class Labelling:
     """The command `label`: answers of people to label requests, or labels that come by the way.
 
     Takes `{"id", "label"}` or `{"key", "ts", "label"}`, or a list of such under `labels`. An `id` is the
-    sender's own, or that of a prediction.
+    sender's own, or that of a prediction. A sample is predicted before it is on the disk: one that is not
+    there yet is waited for.
     """
 
     def __init__(
-        self, schema: Schema, samples: SampleLog, serving: ServingLoop, learning: Learning, clock: Clock
+        self,
+        schema: Schema,
+        samples: SampleLog,
+        ingest: Ingest,
+        serving: ServingLoop,
+        learning: Learning,
+        clock: Clock,
     ) -> None:
         self._schema = schema
         self._samples = samples
+        self._ingest = ingest
         self._serving = serving
         self._learning = learning
         self._clock = clock
@@ -43,12 +52,14 @@ class Labelling:
             When a label cannot be understood; then none is taken.
         RefusedError
             When no sample is here for any of them.
+        StorageError
+            When the disk refuses those that have come last, which may be meant.
         """
         entries = request.get("labels", [request])
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
             raise ConfigError("expected a list of objects with id and label", where="labels")
         readings = [self._read(entry, place) for place, entry in enumerate(entries)]
-        found = self._find(readings)
+        found = self._find_settled(readings)
         updates = [
             LabelUpdate(offset, reading.label, self._clock.now())
             for offset, reading in zip(found, readings, strict=True)
@@ -77,6 +88,21 @@ class Labelling:
         if isinstance(key, str) and isinstance(ts, int | float):
             return LabelReading(label, key=key, ts=float(ts))
         raise ConfigError("no sample is named", where=where, remedy="give id, or key and ts (Unix seconds)")
+
+    def _find_settled(self, readings: list[LabelReading]) -> list[int | None]:
+        """Offsets, of what has only been predicted so far, too."""
+        # By time the nearest one is meant, which may not be the nearest of those on the disk.
+        timed = any(reading.ts is not None for reading in readings)
+        found = [] if timed else self._find(readings)
+        if not timed and None not in found:
+            return found
+        settled = self._ingest.settled()
+        found = self._find(readings)
+        if not settled and all(offset is None for offset in found):
+            raise StorageError(
+                "the newest samples are not on the disk yet", where="samples.db", remedy="send it again"
+            )
+        return found
 
     def _find(self, readings: list[LabelReading]) -> list[int | None]:
         """Offsets by the sender's id or by time; else by the id of a prediction."""

@@ -86,6 +86,7 @@ class ModelCommands:
     def evaluate(self, request: dict[str, Any], task: Task) -> dict[str, Any]:
         """Judge a model on the newest labelled samples that were never trained on."""
         parts = self._parts
+        parts.ingest.settled()
         window = parts.reader.holdout_window(int(request.get("rows", ROWS)))
         if len(window) == 0:
             raise RefusedError("no labelled sample was kept for judging yet", where="evaluate")

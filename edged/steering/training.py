@@ -21,7 +21,11 @@ class TrainingCommands:
         self._parts = parts
 
     def train(self, request: dict[str, Any], task: Task) -> dict[str, Any]:
-        """Begin a run as soon as the present one has ended; the task ends with the run."""
+        """Begin a run as soon as the present one has ended; the task ends with the run.
+
+        What was delivered until now is committed before, so that the run finds it.
+        """
+        self._parts.ingest.settled()
         self._parts.learning.command(_options(request), task)
         return {"new_samples": self._parts.selfreport.new_labelled()}
 
@@ -55,6 +59,7 @@ class TrainingCommands:
     def accept(self, request: dict[str, Any]) -> dict[str, Any]:
         """What an alarm is about is normal from now on, and learned from."""
         key, anomalies = request.get("key"), self._parts.server.anomalies
+        self._parts.ingest.settled()  # what is not stored yet could not come back
         accepted = 0 if anomalies is None else anomalies.accept(key)
         if accepted == 0:
             raise RefusedError(

@@ -22,7 +22,7 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +35,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from edged.demo.broker import EmbeddedBroker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
 CLASSES = 4
 FIELDS = [f"{kind}.{axis}" for kind in ("vib", "temp", "current", "flow") for axis in ("a", "b", "c", "d")]
@@ -74,7 +74,7 @@ def payloads(form: str, labels: float, seed: int = 0) -> Callable[[], bytes]:
 
 
 class Publisher:
-    """Sends one message after the other at an even rate, at QoS 1, on a thread of its own."""
+    """Sends one message after the other at an even rate, at QoS 1, on a thread of its own; none at rate 0."""
 
     def __init__(self, port: int, rate: float, make: Callable[[], bytes]) -> None:
         self._rate, self._make = rate, make
@@ -88,7 +88,7 @@ class Publisher:
 
     def _run(self) -> None:
         due = time.monotonic()
-        while not self._ending.wait(max(0.0, due - time.monotonic())):
+        while self._rate and not self._ending.wait(max(0.0, due - time.monotonic())):
             payload = self._make()
             self._client.publish("flash/a", payload, qos=1)
             self.messages += 1
@@ -134,7 +134,7 @@ def counts_here(folder: Path) -> bool:
     return written(os.getpid(), young=False) - before >= 1 << 20
 
 
-def merged(values: dict[str, Any], settings: list[str]) -> dict[str, Any]:
+def merged(values: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
     """A configuration with `section.key=value` laid over it."""
     for setting in settings:
         key, _, value = setting.partition("=")
@@ -146,14 +146,24 @@ def merged(values: dict[str, Any], settings: list[str]) -> dict[str, Any]:
     return values
 
 
-def measure(form: str, args: Any) -> Row:
+@contextmanager
+def streaming(
+    name: str,
+    folder: Path,
+    rate: float,
+    *,
+    form: str = "json, 16 named fields",
+    labels: float = 0.0,
+    settings: Sequence[str] = (),
+) -> Iterator[tuple[subprocess.Popen[bytes], Publisher, Path]]:
+    """A broker, the daemon with its default configuration and `settings` over it, and a publisher.
+
+    Yields the daemon's process, the publisher and the configuration's file.
+    """
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=args.dir)))
-        if not counts_here(folder):
-            raise SystemExit(f"{folder} is not on a disk: name one with --dir")
         broker = stack.enter_context(EmbeddedBroker("mosquitto"))
         values: dict[str, Any] = {
-            "device": {"id": "flash"},
+            "device": {"id": name},
             "mqtt": {"host": "127.0.0.1", "port": broker.port},
             "stream": {"topic": "flash/#", "classes": CLASSES, "label": "y", **FORMS[form]},
             "log": {"level": "error"},
@@ -161,14 +171,25 @@ def measure(form: str, args: Any) -> Row:
         if form.startswith("float32"):
             del values["stream"]["label"]
         config = folder / "edged.yaml"
-        config.write_text(yaml.safe_dump(merged(values, args.set)), encoding="utf-8")
-        ours = written(os.getpid(), young=False)
+        config.write_text(yaml.safe_dump(merged(values, settings)), encoding="utf-8")
         process = subprocess.Popen([sys.executable, "-m", "edged", "run", str(config)])
-        stack.callback(process.kill)
-        publisher = Publisher(broker.port, args.rate, payloads(form, args.labels))
+        stack.callback(process.wait, 30)
+        stack.callback(process.terminate)
+        publisher = Publisher(broker.port, rate, payloads(form, labels))
         stack.callback(publisher.stop)
-        time.sleep(args.settle)
-        return compare(form, process, publisher, config, args, ours)
+        yield process, publisher, config
+
+
+def measure(form: str, args: Any) -> Row:
+    with tempfile.TemporaryDirectory(dir=args.dir) as name:
+        folder = Path(name)
+        if not counts_here(folder):
+            raise SystemExit(f"{folder} is not on a disk: name one with --dir")
+        ours = written(os.getpid(), young=False)
+        device = streaming("flash", folder, args.rate, form=form, labels=args.labels, settings=args.set)
+        with device as (process, publisher, config):
+            time.sleep(args.settle)
+            return compare(form, process, publisher, config, args, ours)
 
 
 def compare(

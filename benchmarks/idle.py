@@ -11,20 +11,13 @@ and was woken. The first seconds, in which it starts, do not count.
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import tempfile
 import time
-from contextlib import ExitStack
 from pathlib import Path
 
-import yaml
-from flash import FORMS, Publisher, payloads
+from flash import streaming
 from output import Row, finish, options
 
-from edged.demo.broker import EmbeddedBroker
-
-FORM = "json, 16 named fields"
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -48,22 +41,7 @@ def wakes(pid: int) -> dict[str, int]:
 
 
 def measure(rate: float, settle: float, seconds: float) -> Row:
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        broker = stack.enter_context(EmbeddedBroker("mosquitto"))
-        config = folder / "edged.yaml"
-        values = {
-            "device": {"id": "idle"},
-            "mqtt": {"host": "127.0.0.1", "port": broker.port},
-            "stream": {"topic": "flash/#", "classes": 4, "label": "y", **FORMS[FORM]},
-            "log": {"level": "error"},
-        }
-        config.write_text(yaml.safe_dump(values), encoding="utf-8")
-        process = subprocess.Popen([sys.executable, "-m", "edged", "run", str(config)])
-        stack.callback(process.wait, 30)
-        stack.callback(process.terminate)
-        if rate:
-            stack.callback(Publisher(broker.port, rate, payloads(FORM, 0.0)).stop)
+    with tempfile.TemporaryDirectory() as folder, streaming("idle", Path(folder), rate) as (process, _, _):
         time.sleep(settle)
         used, woken, began = cpu_seconds(process.pid), wakes(process.pid), time.monotonic()
         time.sleep(seconds)

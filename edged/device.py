@@ -279,9 +279,7 @@ class Device:
             tasks=lambda: self.control.tasks,
             receive=self._receive_command,
         )
-        labelling = Labelling(
-            self.schema, self.samples, self.ingest, self.serving, self.learning, self.clock
-        )
+        labelling = Labelling(self.schema, self.samples, self.ingest, self.serving, self.learning, self.clock)
         self.arrivals = Arrivals(
             self.config,
             clock=self.clock,

@@ -6,9 +6,11 @@ import collections
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from edged.domain.sample import Batch
+
 if TYPE_CHECKING:
     from edged.domain.redelivery import Packet
-    from edged.domain.sample import Batch, LabelReading, LabelUpdate, Rejected
+    from edged.domain.sample import LabelReading, LabelUpdate, Rejected
     from edged.domain.submission import Submission
     from edged.domain.windowing import OpenChanges
 
@@ -17,15 +19,15 @@ if TYPE_CHECKING:
 class Group:
     """Messages that become durable together and are acknowledged afterwards.
 
-    `deliveries` in the order they came; `batch` the samples among them; `labels` those that came by
+    `deliveries` in the order they came; `batches` the samples among them; `labels` those that came by
     themselves, with `label_packets`; `updates` labels for samples that are known; `rejected` what goes
     to the quarantine; `opened` what changes about open windows, with the `packets` of all their readings;
-    `submissions` whoever waits for samples of the batch that came by another way.
+    `submissions` whoever waits for samples that came by another way.
     `tried` tells that its commit has begun; `stored` that all but `labels` is durable.
     """
 
     deliveries: list[Any] = field(default_factory=list)
-    batch: Batch | None = None
+    batches: list[Batch] = field(default_factory=list)
     updates: list[LabelUpdate] = field(default_factory=list)
     labels: list[LabelReading] = field(default_factory=list)
     label_packets: list[Packet] = field(default_factory=list)
@@ -36,8 +38,16 @@ class Group:
     tried: bool = False
     stored: bool = False
 
+    @property
+    def batch(self) -> Batch | None:
+        """All samples, put together once they are asked for: not again with each message that comes."""
+        if len(self.batches) > 1:
+            self.batches = [Batch.joined(self.batches)]
+        return self.batches[0] if self.batches else None
+
     def absorb(self, later: Group) -> None:
         """Take in a group that came later, so that one commit does for both."""
+        self.batches += later.batches
         self.deliveries += later.deliveries
         self.updates += later.updates
         self.labels += later.labels
@@ -49,10 +59,6 @@ class Group:
             self.opened = later.opened
         elif later.opened is not None:
             self.opened.absorb(later.opened)
-        if self.batch is None:
-            self.batch = later.batch
-        elif later.batch is not None:
-            self.batch = self.batch.followed_by(later.batch)
 
 
 class Held:

@@ -121,11 +121,10 @@ class Intake:
         ts = np.array([now if time is None else time for time in times], np.float64)
         if now < PLAUSIBLE:
             return ts
-        wrong = np.zeros(len(ts), bool)
-        if self._rules.skew is not None:
-            wrong |= ts > now + self._rules.skew
-        if self._rules.late is not None:
-            wrong |= ts < now - self._rules.late
+        skew, late = self._rules.skew, self._rules.late
+        latest = np.inf if skew is None else now + skew
+        earliest = -np.inf if late is None else now - late
+        wrong = (ts > latest) | (ts < earliest)
         if wrong.any():
             self.skewed += int(wrong.sum())
             ts[wrong] = now

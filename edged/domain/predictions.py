@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -143,7 +144,7 @@ def encode(
     """
     if not np.isfinite(made.output).all():
         return _encode_gaps(made, ids, keys, ts, classes)
-    names = [json.dumps(name) for name in classes]
+    names = _quoted(tuple(classes))
     known: dict[str, str] = {}
     answer = made.answers[:, 0].astype(int).tolist() if names else []
     confidence = made.confidence.tolist() if made.confidence is not None else None
@@ -158,6 +159,12 @@ def encode(
             f'"confidence":{sure},"model":{made.version}}}'.encode()
         )
     return payloads
+
+
+@lru_cache(maxsize=4)
+def _quoted(classes: tuple[str, ...]) -> list[str]:
+    """The names of the classes as JSON."""
+    return [json.dumps(name) for name in classes]
 
 
 def _encode_gaps(

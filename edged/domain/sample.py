@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
 LabelValue = float | tuple[float, ...]
@@ -86,17 +88,18 @@ class Batch:
             packets,
         )
 
-    def followed_by(self, later: Batch) -> Batch:
-        """Both as one batch."""
-        return Batch(
-            np.concatenate((self.offsets, later.offsets)),
-            self.keys + later.keys,
-            np.concatenate((self.ts, later.ts)),
-            np.concatenate((self.ingested, later.ingested)),
-            np.concatenate((self.x, later.x)),
-            self.labels + later.labels,
-            self.ids + later.ids,
-            self.packets + later.packets,
+    @classmethod
+    def joined(cls, batches: Sequence[Batch]) -> Batch:
+        """Several, one after the other, as one."""
+        return cls(
+            np.concatenate([batch.offsets for batch in batches]),
+            [key for batch in batches for key in batch.keys],
+            np.concatenate([batch.ts for batch in batches]),
+            np.concatenate([batch.ingested for batch in batches]),
+            np.concatenate([batch.x for batch in batches]),
+            [label for batch in batches for label in batch.labels],
+            [name for batch in batches for name in batch.ids],
+            [packet for batch in batches for packet in batch.packets],
         )
 
 

@@ -128,6 +128,7 @@ class Ingest:
         self._failing_since = 0.0
         self._overflowed = False
         self._evicted = 0.0
+        self._due = float("inf")
         self._thread = threading.Thread(target=self._loop, name="ingest", daemon=True)
         self.received = 0
         self.redelivered = 0
@@ -229,14 +230,16 @@ class Ingest:
                 deliveries = self._take()
                 self.take_in(deliveries)
             self._take_in_submitted()
-            due = self.retry_at if asked else self._settle_at()
-            if self._stopping or time.monotonic() >= due:
+            self._due = self.retry_at if asked else self._settle_at()
+            if self._stopping or time.monotonic() >= self._due:
                 self.settle()
+                self._due = self._settle_at()
             settled = self._held.first is None
             self._evict()
         except Exception:
             log.exception("ingest_failed", messages=self.waiting + len(deliveries))
             self._start_over(deliveries)
+            self._due = self.retry_at
         self._settling.done(asked, settled=settled)
 
     def _stay(self) -> None:
@@ -244,12 +247,12 @@ class Ingest:
             self._inbox.clear()  # not acknowledged: the broker has them
 
     def _patience(self) -> float:
-        if self._held.first is None:
-            return IDLE_SECONDS
-        return min(IDLE_SECONDS, max(0.0, self._settle_at() - time.monotonic()))
+        return min(IDLE_SECONDS, max(0.0, self._due - time.monotonic()))
 
     def _settle_at(self) -> float:
         """When what is held is committed: it has waited for company, or the disk gets another chance."""
+        if self._held.first is None:
+            return float("inf")
         if self.problem is not None or self._held.awaited:
             return self.retry_at
         # Half of what the broker may send unacknowledged: it must not run dry while the disk is at work.
@@ -295,10 +298,11 @@ class Ingest:
         now = self._clock.now()
         ts = self.intake.event_times([reading.ts for reading in readings], now)
         first, self._next_offset = self._next_offset, self._next_offset + len(readings)
-        group.batch = Batch.of(readings, [None] * len(readings), first=first, now=now, ts=ts)
-        self._on_batch(group.batch, np.asarray(received, np.float64))
+        batch = Batch.of(readings, [None] * len(readings), first=first, now=now, ts=ts)
+        group.batches.append(batch)
+        self._on_batch(batch, np.asarray(received, np.float64))
         if self._forecast is not None:
-            group.updates = self._forecast.update(group.batch)
+            group.updates = self._forecast.update(batch)
         self._held.add(group)
         self._company.came(len(readings), time.monotonic())
 
@@ -316,12 +320,13 @@ class Ingest:
         group, received = self._decode_all(deliveries)
         if not group.deliveries:
             return
-        if group.batch is not None:
-            self._on_batch(group.batch, received)
-            if self._forecast is not None:
-                group.updates = self._forecast.update(group.batch)
+        batches = list(group.batches)
+        if self._forecast is not None:
+            group.updates = [update for batch in batches for update in self._forecast.update(batch)]
         self._held.add(group)
         self._company.came(len(group.deliveries), time.monotonic())
+        for batch in batches:
+            self._on_batch(batch, received)
 
     def settle(self) -> None:
         """Commit what is held, oldest first, and acknowledge it; on a failure it stays held."""
@@ -490,7 +495,7 @@ class Ingest:
         else:
             ts = self.intake.event_times([reading.ts for reading in readings], now)
         if readings:
-            group.batch = Batch.of(readings, packets, first=self._next_offset, now=now, ts=ts)
+            group.batches.append(Batch.of(readings, packets, first=self._next_offset, now=now, ts=ts))
             self._next_offset += len(readings)
         return group, np.asarray(received, np.float64)
 

@@ -44,6 +44,8 @@ def field(path: str) -> Getter:
     if "." not in path:
         return lambda message: message.get(path, MISSING)
     parts = path.split(".")
+    if len(parts) == 2:
+        return _field_of_two(path, *parts)
 
     def walk(message: Any) -> Any:
         value = message.get(path, MISSING)
@@ -54,6 +56,19 @@ def field(path: str) -> Getter:
             value = _step(value, part)
             if value is MISSING:
                 break
+        return value
+
+    return walk
+
+
+def _field_of_two(path: str, outer: str, inner: str) -> Getter:
+    """`field` for the paths that are usual: this is done for every feature of every message."""
+
+    def walk(message: Any) -> Any:
+        value = message.get(path, MISSING)
+        if value is MISSING:
+            value = message.get(outer, MISSING)
+            return value.get(inner, MISSING) if type(value) is dict else _step(value, inner)
         return value
 
     return walk

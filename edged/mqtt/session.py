@@ -271,29 +271,36 @@ class Session:
             selector.register(wire, selectors.EVENT_READ)
             selector.register(self._waker, selectors.EVENT_READ)
             tick = 0.0
+            self._send(wire)
             while self._client.wire is wire:
+                readable = self._wait(wire, selector)
+                if readable:
+                    wire.fill()
                 self._send(wire)
-                if self._client.wire is not wire:
-                    return
-                self._wait(wire, selector)
-                wire.fill()
-                self._receive(wire)
+                # Messages are handed on last: who is woken by them then finds the interpreter free.
+                if readable and self._client.wire is wire:
+                    self._receive(wire)
                 if time.monotonic() >= tick:
                     tick = time.monotonic() + TICK
                     self._client.loop_misc()
+                self._write(wire)
                 if not self._answered and time.monotonic() > deadline:
                     return
 
-    def _wait(self, wire: Wire, selector: selectors.BaseSelector) -> None:
+    def _wait(self, wire: Wire, selector: selectors.BaseSelector) -> bool:
+        """Until there is something to do; whether there may be something to read."""
+        if wire.lost:
+            return True
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if wire.unsent else 0)
         if selector.get_key(wire).events != events:
             selector.modify(wire, events)
         # Bytes in TLS and messages that have just found room are nothing a selector could tell.
-        at_once = wire.holds_decrypted or (
-            wire.room and self._online.is_set() and self._publisher.outgoing.fast
-        )
-        selector.select(0.0 if at_once else TICK)
-        self._waker.clear()
+        decrypted = wire.holds_decrypted
+        at_once = decrypted or (wire.room and self._online.is_set() and self._publisher.outgoing.fast)
+        ready = {key.fileobj: event for key, event in selector.select(0.0 if at_once else TICK)}
+        if self._waker in ready:
+            self._waker.clear()
+        return decrypted or bool(ready.get(wire, 0) & selectors.EVENT_READ)
 
     def _receive(self, wire: Wire) -> None:
         received = time.monotonic()

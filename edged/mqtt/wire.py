@@ -131,8 +131,8 @@ class Wire:
             self._parts.clear()
 
     def flush(self) -> None:
-        """Write what the network takes now."""
-        if not self._out:
+        """Write what the network takes now; nothing once it is lost, for then only reading says why."""
+        if not self._out or self._lost:
             return
         try:
             sent = self._sock.send(self._out)

@@ -152,6 +152,16 @@ class Dock:
         self.log.close()
 
 
+def gathering(folder: Path, *, in_flight: int = 2000, delay: float = 5.0) -> Dock:
+    """One whose samples wait for each other, so many seconds at most."""
+    dock = Dock(folder)
+    dock.config = dock.config.model_copy(update={"commit_delay": delay})
+    dock.in_flight = in_flight
+    dock.close()
+    dock.open()
+    return dock
+
+
 @contextmanager
 def running(dock: Dock) -> Iterator[Ingest]:
     """The ingest thread; what was received is worked on when the block ends."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 from edged.domain.forecast import Forecast
 from tests.device import wait_until
-from tests.loop.dock import CLASSIFY, JOINED, Dock, again, delivery, running
+from tests.loop.dock import CLASSIFY, JOINED, Dock, again, delivery, gathering, running
 from tests.loop.linear import samples
 
 if TYPE_CHECKING:
@@ -214,15 +214,6 @@ def test_a_flood_is_cut_into_commits_of_bounded_size(tmp_path: Path) -> None:
 
 
 # ---- company ---------------------------------------------------------------------------------
-
-
-def gathering(folder: Path, **more: Any) -> Dock:
-    dock = Dock(folder)
-    dock.config = dock.config.model_copy(update={"commit_delay": 5.0})
-    dock.in_flight = more.get("in_flight", 2000)
-    dock.close()
-    dock.open()
-    return dock
 
 
 def test_a_steady_stream_is_predicted_at_once_and_committed_together(tmp_path: Path) -> None:

@@ -74,3 +74,17 @@ def test_samples_that_are_not_stored_yet_are_set_aside_later(tmp_path: Path) -> 
         found.accept()
         assert aside.settle() == 6
         assert offsets(log) == list(range(1, 16))
+
+
+def test_what_is_accepted_before_it_is_stored_comes_back_all_the_same(tmp_path: Path) -> None:
+    """Seconds go by between the two where samples wait for each other."""
+    found = Anomalies(AnomalyRules(raise_after=2, of=4))
+    found.judge(["m0"] * 200, np.arange(-199, 1), np.zeros(200), np.random.default_rng(0).random(200))
+    with filled(tmp_path, n=10, keys=1) as log:
+        aside = Aside(found, log)
+        found.judge(["m0"] * 6, np.arange(8, 14), np.arange(6.0), np.full(6, 9.0))
+        found.accept()
+        assert aside.settle() == 0
+        log.commit(batch(11, 5))
+        assert aside.settle() == 6
+        assert offsets(log) == list(range(1, 16))

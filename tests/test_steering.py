@@ -139,7 +139,7 @@ def wiped(listener: Listener, device: Device) -> None:
     feed(listener, 60)
     assert not learned.exists()
     assert data(listener, "wipe", **asked) == gone, "the same answer, and nothing is erased again"
-    assert data(listener, "status")["samples"] == before["samples"] + 60
+    wait_until(lambda: data(listener, "status")["samples"] == before["samples"] + 60)
     assert data(listener, "train", steps=20)["verdict"] is not None
 
 

@@ -68,6 +68,7 @@ def test_every_window_is_stored_once_over_a_kill_and_predicted(broker: Mosquitto
         feed(listener, 0, before)
         listener.wait(lambda: len(listener.messages["predictions"]) >= len(ends(before)), 60)
         assert sorted(p["id"] for p in listener.messages["predictions"]) == sorted(ends(before))
+        wait_until(lambda: sum(map(len, stored(device).values())) == len(ends(before)))  # and acknowledged
         feed(listener, before, killed)
         listener.wait(lambda: len(listener.messages["predictions"]) > len(ends(before)), 60)
         device.stop(signal.SIGKILL)

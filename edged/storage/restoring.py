@@ -1,14 +1,15 @@
 """The end of a restore: a state that was unpacked and verified takes its place, however often power is cut.
 
 `.restored/` holds it. First the old state moves to `.replaced/`, which the mark in `.restored/` seals, then
-the new one moves in, then `.replaced/` goes. Each step finds out by looking what the one before it has done.
+the new one moves in, then both folders go. Each step finds out by looking what the one before it has done;
+`.restored/` is called `.restoring/` before it goes, or half of it would be taken for a state without its mark.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from edged.storage.files import DISK, Disk, disk_errors, fsync_directory, publish_file
+from edged.storage.files import DISK, Disk, disk_errors, publish_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,5 +64,6 @@ def _move_in(state: Path, restored: Path, replaced: Path, disk: Disk) -> None:
             disk.rename(path, state / path.name)
     disk.sync(state)
     disk.sync(restored)
-    disk.remove(restored)
-    fsync_directory(state, disk=disk)
+    disk.rename(restored, state / RESTORING)
+    disk.sync(state)
+    disk.remove(state / RESTORING)

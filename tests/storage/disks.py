@@ -52,8 +52,15 @@ class TestedDisk(Disk):
         super().rename(source, target)
 
     def remove(self, path: Path) -> None:
-        self._step("remove", path)
-        super().remove(path)
+        """One file or folder an operation: a cut may leave half of a tree."""
+        if path.is_dir() and not path.is_symlink():
+            for inner in sorted(path.iterdir()):
+                self.remove(inner)
+            self._step("remove", path)
+            path.rmdir()
+        else:
+            self._step("remove", path)
+            super().remove(path)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 # Wire types.
 VARINT, FIXED64, BYTES, GROUP, END_GROUP, FIXED32 = range(6)
 _LARGEST = 10  # bytes of a number
+_KEY_BYTES, _KEY_LIMIT = 5, 1 << 32
 
 
 class Field(NamedTuple):
@@ -31,6 +32,8 @@ class Field(NamedTuple):
 def fields(content: Content, at: int, end: int) -> Iterator[Field]:
     """Every field between `at` and `end`; groups are passed over, with all that is in them.
 
+    A key has 32 bits. Longer ones are refused, not shortened: parsers do not agree on what they name.
+
     Raises
     ------
     ValueError
@@ -40,6 +43,8 @@ def fields(content: Content, at: int, end: int) -> Iterator[Field]:
     while at < end:
         start = at
         key, at = varint(content, at, end)
+        if not 8 <= key < _KEY_LIMIT or at - start > _KEY_BYTES:
+            raise ValueError("a field has no number that fields have")
         kind, length = key & 7, 0
         if kind == BYTES:
             length, at = varint(content, at, end)

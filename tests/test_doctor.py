@@ -96,7 +96,7 @@ def test_the_form_that_is_to_serve_is_loaded_too(bundle: Path, tmp_path: Path) -
     both = build(mlp(4, 2, [8]), tmp_path / "both", loss="cross_entropy", forms=Wanted(int8=True))
     path = configured(tmp_path, model={"bundle": "both"}, serving=serving)
     assert finding(path, "bundle").level == "ok"
-    (both.path / "inference_int8.onnx").write_bytes(b"no model, though its hash is right")
+    (both.path / "inference_int8.onnx").write_bytes(b"\x08\x08")  # no graph, though its hash is right
     seal(both, both.files)
     assert "cannot be loaded" in finding(path, "bundle").result
 

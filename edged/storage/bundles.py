@@ -136,8 +136,11 @@ class Bundle:
 
     def _check_places(self, file: Path) -> None:
         """Tensors of a model may lie in files of the bundle, and nowhere else."""
-        with disk_errors("reading", file):
-            strange = [place for place in external_places(file) if place not in self.files]
+        try:
+            with disk_errors("reading", file):
+                strange = [place for place in external_places(file) if place not in self.files]
+        except ValueError as problem:
+            raise BundleError(f"this is no ONNX model: {problem}", where=str(file), remedy=REBUILD) from problem
         if strange:
             raise BundleError(
                 f"a tensor lies outside of the bundle, in {strange[0][:80]!r}",

@@ -1,6 +1,7 @@
 """Where an ONNX file says that tensors lie outside of it, found without any ONNX package.
 
-Only the fields that lead to tensors are followed. What is no protobuf ends the search: nothing loads that.
+Only the fields that lead to tensors are followed. What is no protobuf is refused: whether other parsers would
+read on behind it, and find more, nobody can say.
 
 Source: onnx.proto3 of the ONNX project, messages ModelProto to StringStringEntryProto.
 """
@@ -9,7 +10,6 @@ from __future__ import annotations
 
 import mmap
 import os
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from edged.protobuf import BYTES, fields, value
@@ -41,6 +41,8 @@ def external_places(path: Path) -> Iterator[str]:
     ------
     OSError
         When the file cannot be read.
+    ValueError
+        When this is no model; places that were found before may have come.
     """
     with path.open("rb") as file:
         if file.seek(0, os.SEEK_END) == 0:
@@ -58,9 +60,8 @@ def external_places(path: Path) -> Iterator[str]:
 
 
 def _messages(content: mmap.mmap, start: int, end: int) -> Iterator[Field]:
-    """The fields of a message that have a length, up to where it is none."""
-    with suppress(ValueError):
-        yield from (field for field in fields(content, start, end) if field.kind == BYTES)
+    """The fields of a message that have a length."""
+    return (field for field in fields(content, start, end) if field.kind == BYTES)
 
 
 def _location(content: mmap.mmap, entry: Field) -> Iterator[str]:

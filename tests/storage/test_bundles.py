@@ -17,7 +17,7 @@ from edged.storage.sealed import unseal
 if TYPE_CHECKING:
     from pathlib import Path
 
-CONTENT = {"training_model.onnx": b"training", "checkpoint": b"weights" * 1000}
+CONTENT = {"training_model.onnx": b"\x08\x08", "checkpoint": b"weights" * 1000}
 
 
 def make(path: Path, **changes: Any) -> Bundle:

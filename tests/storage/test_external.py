@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
+from edged import protobuf
 from edged.artifacts.build import build
 from edged.artifacts.templates import mlp
 from edged.errors import BundleError
@@ -87,12 +88,47 @@ def test_a_place_that_comes_twice_or_among_unknown_fields_is_found(tmp_path: Pat
 
 @settings(max_examples=200)
 @given(st.binary(max_size=200) | st.tuples(st.integers(0, len(WHOLE)), st.binary(max_size=9)))
-def test_what_is_no_model_ends_the_search(
+def test_what_is_no_model_is_refused_or_searched_to_its_end(
     tmp_path_factory: pytest.TempPathFactory, what: bytes | tuple[int, bytes]
 ) -> None:
     file = tmp_path_factory.getbasetemp() / "garbage.onnx"
     file.write_bytes(what if isinstance(what, bytes) else WHOLE[: what[0]] + what[1] + WHOLE[what[0] :])
-    assert all(isinstance(place, str) for place in external_places(file))
+    try:
+        assert all(isinstance(place, str) for place in external_places(file))
+    except ValueError as problem:
+        assert str(problem)  # noqa: PT017  either is right
+
+
+def behind(key: bytes) -> bytes:
+    """A model with an initializer elsewhere, in a graph of which the key is written so."""
+    graph = graph_of(initializer=[elsewhere("../secret")]).SerializeToString()
+    return WHOLE + key + protobuf.message(7, len(graph))[1:] + graph
+
+
+LONG_KEYS = {
+    "bits above 32": b"\xba\x80\x80\x80\x10",
+    "six bytes": b"\xba\x80\x80\x80\x80\x00",
+    "ten bytes": b"\xba" + b"\x80" * 8 + b"\x01",
+    "no number": b"\x02",
+}
+
+
+@pytest.mark.parametrize("key", LONG_KEYS.values(), ids=LONG_KEYS.keys())
+def test_a_key_that_parsers_read_differently_is_refused(tmp_path: Path, key: bytes) -> None:
+    (tmp_path / "m.onnx").write_bytes(behind(key))
+    with pytest.raises(ValueError, match="a field has no number"):
+        list(external_places(tmp_path / "m.onnx"))
+    bundle = build(mlp(4, 2, [8]), tmp_path / "b", loss="cross_entropy", engine="portable")
+    (bundle.path / "inference_model.onnx").write_bytes(behind(key))
+    seal(bundle, bundle.files)
+    with pytest.raises(BundleError, match=r"no ONNX model: a field has no number"):
+        Bundle.open(bundle.path)
+
+
+@pytest.mark.parametrize("key", [b"\x3a", b"\xba\x00", b"\xba\x80\x80\x80\x00"])
+def test_a_key_may_be_written_in_five_bytes(tmp_path: Path, key: bytes) -> None:
+    (tmp_path / "m.onnx").write_bytes(behind(key))
+    assert list(external_places(tmp_path / "m.onnx")) == ["../secret"]
 
 
 @pytest.mark.parametrize("place", ["../secret", "/etc/hostname", "beside.bin", "a/../../secret", ""])

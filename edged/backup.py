@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
 from edged import __version__
@@ -11,7 +11,8 @@ from edged.errors import RefusedError
 from edged.signing import Keys, sign
 from edged.storage import backups
 from edged.storage.database import connect
-from edged.storage.files import DirectoryLock
+from edged.storage.files import DirectoryLock, disk_errors, make_directory
+from edged.storage.owners import as_owner_of
 from edged.storage.sample_tables import check_stream
 
 if TYPE_CHECKING:
@@ -49,6 +50,10 @@ def restore(
         count.
     StorageError
         When it is damaged or of a newer edged, or a disk refuses.
+
+    Notes
+    -----
+    Root acts as the owner of the state directory, who alone can be harmed then by what lies there.
     """
     state = config.storage.dir
     pid = DirectoryLock.holder(state)
@@ -59,9 +64,14 @@ def restore(
             remedy="stop it first",
         )
     trusted = Keys(keys) if keys else None
-    with DirectoryLock(state):
+    make_directory(state)
+    with ExitStack() as opened:
+        with disk_errors("reading the backup", source):
+            content = opened.enter_context(source.open("rb"))
+        opened.enter_context(as_owner_of(state))
+        opened.enter_context(DirectoryLock(state))
         about = backups.restore(
-            source,
+            content,
             state,
             replace=replace,
             trusted=None if trusted is None else lambda text, mark: trusted.signer(text, mark) is not None,

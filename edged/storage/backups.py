@@ -16,14 +16,14 @@ import os
 import shutil
 import sqlite3
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from edged.errors import CorruptError, RefusedError, StorageError
 from edged.storage import backup_file, outbox, outbox_tables
 from edged.storage.database import connect, schema_version, transaction, translated
 from edged.storage.files import (
     MANIFEST,
-    DirectoryLock,
     disk_errors,
     fsync_directory,
     make_directory,
@@ -39,7 +39,6 @@ from edged.storage.setaside import damage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
 
 FORMAT = 1
 HEADER = b"edged-backup-1\n"
@@ -66,7 +65,7 @@ def back_up(
     state
         The state directory; a daemon may run on it.
     out
-        Replaced only when the backup is whole.
+        Replaced only when the backup is whole. Its owner alone may read it.
     about
         Further fields of the manifest.
     sign
@@ -88,13 +87,13 @@ def back_up(
     picture, unfinished = staging_path(state, "backup"), staging_path(out.parent, out.name)
     try:
         with disk_errors("backing up", state):
-            picture.mkdir()
+            picture.mkdir(mode=0o700)
             _take(state, picture)
             files = {backup_file.entry_of(name, picture / name): picture / name for name in _names(picture)}
             told = {**about, "format": FORMAT, "schemas": _schemas(picture), **_counts(picture)}
         with disk_errors("writing the backup", out):
             signer = None if sign is None else lambda manifest: sign(HEADER + manifest)
-            with unfinished.open("xb") as target:
+            with open(unfinished, "xb", opener=_for_us_alone) as target:
                 backup_file.write(target, told, files, signer)
                 target.flush()
                 os.fsync(target.fileno())
@@ -105,6 +104,11 @@ def back_up(
         shutil.rmtree(picture, ignore_errors=True)
         unfinished.unlink(missing_ok=True)
     return {**told, "files": len(files), "bytes": size, "signed": sign is not None}
+
+
+def _for_us_alone(path: str, flags: int) -> int:
+    """Opens a file that holds every sample."""
+    return os.open(path, flags, 0o600)
 
 
 def _take(state: Path, picture: Path) -> None:
@@ -200,7 +204,7 @@ def _counts(picture: Path) -> dict[str, Any]:
 
 
 def restore(
-    source: Path,
+    source: BinaryIO,
     state: Path,
     *,
     replace: bool,
@@ -209,12 +213,13 @@ def restore(
 ) -> dict[str, Any]:
     """Put a backup in the place of a state directory, whole or not at all; what its manifest says.
 
-    To be called under the directory's lock.
+    To be called under the directory's lock, and as its owner (`owners.as_owner_of`): whoever owns a directory
+    decides where names in it lead.
 
     Parameters
     ----------
     source
-        The backup.
+        The backup, opened for reading.
     state
         The state directory; made where there is none.
     replace
@@ -231,7 +236,7 @@ def restore(
     CorruptError
         When a single byte of it is not as it was written. Nothing has changed then.
     StorageError
-        When it is of a newer edged, or the disk refuses.
+        When it is of a newer edged, the state that is to go is partly another user's, or the disk refuses.
     """
     make_directory(state)
     finish(state)
@@ -241,16 +246,16 @@ def restore(
             where=str(state),
             remedy="--replace puts the backup in its place, for good",
         )
+    _refuse_folders_of_others(there)
     unpacked = state / RESTORING
     try:
         about = _unpack(source, unpacked, trusted)
         _schemas(unpacked)
         if present_reign(unpacked) is None and about.get("champion") is not None:
-            raise CorruptError("the model that served is not in the backup", where=str(source))
+            raise CorruptError("the model that served is not in the backup", where=str(source.name))
         check(unpacked)
         _go_on_behind(unpacked)
         with disk_errors("restoring", state):
-            _give_to_owner(state, unpacked)
             for path in sorted(unpacked.rglob("*"), reverse=True):
                 _sync(path)
             _sync(unpacked)
@@ -262,21 +267,35 @@ def restore(
     return about
 
 
-def _unpack(source: Path, folder: Path, trusted: Callable[[bytes, bytes], bool] | None) -> dict[str, Any]:
-    with disk_errors("reading the backup", source), source.open("rb") as file:
-        packed = backup_file.Archive(file, str(source))
+def _refuse_folders_of_others(there: list[Path]) -> None:
+    """What this user can neither move nor empty would hold up a restore when it is too late to turn back."""
+    if (user := os.geteuid()) == 0:
+        return
+    for path in there:
+        for folder, _, _ in os.walk(path):
+            if Path(folder).stat().st_uid != user:
+                raise StorageError(
+                    "this folder belongs to another user than the state directory",
+                    where=folder,
+                    remedy=f"chown -Rh {user} {path.parent}",
+                )
+
+
+def _unpack(source: BinaryIO, folder: Path, trusted: Callable[[bytes, bytes], bool] | None) -> dict[str, Any]:
+    with disk_errors("reading the backup", Path(source.name)):
+        packed = backup_file.Archive(source, str(source.name))
         if trusted is not None and not (
             packed.signature and trusted(HEADER + packed.manifest, packed.signature)
         ):
             raise RefusedError(
                 "not signed by a key that counts" if packed.signature else "the backup is not signed",
-                where=str(source),
+                where=str(source.name),
                 remedy="name its public key with --key, or leave --key out",
             )
         if packed.about.get("format") != FORMAT:
             raise StorageError(
                 f"a backup of format {packed.about.get('format')!r}, this edged knows {FORMAT}",
-                where=str(source),
+                where=str(source.name),
                 remedy="install the edged that made it, or a newer one",
             )
         for entry in packed.entries:
@@ -308,14 +327,6 @@ def _go_on_behind(unpacked: Path) -> None:
         db.execute(
             "UPDATE meta SET value = CAST(value AS INTEGER) + ? WHERE name = 'counter.boot'", (BOOTS_AHEAD,)
         )
-
-
-def _give_to_owner(state: Path, unpacked: Path) -> None:
-    """Where root restores for a service of another user: the files are that one's, as the directory is."""
-    if os.geteuid() == 0:
-        owner = state.stat()
-        for path in (unpacked, *unpacked.rglob("*"), *state.glob(DirectoryLock.NAME)):
-            os.chown(path, owner.st_uid, owner.st_gid)
 
 
 def _sync(path: Path) -> None:

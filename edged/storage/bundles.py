@@ -140,7 +140,9 @@ class Bundle:
             with disk_errors("reading", file):
                 strange = [place for place in external_places(file) if place not in self.files]
         except ValueError as problem:
-            raise BundleError(f"this is no ONNX model: {problem}", where=str(file), remedy=REBUILD) from problem
+            raise BundleError(
+                f"this is no ONNX model: {problem}", where=str(file), remedy=REBUILD
+            ) from problem
         if strange:
             raise BundleError(
                 f"a tensor lies outside of the bundle, in {strange[0][:80]!r}",

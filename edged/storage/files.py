@@ -38,6 +38,7 @@ _REMEDIES = {
     errno.EROFS: "mount the file system writable",
     errno.EACCES: "give this user write permission",
     errno.EPERM: "give this user write permission",
+    errno.ELOOP: "remove the symbolic link: it may lead anywhere",
     errno.EIO: "check the disk: it reports read or write errors",
     errno.EMFILE: "raise the limit of open files (LimitNOFILE=)",
     errno.ENFILE: "raise the limit of open files (LimitNOFILE=)",
@@ -310,7 +311,7 @@ class DirectoryLock:
         file = self._path / self.NAME
         make_directory(self._path)
         with disk_errors("locking", file):
-            descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
+            descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         if not self._lock(descriptor):
             pid = _read_pid(descriptor)
             os.close(descriptor)
@@ -346,7 +347,7 @@ class DirectoryLock:
         0 stands for a holder that has not written its pid yet.
         """
         try:
-            descriptor = os.open(path / cls.NAME, os.O_RDONLY)
+            descriptor = os.open(path / cls.NAME, os.O_RDONLY | os.O_NOFOLLOW)
         except OSError:
             return None
         try:

@@ -1,8 +1,8 @@
 """The end of a restore: a state that was unpacked and verified takes its place, however often power is cut.
 
 `.restored/` holds it. First the old state moves to `.replaced/`, which the mark in `.restored/` seals, then
-the new one moves in, then both folders go. Each step finds out by looking what the one before it has done;
-`.restored/` is called `.restoring/` before it goes, or half of it would be taken for a state without its mark.
+the new one moves in, then both folders go. Each step finds out by looking what the one before it has done.
+`.restored/` is called `.restoring/` before it goes: half of it would be taken for a state without its mark.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def test_their_exposure_is_low(analyze: str, installed: Path, name: str) -> None
 
 def test_an_instance_differs_by_its_names_alone() -> None:
     one, several = (settings(name) for name in SERVICES)
-    owned = ("edged.yaml", "StateDirectory=edged", "/edged", ":edged.")
+    owned = ("edged.yaml", "StateDirectory=edged", "RuntimeDirectory=edged", "/edged", ":edged.")
     for setting in one:
         if setting == "Description":
             continue
@@ -81,7 +81,10 @@ def test_an_instance_differs_by_its_names_alone() -> None:
                 assert "%i" in of_instance
                 assert any(name in f"{setting}={value}" for name in owned), setting
     assert one.keys() == several.keys()
-    named = {"ConditionPathExists", "ExecStart", "StateDirectory", "EnvironmentFile", "Environment"}
+    named = {
+        "ConditionPathExists", "ExecStart", "StateDirectory", "RuntimeDirectory", "EnvironmentFile",
+        "Environment",
+    }  # fmt: skip
     assert all("%i" in value for setting in named for value in several[setting])
     assert all("%i" in value for value in several["LoadCredential"])
 

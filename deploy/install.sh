@@ -50,9 +50,10 @@ find_python() {
 
 managed() { [ -d /run/systemd/system ]; }
 
-# Units of ours that run now, one a line.
+# Units of ours that run now, or are about to, one a line.
 running() {
-    systemctl list-units --plain --no-legend --state=active 'edged.service' 'edged@*.service' | cut -d' ' -f1
+    systemctl list-units --plain --no-legend --state=active,activating,reloading \
+        'edged.service' 'edged@*.service' | cut -d' ' -f1
 }
 
 stop_all() {
@@ -62,15 +63,26 @@ stop_all() {
     [ -z "$RUNNING" ] || systemctl stop $RUNNING
 }
 
+start_stopped() {
+    # shellcheck disable=SC2086  # one word for each unit
+    [ -z "$RUNNING" ] || systemctl start $RUNNING
+}
+
+# When this ends early: what ran goes on with what there is. An update that cannot be fetched changes nothing.
+go_on() {
+    [ -z "$RUNNING" ] || say "that failed: starting again what ran" >&2
+    start_stopped
+}
+
 install_packages() {
-    if [ -x "$PREFIX/bin/python" ] && ! fits "$PREFIX/bin/python"; then
+    if [ -e "$PREFIX" ] && ! fits "$PREFIX/bin/python"; then
         rm -rf "$PREFIX" # of a Python that is gone
     fi
     "$PYTHON" -m venv "$PREFIX"
     set -- --disable-pip-version-check install --quiet --upgrade --only-binary=:all:
     [ -z "$LINKS" ] || set -- "$@" --no-index --find-links "$LINKS"
     [ -z "$CONSTRAINTS" ] || set -- "$@" --constraint "$CONSTRAINTS"
-    "$PREFIX/bin/python" -m pip "$@" "${WHEEL}[codecs,sparkplug]"
+    "$PREFIX/bin/python" -m pip "$@" "${WHEEL}[codecs,sparkplug,signing,web]"
     # The same version again may be another build.
     "$PREFIX/bin/python" -m pip "$@" --force-reinstall --no-deps "$WHEEL"
     ln -sfn "$PREFIX/bin/edged" "$COMMAND"
@@ -85,6 +97,12 @@ install_user() {
     fi
 }
 
+# The configuration to begin with, on the state directory of the service: commands by hand read it, too.
+template() {
+    sed 's|^  dir: \./state .*|  dir: /var/lib/edged      # where everything is kept that must survive a power cut|' \
+        "$HERE/configs/classifier.yaml"
+}
+
 install_units() {
     for unit in edged.service edged@.service edged.slice edged-train.slice; do
         install -D -m 0644 "$HERE/systemd/$unit" "$UNITS/$unit"
@@ -95,7 +113,9 @@ install_units() {
             install -D -m 0644 "$HERE/systemd/edged-backoff.conf" "$UNITS/$unit.d/backoff.conf"
         fi
     done
-    install -D -m 0644 "$HERE/configs/classifier.yaml" /etc/edged/edged.yaml.template
+    install -d /etc/edged
+    template >/etc/edged/edged.yaml.template
+    chmod 0644 /etc/edged/edged.yaml.template
     systemctl enable --quiet edged.service
 }
 
@@ -104,16 +124,18 @@ start_all() {
     systemctl daemon-reload
     # The unit's condition holds it back where there is no configuration.
     systemctl start edged.service
-    # shellcheck disable=SC2086  # one word for each unit
-    [ -z "$RUNNING" ] || systemctl start $RUNNING
+    start_stopped
 }
 
 do_install() {
     find_python
+    trap go_on EXIT
+    trap 'exit 130' INT TERM HUP
     stop_all
     install_packages
     install_user
     install_units
+    trap - EXIT
     start_all
     say "$("$COMMAND" --version) is installed"
     [ -f /etc/edged/edged.yaml ] ||
@@ -123,6 +145,7 @@ do_install() {
 do_uninstall() {
     stop_all
     systemctl disable --quiet edged.service 2>/dev/null || true
+    rm -f "$UNITS"/*.wants/edged@*.service # instances that were enabled
     for unit in edged.service edged@.service; do
         rm -f "$UNITS/$unit" "$UNITS/$unit.d/backoff.conf"
         rmdir "$UNITS/$unit.d" 2>/dev/null || true # a drop-in of somebody else's stays

@@ -22,10 +22,10 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 SITE = "opt/edged/lib/python{python}/site-packages"
-# What every device may be asked for without a network: formats of messages.
-EXTRAS = "codecs,sparkplug"
+# What a configuration may ask for on a device without a network: formats of messages, keys, HTTP.
+EXTRAS = "codecs,sparkplug,signing,web"
+STATE = "/var/lib/edged"
 PLATFORMS = {"amd64": "x86_64-manylinux_2_35", "arm64": "aarch64-manylinux_2_35"}
-DATA = ("control", "conffiles")
 SCRIPTS = ("preinst", "postinst", "prerm", "postrm")
 # Tests of other packages: 20 MB that no device needs.
 UNUSED = ("onnx/backend/test", "onnx/test", "numpy/**/tests", "sympy/**/tests", "mpmath/tests", "bin")
@@ -105,7 +105,7 @@ def add_files(tree: Path, suite: Suite, version: str) -> None:
             write(tree / suite.units / f"{name}.service.d/backoff.conf", backoff)
     write(tree / "usr/lib/sysusers.d/edged.conf", (ROOT / "systemd/edged.sysusers").read_text())
     write(tree / "etc/default/edged", (HERE / "edged.default").read_text())
-    write(tree / "etc/edged/edged.yaml.template", (ROOT / "configs/classifier.yaml").read_text())
+    write(tree / "etc/edged/edged.yaml.template", template())
     documentation = tree / "usr/share/doc/edged"
     for example in sorted((ROOT / "configs").glob("*.yaml")):
         write(documentation / "examples" / example.name, example.read_text())
@@ -150,6 +150,18 @@ def add_control(tree: Path, suite: Suite, arch: str, version: str, schemas: str)
         write(tree / "DEBIAN" / script, text, mode=0o755)
 
 
+def template() -> str:
+    """The configuration to begin with, on the service's state directory: commands by hand read it, too."""
+    text, lines = re.subn(
+        r"(?m)^  dir: \./state .*$",
+        f"  dir: {STATE}      # where everything is kept that must survive a power cut",
+        (ROOT / "configs/classifier.yaml").read_text(),
+    )
+    if lines != 1:
+        sys.exit("configs/classifier.yaml has no line `dir: ./state` that could be replaced")
+    return text
+
+
 def copyright_file() -> str:
     """Licence of edged, and where those of the packages beside it are."""
     return (
@@ -187,10 +199,11 @@ def write(path: Path, text: str, mode: int = 0o644) -> None:
 def settle(tree: Path) -> None:
     """Modes and times that do not tell on which machine this was made."""
     newest = epoch()
+    scripts = {tree / "DEBIAN" / name for name in SCRIPTS}
     for path in [tree, *tree.rglob("*")]:
         if not path.is_symlink():
-            runs = path.is_dir() or path.parent in (tree / "opt/edged/bin", tree / "DEBIAN")
-            path.chmod(0o755 if runs and path.name not in DATA else 0o644)
+            runs = path.is_dir() or path.parent == tree / "opt/edged/bin" or path in scripts
+            path.chmod(0o755 if runs else 0o644)
         os.utime(path, (newest, newest), follow_symlinks=False)
 
 

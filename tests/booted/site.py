@@ -40,6 +40,7 @@ CONFIG: dict[str, Any] = {
     },
     "drift": {"train": False},
     "report": {"every": "1s"},
+    "storage": {"dir": "/var/lib/edged"},  # as the template has it
 }  # fmt: skip
 
 
@@ -115,7 +116,7 @@ class Site:
     def status(self) -> dict[str, Any]:
         """What `edged status` says."""
         code, text = self.container.attempt(
-            "env", "EDGED_STORAGE__DIR=/var/lib/edged", "edged", "status", "/etc/edged/edged.yaml", "--json"
+            "edged", "status", "/etc/edged/edged.yaml", "--json"
         )
         assert code == 0, text
         found: dict[str, Any] = json.loads(text)

@@ -103,6 +103,9 @@ def half_of_memory() -> int:
 
 
 def _write(file: Path, value: str) -> None:
-    # Unbuffered: one write is one order to the kernel.
-    with file.open("wb", buffering=0) as target:
-        target.write(value.encode("ascii"))
+    """One order to the kernel; what it refuses names the file, which errors of writing do not by themselves."""
+    try:
+        with file.open("wb", buffering=0) as target:
+            target.write(value.encode("ascii"))
+    except OSError as problem:
+        raise OSError(problem.errno, problem.strerror, str(file)) from problem

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edged.host.cgroup import VARIABLE, half_of_memory, join_trainer, lent
+from edged.host.cgroup import VARIABLE, divide, half_of_memory, join_trainer, lent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -112,3 +112,13 @@ def test_half_of_the_memory_is_less_than_all_of_it() -> None:
     (total,) = (int(line.split()[1]) for line in Path("/proc/meminfo").read_text().splitlines()
                 if line.startswith("MemTotal:"))  # fmt: skip
     assert abs(half_of_memory() - total * 1024 // 2) <= 4096
+
+
+def test_what_is_refused_names_the_file(tmp_path: Path) -> None:
+    """The kernel refuses the write, not the opening, and that error knows no name."""
+    procs = tmp_path / "daemon" / "cgroup.procs"
+    procs.parent.mkdir()
+    procs.symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left") as refused:
+        divide(tmp_path, 1 << 20)
+    assert refused.value.filename == str(procs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from onnx import helper
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     Nodes = list[onnx.NodeProto]
 
-LossName = Literal["cross_entropy", "mse", "bce_with_logits", "l1"]
 LOSSES = ("cross_entropy", "mse", "bce_with_logits", "l1")
 OUTPUT = "loss"
 

@@ -198,11 +198,6 @@ class Bundle:
         return entry.sha256
 
     @property
-    def output_name(self) -> str:
-        """Name of the inference output inside the graphs."""
-        return self.output.name
-
-    @property
     def output_names(self) -> tuple[str, ...]:
         """Names of all outputs inside the graphs, the main one first."""
         return tuple(output.name for output in (self.output, *self.more_outputs))

@@ -103,7 +103,7 @@ def half_of_memory() -> int:
 
 
 def _write(file: Path, value: str) -> None:
-    """One order to the kernel; what it refuses names the file, which errors of writing do not by themselves."""
+    """One order to the kernel; what it refuses names the file, as errors of writing do not."""
     try:
         with file.open("wb", buffering=0) as target:
             target.write(value.encode("ascii"))

@@ -115,9 +115,7 @@ class Site:
 
     def status(self) -> dict[str, Any]:
         """What `edged status` says."""
-        code, text = self.container.attempt(
-            "edged", "status", "/etc/edged/edged.yaml", "--json"
-        )
+        code, text = self.container.attempt("edged", "status", "/etc/edged/edged.yaml", "--json")
         assert code == 0, text
         found: dict[str, Any] = json.loads(text)
         return found

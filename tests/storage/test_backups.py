@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import io
-import os
 import shutil
 import stat
 import tarfile
-import tempfile
-from contextlib import closing, suppress
-from pathlib import Path
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
-from edged.backup import restore
 from edged.clock import VirtualClock
-from edged.configfile import load
 from edged.domain.forwarding import Kind, Parcel
 from edged.domain.schema import Schema
 from edged.errors import CorruptError, EdgedError, RefusedError, StorageError
@@ -26,7 +21,6 @@ from edged.storage import backup_file, backups, restoring
 from edged.storage.backup_file import Entry
 from edged.storage.checkpoints import Checkpoints
 from edged.storage.database import connect
-from edged.storage.files import DirectoryLock
 from edged.storage.outbox import Outbox
 from edged.storage.registry import Registry
 from edged.storage.samples import SampleLog
@@ -34,10 +28,10 @@ from tests.loop.linear import samples
 from tests.storage.disks import PowerCutError, TestedDisk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+    from pathlib import Path
 
 SCHEMA = Schema((), 2, "classify", ("ok", "worn"))
-SERVICE = (4242, 4243)  # user and group
 ABOUT = {"device": "press-7"}
 WEIGHTS = b"a model's weights"
 
@@ -310,74 +304,6 @@ def test_a_state_that_is_there_goes_only_when_asked(backup: Path, tmp_path: Path
     assert contents(there) == contents(tmp_path / "from")
     assert (there / "notes.txt").read_text() == "mine"
     assert not list(there.glob(".re*"))
-
-
-@pytest.fixture
-def served() -> Iterator[Path]:
-    """The state directory of a service, which another user than root owns and may reach."""
-    with tempfile.TemporaryDirectory(prefix="edged-state-") as folder:
-        Path(folder).chmod(0o755)
-        state = Path(folder, "state")
-        state.mkdir(mode=0o750)
-        os.chown(state, *SERVICE)
-        yield state
-
-
-def restored_by_root(source: Path, state: Path, *, replace: bool = False) -> None:
-    """As `edged restore` does it."""
-    path = source.parent / "edged.yaml"
-    path.write_text(
-        "device: {id: press-7}\nmqtt: {host: localhost}\n"
-        "stream: {topic: 's/#', features: 2, task: classify, classes: [ok, worn]}\n"
-        f"storage: {{dir: {state}}}\n"
-    )
-    restore(load(path, {}), source, replace=replace)
-
-
-ROOT_ALONE = pytest.mark.skipif(os.geteuid() != 0, reason="only root acts as another user")
-
-
-@ROOT_ALONE
-def test_what_root_restores_belongs_to_the_owner_of_the_directory(backup: Path, served: Path) -> None:
-    for replace in (False, True):
-        restored_by_root(backup, served, replace=replace)
-        assert {(path.stat().st_uid, path.stat().st_gid) for path in served.rglob("*")} == {SERVICE}
-        assert os.geteuid() == 0
-    assert contents(served) == contents(backup.parent / "from")
-
-
-@ROOT_ALONE
-@pytest.mark.parametrize("name", ["edged.lock", restoring.RESTORING, restoring.RESTORED])
-def test_links_in_a_state_directory_lead_root_nowhere(
-    backup: Path, served: Path, tmp_path: Path, name: str
-) -> None:
-    precious = tmp_path / "precious"
-    precious.mkdir()
-    (precious / "file").write_text("precious")
-    aim = precious / "file" if name == "edged.lock" else precious
-    (served / name).symlink_to(aim)
-    os.lchown(served / name, *SERVICE)
-    if name == "edged.lock":
-        with pytest.raises(StorageError, match="symbolic link"):
-            restored_by_root(backup, served)
-        with pytest.raises(StorageError, match="symbolic link"):
-            DirectoryLock(served).acquire()
-    else:
-        with suppress(StorageError):
-            restored_by_root(backup, served)
-    for path in (precious, precious / "file"):
-        assert path.stat().st_uid == 0
-    assert (precious / "file").read_text() == "precious"
-
-
-@ROOT_ALONE
-def test_a_state_that_is_partly_roots_is_refused_before_anything_changes(backup: Path, served: Path) -> None:
-    restored_by_root(backup, served)
-    os.chown(served / "models" / "1", 0, 0)
-    before = contents(served)
-    with pytest.raises(StorageError, match=r"models/1: .*another user .*chown -Rh 4242"):
-        restored_by_root(backup, served, replace=True)
-    assert contents(served) == before
 
 
 def test_a_backup_is_for_its_owner_alone(backup: Path) -> None:

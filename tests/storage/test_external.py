@@ -21,7 +21,7 @@ from edged.storage.external import external_places
 if TYPE_CHECKING:
     from pathlib import Path
 
-WHOLE = mlp(4, 2, [8]).SerializeToString()
+WHOLE: bytes = mlp(4, 2, [8]).SerializeToString()
 
 
 def elsewhere(place: str) -> TensorProto:
@@ -101,7 +101,7 @@ def test_what_is_no_model_is_refused_or_searched_to_its_end(
 
 def behind(key: bytes) -> bytes:
     """A model with an initializer elsewhere, in a graph of which the key is written so."""
-    graph = graph_of(initializer=[elsewhere("../secret")]).SerializeToString()
+    graph: bytes = graph_of(initializer=[elsewhere("../secret")]).SerializeToString()
     return WHOLE + key + protobuf.message(7, len(graph))[1:] + graph
 
 

@@ -7,7 +7,6 @@ configuration file.
 from __future__ import annotations
 
 import copy
-import difflib
 import json
 import os
 from pathlib import Path
@@ -275,6 +274,8 @@ def first_problem(
     what = _WORDS.get(first["type"], first["msg"].removeprefix("Value error, "))
     if first["type"] == "extra_forbidden":
         known = _known_keys(keys[:-1], model)
+        import difflib
+
         near = difflib.get_close_matches(keys[-1], known, n=1)
         remedy = f"did you mean {near[0]}?" if near else "known here: " + ", ".join(known)
         return ConfigError("unknown key", where=where, remedy=remedy)

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import edged.lean  # noqa: F401  before anything that imports what it keeps out
 from edged import __version__, configfile, logs
 from edged.device import Device
 from edged.errors import EdgedError

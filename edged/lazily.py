@@ -1,14 +1,18 @@
 """Modules that libraries import and a daemon never uses: named at once, read when somebody needs them.
 
 structlog imports asyncio for loggers that are awaited, and rich, where it is installed, to decorate
-tracebacks; paho imports urllib.request for proxies of websockets. That is 6 MB, for years, on a small board.
+tracebacks; paho imports urllib.request for proxies of websockets, and ssl; pydantic looks for plugins;
+hashlib takes OpenSSL where the interpreter has the same functions. That is 12 MB, for years, on a small
+board.
 """
 
 from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -23,6 +27,12 @@ class _Later(ModuleType):
     `__spec__`, and that is a use.
     """
 
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        spec = find_spec(name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            self.__path__ = spec.submodule_search_locations  # asked for by every `from name import ...`
+
     def __getattr__(self, name: str) -> Any:
         if sys.modules.get(self.__name__) is self:
             del sys.modules[self.__name__]
@@ -30,17 +40,24 @@ class _Later(ModuleType):
         return getattr(sys.modules[self.__name__], name)
 
 
-def lazily(name: str) -> None:
+def lazily(name: str, *functions: str) -> None:
     """Have `import name` read nothing until anything of the module is used.
 
-    A module that is imported already stays as it is.
+    A module that is imported already stays as it is. With `from name import function` the module is used,
+    but for these `functions`: they read it when they are called.
     """
     if name in sys.modules:
         return
     later = sys.modules[name] = _Later(name)
+    vars(later).update({function: partial(_call, later, function) for function in functions})
     parent, _, own = name.rpartition(".")
     if parent:
         setattr(import_module(parent), own, later)
+
+
+def _call(module: ModuleType, function: str, *args: Any, **kwargs: Any) -> Any:
+    vars(module).pop(function, None)  # or it would stand for the real one
+    return getattr(module, function)(*args, **kwargs)
 
 
 @contextmanager
@@ -58,3 +75,19 @@ def hidden(package: str) -> Iterator[None]:
     finally:
         if not present:
             del sys.modules[package]
+
+
+_HASHES = ("_md5", "_sha1", "_sha3", "_blake2")
+_SHA2 = ("_sha2", "_sha256")  # from Python 3.12 on, and before
+
+
+def hash_without_openssl() -> None:
+    """Have hashlib take the interpreter's own functions, where it was built with them.
+
+    They are some five times slower where the processor has instructions for SHA-256 (300 MB/s were measured):
+    a daemon hashes a model or a bundle now and then. OpenSSL would stay in its memory.
+    """
+    if all(map(find_spec, _HASHES)) and any(map(find_spec, _SHA2)):
+        with hidden("_hashlib"):
+            import_module("hashlib")
+            import_module("hmac")

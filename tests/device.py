@@ -134,10 +134,10 @@ class Device:
 
 
 @contextmanager
-def running(device: Device, port: int) -> Iterator[Listener]:
+def running(device: Device, port: int, **environment: str) -> Iterator[Listener]:
     """The daemon up and connected; stopped in any case."""
     listener = Listener(port, "edged/rig")
-    device.start()
+    device.start(**environment)
     try:
         listener.wait(lambda: any(s["state"] == "online" for s in listener.messages["status"]), START_SECONDS)
         yield listener

@@ -1,5 +1,7 @@
 """Modules that are named at once and read at their first use."""
 
+import hashlib
+import hmac
 import json
 import subprocess
 import sys
@@ -30,6 +32,17 @@ def test_submodules_of_a_package_can_be_imported_as_ever() -> None:
     assert found == ["asyncio.events", "asyncio.tasks", True]
 
 
+def test_a_function_that_is_only_named_is_not_read_before_it_is_called() -> None:
+    found = run(
+        "import json, sys; from edged.lazily import lazily; lazily('importlib.metadata', 'entry_points');"
+        "from importlib.metadata import entry_points; before = 'email' in sys.modules;"
+        "made = len(entry_points(group='console_scripts')) > 0; from importlib.metadata import version;"
+        "import importlib.metadata as real;"
+        "print(json.dumps([before, made, bool(version('numpy')), real.entry_points is not entry_points]))"
+    )
+    assert found == [False, True, True, True]
+
+
 def test_a_module_that_is_there_stays_as_it_is() -> None:
     found = run(
         "import json, sys, wave; from edged.lazily import lazily; lazily('wave');"
@@ -39,10 +52,22 @@ def test_a_module_that_is_there_stays_as_it_is() -> None:
 
 
 def test_what_a_daemon_never_uses_is_not_read() -> None:
-    """Without rich tracebacks, and without a loop of asyncio."""
+    """Without rich tracebacks, a loop of asyncio, plugins of pydantic, and OpenSSL."""
     found = run(
+        "import os; os.environ['PYDANTIC_DISABLE_PLUGINS'] = '__all__';"  # as `edged run` does
         "import json, sys, edged.daemon;"
-        "names = 'asyncio.events', 'http.client', 'rich';"
+        "names = 'asyncio.events', 'http.client', 'rich', 'email', 'difflib', '_ssl', '_hashlib';"
         "print(json.dumps([name for name in names if name in sys.modules]))"
     )
     assert found == []
+
+
+def test_hashes_without_openssl_are_the_same() -> None:
+    found = run(
+        "import json, sys; from edged.lazily import hash_without_openssl; hash_without_openssl();"
+        "import hashlib, hmac;"
+        "made = hashlib.sha256(b'edged').hexdigest(), hmac.new(b'k', b'm', 'sha256').hexdigest();"
+        "print(json.dumps([*made, '_hashlib' in sys.modules]))"
+    )
+    want = hashlib.sha256(b"edged").hexdigest(), hmac.new(b"k", b"m", "sha256").hexdigest()
+    assert found == [*want, False]

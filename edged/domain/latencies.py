@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edged.domain.quantiles import quantiles
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -38,7 +40,7 @@ class Latencies:
         held = min(self._count, LATENCIES)
         if held == 0:
             return {"p50_ms": None, "p99_ms": None}
-        p50, p99 = np.percentile(self._ring[:held], [50, 99])
+        p50, p99 = quantiles(self._ring[:held], [0.5, 0.99])
         return {"p50_ms": round(float(p50) * 1e3, 3), "p99_ms": round(float(p99) * 1e3, 3)}
 
     def p99_since(self, count: int) -> tuple[float | None, int]:
@@ -47,4 +49,5 @@ class Latencies:
         fresh = min(now - count, LATENCIES)
         if fresh <= 0:
             return None, now
-        return float(np.percentile(self._ring[(now - fresh + np.arange(fresh)) % LATENCIES], 99)), now
+        newest = self._ring[(now - fresh + np.arange(fresh)) % LATENCIES]
+        return float(quantiles(newest, [0.99])[0]), now

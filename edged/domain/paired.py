@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edged.domain.draws import Draws
+from edged.domain.quantiles import quantiles
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -113,5 +114,5 @@ def block_bootstrap(
     lengths = np.array([len(part) for part in np.array_split(difference, count)])
     drawn = Draws(seed).integers(count, rounds * count).reshape(rounds, count)
     means = sums[drawn].sum(axis=1) / lengths[drawn].sum(axis=1)
-    low, high = np.quantile(means, [0.025, 0.975])
+    low, high = quantiles(means, [0.025, 0.975])
     return float(low), float(high)

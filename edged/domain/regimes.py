@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.domain.drift.two_sample import holm, ks_distance, ks_p_value
+from edged.domain.quantiles import quantiles
 from edged.errors import CorruptError
 
 if TYPE_CHECKING:
@@ -47,10 +48,10 @@ class Signature:
     @classmethod
     def of(cls, x: Inputs, y: Inputs, classes: int) -> Signature:
         """The signature of labelled rows `(n, d)` and `(n, targets)`, n > 0; `classes` 0 for values."""
-        quantiles = np.quantile(x.astype(np.float64), QUANTILES, axis=0).T
+        levels = quantiles(x.astype(np.float64), QUANTILES).T
         counts = np.bincount(y[:, 0].astype(np.int64), minlength=classes) if classes else np.zeros(0)
         shares = (counts / len(y)).tolist()
-        return cls(tuple(map(tuple, quantiles.tolist())), tuple(shares))
+        return cls(tuple(map(tuple, levels.tolist())), tuple(shares))
 
     def distance(self, other: Signature) -> float:
         """How far two regimes lie apart: 0 the same; about 1 when all moved by a standard deviation.

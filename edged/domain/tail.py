@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edged.domain.quantiles import quantiles
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -69,7 +71,7 @@ def _tail(ordered: NDArray[np.float64]) -> tuple[float, NDArray[np.float64], int
         peaks = int(np.clip(SHARE * len(ordered), FEWEST, PEAKS))
         level = float(ordered[-peaks - 1])
         excess = ordered[-peaks:] - level
-        usual = excess <= OUTLYING * float(np.median(excess))
+        usual = excess <= OUTLYING * float(quantiles(excess, [0.5])[0])
         if usual.all() or excess[peaks // 2] <= 0.0 or len(ordered) <= 2 * peaks:
             return level, excess, len(ordered)
         ordered = ordered[: len(ordered) - int((~usual).sum())]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.domain.gate import Verdict
+from edged.domain.quantiles import quantiles
 
 if TYPE_CHECKING:
     from edged.domain.schema import Task
@@ -97,7 +98,7 @@ class LabelTrust:
     def _limit(self, n: float) -> float | None:
         if len(self.usual) < NEEDED:
             return None
-        usual = float(np.quantile(self.usual, QUANTILE))
+        usual = float(quantiles(np.array(self.usual), [QUANTILE])[0])
         if self.task == "regress":
             return FACTOR * usual
         return usual + max(MARGIN, 3.0 * _standard_error(usual, n))

@@ -17,6 +17,7 @@ from edged.domain.gate import Probation
 from edged.domain.latencies import Latencies
 from edged.domain.outputs import answers, probabilities
 from edged.domain.predictions import LiveQuality, Memory, Predictions, encode
+from edged.domain.quantiles import quantiles
 from edged.errors import EdgedError, ModelError, RefusedError
 from edged.logs import get_logger
 
@@ -247,7 +248,7 @@ class Server:
         joined = self._memory.join(offsets, y, champion.scale, watched=champion.version)
         if len(joined.offsets):
             # The median of this group of labels: a few that are very late say nothing of the rest.
-            self.label_delay = int(self._newest - np.median(joined.offsets))
+            self.label_delay = int(self._newest - quantiles(joined.offsets, [0.5])[0])
         limit = np.inf if self.anomalies is None else self.anomalies.limit
         usual = joined.errors <= limit
         wrong = joined.errors[usual]

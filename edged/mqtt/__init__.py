@@ -2,4 +2,6 @@
 
 from edged.lazily import lazily
 
-lazily("urllib.request")  # before paho, which imports it for proxies of websockets
+# Before paho, which imports them for proxies of websockets and for TLS.
+lazily("urllib.request")
+lazily("ssl")

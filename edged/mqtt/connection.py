@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import ssl
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,9 +17,11 @@ from edged.mqtt.delivery import paho_properties
 from edged.mqtt.wire import Wire
 
 if TYPE_CHECKING:
+    import ssl
+
     from paho.mqtt.properties import Properties
 
-    from edged.config import MqttConfig, TlsConfig
+    from edged.config import MqttConfig
     from edged.mqtt.reconnect import Protocol
 
 LastWords = tuple[str, bytes, bool]
@@ -29,17 +30,6 @@ Will = LastWords | Callable[[], LastWords]
 CONNECT_TIMEOUT = 5.0
 MAX_PACKET = 16 * 1024 * 1024
 _FOREVER = 0xFFFFFFFF
-
-
-class _TlsSocket(ssl.SSLSocket):
-    """Closes itself when the handshake fails, which paho leaves to the garbage collector."""
-
-    def do_handshake(self, block: bool = False) -> None:
-        try:
-            super().do_handshake(block)
-        except OSError:
-            self.close()
-            raise
 
 
 class WireClient(Client):
@@ -53,7 +43,18 @@ class WireClient(Client):
         self._tls_insecure = not check_host
 
     def _create_socket(self) -> Wire:
-        return Wire(super()._create_socket(), v5=self.protocol == MQTTProtocolVersion.MQTTv5)  # type: ignore[arg-type]
+        kind = Wire
+        if self._ssl:
+            from edged.mqtt.tls import TlsWire
+
+            kind = TlsWire
+        return kind(super()._create_socket(), v5=self.protocol == MQTTProtocolVersion.MQTTv5)  # type: ignore[arg-type]
+
+    def _sock_recv(self, bufsize: int) -> bytes:
+        """As paho's own, without asking for the names of TLS errors first: that imports ssl."""
+        if self._sock is None:
+            raise ConnectionError("self._sock is None")
+        return self._sock.recv(bufsize)
 
     def _create_unix_socket_connection(self) -> socket.socket:
         """As paho's own, but with a limit of time, and closed when nobody listens."""
@@ -163,28 +164,9 @@ def renew(client: WireClient, config: MqttConfig) -> None:
 
 def _renew_tls(client: WireClient, config: MqttConfig) -> None:
     if config.tls is not None:
-        client.use_tls(_tls_context(config.tls), check_host=not config.tls.insecure)
+        from edged.mqtt import tls
 
-
-def _tls_context(tls: TlsConfig) -> ssl.SSLContext:
-    try:
-        context = ssl.create_default_context(cafile=tls.ca_file)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.sslsocket_class = _TlsSocket
-        if tls.crl_file is not None:
-            context.load_verify_locations(tls.crl_file)
-            context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
-        if tls.cert_file is not None:
-            # Without an answer here a key with a pass phrase would have OpenSSL ask on the terminal.
-            context.load_cert_chain(tls.cert_file, tls.key_file, password=lambda: "")
-    except OSError as problem:
-        raise ConfigError(
-            f"cannot use the certificates: {problem}",
-            where="mqtt.tls",
-            remedy="ca_file, cert_file, key_file and crl_file must be readable PEM files that belong"
-            " together, the key without a pass phrase",
-        ) from problem
-    return context
+        client.use_tls(tls.context(config.tls), check_host=not config.tls.insecure)
 
 
 def credentials(config: MqttConfig) -> tuple[str | None, str | None]:
@@ -247,36 +229,14 @@ def refusal_remedy(reason: str) -> str:
     return _REFUSALS.get(reason, "see the broker's log")
 
 
-# How OpenSSL calls the alerts by which a broker refuses us (RFC 8446, section 6.2).
-_ALERTS = {
-    "CERTIFICATE_EXPIRED": ("our certificate has expired", "renew mqtt.tls.cert_file"),
-    "CERTIFICATE_REVOKED": ("our certificate was revoked", "get a new one for mqtt.tls.cert_file"),
-    "CERTIFICATE_REQUIRED": ("the broker wants a certificate", "set mqtt.tls.cert_file and key_file"),
-    "UNKNOWN_CA": (
-        "the broker does not know who signed our certificate",
-        "mqtt.tls.cert_file must come from a CA of the broker",
-    ),
-    "BAD_CERTIFICATE": ("the broker finds our certificate bad", "is mqtt.tls.cert_file valid already?"),
-    "PROTOCOL_VERSION": ("the broker speaks no TLS 1.2 or later", "update the broker"),
-    "UNSUPPORTED_PROTOCOL": ("the broker speaks no TLS 1.2 or later", "update the broker"),
-    "HANDSHAKE_FAILURE": (
-        "the broker and we have no common terms",
-        "does it want a certificate (mqtt.tls.cert_file), or offer weak ciphers only?",
-    ),
-    "DH_KEY_TOO_SMALL": ("the broker's key is too weak", "give the broker a stronger one"),
-}
-
-
 def failure(problem: OSError, config: MqttConfig) -> tuple[str, str]:
     """Reason and remedy for a connection that did not come about."""
-    if isinstance(problem, ssl.SSLCertVerificationError):
-        return _unverified(problem, config)
-    if isinstance(problem, ssl.SSLError):
-        name = problem.reason or str(problem)
-        known = next((words for alert, words in _ALERTS.items() if alert in name), None)
-        return known or (f"TLS failed: {name}", f"does port {config.port} speak TLS?")
-    if isinstance(problem, ConnectionResetError) and config.tls is not None:
-        return "connection reset", f"does port {config.port} speak TLS?"
+    if config.tls is not None:
+        from edged.mqtt import tls
+
+        known = tls.failure(problem, config)
+        if known is not None:
+            return known
     if isinstance(problem, socket.gaierror):
         return f"unknown host {config.host}", "check mqtt.host and the name server"
     place = config.host if config.host.startswith("/") else f"{config.host}:{config.port}"
@@ -284,21 +244,3 @@ def failure(problem: OSError, config: MqttConfig) -> tuple[str, str]:
         return "no answer", f"is {place} reachable from here?"
     reason = (problem.strerror or str(problem)).lower()
     return reason, f"does a broker listen on {place}?"
-
-
-def _unverified(problem: ssl.SSLCertVerificationError, config: MqttConfig) -> tuple[str, str]:
-    """Why we do not take the broker's certificate."""
-    message = problem.verify_message.rstrip(".")
-    remedies = {
-        "certificate has expired": "renew the broker's certificate; is this device's clock right?",
-        "certificate is not yet valid": "is this device's clock right?",
-        "certificate revoked": "the broker's certificate is on the list mqtt.tls.crl_file",
-        "CRL has expired": "get a new list for mqtt.tls.crl_file; is this device's clock right?",
-        "unable to get certificate CRL": "mqtt.tls.crl_file is not from the CA that signed the certificate",
-        "EE certificate key too weak": "give the broker a stronger key",
-        "CA certificate key too weak": "the CA needs a stronger key",
-    }
-    remedy = remedies.get(message, "check mqtt.tls.ca_file")
-    if "match" in message:
-        remedy = f"the certificate must name {config.host}: check mqtt.host"
-    return f"certificate refused: {message}", remedy

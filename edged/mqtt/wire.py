@@ -12,7 +12,6 @@ Packet layout: MQTT 5.0 (OASIS, 2019) sections 2.1, 3.3 and 3.4; MQTT 3.1.1 sect
 from __future__ import annotations
 
 import contextlib
-import ssl
 from typing import TYPE_CHECKING
 
 from paho.mqtt import MQTTException
@@ -30,14 +29,16 @@ ROOM = 256 * 1024
 CLOSING_SECONDS = 1.0
 TOPICS = 4096
 _NO_MQTT = "is this the port of an MQTT broker?"
-_WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class Wire:
     """A connected socket as paho sees one, with the PUBLISH traffic taken out.
 
-    Only the network thread uses it.
+    Only the network thread uses it. What is different under TLS is in `tls.py`.
     """
+
+    would_block: tuple[type[OSError], ...] = (BlockingIOError,)
+    """What the socket raises when there is nothing to read, or no room to write."""
 
     def __init__(self, sock: socket.socket, *, v5: bool) -> None:
         self._sock = sock
@@ -48,7 +49,7 @@ class Wire:
         self._missing = 0
         self._granted = 0
         self._lost = False
-        self.problem: ssl.SSLError | None = None
+        self.problem: OSError | None = None
         """What TLS says of the end of the connection: by TLS 1.3 a client hears only here of its refusal."""
         self._out = bytearray()
         self._topics: dict[bytes, str] = {}
@@ -108,16 +109,16 @@ class Wire:
     @property
     def holds_decrypted(self) -> bool:
         """Whether TLS has bytes for us that a selector cannot see."""
-        return isinstance(self._sock, ssl.SSLSocket) and self._sock.pending() > 0
+        return False
 
     def fill(self) -> None:
         """Read once from the network, without blocking."""
         try:
             chunk = self._sock.recv(CHUNK)
-        except _WOULD_BLOCK:
+        except self.would_block:
             return
         except OSError as problem:
-            self._note(problem)
+            self.note(problem)
             chunk = b""
         if not chunk:
             self._lost = True
@@ -136,17 +137,16 @@ class Wire:
             return
         try:
             sent = self._sock.send(self._out)
-        except _WOULD_BLOCK:
+        except self.would_block:
             return
         except OSError as problem:
-            self._note(problem)
+            self.note(problem)
             self._lost = True
             return
         del self._out[:sent]
 
-    def _note(self, problem: OSError) -> None:
-        if isinstance(problem, ssl.SSLError) and not isinstance(problem, ssl.SSLEOFError):
-            self.problem = problem
+    def note(self, problem: OSError) -> None:
+        """Keep what says why the connection ended; without TLS nothing does."""
 
     def take(self, epoch: int, received: float) -> list[Delivery]:
         """All complete PUBLISH packets up to the next packet of another kind.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edged.domain.quantiles import quantiles
 from edged.errors import ModelError
 from edged.modelfiles import INT8, SUFFIXES, file_name, model_in
 from edged.storage.files import (
@@ -183,4 +184,4 @@ def _latency(model: Model, x: NDArray[np.float32]) -> float:
         started = time.perf_counter()
         model.predict(x)
         times.append(time.perf_counter() - started)
-    return float(np.median(times))
+    return float(quantiles(np.array(times), [0.5])[0])

@@ -113,12 +113,12 @@ class WindowReader:
         wanted = np.asarray(offsets if isinstance(offsets, np.ndarray) else list(offsets), np.int64).reshape(
             -1
         )
-        unique = np.unique(wanted)
+        unique = sorted(set(wanted.tolist()))  # np.unique imports numpy.ma: 1 MB
         with self._reading():
             found = self._read(
                 f"SELECT {_COLUMNS} FROM samples WHERE label_seq IS NOT NULL AND offset IN"
                 " (SELECT value FROM json_each(?)) ORDER BY offset",
-                (json_list(unique.tolist()),),
+                (json_list(unique),),
                 len(unique),
             )
         place = np.searchsorted(found.offsets, wanted)

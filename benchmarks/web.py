@@ -5,8 +5,8 @@ The real daemon, MLP 64-128-64-6, JSON requests of one row, wrk with 16 connecti
 httptools that reads the same JSON and runs the same model inside its event loop: no checks, no threads.
 
 `cpu_us` is the processor time of the serving process for a request: it says what a core can do where other
-programs take some of it. Memory (VmRSS) and start are those of the daemon with the section `web` less those
-without.
+programs take some of it. Memory (VmRSS) and start (until it is ready; processor time until a second later)
+are those of the daemon with the section `web` less those without.
 
 `python benchmarks/web.py [--seconds S] [--rounds N] [--starts N] [--json] [--out FILE]`; needs wrk, taskset.
 """
@@ -248,10 +248,12 @@ def costs(folder: Path, broker: int, bundle: Path, starts: int) -> list[dict[str
     took: dict[bool, list[float]] = {True: [], False: []}
     resident: dict[bool, list[float]] = {True: [], False: []}
     worked: dict[bool, list[float]] = {True: [], False: []}
+    answered: list[float] = []
     for number in range(starts):
         for web in (True, False):
             home = folder / f"start-{number}-{web}"
-            path = configuration(home, broker, free_port() if web else None, bundle)
+            port = free_port() if web else None
+            path = configuration(home, broker, port, bundle)
             began = time.monotonic()
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notified:  # as systemd would
                 notified.bind(str(home / "notify"))
@@ -262,8 +264,11 @@ def costs(folder: Path, broker: int, bundle: Path, starts: int) -> list[dict[str
                 while b"READY=1" not in notified.recv(4096):
                     pass
             took[web].append(time.monotonic() - began)
-            worked[web].append(process.cpu())
+            if port is not None:
+                ask(port, "/v2")
+                answered.append(time.monotonic() - began)
             time.sleep(1.0)
+            worked[web].append(process.cpu())
             resident[web].append(process.resident())
             process.stop()
             shutil.rmtree(home)
@@ -272,6 +277,7 @@ def costs(folder: Path, broker: int, bundle: Path, starts: int) -> list[dict[str
     return [
         {"what": "start with web less without", "ms": round(more[0] * 1e3), "of": round(start * 1e3)},
         {"what": "its processor time", "ms": round(more[1] * 1e3), "of": round(cpu * 1e3)},
+        {"what": "start to the first answer", "ms": round(statistics.median(answered) * 1e3)},
         {
             "what": "memory with web less without",
             "mb": round(statistics.median(resident[True]) - memory, 1),

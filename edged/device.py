@@ -22,7 +22,7 @@ from edged.domain.label_requests import LabelRequests
 from edged.domain.overlap import judged_on
 from edged.domain.windowing import Windowing
 from edged.engines.inference import InferenceModel
-from edged.errors import ConfigError, StorageError, UnavailableError
+from edged.errors import ConfigError, StorageError
 from edged.host.board import BoardReader
 from edged.host.notify import Notifier, Watchdog
 from edged.host.processors import fitting
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from edged.edgenode import EdgeNode
     from edged.mqtt.delivery import Delivery
     from edged.storage.bundles import Bundle
-    from edged.web.service import Web
+    from edged.web.front import Front
 
 log = logs.get_logger("edged.device")
 
@@ -317,16 +317,12 @@ class Device:
 
         self.web = self._web(parts)
 
-    def _web(self, parts: Parts) -> Web | None:
+    def _web(self, parts: Parts) -> Front | None:
         if self.config.web is None:
             return None
-        try:
-            from edged.web.service import Web
-        except ImportError as problem:
-            raise UnavailableError(
-                f"the package {problem.name} is not installed", where="web", remedy="pip install 'edged[web]'"
-            ) from problem
-        web = Web(self.config.web, parts)
+        from edged.web.front import Front
+
+        web = Front(self.config.web, parts)
         self.reporter.heard = web.heard
         return web
 
@@ -540,7 +536,7 @@ class Device:
         self.session.subscribe(self.discovery.filters, 1, self.discovery.receive)
         self.arrivals.start()
         if self.web is not None:
-            self.web.start()
+            self.web.listen()
         self.session.start()
         if self.edgenode is not None:
             self.edgenode.start()
@@ -557,6 +553,8 @@ class Device:
         gc.collect()
         gc.freeze()
         self.notifier.ready()
+        if self.web is not None:
+            self.web.start()
 
     def _plan(self) -> None:
         training = self.config.training

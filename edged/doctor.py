@@ -133,17 +133,15 @@ def _web(config: Config) -> Iterator[Finding]:
     web = config.web
     if web is None:
         return
-    try:
-        from edged.web.access import Tokens
-        from edged.web.listening import tls_context
+    from edged.web.access import Tokens
+    from edged.web.front import require_packages
+    from edged.web.sockets import tls_context
 
+    try:
+        require_packages()
         tokens = Tokens(web.tokens.given)
         if web.tls is not None:
             tls_context(web.tls)
-    except ImportError as problem:
-        yield Finding(
-            "http", "error", f"the package {problem.name} is not installed", "pip install 'edged[web]'"
-        )
     except EdgedError as problem:
         yield Finding("http", "error", f"{problem.where}: {problem.what}", problem.remedy)
     else:

@@ -12,6 +12,7 @@ import sys
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
@@ -27,17 +28,21 @@ class _Later(ModuleType):
     `__spec__`, and that is a use.
     """
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        spec = find_spec(name)
-        if spec is not None and spec.submodule_search_locations is not None:
-            self.__path__ = spec.submodule_search_locations  # asked for by every `from name import ...`
-
     def __getattr__(self, name: str) -> Any:
+        if name == "__path__":  # every `from name import ...` asks whether this is a package
+            return self._places()
         if sys.modules.get(self.__name__) is self:
             del sys.modules[self.__name__]
         vars(self).update(vars(import_module(self.__name__)))
         return getattr(sys.modules[self.__name__], name)
+
+    def _places(self) -> list[str]:
+        """Where the package lies; without importing what is around it, which may be under way."""
+        parent = self.__name__.rpartition(".")[0]
+        spec = PathFinder.find_spec(self.__name__, sys.modules[parent].__path__ if parent else None)
+        if spec is None or spec.submodule_search_locations is None:
+            raise AttributeError(f"{self.__name__} is no package", name="__path__", obj=self)
+        return list(spec.submodule_search_locations)
 
 
 def lazily(name: str, *functions: str) -> None:

@@ -1,10 +1,8 @@
-"""Sockets, TLS, and connections that may not take more than their share of time and memory."""
+"""Connections that may not take more than their share of time and memory."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -12,25 +10,21 @@ from uvicorn.config import Config as UvicornConfig
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from edged.errors import ConfigError, UnavailableError
 from edged.web.doors import UNIX
 from edged.web.guard import STATIC_HEADERS
+from edged.web.sockets import BACKLOG
 
 if TYPE_CHECKING:
-    import ssl
-    from pathlib import Path
-
     from starlette.types import ASGIApp
 
     from edged.config import WebConfig
-    from edged.config.web import WebTlsConfig
+    from edged.web.sockets import Sockets
 
 MOST_HEAD = 32 * 1024  # bytes of a request's line and headers
 MOST_HEADERS = 100
 REQUEST_SECONDS = 20.0  # for a request to arrive, and for a client to take its answer
 IDLE_SECONDS = 60.0  # a connection without requests
 LOOK_SECONDS = 5.0
-BACKLOG = 128
 
 
 class OneWrite:
@@ -131,7 +125,7 @@ class Connection(HttpToolsProtocol):
 
 
 class Listener:
-    """Accepts connections for an application until it is stopped.
+    """Accepts connections for an application until it is stopped; then its sockets are closed.
 
     Parameters
     ----------
@@ -139,39 +133,18 @@ class Listener:
         The application.
     config
         Section `web`.
-
-    Raises
-    ------
-    ConfigError
-        When an address cannot be listened on, or a certificate cannot be used.
+    sockets
+        What it names, opened.
     """
 
-    def __init__(self, app: ASGIApp, config: WebConfig) -> None:
+    def __init__(self, app: ASGIApp, config: WebConfig, sockets: Sockets) -> None:
         self._config = config
         self._app = app
-        self._context = None if config.tls is None else tls_context(config.tls)
-        self._sockets: list[tuple[socket.socket, Path | None]] = []
-        try:
-            self._open()
-        except BaseException:
-            self._close_sockets()
-            raise
+        self._sockets = sockets
         self._servers: list[asyncio.Server] = []
         self._state = ServerState()
         self._state.default_headers = list(STATIC_HEADERS)
         self._sweep: asyncio.TimerHandle | None = None
-
-    @property
-    def port(self) -> int | None:
-        """The TCP port, also where the configuration left it to the system."""
-        return next((int(one.getsockname()[1]) for one, path in self._sockets if path is None), None)
-
-    def _open(self) -> None:
-        address, path = self._config.address, self._config.unix_socket
-        if address is not None:
-            self._sockets.append((_tcp(*address), None))
-        if path is not None:
-            self._sockets.append((_unix(path, int(self._config.unix_mode, 8)), path))
 
     async def start(self) -> None:
         """Accept connections."""
@@ -182,9 +155,9 @@ class Listener:
             timeout_keep_alive=int(IDLE_SECONDS),
         )  # fmt: skip
         protocol.load()
-        for bound, path in self._sockets:
+        for bound, path in self._sockets.bound:
             make = partial(Connection, protocol, self._state, {UNIX: path is not None})
-            context = self._context if path is None else None
+            context = self._sockets.tls if path is None else None
             handshake = None if context is None else REQUEST_SECONDS
             self._servers.append(
                 await loop.create_server(
@@ -217,86 +190,4 @@ class Listener:
             await asyncio.wait(set(self._state.tasks), timeout=until - loop.time())
         for connection in list(self._state.connections):
             connection.transport.abort()
-        self._close_sockets()
-
-    def _close_sockets(self) -> None:
-        for bound, path in self._sockets:
-            if path is not None:
-                _remove_socket(path)
-            bound.close()
-
-
-def tls_context(config: WebTlsConfig) -> ssl.SSLContext:
-    """TLS 1.2 or later with a certificate of ours.
-
-    Raises
-    ------
-    ConfigError
-        When certificate or key cannot be used.
-    """
-    import ssl
-
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        # A pass phrase is asked for on the terminal otherwise, where nobody is.
-        context.load_cert_chain(config.cert_file, config.key_file, password=lambda: "")
-    except (OSError, ValueError) as problem:
-        raise ConfigError(
-            f"certificate or key cannot be used: {problem}",
-            where="web.tls",
-            remedy="the key must belong to the certificate and have no pass phrase",
-        ) from problem
-    return context
-
-
-def _tcp(host: str, port: int) -> socket.socket:
-    try:
-        family, kind, number, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        bound = socket.socket(family, kind, number)
-    except OSError as problem:
-        raise _cannot_listen(f"{host}:{port}", problem) from problem
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(address)
-    except OSError as problem:
-        bound.close()
-        raise _cannot_listen(f"{host}:{port}", problem) from problem
-    bound.setblocking(False)
-    return bound
-
-
-def _unix(path: Path, mode: int) -> socket.socket:
-    """A Unix socket at `path`; what an earlier life has left there is removed."""
-    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        _remove_socket(path)
-        before = os.umask(0o177)  # or others might open it before its mode is set
-        try:
-            bound.bind(str(path))
-        finally:
-            os.umask(before)
-        path.chmod(mode)
-    except OSError as problem:
-        bound.close()
-        raise _cannot_listen(str(path), problem) from problem
-    bound.setblocking(False)
-    return bound
-
-
-def _remove_socket(path: Path) -> None:
-    try:
-        if path.is_socket():
-            path.unlink()
-    except FileNotFoundError:
-        return
-
-
-def _cannot_listen(where: str, problem: OSError) -> UnavailableError:
-    return UnavailableError(
-        f"cannot listen on {where}: {problem.strerror or problem}",
-        where="web",
-        remedy="another program may have the address: name another one",
-    )
+        self._sockets.close()

@@ -1,16 +1,13 @@
-"""The thread that serves HTTP: an event loop beside the daemon's other threads, which it never holds up."""
+"""What serves HTTP: an event loop on a thread beside the daemon's others, which it never holds up."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from edged.errors import EdgedError
-from edged.logs import get_logger
-from edged.web.access import Access, Tokens
+from edged.web.access import Access
 from edged.web.app import Reports, application
 from edged.web.asking import Asking
 from edged.web.commands import Commands
@@ -25,16 +22,16 @@ if TYPE_CHECKING:
     from edged.config import WebConfig
     from edged.domain.predictions import Predictions
     from edged.steering import Parts
+    from edged.web.access import Tokens
+    from edged.web.sockets import Sockets
 
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 END_SECONDS = 1.0  # for requests that are under way when the device stops
 HELPERS = 2  # threads for what may wait for the disk
 
-log = get_logger("edged.web")
-
 
 class Web:
-    """What the daemon starts and stops, and tells what happens.
+    """Everything behind the sockets; `front.py` starts and stops it, and tells it what happens.
 
     Parameters
     ----------
@@ -42,16 +39,14 @@ class Web:
         Section `web`.
     parts
         Of the daemon.
-
-    Raises
-    ------
-    EdgedError
-        When a token cannot be used or an address cannot be listened on.
+    tokens
+        That open something.
+    sockets
+        To answer on.
     """
 
-    def __init__(self, config: WebConfig, parts: Parts) -> None:
-        self._config = config
-        access = Access(Tokens(config.tokens.given), closed=not config.is_local, monotonic=time.monotonic)
+    def __init__(self, config: WebConfig, parts: Parts, tokens: Tokens, sockets: Sockets) -> None:
+        access = Access(tokens, closed=not config.is_local, monotonic=time.monotonic)
         self._feed = Feed(config.max_streams)
         self._asking = Asking(parts.serving, parts.ingest, most=config.max_requests, timeout=config.timeout)
         self._inference = Inference(
@@ -70,28 +65,20 @@ class Web:
             commands=Commands(parts.receive, parts.topics.root, self._feed, config.timeout),
             feed=self._feed,
         )
-        self._listener = Listener(app, config)
+        self._listener = Listener(app, config, sockets)
         self._stop: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._up = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="web", daemon=True)
+        self._ended = False
 
-    # ---- what the daemon calls ---------------------------------------------------------------
-
-    def start(self) -> None:
-        """Begin to answer."""
-        self._thread.start()
-        self._up.wait()
-        log.info("web_listens", port=self._listener.port, unix_socket=str(self._config.unix_socket or ""))
+    # ---- on any thread -----------------------------------------------------------------------
 
     def stop(self) -> None:
-        """End streams, let requests end for a second, close the sockets."""
-        loop, stop = self._loop, self._stop
-        if loop is None or stop is None:
-            return
+        """Have `serve` end: streams at once, requests within a second."""
         self._inference.ready = False
-        loop.call_soon_threadsafe(stop.set)
-        self._thread.join(2 * END_SECONDS)
+        self._ended = True
+        loop, stop = self._loop, self._stop
+        if loop is not None and stop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(stop.set)
 
     def heard(self, name: str, values: Mapping[str, Any]) -> None:
         """What the daemon says of itself; from any thread."""
@@ -106,27 +93,19 @@ class Web:
         """Samples were answered; on the serving thread."""
         self._asking.answered(made, ids)
 
-    # ---- the thread --------------------------------------------------------------------------
+    # ---- on its own thread -------------------------------------------------------------------
 
-    def _run(self) -> None:
-        try:
-            asyncio.run(self._serve())
-        except EdgedError as problem:
-            log.error("web_failed", problem=problem.line())
-        except Exception:
-            log.exception("web_failed")
-        finally:
-            self._up.set()
-
-    async def _serve(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._stop = asyncio.Event()
-        self._loop.set_default_executor(ThreadPoolExecutor(HELPERS, "web-helper"))
+    async def serve(self) -> None:
+        """Answer until `stop`."""
+        loop = asyncio.get_running_loop()
+        stop = self._stop = asyncio.Event()
+        self._loop = loop
+        loop.set_default_executor(ThreadPoolExecutor(HELPERS, "web-helper"))
         self._asking.begin()
         self._feed.begin()
         await self._listener.start()
-        self._up.set()
-        await self._stop.wait()
+        if not self._ended:
+            await stop.wait()
         self._feed.end()
         await self._listener.stop(END_SECONDS)
 

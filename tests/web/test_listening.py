@@ -18,6 +18,7 @@ from edged.errors import ConfigError, UnavailableError
 from edged.web import listening
 from edged.web.doors import UNIX
 from edged.web.listening import MOST_HEAD, Listener
+from edged.web.sockets import Sockets
 from tests.certificates import Authority
 from tests.web.client import UnixConnection
 
@@ -41,9 +42,11 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @contextmanager
-def serving(**web: Any) -> Iterator[Listener]:
+def serving(**web: Any) -> Iterator[Sockets]:
     """A listener on a thread of its own, stopped at the end."""
-    listener = Listener(app, WebConfig.model_validate({"listen": "127.0.0.1:0"} | web))
+    config = WebConfig.model_validate({"listen": "127.0.0.1:0"} | web)
+    sockets = Sockets(config)
+    listener = Listener(app, config, sockets)
     up, ended = threading.Event(), threading.Event()
     loop = asyncio.new_event_loop()
     stop = asyncio.Event()
@@ -62,14 +65,14 @@ def serving(**web: Any) -> Iterator[Listener]:
     threading.Thread(target=run, daemon=True).start()
     assert up.wait(20)
     try:
-        yield listener
+        yield sockets
     finally:
         loop.call_soon_threadsafe(stop.set)
         assert ended.wait(20)
 
 
-def link(listener: Listener) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", listener.port or 0), timeout=20)
+def link(sockets: Sockets) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", sockets.port or 0), timeout=20)
 
 
 def closed(one: socket.socket) -> bytes:
@@ -85,11 +88,11 @@ def closed(one: socket.socket) -> bytes:
 
 def test_requests_come_over_tcp_and_over_the_unix_socket(tmp_path: Path) -> None:
     path = tmp_path / "edged.sock"
-    with serving(unix_socket=path, unix_mode="0660") as listener:
+    with serving(unix_socket=path, unix_mode="0660") as sockets:
         assert stat.S_IMODE(path.stat().st_mode) == 0o660
         for connection, told in (
             (UnixConnection(path), b"True"),
-            (http.client.HTTPConnection("127.0.0.1", listener.port or 0), b"False"),
+            (http.client.HTTPConnection("127.0.0.1", sockets.port or 0), b"False"),
         ):
             for _ in range(3):
                 connection.request("GET", "/")
@@ -116,25 +119,25 @@ def test_what_is_no_socket_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "precious"
     path.write_text("precious")
     with pytest.raises(UnavailableError, match="cannot listen"):
-        Listener(app, WebConfig(unix_socket=path, listen="127.0.0.1:0"))
+        Sockets(WebConfig(unix_socket=path, listen="127.0.0.1:0"))
     assert path.read_text() == "precious"
 
 
 def test_an_address_that_is_taken_is_an_error_of_one_line() -> None:
-    with serving() as listener, pytest.raises(UnavailableError, match=f"127.0.0.1:{listener.port}"):
-        Listener(app, WebConfig(listen=f"127.0.0.1:{listener.port}"))
+    with serving() as sockets, pytest.raises(UnavailableError, match=f"127.0.0.1:{sockets.port}"):
+        Sockets(WebConfig(listen=f"127.0.0.1:{sockets.port}"))
 
 
 def test_tls_serves_with_our_certificate_and_refuses_old_versions(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     certificate, key = authority.issue("press-7", hosts=("localhost",))
-    with serving(tls={"cert_file": certificate, "key_file": key}) as listener:
+    with serving(tls={"cert_file": certificate, "key_file": key}) as sockets:
         context = ssl.create_default_context(cafile=str(authority.file))
-        connection = http.client.HTTPSConnection("localhost", listener.port, context=context, timeout=20)
+        connection = http.client.HTTPSConnection("localhost", sockets.port, context=context, timeout=20)
         connection.request("GET", "/")
         assert connection.getresponse().status == 200
         connection.close()
-        with link(listener) as plain:
+        with link(sockets) as plain:
             plain.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert not closed(plain).startswith(b"HTTP/1.1 200")
 
@@ -145,7 +148,7 @@ def test_a_key_that_does_not_belong_is_an_error_of_the_configuration(tmp_path: P
     _, key = authority.issue("press-8")
     tls = {"cert_file": certificate, "key_file": key}
     with pytest.raises(ConfigError, match="certificate or key"):
-        Listener(app, WebConfig.model_validate({"listen": "127.0.0.1:0", "tls": tls}))
+        Sockets(WebConfig.model_validate({"listen": "127.0.0.1:0", "tls": tls}))
 
 
 HEADS = {
@@ -165,7 +168,7 @@ HEADS = {
 
 @pytest.mark.parametrize("head", HEADS.values(), ids=list(HEADS))
 def test_heads_that_are_too_large_or_ambiguous_are_refused(head: bytes) -> None:
-    with serving() as listener, link(listener) as one:
+    with serving() as sockets, link(sockets) as one:
         for start in range(0, len(head), 16_384):
             try:
                 one.sendall(head[start : start + 16_384])
@@ -187,25 +190,25 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 @pytest.mark.usefixtures("impatient")
 def test_who_sends_a_request_too_slowly_is_cut_off(sent: bytes) -> None:
-    with serving() as listener, link(listener) as one:
+    with serving() as sockets, link(sockets) as one:
         one.sendall(sent)
         assert closed(one) == b""
 
 
 @pytest.mark.usefixtures("impatient")
 def test_who_does_not_take_the_answer_is_cut_off() -> None:
-    with serving() as listener, socket.socket() as one:
+    with serving() as sockets, socket.socket() as one:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         one.settimeout(20)
-        one.connect(("127.0.0.1", listener.port or 0))
+        one.connect(("127.0.0.1", sockets.port or 0))
         one.sendall(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n")
         threading.Event().wait(1.0)  # this is what is tested: nobody reads
         assert len(closed(one)) < LARGE
 
 
 def test_connections_are_bounded() -> None:
-    with serving(max_connections=4) as listener:
-        held = [link(listener) for _ in range(6)]
+    with serving(max_connections=4) as sockets:
+        held = [link(sockets) for _ in range(6)]
         held[-1].sendall(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
         assert closed(held[-1]).startswith(b"HTTP/1.1 503")
         for one in held:

@@ -1,0 +1,144 @@
+"""The sockets of the section `web`: opened when the daemon starts, long before anything answers on them."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import TYPE_CHECKING
+
+from edged.errors import ConfigError, UnavailableError
+
+if TYPE_CHECKING:
+    import ssl
+    from pathlib import Path
+
+    from edged.config import WebConfig
+    from edged.config.web import WebTlsConfig
+
+BACKLOG = 128
+
+
+class Sockets:
+    """What the configuration listens on, bound.
+
+    Attributes
+    ----------
+    bound
+        Each socket, with its path where it is one of Unix.
+    tls
+        For the TCP socket.
+
+    Raises
+    ------
+    ConfigError
+        When a certificate cannot be used.
+    UnavailableError
+        When an address cannot be listened on.
+    """
+
+    def __init__(self, config: WebConfig) -> None:
+        self.tls = None if config.tls is None else tls_context(config.tls)
+        self.bound: list[tuple[socket.socket, Path | None]] = []
+        try:
+            if config.address is not None:
+                self.bound.append((_tcp(*config.address), None))
+            if config.unix_socket is not None:
+                path = config.unix_socket
+                self.bound.append((_unix(path, int(config.unix_mode, 8)), path))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def port(self) -> int | None:
+        """The TCP port, also where the configuration left it to the system."""
+        return next((int(one.getsockname()[1]) for one, path in self.bound if path is None), None)
+
+    def listen(self) -> None:
+        """Take connections: they wait until somebody answers."""
+        for bound, _ in self.bound:
+            bound.listen(BACKLOG)
+
+    def close(self) -> None:
+        """Close them all; may be called again."""
+        for bound, path in self.bound:
+            if path is not None:
+                _remove_socket(path)
+            bound.close()
+        self.bound = []
+
+
+def tls_context(config: WebTlsConfig) -> ssl.SSLContext:
+    """TLS 1.2 or later with a certificate of ours.
+
+    Raises
+    ------
+    ConfigError
+        When certificate or key cannot be used.
+    """
+    import ssl
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        # A pass phrase is asked for on the terminal otherwise, where nobody is.
+        context.load_cert_chain(config.cert_file, config.key_file, password=lambda: "")
+    except (OSError, ValueError) as problem:
+        raise ConfigError(
+            f"certificate or key cannot be used: {problem}",
+            where="web.tls",
+            remedy="the key must belong to the certificate and have no pass phrase",
+        ) from problem
+    return context
+
+
+def _tcp(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, number, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        bound = socket.socket(family, kind, number)
+    except OSError as problem:
+        raise _cannot_listen(f"{host}:{port}", problem) from problem
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except OSError as problem:
+        bound.close()
+        raise _cannot_listen(f"{host}:{port}", problem) from problem
+    bound.setblocking(False)
+    return bound
+
+
+def _unix(path: Path, mode: int) -> socket.socket:
+    """A Unix socket at `path`; what an earlier life has left there is removed."""
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        _remove_socket(path)
+        before = os.umask(0o177)  # or others might open it before its mode is set
+        try:
+            bound.bind(str(path))
+        finally:
+            os.umask(before)
+        path.chmod(mode)
+    except OSError as problem:
+        bound.close()
+        raise _cannot_listen(str(path), problem) from problem
+    bound.setblocking(False)
+    return bound
+
+
+def _remove_socket(path: Path) -> None:
+    try:
+        if path.is_socket():
+            path.unlink()
+    except FileNotFoundError:
+        return
+
+
+def _cannot_listen(where: str, problem: OSError) -> UnavailableError:
+    return UnavailableError(
+        f"cannot listen on {where}: {problem.strerror or problem}",
+        where="web",
+        remedy="another program may have the address: name another one",
+    )

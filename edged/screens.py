@@ -82,11 +82,10 @@ def _hardware(host: Mapping[str, Any], flash: Mapping[str, Any]) -> dict[str, st
         rows["board"] = ", ".join(found)
     if host.get("clock_synchronised") is False:
         rows["clock"] = "no time server has set it"
-    if flash.get("per_day") is not None:
+    if flash.get("written") is not None:
+        day = " so far" if flash.get("per_day") is None else f", {flash['per_day'] / 1e6:,.0f} MB a day"
         each = "" if flash.get("per_sample") is None else f", {flash['per_sample']:,.0f} bytes a sample"
-        rows["flash"] = (
-            f"{flash['written'] / 1e6:,.1f} MB written, {flash['per_day'] / 1e6:,.0f} MB a day{each}"
-        )
+        rows["flash"] = f"{flash['written'] / 1e6:,.1f} MB written{day}{each}"
     return rows
 
 

@@ -22,6 +22,25 @@ if TYPE_CHECKING:
     from edged.storage.registry import Registry
     from edged.storage.samples import SampleLog
 
+PACE_SECONDS = 3600.0
+
+
+def flash_pace(written: int | None, samples: int, seconds: float) -> dict[str, float | None]:
+    """What was written to the disk since the start: bytes, bytes a sample, bytes a day at this pace.
+
+    The first hour says nothing of a day: a start writes more than what follows it, and has no trainings.
+
+    >>> flash_pace(1000, 10, 60.0)
+    {'written': 1000, 'per_sample': 100.0, 'per_day': None}
+    >>> flash_pace(1000, 0, 7200.0)
+    {'written': 1000, 'per_sample': None, 'per_day': 12000}
+    """
+    return {
+        "written": written,
+        "per_sample": None if written is None or not samples else round(written / samples, 1),
+        "per_day": None if written is None or seconds < PACE_SECONDS else round(written / seconds * 86400),
+    }
+
 
 class SelfReport:
     """Reads the parts of a running daemon; changes none of them."""
@@ -138,14 +157,8 @@ class SelfReport:
         return self._vitals.flash_bytes()
 
     def _flash(self, samples: int) -> dict[str, float | None]:
-        """What was written to the disk since the start: bytes, bytes a sample, bytes a day at this pace."""
-        written, since = self.flash_bytes(), self._clock.monotonic() - self._started
-        here = samples - self._first
-        return {
-            "written": written,
-            "per_sample": None if written is None or not here else round(written / here, 1),
-            "per_day": None if written is None or since <= 0 else round(written / since * 86400),
-        }
+        since = self._clock.monotonic() - self._started
+        return flash_pace(self.flash_bytes(), samples - self._first, since)
 
     def new_labelled(self) -> int:
         """Labelled samples that came after the last run, holdout included."""

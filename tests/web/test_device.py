@@ -332,13 +332,13 @@ def test_an_address_that_is_taken_is_said_at_the_start(site: Site, tmp_path: Pat
 
 
 def test_without_its_packages_it_is_said_what_to_install(site: Site, tmp_path: Path) -> None:
-    broken = tmp_path / "path" / "starlette"
-    broken.mkdir(parents=True)
-    (broken / "__init__.py").write_text("raise ModuleNotFoundError('no', name='starlette')")
+    without = tmp_path / "path"
+    without.mkdir()
+    (without / "sitecustomize.py").write_text("import sys; sys.modules['starlette'] = None")
     device = web_device(
         tmp_path, site.broker.port, free_port(), {}, model={"bundle": str(site.device.state / "bundle")}
     )
-    device.start(PYTHONPATH=os.pathsep.join([str(broken.parent), os.environ.get("PYTHONPATH", "")]))
+    device.start(PYTHONPATH=os.pathsep.join([str(without), os.environ.get("PYTHONPATH", "")]))
     assert device.process is not None
     assert device.process.wait(START_SECONDS) == 4
     assert "pip install 'edged[web]'" in device.log.read_text()

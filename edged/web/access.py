@@ -102,7 +102,8 @@ def _read(path: Path, scope: str) -> str:
 
 
 def _hash(token: str) -> bytes:
-    return hashlib.sha256(token.encode()).digest()
+    # JSON can write half of a surrogate pair, which is no text; as a token it is wrong like any other.
+    return hashlib.sha256(token.encode(errors="surrogatepass")).digest()
 
 
 class Sessions:

@@ -289,6 +289,12 @@ class TestSessions:
         assert browser("POST", "/api/logout", {}, x_csrf_token=csrf).status == 204
         assert browser("GET", "/api/status").status == 401
 
+    @pytest.mark.parametrize("token", ["\\ud800", "\\u0000", "\\udc80" + TOKENS["read"]])
+    def test_tokens_that_are_no_text_are_wrong_ones(self, site: Site, token: str) -> None:
+        body = f'{{"token": "{token}"}}'.encode()
+        stranger = site.client.elsewhere("127.0.0.67")
+        assert stranger("POST", "/api/login", body, content_type="application/json").status == 401
+
     def test_made_up_cookies_open_nothing(self, site: Site) -> None:
         for cookie in ("edged_session=", "edged_session=x", "edged_session=\xe9;;;=", "x"):
             assert Client(site.port, None, {"cookie": cookie})("GET", "/api/status").status == 401

@@ -167,6 +167,8 @@ class Feed:
     def _missed(self, last: str) -> list[Message]:
         """What a new stream begins with: what it has missed, then how things stand."""
         after = int(last) if last.isascii() and last.isdecimal() and len(last) < 16 else self._number
+        if after > self._number:
+            after = 0  # a number of an earlier start: all that happened in this one is missed
         missed = [message for message in self._events if after < message.number]
         return sorted([*missed, *self._states.values()], key=lambda message: message.number)
 

@@ -75,6 +75,19 @@ def test_missed_events_come_again_as_far_as_they_are_here() -> None:
     asyncio.run(run())
 
 
+def test_who_comes_back_after_a_restart_gets_what_happened_since() -> None:
+    async def run() -> None:
+        feed = Feed(2)
+        feed.begin()
+        feed.say("events", {"event": "started"})
+        await asyncio.sleep(0)
+        assert [values for _, _, values in await read(await opened(feed, last="950"))] == [
+            {"event": "started"}
+        ]
+
+    asyncio.run(run())
+
+
 def test_a_stream_has_the_topics_it_asks_for() -> None:
     async def run() -> None:
         feed = Feed(2)

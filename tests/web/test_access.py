@@ -48,7 +48,15 @@ def test_a_token_opens_its_scope_and_no_other(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "token",
-    ["", TOKENS["read"][:-1], TOKENS["read"] + "0", TOKENS["read"].upper(), "x" * 5000, "\ud800", "\udfff" * 40],
+    [
+        "",
+        TOKENS["read"][:-1],
+        TOKENS["read"] + "0",
+        TOKENS["read"].upper(),
+        "x" * 5000,
+        "\ud800",
+        "\udfff" * 40,
+    ],
 )
 def test_what_only_resembles_a_token_opens_nothing(tmp_path: Path, token: str) -> None:
     assert Tokens(files(tmp_path, "read")).opened(token) == frozenset()

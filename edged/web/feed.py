@@ -13,16 +13,16 @@ import json
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from starlette.responses import StreamingResponse
+from starlette.responses import Response, StreamingResponse
 
 from edged.strictjson import json_ready
 from edged.web.problems import HttpError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
 
     from starlette.requests import Request
-    from starlette.responses import Response
+    from starlette.types import Receive, Scope, Send
 
 KEPT = 200  # events, for browsers that come back
 BEHIND = 500  # messages that one reader may be behind; then it has to begin anew
@@ -30,6 +30,7 @@ RECENT = 50  # predictions shown at a time, the newest
 PREDICTIONS_SECONDS = 0.5
 HEARTBEAT_SECONDS = 15.0
 PRELUDE = b"retry: 2000\n\n"
+EVENT_STREAM = "text/event-stream"
 HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
 
@@ -79,6 +80,27 @@ class Reader:
         self.over = True
         self._waiting.clear()
         self.ready.set()
+
+
+class _Stream(StreamingResponse):
+    """An open stream; `ended` is called in every case, also when the client leaves before it has begun."""
+
+    def __init__(self, lines: AsyncIterator[bytes], ended: Callable[[], None]) -> None:
+        super().__init__(lines, headers=HEADERS, media_type=EVENT_STREAM)
+        self._ended = ended
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._ended()
+
+
+def _head() -> Response:
+    """What a stream would begin with, for HEAD: nothing comes behind it, so no stream is opened."""
+    response = Response(None, 200, HEADERS, EVENT_STREAM)
+    del response.headers["content-length"]
+    return response
 
 
 class Feed:
@@ -161,8 +183,13 @@ class Feed:
             raise HttpError(503, f"{self._most} event streams are open", kind="streams", remedy="close one")
         wanted = frozenset(filter(None, request.query_params.get("topics", "").split(",")))
         since = request.headers.get("last-event-id") or request.query_params.get("since", "")
-        lines = self._lines(Reader(wanted), since)
-        return StreamingResponse(lines, headers=HEADERS, media_type="text/event-stream")
+        if request.method == "HEAD":
+            return _head()
+        reader = Reader(wanted)
+        for message in self._missed(since):
+            reader.put(message)
+        self._readers.add(reader)  # now, before it begins: those who ask meanwhile find it counted
+        return _Stream(self._lines(reader), lambda: self._readers.discard(reader))
 
     def _missed(self, last: str) -> list[Message]:
         """What a new stream begins with: what it has missed, then how things stand."""
@@ -172,10 +199,7 @@ class Feed:
         missed = [message for message in self._events if after < message.number]
         return sorted([*missed, *self._states.values()], key=lambda message: message.number)
 
-    async def _lines(self, reader: Reader, last: str) -> AsyncIterator[bytes]:
-        for message in self._missed(last):
-            reader.put(message)
-        self._readers.add(reader)
+    async def _lines(self, reader: Reader) -> AsyncIterator[bytes]:
         if not self._ticking:
             self._recent.clear()
             self._tick()

@@ -16,11 +16,33 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 
+def asking(query: str = "", last: str = "", method: str = "GET") -> Request:
+    """A request for a stream."""
+    headers = [(b"last-event-id", last.encode())] if last else []
+    asgi = {"spec_version": "2.3"}
+    return Request(
+        {"type": "http", "asgi": asgi, "method": method, "headers": headers, "query_string": query.encode()}
+    )
+
+
+async def gone() -> Any:
+    """A client that has left."""
+    return {"type": "http.disconnect"}
+
+
+async def quiet() -> Any:
+    """A client that stays, and says no more."""
+    await asyncio.Event().wait()
+
+
+async def stuck(_: Any) -> None:
+    """A connection that takes nothing."""
+    await asyncio.Event().wait()
+
+
 async def opened(feed: Feed, query: str = "", last: str = "") -> AsyncIterator[bytes]:
     """The lines of a new stream, after its prelude."""
-    headers = [(b"last-event-id", last.encode())] if last else []
-    request = Request({"type": "http", "method": "GET", "headers": headers, "query_string": query.encode()})
-    response: Any = await feed.stream(request)
+    response: Any = await feed.stream(asking(query, last))
     lines = response.body_iterator
     assert (await anext(lines)).startswith(b"retry")
     return lines  # type: ignore[no-any-return]
@@ -127,6 +149,40 @@ def test_predictions_come_together_the_newest_of_many() -> None:
         assert name == "predictions"
         assert [one["key"] for one in values] == [str(number) for number in range(500 - RECENT, 500)]
         feed.end()
+
+    asyncio.run(run())
+
+
+def test_streams_that_have_not_begun_count() -> None:
+    async def run() -> None:
+        feed = Feed(2)
+        feed.begin()
+        answers = [await feed.stream(asking()) for _ in range(2)]
+        with pytest.raises(HttpError):
+            await feed.stream(asking())
+        for answer in answers:  # their clients leave before the first line
+            await asyncio.wait_for(answer(asking().scope, gone, stuck), 5)
+        assert feed.streams == 0
+        await opened(feed)
+
+    asyncio.run(run())
+
+
+def test_only_a_head_is_answered_to_head() -> None:
+    async def run() -> None:
+        feed = Feed(1)
+        feed.begin()
+        answer = await feed.stream(asking(method="HEAD"))
+        sent: list[Any] = []
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        await asyncio.wait_for(answer(asking(method="HEAD").scope, quiet, send), 5)
+        names = {name for name, _ in sent[0]["headers"]}
+        assert dict(sent[0]["headers"])[b"content-type"].startswith(b"text/event-stream")
+        assert b"content-length" not in names
+        assert feed.streams == 0
 
     asyncio.run(run())
 

@@ -130,11 +130,11 @@ class Asking:
         recorded = Recorded(future, len(readings), self._under_way[future])
 
         def placed(first: int) -> None:
-            if recorded.given_up:
-                return
             recorded.first = first
             for offset in range(first, first + recorded.rows):
                 self._recorded[offset] = recorded
+            if recorded.given_up:  # before or meanwhile: nobody else takes out what came after that
+                self._forget(recorded)
 
         def stored() -> None:
             self._later(self._stored, recorded)
@@ -152,11 +152,14 @@ class Asking:
         finally:
             recorded.given_up = True
             if recorded.first >= 0:
-                for offset in range(recorded.first, recorded.first + recorded.rows):
-                    self._recorded.pop(offset, None)
+                self._forget(recorded)
         if recorded.problem is not None:
             raise recorded.problem
         return recorded
+
+    def _forget(self, recorded: Recorded) -> None:
+        for offset in range(recorded.first, recorded.first + recorded.rows):
+            self._recorded.pop(offset, None)
 
     def _enter(self) -> asyncio.Future[Any]:
         if len(self._under_way) >= self._most:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edged import __version__
+from edged.cli_fleet import fleet_app
 from edged.cli_json import AsJson, print_json
 from edged.cli_offline import artifacts_app, keys_app, model_app, recipe_app
 from edged.cli_state import backup, restore
@@ -41,6 +42,7 @@ app.add_typer(model_app, name="model")
 app.add_typer(keys_app, name="keys")
 app.add_typer(weights_app, name="weights")
 app.add_typer(recipe_app, name="recipe")
+app.add_typer(fleet_app, name="fleet")
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="configuration file (YAML)")]
 

@@ -24,7 +24,7 @@ def ctl(
         list[str], typer.Argument(metavar="DEVICE COMMAND [KEY=VALUE]...", help="or: watch [DEVICE]")
     ],
     broker: Annotated[
-        str, typer.Option("--broker", envvar="EDGED_BROKER", help="mqtt[s]://[user@]host[:port][/root]")
+        str, typer.Option("--broker", envvar="EDGED_BROKER", help="mqtt://user@host:port/root, or mqtts://")
     ] = "mqtt://localhost",
     timeout: Annotated[float, typer.Option("--timeout", min=0.1, help="seconds without a word")] = 30.0,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="wait for the answer, or only send")] = True,

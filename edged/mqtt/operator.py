@@ -80,6 +80,24 @@ class Address:
             **more,
         )
 
+    def tls_context(self) -> ssl.SSLContext:
+        """Whom to trust, and the certificate to show.
+
+        Raises
+        ------
+        ConfigError
+            When a certificate cannot be used.
+        """
+        try:
+            context = ssl.create_default_context(cafile=self.ca)
+            if self.cert is not None:
+                context.load_cert_chain(self.cert, self.key)
+        except OSError as problem:
+            raise ConfigError(
+                f"cannot use the certificates: {problem}", where="--ca, --cert, --key"
+            ) from problem
+        return context
+
 
 class Operator:
     """A connection from which devices are asked and listened to; a context manager.
@@ -103,19 +121,7 @@ class Operator:
         client.on_connect = lambda _, __, ___, reason, ____: self._answers.put(str(reason))
         client.on_subscribe = lambda _, __, ___, reasons, ____: self._answers.put(str(reasons[0]))
         if address.tls:
-            client.tls_set_context(self._context())
-
-    def _context(self) -> ssl.SSLContext:
-        address = self._address
-        try:
-            context = ssl.create_default_context(cafile=address.ca)
-            if address.cert is not None:
-                context.load_cert_chain(address.cert, address.key)
-        except OSError as problem:
-            raise ConfigError(
-                f"cannot use the certificates: {problem}", where="--ca, --cert, --key"
-            ) from problem
-        return context
+            client.tls_set_context(address.tls_context())
 
     def __enter__(self) -> Self:
         where = f"{self._address.host}:{self._address.port}"

@@ -19,7 +19,10 @@ log = logs.get_logger("edged.settings")
 AT_START = ("training.enabled", "training.every", "training.cron", "labels.", "report.")
 """Keys that are only read when the daemon starts; all others hold at once."""
 
-TOLD = {"stream", "training", "drift", "gate", "labels", "serving", "storage", "outbox", "report", "log"}
+TOLD = {
+    "stream", "training", "drift", "gate", "labels", "serving", "storage", "outbox", "commands",
+    "report", "log",
+}  # fmt: skip
 """Sections that the state topic shows."""
 
 SHOWN = {

@@ -1,0 +1,70 @@
+"""`edged fleet`: many devices on one broker."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path  # noqa: TC003  typer reads the annotations
+from typing import Annotated
+
+import typer
+
+from edged.errors import ConfigError
+
+fleet_app = typer.Typer(help="Many devices on one broker.", no_args_is_help=True)
+
+
+@fleet_app.command("ui")
+def fleet_ui(
+    broker: Annotated[
+        str, typer.Option("--broker", envvar="EDGED_BROKER", help="mqtt://host:port/root, or mqtts://")
+    ] = "mqtt://localhost",
+    broker_ws: Annotated[
+        str | None,
+        typer.Option("--broker-ws", metavar="URL", help="ws:// or wss://: the broker's websockets"),
+    ] = None,
+    root: Annotated[
+        str | None, typer.Option("--root", help="what topics begin with; edged when absent")
+    ] = None,
+    listen: Annotated[str, typer.Option("--listen", help="on this machine only")] = "127.0.0.1:8090",
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="write the page's files there, and end")
+    ] = None,
+    ca: Annotated[Path | None, typer.Option("--ca", help="certificates of those to trust (PEM)")] = None,
+    cert: Annotated[Path | None, typer.Option("--cert", help="certificate of one's own (PEM)")] = None,
+    key: Annotated[Path | None, typer.Option("--key", help="its key (PEM)")] = None,
+) -> None:
+    """Show all devices on a broker in a browser, and send them commands.
+
+    User and password are asked in the page and kept in its memory only. With --broker-ws the browser speaks
+    to the broker itself; otherwise this command passes its bytes on to --broker.
+    """
+    import secrets
+    import signal
+    from contextlib import suppress
+
+    from edged.fleetpage.files import PageSettings, write_files
+    from edged.fleetpage.relay import Relay
+    from edged.fleetpage.server import PageServer, loopback
+    from edged.mqtt.operator import Address
+
+    direct = broker_ws is not None or out is not None
+    if direct and (ca or cert or key):
+        raise ConfigError(
+            "a browser has its own certificates", where="--ca, --cert, --key", remedy="leave them out"
+        )
+    if out is not None:
+        names = write_files(PageSettings(broker_ws or "", root or "edged"), out)
+        sys.stderr.write(f"{out}: {len(names)} files\n")
+        return
+    address = Address.parse(broker, ca=ca, cert=cert, key=key)
+    relay = None if direct else Relay(address)
+    # With a certificate whoever gets to the relay has its rights: a code from the terminal opens it.
+    code = secrets.token_hex(16) if relay is not None and cert is not None else None
+    settings = PageSettings(broker_ws or "", root or ("edged" if direct else address.root), code is not None)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with PageServer(loopback(listen), settings, relay, code) as server, suppress(KeyboardInterrupt):
+        sys.stderr.write(f"{server.url} shows the fleet; Ctrl-C ends it\n")
+        if code is not None:
+            sys.stderr.write(f"code: {code}\n")
+        sys.stderr.flush()
+        server.serve_forever()

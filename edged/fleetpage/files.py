@@ -1,0 +1,100 @@
+"""The page's files, with where the broker is written into the page."""
+
+from __future__ import annotations
+
+import html
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from string import Template
+from urllib.parse import urlsplit
+
+from edged.errors import ConfigError, StorageError
+
+FOLDER = Path(__file__).with_name("static")
+START = "index.html"
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain; charset=utf-8",
+}
+_PLACE = re.compile(r"wss?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+)(:[0-9]+)?(/[A-Za-z0-9._~/-]*)?")
+
+
+@dataclass(frozen=True)
+class PageSettings:
+    """What the page is told.
+
+    Parameters
+    ----------
+    broker
+        `ws://` or `wss://` address of the broker; empty for the place that the page itself came from.
+    root
+        What all topics begin with.
+    code
+        Whether the page asks for the code of the relay.
+
+    Raises
+    ------
+    ConfigError
+        When the address or the root is none.
+    """
+
+    broker: str = ""
+    root: str = "edged"
+    code: bool = False
+
+    def __post_init__(self) -> None:
+        if self.broker and _PLACE.fullmatch(self.broker) is None:
+            raise ConfigError(
+                "this is no address for websockets",
+                where=self.broker.partition("@")[2] or self.broker,
+                remedy="write ws://host:port/path, or wss://; user and password are asked in the page",
+            )
+        if not self.root or any(sign in self.root for sign in "+#\0"):
+            raise ConfigError("topics cannot begin with this", where=self.root or "--root")
+
+    @property
+    def policy(self) -> str:
+        """The content security policy: own files, and one connection."""
+        place = urlsplit(self.broker)
+        connect = f"{place.scheme}://{place.netloc}" if self.broker else "'self'"
+        return (
+            f"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src {connect};"
+            " base-uri 'none'; form-action 'none'"
+        )
+
+
+def page_files(settings: PageSettings) -> dict[str, bytes]:
+    """Contents of all files by their names."""
+    files = {path.name: path.read_bytes() for path in sorted(FOLDER.iterdir()) if path.suffix in TYPES}
+    told = {
+        "policy": settings.policy,
+        "broker": settings.broker,
+        "root": settings.root,
+        "code": "yes" if settings.code else "no",
+    }
+    page = Template(files[START].decode()).substitute(
+        {name: html.escape(value) for name, value in told.items()}
+    )
+    return files | {START: page.encode()}
+
+
+def write_files(settings: PageSettings, folder: Path) -> list[str]:
+    """Write the page into a folder, for a broker or a web server that serves it; the names of its files.
+
+    Raises
+    ------
+    StorageError
+        When they cannot be written.
+    """
+    files = page_files(settings)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
+    except OSError as problem:
+        raise StorageError(f"cannot be written: {problem.strerror}", where=str(folder)) from problem
+    return list(files)

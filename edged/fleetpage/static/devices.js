@@ -1,0 +1,174 @@
+"use strict";
+// What is known of each device, from its topics alone. Nothing here touches the page.
+
+const KEPT_EVENTS = 50;
+const MOST_DEVICES = 5000;
+const MOST_BYTES = 262144;
+const CLOCK_SET = Date.UTC(2024, 0) / 1000; // a device's time before this is no time
+const REPORTED_EVERY = 10; // seconds, where a device has not told its own
+const SILENT_AFTER = 3; // reports that did not come
+const VERDICTS = ["model_promoted", "candidate_rejected", "model_rolled_back"];
+const DECODER = new TextDecoder();
+
+const isObject = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
+const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
+const part = (value) => (isObject(value) ? value : {});
+const list = (value) => (Array.isArray(value) ? value : []);
+const moment = (ts) => (isNumber(ts) && ts > CLOCK_SET && ts < 1e11 ? 1000 * ts : null);
+const newer = (a, b) => (a.boot ?? 0) > (b.boot ?? 0) || ((a.boot ?? 0) === (b.boot ?? 0) && (a.seq ?? 0) > (b.seq ?? 0));
+
+function parsed(payload) {
+  if (payload.length > MOST_BYTES) return null;
+  try {
+    const told = JSON.parse(DECODER.decode(payload));
+    return isObject(told) ? told : null;
+  } catch {
+    return null;
+  }
+}
+
+class Device {
+  constructor(id) {
+    this.id = id;
+    this.status = null; // the retained one, and the will
+    this.gone = null; // when an "offline" came in while we listened
+    this.heard = null; // when it last said something while we listened
+    this.states = { model: {}, training: {}, drift: {}, buffer: {}, config: {} };
+    this.metrics = null;
+    this.events = [];
+    this.verdict = null;
+    this.driftAt = null;
+    this.running = null;
+  }
+
+  // Its own word on when it was there at last, by its own clock: the newest time in what the broker keeps.
+  get told() {
+    const { model, training } = this.states;
+    const times = [this.status?.ts, model.since, part(training.last).ended, this.metrics?.ts].map(moment);
+    const known = times.filter((time) => time !== null);
+    return known.length ? Math.max(...known) : null;
+  }
+
+  // Milliseconds without a word after which it counts as silent.
+  get patience() {
+    const every = part(this.states.config.report).every;
+    return 1000 * Math.max(15, SILENT_AFTER * (isNumber(every) ? every : REPORTED_EVERY) + 5);
+  }
+
+  take(name, told, live, now) {
+    const offline = name === "status" && told.state === "offline";
+    if (live && !offline) this.heard = now;
+    if (name === "status") this.#status(told, live && offline ? now : null);
+    else if (name.startsWith("state/")) this.#state(name.slice(6), told, live, now);
+    else if (name === "metrics") this.#metrics(told);
+    else if (name === "events") this.#event(told, now);
+  }
+
+  #status(told, gone) {
+    // The will has no time: that of the birth before it says more than nothing.
+    this.status = { ...told, ts: told.ts ?? this.status?.ts };
+    this.gone = gone;
+    if (told.state === "offline") this.running = null;
+  }
+
+  #state(name, told, live, now) {
+    if (!Object.hasOwn(this.states, name)) return;
+    const more = name === "drift" && isNumber(told.signals) && told.signals > (this.states.drift.signals ?? 0);
+    if (more && live) this.driftAt = now;
+    this.states[name] = told;
+  }
+
+  #metrics(told) {
+    const late = told.historical === true;
+    if (late && this.metrics !== null && !newer(told, this.metrics)) return;
+    this.metrics = told;
+    if (!late) this.running = part(told.training).running ?? null;
+  }
+
+  #event(told, now) {
+    if (this.events.some(({ boot, seq }) => boot === told.boot && seq === told.seq)) return; // once more, as QoS 1 may
+    this.events.push(told);
+    this.events.sort((a, b) => (newer(a, b) ? -1 : 1));
+    this.events.length = Math.min(this.events.length, KEPT_EVENTS);
+    this.verdict = this.events.find((event) => VERDICTS.includes(event.event)) ?? null;
+    if (told.historical === true) return;
+    if (told.event === "drift_detected") this.driftAt = now;
+    if (told.event === "training_started") this.running = {};
+    if (told.event === "training_finished") this.running = null;
+  }
+
+  // Where it stands: `state`, `since` in milliseconds (null: not known), `exact` (else: no earlier than that).
+  standing(listening, now) {
+    if (listening === null) return { state: "unknown", since: null, exact: false };
+    if (this.status?.state === "offline") {
+      if (this.gone !== null) return { state: "offline", since: this.gone, exact: true };
+      return { state: "offline", since: this.told, exact: false };
+    }
+    const last = this.heard;
+    if (last !== null && now - last <= this.patience) return { state: "online", since: last, exact: true };
+    if (now - Math.max(listening, last ?? 0) <= this.patience) return { state: "waiting", since: this.told, exact: false };
+    return { state: "silent", since: last ?? this.told, exact: last !== null };
+  }
+
+  get quality() {
+    const found = Object.entries(part(this.metrics?.live)).find(([name, value]) => name !== "labelled" && isNumber(value));
+    return found === undefined ? null : { name: found[0], value: found[1] };
+  }
+
+  // The newest signal, unless a model has begun to serve since it came.
+  get drift() {
+    const last = part(this.states.drift.last);
+    if (typeof last.level !== "string" || last.level === "none") return null;
+    const since = moment(this.states.model.since);
+    return this.driftAt !== null && since !== null && since > this.driftAt ? null : last;
+  }
+
+  // What keeps it from its work, one line each.
+  get problems() {
+    const { buffer, training } = this.states;
+    const found = [];
+    if (typeof buffer.problem === "string") found.push(buffer.problem);
+    if (isObject(training.paused)) found.push(`training stopped: ${training.paused.reason}`);
+    else if (part(training.last).outcome === "failed") found.push("the last training run failed");
+    if (part(this.metrics?.recovery).damaged_models > 0) found.push("models on the disk are damaged");
+    if (part(this.metrics?.host).throttled === true) found.push("the processor is throttled");
+    if (part(this.metrics?.host).under_voltage === true) found.push("the supply voltage is too low");
+    return found.map((line) => String(line).slice(0, 200));
+  }
+
+  signs(command) {
+    const { keys, require_signed: required } = part(this.states.config.commands);
+    return list(keys).length > 0 && (required === "all" || list(required).includes(command));
+  }
+}
+
+class Fleet {
+  constructor(root) {
+    this.prefix = `${root}/`;
+    this.devices = new Map();
+    this.listening = null; // since when, milliseconds; null while there is no connection
+  }
+
+  // Take in one message: `{device, name, told}`, or null for what says nothing.
+  take(topic, payload, retained, now) {
+    if (!topic.startsWith(this.prefix)) return null;
+    const rest = topic.slice(this.prefix.length);
+    const cut = rest.indexOf("/");
+    const [id, name] = [rest.slice(0, cut), rest.slice(cut + 1)];
+    if (cut < 1) return null;
+    if (name === "status" && payload.length === 0) {
+      this.devices.delete(id); // someone has cleared it: the device is no more
+      return { device: null, name, told: {} };
+    }
+    const told = parsed(payload);
+    if (told === null) return null;
+    let device = this.devices.get(id);
+    if (device === undefined) {
+      if (this.devices.size >= MOST_DEVICES) return null;
+      device = new Device(id);
+      this.devices.set(id, device);
+    }
+    device.take(name, told, !retained, now);
+    return { device, name, told };
+  }
+}

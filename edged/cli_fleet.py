@@ -20,11 +20,9 @@ def fleet_ui(
     ] = "mqtt://localhost",
     broker_ws: Annotated[
         str | None,
-        typer.Option("--broker-ws", metavar="URL", help="ws:// or wss://: the broker's websockets"),
+        typer.Option("--broker-ws", metavar="URL", help="ws:// or wss:// of the broker"),
     ] = None,
-    root: Annotated[
-        str | None, typer.Option("--root", help="what topics begin with; edged when absent")
-    ] = None,
+    root: Annotated[str | None, typer.Option("--root", help="topics begin with it (edged)")] = None,
     listen: Annotated[str, typer.Option("--listen", help="on this machine only")] = "127.0.0.1:8090",
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="write the page's files there, and end")

@@ -94,7 +94,14 @@ def _pump(browser: socket.socket, broker: socket.socket) -> int:
 
 def _from_broker(browser: socket.socket, broker: socket.socket) -> bool:
     while True:
-        data = broker.recv(PIECE)
+        # TLS has messages of its own: what makes a socket readable may be nothing to read.
+        broker.settimeout(0)
+        try:
+            data = broker.recv(PIECE)
+        except (ssl.SSLWantReadError, BlockingIOError):
+            return True
+        finally:
+            broker.settimeout(STUCK_SECONDS)
         if not data:
             return False
         browser.sendall(websocket.frame(websocket.BINARY, data))

@@ -163,7 +163,8 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._send(found)
 
-    do_HEAD = do_GET
+    def do_HEAD(self) -> None:
+        self.do_GET()
 
     def _is_for_us(self) -> bool:
         """Whether Host names us: else a foreign name was made to lead here (DNS rebinding)."""

@@ -7,6 +7,7 @@ const MOST_BYTES = 262144;
 const CLOCK_SET = Date.UTC(2024, 0) / 1000; // a device's time before this is no time
 const REPORTED_EVERY = 10; // seconds, where a device has not told its own
 const SILENT_AFTER = 3; // reports that did not come
+const LAST_WORDS = 5000; // milliseconds in which messages may still come after an orderly farewell
 const VERDICTS = ["model_promoted", "candidate_rejected", "model_rolled_back"];
 const DECODER = new TextDecoder();
 
@@ -100,7 +101,9 @@ class Device {
   // Where it stands: `state`, `since` in milliseconds (null: not known), `exact` (else: no earlier than that).
   standing(listening, now) {
     if (listening === null) return { state: "unknown", since: null, exact: false };
-    if (this.status?.state === "offline") {
+    // The broker may be wrong: what goes on talking is there.
+    const talks = this.heard !== null && this.heard > (this.gone ?? 0) + LAST_WORDS;
+    if (this.status?.state === "offline" && !talks) {
       if (this.gone !== null) return { state: "offline", since: this.gone, exact: true };
       return { state: "offline", since: this.told, exact: false };
     }

@@ -49,7 +49,7 @@ const words = {
         return `silent: ${status}no word since ${clock(since)}${standing.exact ? "" : " or later"}`;
       }
       case "waiting":
-        return "the broker holds it for online; no word from itself yet";
+        return `${device.status === null ? "" : "the broker holds it for online; "}no word from itself yet`;
       default:
         return "not known: no connection to the broker";
     }

@@ -47,8 +47,8 @@ test-homeassistant: setup system-packages $(VENV)-homeassistant/.ready ## let Ho
 test-torch: setup $(VENV)-torch/.ready ## let PyTorch export and train, and the engines come to its weights
 	@EDGED_TORCH="$(CURDIR)/$(VENV)-torch/bin/python" $(BIN)/python -m pytest tests/pytorch/live.py $(PYTEST_ARGS)
 
-test-web: setup system-packages web-packages $(VENV)-web/.ready ## let tritonclient, schemathesis and Prometheus try a device
-	@EDGED_WEB="$(CURDIR)/$(VENV)-web" $(BIN)/python -m pytest tests/web/live.py $(PYTEST_ARGS)
+test-web: setup system-packages web-packages $(VENV)-web/.ready ## let tritonclient, schemathesis, Prometheus and Chromium try a device and the fleet page
+	@EDGED_WEB="$(CURDIR)/$(VENV)-web" $(BIN)/python -m pytest tests/web/live.py tests/fleetpage/live.py $(PYTEST_ARGS)
 
 test-arm64: setup stock system-packages arm64-packages ## a fresh board on emulated ARM64, and its training compared with this machine
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.arm64 build/wheel build/arm64 $(PARTS)
@@ -134,7 +134,8 @@ $(VENV)-torch/.ready: | $(VENV)/.made
 # Clients and fuzzers of other people, with all that they bring.
 $(VENV)-web/.ready: | $(VENV)/.made
 	@"$(PYTHON)" -m venv $(VENV)-web
-	@$(VENV)-web/bin/python -m pip --disable-pip-version-check install -q "tritonclient[http]>=2.70,<3" "schemathesis>=4.30,<5"
+	@$(VENV)-web/bin/python -m pip --disable-pip-version-check install -q "tritonclient[http]>=2.70,<3" "schemathesis>=4.30,<5" \
+		"playwright>=1.50,<2" "axe-playwright-python>=0.1.4,<1"
 	@touch $@
 
 # The tools of releases depend on much that neither edged nor its tests need.
@@ -168,6 +169,7 @@ web-packages:
 	@missing=; \
 	command -v promtool >/dev/null || missing+=" prometheus"; \
 	command -v curl >/dev/null || missing+=" curl"; \
+	command -v chromium >/dev/null || missing+=" chromium"; \
 	[[ -z "$$missing" ]] || $(call apt,$$missing)
 
 arm64-packages:

@@ -74,6 +74,7 @@ PUBLISHED: dict[str, Schema] = {
         gate=OBJECT,
         serving=OBJECT,
         storage=OBJECT,
+        commands=OBJECT,
         report=OBJECT,
         **SETTINGS["properties"],
     ),

@@ -111,6 +111,10 @@ class Simulated:
             answer = {"status": "ok", "state": "successful", "data": {"from": 4, "to": 3}}
         link.publish(f"{base}/response/{command}", json.dumps(same | answer))
 
+    def clear(self, device: str) -> None:
+        """Take back what the broker keeps of a device."""
+        self._client.publish(f"edged/{device}/status", b"", qos=1, retain=True).wait_for_publish(10)
+
     def close(self) -> None:
         """Disconnect."""
         self._client.disconnect()

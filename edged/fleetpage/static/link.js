@@ -6,8 +6,12 @@ const FIRST_PAUSE = 1000;
 const LONGEST_PAUSE = 30000;
 const REFUSED = new Set([4, 5, 0x86, 0x87, 0x8a]); // wrong password, not allowed, banned
 const OLD_BROKER = new Set([1, 0x84]); // speaks MQTT 3.1.1 only
-const FILTERS = ["status", "state/model", "state/training", "state/drift", "state/buffer", "state/config",
-  "metrics", "events", "response/+", "progress/+"];
+// What happens from now on at once; then what the broker keeps, one kind after the other: its queue for a
+// connection has an end.
+const FILTERS = [
+  ["status", "events", "metrics", "response/+", "progress/+"],
+  ...["model", "training", "drift", "buffer", "config"].map((name) => [`state/${name}`]),
+];
 
 function brokerUrl(given) {
   if (given) return given;
@@ -82,11 +86,11 @@ class Link {
 
   async #up(client) {
     try {
-      for (const filter of FILTERS) {
-        const granted = await client.subscribeAsync(`${this.root}/+/${filter}`, { qos: 1 });
+      for (const filters of FILTERS) {
+        const granted = await client.subscribeAsync(filters.map((filter) => `${this.root}/+/${filter}`), { qos: 1 });
         const bad = granted.find((each) => each.qos > 2);
         if (bad !== undefined) throw new Error(`the broker refuses the subscription to ${bad.topic}`);
-        if (filter === FILTERS[0] && this.client === client) {
+        if (filters === FILTERS[0] && this.client === client) {
           this.connected = true;
           this.pause = FIRST_PAUSE;
           this.on.up();

@@ -2,6 +2,7 @@
 // The list of devices: which are shown, in which order, and what is said of each. Values are text, never HTML.
 
 const SEVERITY = { offline: 0, silent: 1, waiting: 2, unknown: 3, online: 4 };
+const ORDER = new Intl.Collator(undefined, { numeric: true }); // making one takes as long as many comparisons
 const textOf = (value) => (value === NOTHING ? "" : value);
 const number = (value) => (isNumber(value) ? value : null);
 
@@ -109,10 +110,10 @@ class Table {
   }
 
   #compare(a, b) {
-    const [x, y] = [this.column.by(a), this.column.by(b)];
-    const names = a.device.id.localeCompare(b.device.id, undefined, { numeric: true });
+    const [x, y] = [a.key, b.key];
+    const names = ORDER.compare(a.device.id, b.device.id);
     if (x === null || y === null) return x === y ? names : x === null ? 1 : -1; // what is not known comes last
-    const order = typeof x === "string" ? String(x).localeCompare(String(y), undefined, { numeric: true }) : x - y;
+    const order = typeof x === "string" ? ORDER.compare(x, String(y)) : x - y;
     return (this.down ? -order : order) || names;
   }
 
@@ -130,7 +131,9 @@ class Table {
       this.rows.get(id).standing = device.standing(listening, now);
     }
     const all = [...this.rows.values()];
-    this.shown = all.filter((row) => this.#fits(row, now)).sort((a, b) => this.#compare(a, b));
+    this.shown = all.filter((row) => this.#fits(row, now));
+    for (const row of this.shown) row.key = this.column.by(row);
+    this.shown.sort((a, b) => this.#compare(a, b));
     this.shown.forEach((row) => this.#fill(row, now));
     this.#place();
     this.#count(all);
@@ -156,7 +159,7 @@ class Table {
     const cells = COLUMNS.slice(1).map((column) => element("td", "", column.wide ? "wide" : ""));
     cells[0].className = "state";
     line.append(first, head, ...cells);
-    return { device, line, box, cells, standing: null };
+    return { device, line, box, cells, standing: null, key: null };
   }
 
   #fill(row, now) {

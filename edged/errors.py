@@ -60,6 +60,14 @@ class RejectedSampleError(EdgedError):
         super().__init__(what)
 
 
+class RejectedUpdateError(EdgedError):
+    """A message of the fleet, or an update in it, is not taken. `reason` is a stable word for counters."""
+
+    def __init__(self, reason: str, what: str, *, where: str = "") -> None:
+        self.reason = reason
+        super().__init__(what, where=where)
+
+
 class StorageError(EdgedError):
     """Something could not be written, read back or verified."""
 

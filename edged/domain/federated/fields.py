@@ -1,0 +1,153 @@
+"""Fields of JSON from others, read one by one: what is not as it should be is named."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import TYPE_CHECKING, Any
+
+from edged.errors import RejectedUpdateError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+MALFORMED = "malformed"
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+LARGEST = 2**53
+MOST_METRICS = 32
+_HASH = re.compile(r"[0-9a-f]{64}")
+_ID = re.compile(r"[0-9a-f]{32}")
+
+
+def read_object(payload: bytes, limit: int, where: str) -> Fields:
+    """The fields of a JSON object of at most `limit` bytes.
+
+    Raises
+    ------
+    RejectedUpdateError
+        When it is none, too large, or holds NaN or infinity, which are no JSON.
+    """
+    if len(payload) > limit:
+        raise RejectedUpdateError(MALFORMED, f"{len(payload)} bytes, at most {limit} are read", where=where)
+    try:
+        values = json.loads(payload, parse_constant=_no_number)
+    except (ValueError, RecursionError):
+        raise RejectedUpdateError(MALFORMED, "this is no JSON", where=where) from None
+    return Fields(values, where)
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(text)
+
+
+class Fields:
+    """One JSON object; each method gives a field of one kind or refuses it with RejectedUpdateError."""
+
+    def __init__(self, values: Any, where: str) -> None:
+        self._where = where
+        if not isinstance(values, dict):
+            raise RejectedUpdateError(MALFORMED, "this is no JSON object", where=where)
+        self._values: Mapping[str, Any] = values
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def inner(self, name: str) -> Fields:
+        """The object in a field."""
+        return Fields(self._values.get(name), f"{self._where}.{name}")
+
+    def optional(self, name: str, read: Callable[[str], Any]) -> Any:
+        """What `read` makes of a field; None where it is null or absent."""
+        return None if self._values.get(name) is None else read(name)
+
+    def name(self, name: str) -> str:
+        """A name of a device or fleet, which is one level of a topic."""
+        return self._matching(name, NAME, "a name")
+
+    def names(self, name: str) -> tuple[str, ...]:
+        """A list of names, none of them twice."""
+        found = self.texts(name)
+        if len(set(found)) != len(found) or not all(NAME.fullmatch(text) for text in found):
+            raise self.wrong(name, "a list of names, each once")
+        return found
+
+    def digest(self, name: str) -> str:
+        """A SHA-256 in lower hexadecimal digits."""
+        return self._matching(name, _HASH, "a SHA-256")
+
+    def token(self, name: str) -> str:
+        """16 bytes in lower hexadecimal digits."""
+        return self._matching(name, _ID, "16 bytes in hexadecimal")
+
+    def text(self, name: str, longest: int = 200) -> str:
+        """A short text."""
+        value = self._values.get(name)
+        if not isinstance(value, str) or len(value) > longest:
+            raise self.wrong(name, f"a text of at most {longest} characters")
+        return value
+
+    def texts(self, name: str, longest: int = 200) -> tuple[str, ...]:
+        """A list of short texts."""
+        value = self._values.get(name)
+        if not isinstance(value, list) or not all(isinstance(t, str) and len(t) <= longest for t in value):
+            raise self.wrong(name, "a list of texts")
+        return tuple(value)
+
+    def one_of(self, name: str, known: tuple[str, ...]) -> str:
+        """One of some words."""
+        value = self._values.get(name)
+        if value not in known:
+            raise self.wrong(name, "one of " + ", ".join(known))
+        return str(value)
+
+    def flag(self, name: str) -> bool:
+        """True or false."""
+        value = self._values.get(name)
+        if not isinstance(value, bool):
+            raise self.wrong(name, "true or false")
+        return value
+
+    def count(self, name: str, least: int = 0, most: int = LARGEST, reason: str = MALFORMED) -> int:
+        """A whole number from `least` to `most`."""
+        value = self._values.get(name)
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            raise self.wrong(name, f"a whole number from {least} to {most}", reason)
+        return value
+
+    def number(self, name: str, least: float = -math.inf, most: float = math.inf) -> float:
+        """A finite number from `least` to `most`."""
+        value = _finite(self._values.get(name))
+        if value is None or not least <= value <= most:
+            raise self.wrong(name, f"a finite number from {least:g} to {most:g}")
+        return value
+
+    def numbers(self, name: str) -> dict[str, float]:
+        """A few finite numbers by name; empty where the field is absent."""
+        found = self._values.get(name) or {}
+        if not isinstance(found, dict) or len(found) > MOST_METRICS:
+            raise self.wrong(name, f"an object with at most {MOST_METRICS} numbers")
+        values = {str(key)[:64]: _finite(value) for key, value in found.items()}
+        if None in values.values():
+            raise self.wrong(name, "an object with finite numbers")
+        return {key: value for key, value in values.items() if value is not None}
+
+    def wrong(self, name: str, expected: str, reason: str = MALFORMED) -> RejectedUpdateError:
+        """The refusal of a field, with the begin of what is there."""
+        found = "nothing" if name not in self._values else repr(self._values[name])[:40]
+        return RejectedUpdateError(reason, f"expected {expected}, got {found}", where=f"{self._where}.{name}")
+
+    def _matching(self, name: str, pattern: re.Pattern[str], what: str) -> str:
+        value = self._values.get(name)
+        if not isinstance(value, str) or pattern.fullmatch(value) is None:
+            raise self.wrong(name, what)
+        return value
+
+
+def _finite(value: Any) -> float | None:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None

@@ -1,0 +1,119 @@
+"""Whether the model of a round becomes the fleet's: what the devices say, the worst among them included.
+
+A mean hides those that a model serves badly (Mohri et al., "Agnostic federated learning", 2019; Li et al.,
+"Fair resource allocation in federated learning", 2020). Reports may be false, too: the mean is trimmed, and
+the worst is a quantile, so that fewer devices than are cut decide nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from edged.domain.federated.evaluation import Evaluation, Mixed, Quality
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """By how much a model may be worse than the one before it.
+
+    Attributes
+    ----------
+    mean
+        Of the devices' losses, in units of the median loss before.
+    worst
+        For the devices that it serves worst, in the same units.
+    share
+        Of devices that are cut at either end for the mean, and that may be worse than `worst`.
+    reports
+        Share of the devices asked that must have reported.
+    """
+
+    mean: float = 0.02
+    worst: float = 0.25
+    share: float = 0.1
+    reports: float = 0.5
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether it may go on, why, and the numbers behind that."""
+
+    accepted: bool
+    reason: str
+    numbers: Mapping[str, float] = field(default_factory=dict)
+
+
+def judge(
+    reports: Collection[Evaluation], before: Mapping[str, float], asked: int, tolerance: Tolerance
+) -> Verdict:
+    """Compare a model with the one before it, on the holdouts of the devices that know both.
+
+    Parameters
+    ----------
+    reports
+        On the model, one a device.
+    before
+        By device, the loss that it has reported for the model before; what its new report says counts more.
+    asked
+        How many devices were asked.
+    tolerance
+        See there.
+    """
+    numbers = spread_of(reports)
+    if not reports or len(reports) < tolerance.reports * asked:
+        return Verdict(False, f"{len(reports)} of {asked} devices have reported", numbers)
+    pairs = [(r.model.loss, old) for r in reports if (old := _standing(r, before)) is not None]
+    if not pairs:
+        return Verdict(True, "no device knows the model before", numbers)
+    new, old = np.array(pairs, np.float64).T
+    change = (new - old) / max(float(np.median(np.abs(old))), 1e-12)
+    mean, worst = _trimmed(change, tolerance.share), float(np.quantile(change, 1.0 - tolerance.share))
+    numbers |= {"compared": float(len(pairs)), "change_mean": mean, "change_worst": worst}
+    told = f"loss {mean:+.1%} in the mean and {worst:+.1%} for the worst of {len(pairs)} devices"
+    accepted = mean <= tolerance.mean and worst <= tolerance.worst
+    limits = f", at most {tolerance.mean:+.1%} and {tolerance.worst:+.1%}"
+    return Verdict(accepted, told if accepted else told + limits, numbers)
+
+
+def spread_of(reports: Iterable[Evaluation]) -> dict[str, float]:
+    """Loss and metric over the devices, for the model as it came, mixed, and what was there before."""
+    kept = list(reports)
+    found = {"devices": float(len(kept)), "taken": float(sum(r.taken for r in kept))}
+    kinds: dict[str, Sequence[Quality | Mixed | None]] = {
+        "before": [r.before for r in kept],
+        "global": [r.model for r in kept],
+        "mixed": [r.mixed for r in kept],
+    }
+    for kind, values in kinds.items():
+        for what in ("loss", "metric"):
+            numbers = np.array([getattr(v, what) for v in values if v is not None], np.float64)
+            found |= {f"{kind}_{what}_{name}": value for name, value in _summary(numbers).items()}
+    return found
+
+
+def _summary(values: NDArray[np.float64]) -> dict[str, float]:
+    if not values.size:
+        return {}
+    return {
+        "mean": float(values.mean()),
+        "std": float(values.std()),
+        "least": float(values.min()),
+        "most": float(values.max()),
+    }
+
+
+def _standing(report: Evaluation, before: Mapping[str, float]) -> float | None:
+    return before.get(report.device) if report.standing is None else report.standing.loss
+
+
+def _trimmed(values: NDArray[np.float64], share: float) -> float:
+    cut = int(share * len(values))
+    return float(np.sort(values)[cut : len(values) - cut].mean())

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from edged.domain.deltas import Coded, Floats
-    from edged.domain.federated.layout import Layout
+    from edged.domain.federated.layout import Layout, Row
     from edged.domain.federated.settings import Settings
     from edged.domain.federated.wire import Update
 
@@ -73,15 +73,15 @@ class Admitted:
 
     Attributes
     ----------
-    change
-        `(size,)` float32, as it came.
+    row
+        The update as it came, laid out.
     norm
         Its L2 norm.
     factor
         What it is multiplied with, so that the norm keeps to the bound.
     """
 
-    change: Floats
+    row: Row
     norm: float
     factor: float
 
@@ -164,10 +164,14 @@ def admit(
     try:
         coded = unpack(blob, largest(layout))
         check_shapes(coded, layout)
-        change = layout.change(coded)
+        row = layout.row(coded)
     except CorruptError as problem:
         raise RejectedUpdateError("damaged", problem.what) from None
-    return _clipped(change, bound(settings, layout.size), limits.max_norm)
+    norm = _norm(layout.change(row))
+    most = bound(settings, layout.size)
+    if norm > limits.max_norm * most:
+        raise RejectedUpdateError("norm", f"its norm is {norm:.3g}, the bound {most:.3g}")
+    return Admitted(row, norm, 1.0 if norm <= ROUNDING * most else most / norm)
 
 
 def check_shapes(coded: Mapping[str, Coded], layout: Layout) -> None:
@@ -176,6 +180,8 @@ def check_shapes(coded: Mapping[str, Coded], layout: Layout) -> None:
         expected = layout.by_name.get(name)
         if tensor.shape != expected:
             raise RejectedUpdateError("shapes", f"{name!r} has shape {tensor.shape}, expected {expected}")
+        if tensor.gaps is None and tensor.values.shape != expected:
+            raise RejectedUpdateError("shapes", f"{name!r} holds {tensor.values.shape}, not {expected}")
         scale = None if tensor.scale is None else tensor.scale.shape
         by_row = tensor.gaps is None and len(expected) > 1
         scales = [(), expected[:1]] if by_row else [()]
@@ -183,11 +189,10 @@ def check_shapes(coded: Mapping[str, Coded], layout: Layout) -> None:
             raise RejectedUpdateError("shapes", f"{name!r} is {tensor.values.dtype} with scales {scale}")
 
 
-def _clipped(change: Floats, most: float, times: float) -> Admitted:
+def _norm(change: Floats) -> float:
+    wide = change.astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
-        norm = math.sqrt(float(np.dot(wide := change.astype(np.float64), wide)))
+        norm = math.sqrt(float(np.dot(wide, wide)))
     if not math.isfinite(norm):
         raise RejectedUpdateError("not_finite", "it holds numbers that are not finite")
-    if norm > times * most:
-        raise RejectedUpdateError("norm", f"its norm is {norm:.3g}, the bound {most:.3g}")
-    return Admitted(change, norm, 1.0 if norm <= ROUNDING * most else most / norm)
+    return norm

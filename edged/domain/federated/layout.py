@@ -5,17 +5,31 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edged.domain.deltas import Coded, Floats, Weights, decode
+from edged.errors import CorruptError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 Doubles = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Row:
+    """An update laid out: `(size,)` int8 with `(rows,)` float32 scales, or float32 without."""
+
+    values: NDArray[Any]
+    scales: Floats | None = None
+
+    def to_bytes(self) -> bytes:
+        """As they lie in memory, little-endian: scales after the values."""
+        scales = b"" if self.scales is None else self.scales.astype("<f4").tobytes()
+        return self.values.astype(self.values.dtype.newbyteorder("<")).tobytes() + scales
 
 
 @dataclass(frozen=True)
@@ -51,6 +65,7 @@ class Layout:
         """The shape of each tensor."""
         return dict(zip(self.names, self.shapes, strict=True))
 
+    @cached_property
     def row_of_each(self) -> NDArray[np.int32]:
         """`(size,)`: which scale each number of the vector has."""
         counts = [count for s in self.shapes for count in [math.prod(s) // max(1, _rows(s))] * _rows(s)]
@@ -71,23 +86,53 @@ class Layout:
             for name, here, _ in self._places
         }
 
-    def change(self, coded: Mapping[str, Coded]) -> Floats:
-        """A coded update as a vector; what overflows becomes infinite."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            return self.vector(decode(coded))
+    def row(self, coded: Mapping[str, Coded]) -> Row:
+        """A coded update laid out; tensors that are not there have not changed.
 
-    def integers(self, coded: Mapping[str, Coded], values: NDArray[np.int8], scales: Floats) -> None:
-        """Lay an update out as `(size,)` int8 and `(rows,)` float32 scales; floats are rounded row by row."""
-        values[:], scales[:] = 0, 0
+        Raises
+        ------
+        CorruptError
+            When positions lie outside of a tensor.
+        """
+        if any(tensor.values.dtype != np.int8 for tensor in coded.values()):
+            with np.errstate(over="ignore", invalid="ignore"):
+                return Row(self.vector(decode(coded)))
+        values, scales = np.zeros(self.size, np.int8), np.zeros(self.rows, np.float32)
         for name, here, rows in self._places:
-            if name not in coded:
-                continue
-            tensor = coded[name]
-            if tensor.values.dtype == np.int8 and tensor.scale is not None:
-                values[here] = _spread_out(tensor)
-                scales[rows] = tensor.scale
-            else:
-                values[here], scales[rows] = _rounded(decode({name: tensor})[name])
+            if name in coded:
+                values[here] = _integers(name, coded[name])
+                scales[rows] = coded[name].scale
+        return Row(values, scales)
+
+    def change(self, row: Row) -> Floats:
+        """The numbers of a row, `(size,)` float32; what overflows becomes infinite."""
+        if row.scales is None:
+            return np.asarray(row.values, np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return np.asarray(np.multiply(row.values, row.scales[self.row_of_each], dtype=np.float32))
+
+    def from_bytes(self, data: bytes) -> Row:
+        """The row that `to_bytes` was called for.
+
+        Raises
+        ------
+        CorruptError
+            When there are not as many bytes as a row has.
+        """
+        if len(data) == 4 * self.size:
+            return Row(np.frombuffer(data, "<f4"))
+        if len(data) != self.size + 4 * self.rows:
+            raise CorruptError(f"{len(data)} bytes are no update of this model", where="fleet")
+        return Row(np.frombuffer(data, np.int8, self.size), np.frombuffer(data, "<f4", offset=self.size))
+
+    def integers(self, row: Row) -> tuple[NDArray[np.int8], Floats]:
+        """Its int8 values and their scales; floats are rounded, each row of a matrix for itself."""
+        if row.scales is not None:
+            return row.values, row.scales
+        values, scales = np.zeros(self.size, np.int8), np.zeros(self.rows, np.float32)
+        for _, here, rows in self._places:
+            values[here], scales[rows] = _rounded(row.values[here].reshape(rows.stop - rows.start, -1))
+        return values, scales
 
     @cached_property
     def _places(self) -> list[tuple[str, slice, slice]]:
@@ -104,16 +149,15 @@ def _rows(shape: tuple[int, ...]) -> int:
     return shape[0] if len(shape) > 1 else 1
 
 
-def _spread_out(tensor: Coded) -> NDArray[np.int8]:
+def _integers(name: str, tensor: Coded) -> NDArray[np.int8]:
     if tensor.gaps is None:
         return tensor.values.reshape(-1)
-    out = np.zeros(math.prod(tensor.shape), np.int8)
-    out[np.cumsum(tensor.gaps.astype(np.int64) + 1) - 1] = tensor.values
-    return out
+    # Integers of 8 bits are exact as float32: what looks at the positions need not be there twice.
+    spread = decode({name: Coded(tensor.values, tensor.shape, None, tensor.gaps)})[name]
+    return spread.reshape(-1).astype(np.int8)
 
 
-def _rounded(value: Floats) -> tuple[NDArray[np.int8], Floats]:
-    rows = value.reshape(_rows(value.shape), -1)
+def _rounded(rows: Floats) -> tuple[NDArray[np.int8], Floats]:
     scale = np.asarray(np.abs(rows).max(axis=1, initial=0.0) / 127.0, np.float32)
     divisor = np.where(scale > 0, scale, np.float32(1.0))
     return np.rint(rows / divisor[:, None]).astype(np.int8).reshape(-1), scale

@@ -15,10 +15,7 @@ import numpy as np
 from edged.errors import NoDataError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from edged.domain.deltas import Coded
-    from edged.domain.federated.layout import Doubles, Layout
+    from edged.domain.federated.layout import Doubles, Layout, Row
 
 
 @dataclass(frozen=True)
@@ -31,14 +28,14 @@ class Contribution:
         Its weight where updates are weighed.
     factor
         What it is multiplied with: clipping, and the discount of what is late.
-    coded
-        Its tensors; one that is not there has not changed.
+    row
+        The update, laid out.
     """
 
     device: str
     samples: int
     factor: float
-    coded: Mapping[str, Coded]
+    row: Row
 
 
 @dataclass(frozen=True)
@@ -83,7 +80,7 @@ class Mean:
 
     def add(self, contribution: Contribution) -> None:
         """Add it, times its samples."""
-        change = self._layout.change(contribution.coded)
+        change = self._layout.change(contribution.row)
         self._sum += np.multiply(change, contribution.samples * contribution.factor, dtype=np.float64)
         self._devices += 1
         self._samples += contribution.samples

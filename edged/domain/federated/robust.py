@@ -61,10 +61,10 @@ class Matrix:
         """Lay it into the next row."""
         at, factor = self._devices, np.float32(contribution.factor)
         if self._rounded:
-            self._layout.integers(contribution.coded, self._values[at], self._scales[at])
-            self._scales[at] *= factor
+            values, scales = self._layout.integers(contribution.row)
+            self._values[at], self._scales[at] = values, scales * factor
         else:
-            self._values[at] = self._layout.change(contribution.coded) * factor
+            self._values[at] = self._layout.change(contribution.row) * factor
         self._devices += 1
         self._samples += contribution.samples
 
@@ -72,7 +72,7 @@ class Matrix:
         """The statistic of each column; NoDataError where nothing was added."""
         if not self._devices:
             raise NoDataError("no update to aggregate")
-        rows = self._layout.row_of_each()
+        rows = self._layout.row_of_each
         out = np.empty(self._layout.size, np.float64)
         for at in range(0, self._layout.size, COLUMNS):
             here = slice(at, at + COLUMNS)

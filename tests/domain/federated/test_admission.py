@@ -62,7 +62,7 @@ def test_a_good_one_is_taken_as_it_is() -> None:
     admitted = admit(said(blob), blob, LAYOUT, SETTINGS, Limits(), updates.unpack)
     assert admitted.factor == 1.0
     assert admitted.norm == pytest.approx(0.05 * np.sqrt(30), rel=1e-3)
-    assert np.allclose(admitted.change, LAYOUT.vector(WEIGHTS), rtol=1e-2)
+    assert np.allclose(LAYOUT.change(admitted.row), LAYOUT.vector(WEIGHTS), rtol=1e-2)
 
 
 @pytest.mark.parametrize("samples", [0, -5, 10**9])

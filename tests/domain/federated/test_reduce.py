@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edged.domain.deltas import Coded, Coding, Floats, code, decode
+from edged.domain.deltas import Coding, Floats, code, decode
 from edged.domain.federated.layout import Layout
 from edged.domain.federated.reduce import Contribution, Mean, Reducer, discount
 from edged.domain.federated.robust import Matrix, median, trimmed_mean
-from edged.errors import NoDataError
+from edged.errors import CorruptError, NoDataError
 
 SHAPES = {"b": (5,), "scalar": (), "w": (7, 5), "conv": (3, 2, 2)}
 LAYOUT = Layout.of({name: np.zeros(shape, np.float32) for name, shape in SHAPES.items()})
@@ -23,7 +23,10 @@ def contributions(count: int, coding: Coding = INT8, seed: int = 0) -> list[Cont
         change = {name: rng.normal(size=shape).astype(np.float32) for name, shape in SHAPES.items()}
         made.append(
             Contribution(
-                f"d{device}", int(rng.integers(1, 500)), float(rng.uniform(0.2, 1)), code(change, coding)
+                f"d{device}",
+                int(rng.integers(1, 500)),
+                float(rng.uniform(0.2, 1)),
+                LAYOUT.row(code(change, coding)),
             )
         )
     return made
@@ -40,7 +43,7 @@ def reduced(reducer: Reducer, given: list[Contribution]) -> np.ndarray:
 
 
 def dense(given: list[Contribution]) -> np.ndarray:
-    return np.stack([LAYOUT.vector(decode(c.coded)).astype(np.float64) * c.factor for c in given])
+    return np.stack([LAYOUT.change(c.row).astype(np.float64) * c.factor for c in given])
 
 
 def test_the_layout_goes_there_and_back() -> None:
@@ -80,9 +83,8 @@ def test_floats_are_exact_as_floats_and_rounded_as_int8() -> None:
 
 
 def test_tensors_that_did_not_change_count_as_zero() -> None:
-    moved = Contribution("a", 1, 1.0, code({"b": np.ones(5, np.float32)}, INT8))
-    still: dict[str, Coded] = {}
-    found = reduced(Mean(), [moved, Contribution("b", 3, 1.0, still)])
+    moved = Contribution("a", 1, 1.0, LAYOUT.row(code({"b": np.ones(5, np.float32)}, INT8)))
+    found = reduced(Mean(), [moved, Contribution("b", 3, 1.0, LAYOUT.row({}))])
     assert np.allclose(found, LAYOUT.vector({"b": np.full(5, 0.25, np.float32)}))
 
 
@@ -92,7 +94,10 @@ def test_a_tenth_of_bad_devices_hardly_moves_the_trimmed_mean() -> None:
     honest = truth + rng.normal(scale=0.5, size=(90, LAYOUT.size))
     bad = np.concatenate([-5.0 * honest[:5], 100.0 * honest[5:10]])
     rows = np.concatenate([honest, bad]).astype(np.float32)
-    given = [Contribution(str(n), 1, 1.0, code(LAYOUT.weights(row), INT8)) for n, row in enumerate(rows)]
+    given = [
+        Contribution(str(n), 1, 1.0, LAYOUT.row(code(LAYOUT.weights(row), INT8)))
+        for n, row in enumerate(rows)
+    ]
 
     def error(found: np.ndarray) -> float:
         return float(np.linalg.norm(found - truth))
@@ -111,7 +116,7 @@ def test_int8_changes_the_mean_of_a_hundred_by_less_than_a_hundredth() -> None:
     mean = Mean()
     mean.begin(layout, 100)
     for change in changes:
-        mean.add(Contribution("d", 1, 1.0, code(change, INT8)))
+        mean.add(Contribution("d", 1, 1.0, layout.row(code(change, INT8))))
     exact = np.mean([layout.vector(change) for change in changes], axis=0, dtype=np.float64)
     assert np.linalg.norm(mean.finish().change - exact) < 0.01 * np.linalg.norm(exact)
 
@@ -126,3 +131,14 @@ def test_nothing_has_no_mean(reducer: Reducer) -> None:
 def test_what_is_late_counts_less() -> None:
     assert [round(discount(late, 0.5), 3) for late in range(3)] == [1.0, 0.707, 0.577]
     assert discount(5, 0.0) == 1.0
+
+
+@pytest.mark.parametrize("coding", [INT8, Coding("int8", top_k=0.3), Coding("float16"), Coding("float32")])
+def test_a_row_is_the_update_and_survives_as_bytes(coding: Coding) -> None:
+    weights = {"w": np.random.default_rng(5).normal(size=(20, 30)).astype(np.float32)}
+    layout, coded = Layout.of(weights), code(weights, coding)
+    row = layout.row(coded)
+    assert np.array_equal(layout.change(row), layout.vector(decode(coded)))
+    assert np.array_equal(layout.change(layout.from_bytes(row.to_bytes())), layout.change(row))
+    with pytest.raises(CorruptError):
+        layout.from_bytes(row.to_bytes() + b"x")

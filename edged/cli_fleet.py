@@ -1,16 +1,19 @@
-"""`edged fleet`: many devices on one broker."""
+"""`edged fleet`: many devices on one broker, and what they learn together."""
 
 from __future__ import annotations
 
 import sys
-from pathlib import Path  # noqa: TC003  typer reads the annotations
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from edged.cli_json import AsJson, print_json
 from edged.errors import ConfigError
 
-fleet_app = typer.Typer(help="Many devices on one broker.", no_args_is_help=True)
+fleet_app = typer.Typer(help="Many devices on one broker, and what they learn together.", no_args_is_help=True)
+
+FleetPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="the fleet's configuration (YAML)")]
 
 
 @fleet_app.command("ui")
@@ -66,3 +69,21 @@ def fleet_ui(
             sys.stderr.write(f"code: {code}\n")
         sys.stderr.flush()
         server.serve_forever()
+
+
+@fleet_app.command("run")
+def fleet_run(config: FleetPath) -> None:
+    """Coordinate a fleet in the foreground: open rounds, take updates, make and try models."""
+    from edged.fleet.command import run
+
+    run(config)
+
+
+@fleet_app.command("status")
+def fleet_status(config: FleetPath, as_json: AsJson = False) -> None:
+    """What the coordinator on this machine is doing, running or stopped, and its newest rounds."""
+    from edged.fleet.config import load
+    from edged.fleet.status import lines_of, status_of
+
+    status = status_of(load(config))
+    print_json(status) if as_json else sys.stdout.write("\n".join(lines_of(status)) + "\n")

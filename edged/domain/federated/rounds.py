@@ -73,12 +73,14 @@ class Course:
         Of the round that is under way or was the last; 0 before the first.
     standing
         The fleet's model.
+    bundle
+        Fingerprint of the bundle that devices need.
     version
         How many models have become the fleet's.
     round
         As it was last told to all; None before the first.
     asked
-        The devices that train in it, or did; None for all.
+        The devices that train in it; None for all. Once it is closed also those that did.
     stage
         Which share of the devices tries the model.
     until
@@ -88,6 +90,7 @@ class Course:
     """
 
     standing: Base
+    bundle: str = ""
     number: int = 0
     version: int = 0
     phase: Phase = "waiting"
@@ -165,14 +168,20 @@ def extended(course: Course, more: tuple[str, ...], pace: Pace, now: float) -> C
 
 
 def trial(
-    course: Course, model: Base, devices: tuple[str, ...] | None, stage: int, until: float, keep: int
+    course: Course,
+    model: Base,
+    devices: tuple[str, ...] | None,
+    stage: int,
+    until: float,
+    keep: int,
+    asked: tuple[str, ...] | None,
 ) -> Course:
-    """The round is closed, or the share before has agreed: these devices try its model now."""
+    """The round is closed, or the share before has agreed: `devices` try its model now, of all `asked`."""
     past = course.past
     if course.phase == "open":
         past = _kept((*past, _remembered(course)), course.number, keep)
     told = replace(_told(course), state="closed", base=model, devices=devices, deadline=until)
-    return replace(course, phase="trial", round=told, stage=stage, until=until, past=past)
+    return replace(course, phase="trial", round=told, asked=asked, stage=stage, until=until, past=past)
 
 
 def ended(course: Course, model: Base, pace: Pace, now: float, keep: int) -> Course:

@@ -46,11 +46,11 @@ def test_a_round_that_goes_on_has_more_time_and_devices() -> None:
 def test_from_open_to_done() -> None:
     course = opened(Course(OLD), told(1), PACE)
     assert (course.collecting, list(course.known())) == (1, [1])
-    course = trial(course, NEW, ("a",), 0, 60.0, keep=2)
+    course = trial(course, NEW, ("a",), 0, 60.0, 2, course.asked)
     assert course.round is not None
     assert (course.round.state, course.round.base, course.round.devices) == ("closed", NEW, ("a",))
     assert (course.collecting, course.known()[1].base, course.standing) == (2, OLD.hash, OLD)
-    course = trial(course, NEW, None, 1, 60.0, keep=2)
+    course = trial(course, NEW, None, 1, 60.0, 2, course.asked)
     assert len(course.past) == 1
     done = ended(course, NEW, PACE, 70.0, keep=2)
     assert done.round is not None
@@ -69,7 +69,7 @@ def test_rounds_are_forgotten_in_time() -> None:
 
 
 def test_a_course_survives_a_restart() -> None:
-    course = trial(opened(Course(OLD), told(1), PACE), NEW, ("a",), 0, 60.0, keep=2)
+    course = trial(opened(Course(OLD), told(1), PACE), NEW, ("a",), 0, 60.0, 2, ("a", "b"))
     for made in (Course(OLD), course, opened(Course(OLD), told(1, None), PACE)):
         assert Course.from_json(made.to_json()) == made
 

@@ -40,6 +40,7 @@ class RoundSection(Section):
 class ChooseSection(Section):
     """Which devices are asked."""
 
+    patience: Duration = Field(60.0, description="for more than a quorum of such devices to appear")
     everyone: bool = Field(False, description="all that listen; nothing below counts then")
     min_samples: int = Field(50, ge=0, description="new labelled samples that a device must have")
     max_age: Duration = Field(3600.0, gt=0, description="since it was last heard")
@@ -149,7 +150,7 @@ class FleetConfig(Section):
     @property
     def wanted(self) -> Wanted:
         """What a device must be."""
-        return Wanted(**self.choose.model_dump(exclude={"everyone"}))
+        return Wanted(**self.choose.model_dump(exclude={"everyone", "patience"}))
 
     @property
     def limits(self) -> Limits:

@@ -83,6 +83,7 @@ class Coordinator:
         )
         self._session.subscribe(self._topics.of_devices, 1, self._inbox.put)
         self._announcer = Announcer(self._session, self._topics, self.journal)
+        self._since: float | None = None
         self._told = 0.0
 
     def _begun(self) -> Course:
@@ -178,7 +179,7 @@ class Coordinator:
         devices: tuple[str, ...] | None = None
         if not self._config.choose.everyone:
             ready = self._ready(now)
-            if len(ready) < self._pace.least:
+            if not self._enough(len(ready), now):
                 return
             devices = choose(ready, self._pace.devices, self._pace.over, token)
         told = Round(
@@ -188,6 +189,15 @@ class Coordinator:
         )  # fmt: skip
         log.info("round_opened", round=told.round, devices=None if devices is None else len(devices))
         self._go(opened(self.course, told, self._pace))
+
+    def _enough(self, ready: int, now: float) -> bool:
+        """Whether a round can begin: with all that it asks for, or after a while with a quorum."""
+        if ready < self._pace.least:
+            self._since = None
+            return False
+        self._since = now if self._since is None else self._since
+        waited = now - self._since >= self._config.choose.patience
+        return waited or ready >= self._pace.devices * self._pace.over
 
     def _extend(self, now: float) -> None:
         asked = self.course.asked

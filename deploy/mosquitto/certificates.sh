@@ -3,7 +3,7 @@
 #
 #   certificates.sh DIR broker HOST...        the CAs, their lists, and the broker's own certificate
 #   certificates.sh DIR device NAME...        devices; NAME is device.id
-#   certificates.sh DIR operator NAME...      operator, viewer, homeassistant or sensors (operators.acl)
+#   certificates.sh DIR operator NAME...      operator, viewer, fleet, homeassistant or sensors (operators.acl)
 #   certificates.sh DIR revoke device NAME    it is let in no more, after a reload of the broker
 #
 # Each may be run again: what is there and still good for a month is left as it is, the rest is made anew.

@@ -92,6 +92,26 @@ def test_a_device_hears_its_commands_and_its_sensors(site: Site) -> None:
             home.got("homeassistant/device/press-7/config", payload)
 
 
+FLEET = "edged/fl/plant"
+OWN = ("up/1/press-7", "up/1/press-7/0", "state/press-7", "eval/1/press-7")
+
+
+@pytest.mark.parametrize("protocol", ["5", "3.1.1"])
+def test_a_device_and_the_coordinator_of_its_fleet(site: Site, protocol: Protocol) -> None:
+    with device(site, protocol=protocol) as press, person(site, "fleet") as coordinator:
+        for topic in ("up/#", "state/+", "eval/+/+"):
+            coordinator.subscribe(f"{FLEET}/{topic}")
+        for topic in OWN:
+            payload = mark()
+            assert press.publish(f"{FLEET}/{topic}", payload) == "Success"
+            coordinator.got(f"{FLEET}/{topic}", payload)
+        for topic in ("round", "model/abc/0", "ack/1"):
+            press.subscribe(f"{FLEET}/{topic}")
+            payload = mark()
+            assert coordinator.publish(f"{FLEET}/{topic}", payload) == "Success"
+            press.got(f"{FLEET}/{topic}", payload)
+
+
 def test_accounts_on_this_machine(site: Site) -> None:
     with Guest(site.port, account="press-7") as press, Guest(site.port, account="sensors") as sensors:
         press.subscribe("sensors/press-7/#")
@@ -113,6 +133,13 @@ NOT_TO_WRITE = {
     "another device's discovery": "homeassistant/device/press-8/config",
     "a command to another device": "edged/press-8/request/wipe",
     "a command to itself": "edged/press-7/request/rollback",
+    "another device's update": "edged/fl/plant/up/1/press-8",
+    "a part of another's update": "edged/fl/plant/up/1/press-8/0",
+    "another's state in the fleet": "edged/fl/plant/state/press-8",
+    "another's report in the fleet": "edged/fl/plant/eval/1/press-8",
+    "a round": "edged/fl/plant/round",
+    "a model of the fleet": "edged/fl/plant/model/abc/0",
+    "a receipt": "edged/fl/plant/ack/1",
     "another root": "plant/press-7/status",
     "no device": "edged/status",
     "a topic of nobody": "edged/press-7/unknown",
@@ -161,6 +188,7 @@ NOT_TO_READ = {
     "another device's states": ("edged/press-8/#", "edged/press-8/state/model"),
     "another device's commands": ("edged/+/request/+", "edged/press-8/request/train"),
     "everything": ("#", "edged/press-8/events"),
+    "another device's updates": ("edged/fl/plant/up/#", "edged/fl/plant/up/1/press-8"),
     "another device's sensors": ("sensors/#", "sensors/press-8/a"),
     "what others announce": ("homeassistant/#", "homeassistant/device/press-8/config"),
     "a share of another's commands": ("$share/g/edged/press-8/request/+", "edged/press-8/request/train"),
@@ -337,6 +365,10 @@ NOT_FOR = {
     "an operator forges sensor data": ("operator", "sensors/press-7/a"),
     "Home Assistant wipes": ("homeassistant", "edged/press-7/request/wipe"),
     "Home Assistant installs": ("homeassistant", "edged/press-7/request/bundle.install"),
+    "a viewer opens a round": ("viewer", "edged/fl/plant/round"),
+    "an operator opens a round": ("operator", "edged/fl/plant/round"),
+    "a coordinator sends a command": ("fleet", "edged/press-7/request/train"),
+    "a coordinator forges an update": ("fleet", "edged/fl/plant/up/1/press-7"),
     "sensors send a command": ("sensors", "edged/press-7/request/train"),
     "a name without a role": ("nobody", "edged/press-7/request/train"),
 }

@@ -5,9 +5,16 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from edged.errors import ConfigError
+from safetensors import SafetensorError
+from safetensors.numpy import load
+
+from edged.errors import ConfigError, CorruptError
+from edged.mqtt.weights import unpack
+from edged.storage.files import disk_errors
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from edged.domain.deltas import Weights
     from edged.fleet.config import FleetConfig
 
@@ -34,13 +41,25 @@ def first_model(config: FleetConfig) -> tuple[Weights, str]:
 
 
 def _read(config: FleetConfig) -> tuple[Weights, str]:
-    # Both read models with onnxruntime's help: memory that a coordinator needs only here.
-    from edged.loop.unpacking import unpacked
-
     if not (config.model / "bundle.json").is_file():
-        return unpacked(config.model), ""
+        return _read_file(config.model), ""
+    # With onnxruntime's help: memory that a coordinator needs here alone, at its first start.
     from edged.engines.model_parameters import initial_parameters
     from edged.storage.bundles import Bundle
 
     bundle = Bundle.open(config.model)
     return initial_parameters(bundle), bundle.fingerprint
+
+
+def _read_file(path: Path) -> Weights:
+    with disk_errors("reading", path):
+        data = path.read_bytes()
+    if path.suffix != ".safetensors":
+        return unpack(data)[0]
+    try:
+        weights = dict(load(data))
+    except SafetensorError as problem:
+        raise CorruptError(f"no safetensors: {problem}", where=str(path)) from None
+    if wrong := [name for name, value in weights.items() if value.dtype != "float32"]:
+        raise ConfigError(f"parameter {wrong[0]!r} is not float32", where=str(path))
+    return weights

@@ -71,8 +71,8 @@ class Coordinator:
         self._topics = FleetTopics(config.fleet, config.mqtt.root)
         self.journal = Journal(config.dir, disk=disk)
         self.course = self._begun()
-        self._layout = Layout.of(self.journal.weights(self.course.standing.hash))
-        self.taking = Taking(config, self.journal, self._layout, self.course)
+        self.layout = Layout.of(self.journal.weights(self.course.standing.hash))
+        self.taking = Taking(config, self.journal, self.layout, self.course)
         self._states, self._reports = States(), Reports(self.journal, self.course)
         self._inbox = Inbox()
         self._stopping, self._connected = threading.Event(), threading.Event()
@@ -134,7 +134,7 @@ class Coordinator:
         if self._connected.is_set():
             self._connected.clear()
             self._announcer.announce(self.course, anew=True)
-        self._advance(self._clock.now())
+        self.advance(self._clock.now())
         self._tell()
 
     def _take(self, delivery: Delivery) -> None:
@@ -152,7 +152,8 @@ class Coordinator:
 
     # What is due.
 
-    def _advance(self, now: float) -> None:
+    def advance(self, now: float) -> None:
+        """Open, close, judge or extend a round, where that is due at this moment."""
         course = self.course
         if course.phase in ("waiting", "done"):
             if now >= course.until:
@@ -212,8 +213,8 @@ class Coordinator:
         began, count = time.monotonic(), self.taking.accepted
         standing = self.course.standing
         base = self.journal.weights(standing.hash)
-        aggregate = reduced(reducer_of(self._config), self._layout, self.taking.records(), count)
-        weights = advanced(base, aggregate, self._layout, self._config.reduce.rate)
+        aggregate = reduced(reducer_of(self._config), self.layout, self.taking.records(), count)
+        weights = advanced(base, aggregate, self.layout, self._config.reduce.rate)
         about = {
             "round": self.course.number,
             "parent": standing.hash,

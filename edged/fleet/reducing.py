@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import tempfile
-from typing import TYPE_CHECKING, Any
+import math
+import mmap
+import os
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from edged.domain.federated.reduce import Contribution, Mean
 from edged.domain.federated.robust import Matrix, median, trimmed_mean
 from edged.errors import NonFiniteError
+from edged.storage.files import disk_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,16 +32,30 @@ def reducer_of(config: FleetConfig) -> Reducer:
     if config.reduce.how == "mean":
         return Mean()
 
-    def room(shape: tuple[int, int], dtype: Any) -> NDArray[Any]:
-        return _in_file(config.dir, shape, dtype)
-
     statistic = median if config.reduce.how == "median" else trimmed_mean(config.reduce.trim)
-    return Matrix(statistic, room, "int8" if config.train.dtype == "int8" else "float32")
+    dtype: Literal["int8", "float32"] = "int8" if config.train.dtype == "int8" else "float32"
+    return Matrix(statistic, InFile(config.dir), dtype)
 
 
-def _in_file(folder: Path, shape: tuple[int, int], dtype: Any) -> NDArray[Any]:
-    with tempfile.TemporaryFile(dir=folder) as file:
-        return np.memmap(file, dtype, "w+", shape=shape)
+class InFile:
+    """Room for a matrix in a file without a name in `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._map: mmap.mmap | None = None
+
+    def matrix(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+        """Room for one; StorageError where the disk has none."""
+        size = math.prod(shape) * np.dtype(dtype).itemsize
+        with disk_errors("making room for updates", self._folder), TemporaryFile(dir=self._folder) as file:
+            os.posix_fallocate(file.fileno(), 0, max(1, size))
+            self._map = mmap.mmap(file.fileno(), max(1, size))
+        return np.frombuffer(self._map, dtype, math.prod(shape)).reshape(shape)
+
+    def release(self) -> None:
+        """What was written is in the file, or waits in the kernel to be."""
+        if self._map is not None:
+            self._map.madvise(mmap.MADV_DONTNEED)
 
 
 def reduced(

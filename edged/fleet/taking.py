@@ -79,23 +79,21 @@ class Taking:
                 spool.close()
         self._spool = self._journal.updates(number)
         self._remember(self._spool.records)
-        self._newest: dict[str, Record] = {}
+        self._newest: dict[str, tuple[int, Record]] = {}
         for record in self._spool.records:
-            self._count(record)
+            self._count(record.head, record)
         self._journal.forget(oldest)
 
     def _remember(self, records: list[Record]) -> None:
-        for record in records:
-            head = record.head
+        for head in (record.head for record in records):
             if head["round"] in self._seen:
                 self._seen[head["round"]][head["device"]] = bytes.fromhex(head["sha256"])
 
-    def _count(self, record: Record) -> None:
+    def _count(self, head: dict[str, Any], record: Record) -> None:
         """Of one device's updates the newest counts."""
-        device = record.head["device"]
-        before = self._newest.get(device)
-        if before is None or before.head["round"] < record.head["round"]:
-            self._newest[device] = record
+        device, number = head["device"], head["round"]
+        if device not in self._newest or self._newest[device][0] < number:
+            self._newest[device] = number, record
 
     @property
     def accepted(self) -> int:
@@ -111,7 +109,7 @@ class Taking:
         """Head and row of each update that counts, in the order of names: the same whatever came first."""
         spool = self._opened()
         for device in self.contributors:
-            record = self._newest[device]
+            _, record = self._newest[device]
             yield record.head, spool.read(record)
 
     def take(self, device: str, number: int | None, part: int | None, payload: bytes) -> None:
@@ -156,7 +154,7 @@ class Taking:
             "loss": update.loss,
             "metrics": dict(update.metrics),
         }
-        self._count(self._opened().append(head, found.row.to_bytes()))
+        self._count(head, self._opened().append(head, found.row.to_bytes()))
         self._seen[update.round][update.device] = bytes.fromhex(update.sha256)
         self._answer((update.round, update.id)).accepted.append(update.device)
 

@@ -29,11 +29,16 @@ log = get_logger("edged.spool")
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record that is there: its head, and where its body lies."""
+    """A record that is there: its head as JSON, and where its body lies."""
 
-    head: dict[str, Any]
+    text: bytes
     at: int
     size: int
+
+    @property
+    def head(self) -> dict[str, Any]:
+        """What the record begins with; read anew each time, for thousands of them are kept."""
+        return dict(json.loads(self.text))
 
 
 class Spool:
@@ -76,7 +81,7 @@ class Spool:
         text = json.dumps(head, separators=(",", ":")).encode()
         before = _BEFORE.pack(len(text), len(body), zlib.crc32(body, zlib.crc32(text)))
         self._waiting += [before, text, body]
-        record = Record(dict(head), self._end + len(before) + len(text), len(body))
+        record = Record(text, self._end + len(before) + len(text), len(body))
         self._end = record.at + record.size
         return record
 
@@ -129,4 +134,4 @@ class Spool:
         data = os.pread(self._file, length + size, at + _BEFORE.size)
         if zlib.crc32(data) != crc:
             return None
-        return Record(json.loads(data[:length]), at + _BEFORE.size + length, size)
+        return Record(data[:length], at + _BEFORE.size + length, size)

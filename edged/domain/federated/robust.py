@@ -6,7 +6,7 @@ weighed by their samples, which a bad one would state too high.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
@@ -22,20 +22,43 @@ if TYPE_CHECKING:
     from edged.domain.federated.layout import Doubles, Layout
     from edged.domain.federated.reduce import Contribution
 
-    Room = Callable[[tuple[int, int], Any], NDArray[Any]]
-
 COLUMNS = 256
+RELEASED = 512
+"""Rows after which memory is given back."""
+
+
+class Room(Protocol):
+    """Where a matrix lies."""
+
+    def matrix(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+        """Room for one."""
+
+    def release(self) -> None:
+        """Its memory may be given back; what is in it stays."""
+
+
+class Memory:
+    """In memory."""
+
+    def matrix(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+        """Room for one."""
+        return np.empty(shape, dtype)
+
+    def release(self) -> None:
+        """Nothing that could be given back."""
 
 
 class Matrix:
     """All updates, one row a device; a statistic of each column is the result.
+
+    Blocks of columns lie one after the other, so that one alone need be in memory.
 
     Parameters
     ----------
     statistic
         Makes `(columns,)` of `(columns, devices)` float32, each row in ascending order.
     room
-        Gives a matrix of a shape and type, from where there is room for it.
+        Where the matrix lies.
     dtype
         `int8` is exact for updates that come as int8, and rounds others to that; `float32` is exact for all.
     """
@@ -43,17 +66,20 @@ class Matrix:
     def __init__(
         self,
         statistic: Callable[[Floats], Doubles],
-        room: Room = np.empty,
+        room: Room | None = None,
         dtype: Literal["int8", "float32"] = "int8",
     ) -> None:
         self._statistic = statistic
-        self._room = room
+        self._room = Memory() if room is None else room
         self._rounded = dtype == "int8"
 
     def begin(self, layout: Layout, expected: int) -> None:
         """Have room for `expected` updates."""
         self._layout = layout
-        self._values = self._room((expected, layout.size), np.int8 if self._rounded else np.float32)
+        self._blocks = -(-layout.size // COLUMNS)
+        kind = np.int8 if self._rounded else np.float32
+        self._values = self._room.matrix((self._blocks, expected, COLUMNS), kind)
+        self._row = np.zeros(self._blocks * COLUMNS, kind)
         self._scales = np.zeros((expected, layout.rows if self._rounded else 0), np.float32)
         self._devices = self._samples = 0
 
@@ -62,10 +88,13 @@ class Matrix:
         at, factor = self._devices, np.float32(contribution.factor)
         if self._rounded:
             values, scales = self._layout.integers(contribution.row)
-            self._values[at], self._scales[at] = values, scales * factor
+            self._row[: self._layout.size], self._scales[at] = values, scales * factor
         else:
-            self._values[at] = self._layout.change(contribution.row) * factor
+            self._row[: self._layout.size] = self._layout.change(contribution.row) * factor
+        self._values[:, at] = self._row.reshape(self._blocks, COLUMNS)
         self._devices += 1
+        if self._devices % RELEASED == 0:
+            self._room.release()
         self._samples += contribution.samples
 
     def finish(self) -> Aggregate:
@@ -74,16 +103,18 @@ class Matrix:
             raise NoDataError("no update to aggregate")
         rows = self._layout.row_of_each
         out = np.empty(self._layout.size, np.float64)
-        for at in range(0, self._layout.size, COLUMNS):
-            here = slice(at, at + COLUMNS)
-            block = self._block(here, rows[here])
+        for number in range(self._blocks):
+            here = slice(number * COLUMNS, (number + 1) * COLUMNS)
+            block = self._block(number, rows[here])
             block.sort(axis=1)
             out[here] = self._statistic(block)
+            self._room.release()
         return Aggregate(out, self._devices, self._samples)
 
-    def _block(self, here: slice, rows: NDArray[np.int32]) -> Floats:
+    def _block(self, number: int, rows: NDArray[np.int32]) -> Floats:
         """`(columns, devices)`."""
-        values: NDArray[Any] = np.ascontiguousarray(self._values[: self._devices, here].T)
+        columns = self._values[number, : self._devices, : len(rows)]
+        values: NDArray[Any] = np.ascontiguousarray(columns.T)
         if not self._rounded:
             return np.asarray(values, np.float32)
         first = int(rows[0])

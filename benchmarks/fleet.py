@@ -29,6 +29,7 @@ import yaml
 from output import finish, options
 from safetensors.numpy import save_file
 
+from edged import logs
 from edged.demo.broker import Mosquitto, free_port
 
 if TYPE_CHECKING:
@@ -140,6 +141,7 @@ def stages(devices: int, how: str) -> Row:
     from edged.fleet.reducing import reduced, reducer_of
     from tests.fleet.senders import FLEET
 
+    logs.configure("warning")
     blobs, topics = blobs_of(SHAPES), FleetTopics(FLEET)
     with tempfile.TemporaryDirectory(prefix="edged-fleet-") as name:
         config = load(configuration(Path(name), 1, devices, 1, how))
@@ -169,8 +171,7 @@ def stages(devices: int, how: str) -> Row:
         reduced(reducer_of(config), coordinator.layout, coordinator.taking.records(), devices)
         reducing = time.perf_counter() - began
         cpu += time.process_time() - used
-        coordinator.taking.close()
-        coordinator.journal.close()
+        coordinator.close()
     return {
         "what": "aggregate", "how": how, "devices": devices, "seconds": round(admitting + reducing, 3),
         "cpu": round(cpu, 3), "admit": round(admitting, 3), "reduce": round(reducing, 3),

@@ -27,7 +27,7 @@ def first_model(config: FleetConfig) -> tuple[Weights, str]:
     StorageError, BundleError
         When it cannot be read.
     ConfigError
-        When nothing of it is shared.
+        When there is none, or nothing of it is shared.
     """
     weights, bundle = _read(config)
     shared = {
@@ -41,6 +41,10 @@ def first_model(config: FleetConfig) -> tuple[Weights, str]:
 
 
 def _read(config: FleetConfig) -> tuple[Weights, str]:
+    if not config.model.exists():
+        raise ConfigError(
+            "there is no model to begin with", where=str(config.model), remedy="name a bundle or safetensors"
+        )
     if not (config.model / "bundle.json").is_file():
         return _read_file(config.model), ""
     # With onnxruntime's help: memory that a coordinator needs here alone, at its first start.

@@ -16,7 +16,6 @@ from edged.domain.federated.choice import Wanted
 from edged.domain.federated.rounds import Pace
 from edged.domain.federated.settings import Encoding, Settings
 from edged.domain.federated.verdict import Tolerance
-from edged.errors import ConfigError
 
 HINT = "docs/fleet.md lists every key"
 IN_FLIGHT = 256
@@ -184,12 +183,9 @@ def load(path: Path) -> FleetConfig:
     )
     _resolve(data, path.resolve().parent)
     try:
-        config = FleetConfig.model_validate(data)
+        return FleetConfig.model_validate(data)
     except ValidationError as problem:
         raise first_problem(problem, path, root, {}, FleetConfig, HINT) from None
-    if not config.model.exists():
-        raise ConfigError(f"{config.model} does not exist", where=f"{path}: model", remedy=HINT)
-    return config
 
 
 def _resolve(data: dict[str, object], base: Path) -> None:

@@ -73,7 +73,8 @@ class Coordinator:
         self.course = self._begun()
         self.layout = Layout.of(self.journal.weights(self.course.standing.hash))
         self.taking = Taking(config, self.journal, self.layout, self.course)
-        self._states, self._reports = States(), Reports(self.journal, self.course)
+        self.reports = Reports(self.journal, self.course)
+        self._states = States()
         self._inbox = Inbox()
         self._stopping, self._connected = threading.Event(), threading.Event()
         self._session = Session(
@@ -111,11 +112,15 @@ class Coordinator:
             while not self._stopping.is_set() and not finished(self.course, self._pace):
                 self.turn()
         finally:
-            self._session.stop()
             self._tell(anew=True)
-            self.taking.close()
-            self._reports.close()
-            self.journal.close()
+            self.close()
+
+    def close(self) -> None:
+        """Take leave of the broker and close the files; `run` does it itself."""
+        self._session.stop()
+        self.taking.close()
+        self.reports.close()
+        self.journal.close()
 
     def stop(self) -> None:
         """Let `run` return. From any thread, or from a signal's handler."""
@@ -128,7 +133,7 @@ class Coordinator:
         for delivery in deliveries:
             self._take(delivery)
         told = self.taking.commit()
-        self._reports.commit()
+        self.reports.commit()
         self._session.ack(deliveries)
         self._announcer.receipts(told)
         if self._connected.is_set():
@@ -145,7 +150,7 @@ class Coordinator:
             elif kind == "state":
                 self._states.take(device, delivery.payload)
             else:
-                self._reports.take(device, number, delivery.payload, self.course)
+                self.reports.take(device, number, delivery.payload, self.course)
         except RejectedUpdateError as problem:
             self.taking.refused[problem.reason] += 1
             log.debug("fleet_message_refused", topic=delivery.topic, problem=problem.line())
@@ -168,7 +173,7 @@ class Coordinator:
         self.journal.keep(course)
         self.course = course
         self.taking.turn(course)
-        self._reports.turn(course)
+        self.reports.turn(course)
         self._announcer.announce(course)
         self._tell(anew=True)
 
@@ -248,11 +253,11 @@ class Coordinator:
         told = self.course.round
         if told is None:
             return
-        reports = self._reports.of(told.base.hash)
+        reports = self.reports.of(told.base.hash)
         asked = len(told.devices if told.devices is not None else self._pool(self.course, now))
         if now < self.course.until and len(reports) < asked:
             return
-        verdict = judge(reports, self._reports.before, asked, self._config.tolerance)
+        verdict = judge(reports, self.reports.before, asked, self._config.tolerance)
         log.info(
             "model_judged", round=self.course.number, stage=self.course.stage, accepted=verdict.accepted,
             reason=verdict.reason,

@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+# As numpy codes its types: their names are made anew each time that one asks for them.
 _KINDS = {
-    "values": ("float32", "float16", "int8"),
-    "scale": ("float32",),
-    "gaps": ("uint8", "uint16", "uint32"),
+    "values": ("<f4", "<f2", "|i1"),
+    "scale": ("<f4",),
+    "gaps": ("|u1", "<u2", "<u4"),
 }
 
 
@@ -55,7 +56,7 @@ def unpack(blob: bytes, limit: int = weights.MAX_BYTES) -> dict[str, Coded]:
         raise weights.damaged(f"the update decodes to more than {limit} bytes")
     for name, array in arrays.items():
         kind, _, parameter = name.partition("/")
-        if parameter not in shapes or str(array.dtype) not in _KINDS.get(kind, ()):
+        if parameter not in shapes or array.dtype.str not in _KINDS.get(kind, ()):
             raise weights.damaged(f"{name!r} of {array.dtype} is no part of an update")
     try:
         return {

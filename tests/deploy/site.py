@@ -44,7 +44,9 @@ class Site(Mosquitto):
         self.keys = folder / "edged"
         script(str(self.keys), "broker", "localhost", "127.0.0.1")
         script(str(self.keys), "device", "press-7", "press-8", "press-9")
-        script(str(self.keys), "operator", "operator", "viewer", "fleet", "homeassistant", "sensors", "nobody")
+        script(
+            str(self.keys), "operator", "operator", "viewer", "fleet", "homeassistant", "sensors", "nobody"
+        )
         script(str(self.keys), "revoke", "device", "press-9")
         for acl in FILES.glob("*.acl"):
             shutil.copy(acl, self.keys)

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -22,11 +22,14 @@ from edged.storage.files import Disk
 from tests.fleet.senders import FLEET, SHAPES, Senders, base_weights, change_of, expected_model, update_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from edged.demo.broker import Mosquitto
     from tests.conftest import MakeBroker
     from tests.fleet.conftest import MakeSite, Site
+
+    OnRound = Callable[[Senders, Round], None]
 
 NAMES = [f"d{n:03}" for n in range(30)]
 ONE_ROUND = {"devices": len(NAMES), "rounds": 1, "window": 0}
@@ -97,11 +100,13 @@ def report(told: Round, device: str, loss: float) -> Evaluation:
     )
 
 
-def reporting(losses: dict[int, float], asked: list[tuple[int, int]]) -> Any:
+def reporting(
+    losses: dict[int, float], asked: list[tuple[int, int]], everyone: Sequence[str] = NAMES
+) -> OnRound:
     def on_round(devices: Senders, told: Round) -> None:
         if told.state != "closed":
             return
-        names = NAMES if told.devices is None else told.devices
+        names = everyone if told.devices is None else told.devices
         asked.append((told.round, len(names)))
         for name in names:
             payload = report(told, name, losses[told.round]).payload()

@@ -141,7 +141,6 @@ def stages(devices: int, how: str) -> Row:
     from edged.fleet.reducing import reduced, reducer_of
     from tests.fleet.senders import FLEET
 
-    logs.configure("warning")
     blobs, topics = blobs_of(SHAPES), FleetTopics(FLEET)
     with tempfile.TemporaryDirectory(prefix="edged-fleet-") as name:
         config = load(configuration(Path(name), 1, devices, 1, how))
@@ -188,6 +187,7 @@ def main() -> None:
     parser.add_argument("--stages", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--how", choices=HOW, default="mean", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    logs.configure("warning")
     if args.stages:
         print(json.dumps(stages(args.stages, args.how)))
         return

@@ -142,7 +142,9 @@ class Taking:
         return self._parts.add(update, piece)
 
     def _accept(self, update: Update, blob: bytes) -> None:
-        found = admit(update, blob, self._layout, self._settings, self._limits, updates.unpack)
+        told = self.course.round
+        settings = self._settings if told is None else told.config  # the file may have changed since
+        found = admit(update, blob, self._layout, settings, self._limits, updates.unpack)
         late = self._number - update.round
         head = {
             "device": update.device,

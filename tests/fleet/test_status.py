@@ -7,6 +7,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import pytest
+
 from edged.fleet.config import load
 from edged.fleet.coordinator import Coordinator
 from edged.fleet.status import lines_of, status_of
@@ -28,6 +30,7 @@ def command(site: Site, *more: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_what_it_says_before_and_after(broker: Mosquitto, make_site: MakeSite) -> None:
     site = make_site(broker.port, round=ONE_ROUND)
     before = command(site)

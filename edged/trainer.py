@@ -4,7 +4,8 @@ Reads JSON lines on stdin: first `{"config": {...}}`, with a `base` if it is not
 then one `{"run": n, "trigger": ...}` a run, and `{"pace": p}` or `{"checkpoint": true}` at any time, see
 `Orders`. `{"run": n, "apply": FOLDER, "mix": b}` makes a candidate of weights that came from elsewhere
 instead of training one, `{"run": n, "model": FOLDER}` of a model file, `{"run": n, "initial": true, ...}` of
-the bundle's own.
+the bundle's own. `{"run": n, "round": {...}, ...}` trains in a round of a fleet, and
+`{"run": n, "standing": ...}` makes a candidate of the fleet's model.
 Writes JSON lines on stdout: `ready`, `progress`, `checkpoint`, `resting`, `bad_samples`,
 `damaged_checkpoint`, `note`, and for each run one `result` or `error`. Ends when stdin closes, when idle for
 `training.resident` seconds (unless that is 0), or on SIGTERM (after a checkpoint).
@@ -51,7 +52,7 @@ from edged.storage.checkpoints import Checkpoints
 from edged.storage.registry import champion_folder
 from edged.storage.samples import SampleLog
 from edged.storage.signatures import open_bundle
-from edged.training import RunRequest, Trainee
+from edged.training import RunRequest, TakingPart, Trainee, taking_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -158,10 +159,10 @@ class Orders:
         return wanted
 
 
-def open_trainee(config: Config, orders: Orders, base: Base) -> tuple[Trainee, Adopter]:
-    """Everything a run needs, from the resolved configfile; and what takes weights from elsewhere.
+def open_trainee(config: Config, orders: Orders, base: Base) -> tuple[Trainee, Adopter, TakingPart | None]:
+    """Everything a run needs, from the resolved configfile, and what takes weights from elsewhere.
 
-    `base` is what the first run begins with.
+    The third is the part in a fleet's rounds, where there is one. `base` is what the first run begins with.
     """
     if config.model.bundle is None:
         raise ConfigError("the trainer needs a bundle", where="model.bundle")
@@ -217,7 +218,13 @@ def open_trainee(config: Config, orders: Orders, base: Base) -> tuple[Trainee, A
     )
     if base == "champion":
         trainee.start_with(_champions_weights(state, bundle))
-    return trainee, adopter
+    if config.fleet is None:
+        return trainee, adopter, None
+    part = taking_part(
+        config, bundle, chosen.engine, trainee, samples,
+        own=adopter.own, load_model=load_model, rest=orders.rest, stopping=lambda: orders.stop,
+    )  # fmt: skip
+    return trainee, adopter, part
 
 
 def _champions_weights(state: Path, bundle: Bundle) -> dict[str, NDArray[np.float32]]:
@@ -296,12 +303,12 @@ def serve(orders: Orders) -> int:
         say({"type": "note", "what": f"training.threads: there are processors for {threads} only"})
         training = training.model_copy(update={"threads": threads})
         config = config.model_copy(update={"training": training})
-    trainee, adopter = open_trainee(config, orders, first.get("base", "checkpoint"))
+    trainee, adopter, part = open_trainee(config, orders, first.get("base", "checkpoint"))
     say({"type": "ready", "pid": os.getpid()})
     code = 0
     while (order := orders.next(training.resident or None)) is not None:
         try:
-            say(_carry_out(order, trainee, adopter))
+            say(_carry_out(order, trainee, adopter, part))
             code = 0
         except NoDataError as problem:
             say(
@@ -321,7 +328,13 @@ def serve(orders: Orders) -> int:
     return code
 
 
-def _carry_out(order: dict[str, Any], trainee: Trainee, adopter: Adopter) -> dict[str, Any]:
+def _carry_out(
+    order: dict[str, Any], trainee: Trainee, adopter: Adopter, part: TakingPart | None
+) -> dict[str, Any]:
+    if "round" in order and part is not None:
+        return part.contribute(order["run"], order)
+    if "standing" in order:
+        return adopter.of_fleet(order["run"], order)
     if "initial" in order:
         return adopter.initial(order["run"], order["transfer"], order["update"])
     if "model" in order:

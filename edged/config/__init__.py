@@ -12,6 +12,7 @@ from edged.config.broker import MqttConfig, TlsConfig
 from edged.config.commands import CommandsConfig
 from edged.config.discovery import DiscoveryConfig
 from edged.config.drift import DriftConfig
+from edged.config.fleet import FleetConfig
 from edged.config.gate import GateConfig
 from edged.config.install import InstallConfig
 from edged.config.labels import LabelsConfig
@@ -34,6 +35,7 @@ __all__ = [
     "DeviceConfig",
     "DiscoveryConfig",
     "DriftConfig",
+    "FleetConfig",
     "GateConfig",
     "InstallConfig",
     "LabelsConfig",
@@ -83,6 +85,7 @@ class Config(Section):
     report: ReportConfig = ReportConfig()
     weights: WeightsConfig = WeightsConfig()
     sparkplug: SparkplugConfig | None = None
+    fleet: FleetConfig | None = None
     install: InstallConfig = InstallConfig()
     web: WebConfig | None = None
     log: LogConfig = LogConfig()

@@ -6,30 +6,35 @@ the device's holdout. It takes over through the gate or not at all; once it has,
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from edged.domain.deltas import fingerprint
+from edged.domain.federated.personal import fitting, only
 from edged.domain.mixing import SHARES, best_share, mixed
 from edged.domain.pool import labels_for
 from edged.engines.exported import parameters_within
 from edged.engines.model_parameters import WEIGHTS_FILE, initial_parameters, parameters_of
+from edged.engines.quality import quality
 from edged.errors import CorruptError, EdgedError, RefusedError, StorageError, TrainingError
 from edged.mqtt import updates, weights
 from edged.storage.candidates import publish_candidate
 from edged.storage.files import read_manifest
 from edged.storage.incoming import read_transfer
 from edged.storage.registry import MODELS, champion_folder, present_reign
-from edged.storage.sent import SentUpdates
+from edged.storage.sent import PERSONAL, ROUNDS, SentUpdates
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from edged.domain.federated.evaluation import Quality
     from edged.domain.protocols import Engine, Holdout, Model
+    from edged.domain.sample import Window
     from edged.domain.schema import Schema
     from edged.storage.bundles import Bundle
 
@@ -132,6 +137,74 @@ class Adopter:
             "candidate": str(self._publish(run, other)),
         }
 
+    def of_fleet(self, run: int, order: Mapping[str, Any]) -> dict[str, Any]:
+        """What a fleet's model is worth here: its evaluation, and a candidate where a share of it helps.
+
+        `order` names the `model` and the one that the fleet had before as paths, `hash` and `standing_hash`
+        as their fingerprints, and patterns of `personal` layers, which stay the device's own: of those, the
+        ones that the device's last round has trained are mixed like the rest.
+
+        Raises
+        ------
+        RefusedError
+            When it is not a model of this network.
+        CorruptError
+            When it is not the one that was announced.
+        """
+        own, patterns = self.own(), order["personal"]
+        other = self._of_fleet(order["model"], order["hash"], own, patterns)
+        window = self._judged()
+        losses = self._losses(own, other)
+        share = best_share(losses)
+        best = None if share is None else mixed(own, other, share)
+        found = {
+            "before": self._quality(own, window),
+            "model": self._quality(other, window),
+            "standing": self._standing(order, own, patterns, window),
+            "mixed": best and self._quality(best, window),
+        }
+        result = {
+            **_result(run, SOURCE, order["id"], order["hash"]),
+            "told": ["transfer", "update", "share"],
+            "bundle": self._bundle.fingerprint,
+            "samples_judged": len(window),
+            "share": share,
+            "loss_last": None if share is None else losses.get(share),
+            **{name: value and asdict(value) for name, value in found.items()},
+            "candidate": None,
+        }
+        if best is not None and fingerprint(best) != fingerprint(own):
+            result["candidate"] = str(self._publish(run, best))
+        return result
+
+    def _of_fleet(self, model: str, expected: str, own: Weights, patterns: Sequence[str]) -> Weights:
+        shared = updates.fleet_model(Path(model), expected, self._max_bytes)
+        last = SentUpdates(self._state, ROUNDS).newest()
+        trained = {} if last is None else only(last.held(PERSONAL), patterns)
+        return fitting(shared, {**own, **trained}, self._bundle.trainable, patterns)
+
+    def _standing(
+        self, order: Mapping[str, Any], own: Weights, patterns: Sequence[str], window: Window
+    ) -> Quality | None:
+        """What the fleet had before, where that is still kept here and whole."""
+        if order.get("standing") is None:
+            return None
+        try:
+            return self._quality(
+                self._of_fleet(order["standing"], order["standing_hash"], own, patterns), window
+            )
+        except (CorruptError, RefusedError, StorageError):
+            return None
+
+    def _quality(self, values: Weights, window: Window) -> Quality | None:
+        return self._with(
+            values,
+            lambda: quality(
+                self._engine, window, self._schema, self._labels(window), self._load_model,
+                self._bundle.inference_model.suffix,
+            ),
+        )  # fmt: skip
+
     def initial(self, run: int, transfer: str, update: str) -> dict[str, Any]:
         """The candidate that is the bundle's own model; that it is made shows that the bundle trains here."""
         return {
@@ -141,9 +214,13 @@ class Adopter:
             "candidate": str(self._publish(run, self._initial)),
         }
 
+    def own(self) -> dict[str, NDArray[np.float32]]:
+        """All parameters of the model that is served."""
+        return self._champion() or self._engine.parameters()
+
     def _fitting(self, other: Weights) -> dict[str, NDArray[np.float32]]:
         """The update's parameters, those that it may leave out as they are; all of them finite."""
-        present = self._champion() or self._engine.parameters()
+        present = self.own()
         for name, value in other.items():
             where = f"parameter {name}"
             if name not in present:
@@ -157,13 +234,19 @@ class Adopter:
             raise RefusedError("the update leaves it out", where=f"parameter {min(left_out)}")
         return {**present, **other}
 
-    def _losses(self, own: Weights, other: Weights) -> dict[float, float]:
+    def _judged(self) -> Window:
         window = self._holdout.holdout_window(JUDGED_ROWS)
         good = self._schema.check(window.x, window.y)
-        window = window if good.all() else window.take(good)
+        return window if good.all() else window.take(good)
+
+    def _labels(self, window: Window) -> NDArray[Any]:
+        return labels_for(self._bundle.label_loss, window.y, self._bundle.output.width)
+
+    def _losses(self, own: Weights, other: Weights) -> dict[float, float]:
+        window = self._judged()
         if len(window) == 0:
             return {}
-        labels = labels_for(self._bundle.label_loss, window.y, self._bundle.output.width)
+        labels = self._labels(window)
         return {share: self._loss(mixed(own, other, share), window.x, labels) for share in SHARES}
 
     def _loss(self, values: Weights, x: NDArray[np.float32], labels: NDArray[Any]) -> float:

@@ -12,11 +12,12 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from edged.domain.deltas import Coded, added, decode, fingerprint
-from edged.errors import CorruptError, RefusedError
+from edged.errors import CorruptError, RefusedError, StorageError
 from edged.mqtt import weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     import numpy as np
     from numpy.typing import NDArray
@@ -111,6 +112,26 @@ def received(
     if result is not None and fingerprint(parameters) != result:
         raise weights.damaged("the update does not lead to the parameters that its manifest names")
     return parameters
+
+
+def fleet_model(path: Path, expected: str, limit: int) -> dict[str, NDArray[np.float32]]:
+    """The parameters of a fleet's model, as the parts of it were put together.
+
+    Raises
+    ------
+    StorageError
+        When it cannot be read.
+    CorruptError
+        When it is damaged, larger than `limit` bytes unpacked, or has another fingerprint than `expected`.
+    """
+    try:
+        blob = path.read_bytes()
+    except OSError as problem:
+        raise StorageError(f"cannot be read: {problem.strerror}", where=str(path)) from problem
+    found, _ = weights.unpack(blob, limit)
+    if fingerprint(found) != expected:
+        raise CorruptError("it is not the model that was announced", where=f"model {expected[:12]}")
+    return found
 
 
 def _decoded(

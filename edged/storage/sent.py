@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FOLDER = "updates"
+ROUNDS = "rounds"
+RESIDUAL, PERSONAL = "residual/", "personal/"
 KEPT = 8
 _UPDATE, _HELD, _ABOUT = "update.bin", "held.npz", "about.json"
 
@@ -46,16 +48,28 @@ class Sent:
     blob: bytes
     folder: Path
 
-    def held(self) -> dict[str, NDArray[np.float32]]:
-        """The parameters that a receiver has after it."""
-        return unpack_arrays((self.folder / _HELD).read_bytes())
+    def held(self, prefix: str = "") -> dict[str, NDArray[np.float32]]:
+        """What was kept with it under names that begin so, without that: what a receiver has after it.
+
+        With an update of a round `RESIDUAL` and `PERSONAL` lie.
+        """
+        kept = unpack_arrays((self.folder / _HELD).read_bytes())
+        return {name.removeprefix(prefix): value for name, value in kept.items() if name.startswith(prefix)}
 
 
 class SentUpdates:
-    """The newest updates of one state directory; one thread adds, any may read."""
+    """The newest updates of one state directory; one thread adds, any may read.
 
-    def __init__(self, state: Path) -> None:
-        self._folder = state / FOLDER
+    Parameters
+    ----------
+    state
+        The state directory.
+    folder
+        Where they lie in it: `ROUNDS` for those of a fleet's rounds, which hold what goes into the next one.
+    """
+
+    def __init__(self, state: Path, folder: str = FOLDER) -> None:
+        self._folder = state / folder
 
     def newest(self) -> Sent | None:
         """The last one; None before the first, and where none is whole."""

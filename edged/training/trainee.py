@@ -206,6 +206,17 @@ class Trainee:
         """Position in label order up to which everything has been learned."""
         return self._state.consumed
 
+    def own_rows(self) -> Window:
+        """What this device has to learn from: its newest samples and those that it remembers, each once."""
+        newest = self._samples.training_window(0, self._config.window)
+        ids = self._state.remembered()
+        more = self._samples.rows(ids[~np.isin(ids, newest.offsets)])
+        parts = ("offsets", "seq", "x", "y")
+        joined = type(newest)(
+            *(np.concatenate([getattr(part, name) for part in (more, newest)]) for name in parts)
+        )
+        return self._trainable(joined)
+
     # ---- a run -----------------------------------------------------------------------------
 
     def run(self, request: RunRequest) -> dict[str, Any]:

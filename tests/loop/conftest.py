@@ -20,6 +20,7 @@ NEEDS_TRAINING = [
     "test_choose.py",
     "test_learn.py",
     "test_quantised_runs.py",
+    "test_rounds.py",
     "test_train.py",
     "test_train_guide.py",
     "test_train_options.py",

@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from edged.domain.protocols import Served
     from edged.domain.sample import Batch, LabelUpdate, Rejected
     from edged.edgenode import EdgeNode
+    from edged.membership import Membership
     from edged.mqtt.delivery import Delivery
     from edged.storage.bundles import Bundle
     from edged.web.front import Front
@@ -314,6 +315,7 @@ class Device:
             later=self.timetable.soon,
         )
         self.edgenode = self._edge_node()
+        self.membership = self._membership()
 
         self.web = self._web(parts)
 
@@ -338,6 +340,25 @@ class Device:
             topics=self.topics,
             commands=self.steering.commands(),
             clock=self.clock,
+        )
+
+    def _membership(self) -> Membership | None:
+        if self.config.fleet is None:
+            return None
+        from edged.membership import Membership
+
+        return Membership(
+            self.config,
+            self.config.fleet,
+            clock=self.clock,
+            registry=self.registry,
+            session=self.session,
+            learner=self.learner,
+            learning=self.learning,
+            succession=self.succession,
+            present_bundle=self._present_bundle,
+            labelled_since=self._reader.labelled_since,
+            notify=self.reporter.event,
         )
 
     def _first_model(self) -> Served:
@@ -535,6 +556,8 @@ class Device:
         self.steering.pauses.begin()
         self.session.subscribe(self.discovery.filters, 1, self.discovery.receive)
         self.arrivals.start()
+        if self.membership is not None:
+            self.membership.start()
         if self.web is not None:
             self.web.listen()
         self.session.start()
@@ -616,6 +639,8 @@ class Device:
         self.serving.stop()
         self.control.stop()
         self.arrivals.stop()
+        if self.membership is not None:
+            self.membership.stop()
         self.steering.pauses.end()
         self.learning.join(8.0)
         self.learner.process.close()

@@ -38,7 +38,8 @@ UNFINISHED = ("interrupted", "stopped")
 # Everything that a stream leaves in a state directory; other files in it are nobody's business.
 ERASED = (
     "samples.db*", "state.db*", "outbox.db*", "*.damaged-*", "checkpoints", "candidates", "models",
-    "engine-choice.json", "exports", "updates", "incoming", "bundles", ".restor*", ".replaced",
+    "engine-choice.json", "exports", "updates", "rounds", "fleet", "incoming", "bundles",
+    ".restor*", ".replaced",
 )  # fmt: skip
 
 
@@ -261,7 +262,8 @@ def _wipe_models(config: Config) -> int:
             if record.pinned:
                 registry.unpin(record.version)
         _promoter(config, registry, samples, SystemClock()).install_base(bundle.inference_model)
-        erase_files([state / name for name in ("candidates", "exports", "updates", "incoming")])
+        learned = ("candidates", "exports", "updates", "rounds", "fleet", "incoming")
+        erase_files([state / name for name in learned])
         return registry.erase()
 
 

@@ -153,6 +153,14 @@ EVENTS: dict[str, Schema] = {
     "weights_applied": every(transfer=TEXT, state=one_of("promoted", "refused"), reasons=listed(TEXT)),
     "model_installed": every(transfer=TEXT, state=one_of("promoted", "refused"), reasons=listed(TEXT)),
     "bundle_installed": every(transfer=TEXT, state=one_of("promoted", "refused"), reasons=listed(TEXT)),
+    "fleet_trained": every(round=COUNT, samples=COUNT, steps=COUNT, bytes=COUNT, norm=NUMBER),
+    "fleet_accepted": every(round=COUNT, sendings=COUNT),
+    "fleet_refused": every(round=COUNT, sendings=COUNT, reason=TEXT),
+    "fleet_declined": every(round=COUNT, reason=TEXT),
+    "fleet_failed": every(round=or_null(COUNT), reason=TEXT),
+    "fleet_model": every(
+        round=COUNT, model=TEXT, share=or_null(NUMBER), taken={"type": "boolean"}, reason=TEXT
+    ),
     "label_requested": every(id=TEXT, key=TEXT, sample_ts=SECONDS, values=ANYTHING, answer=ANYTHING),
 }
 """What the events have beside `event`, `ts`, `seq` and `boot`."""

@@ -141,8 +141,8 @@ class Adopter:
         """What a fleet's model is worth here: its evaluation, and a candidate where a share of it helps.
 
         `order` names the `model` and the one that the fleet had before as paths, `hash` and `standing_hash`
-        as their fingerprints, and patterns of `personal` layers, which stay the device's own: of those, the
-        ones that the device's last round has trained are mixed like the rest.
+        as their fingerprints, whether to `adopt` it, and patterns of `personal` layers, which stay the
+        device's own: of those, the ones that its last round has trained are mixed like the rest.
 
         Raises
         ------
@@ -173,7 +173,8 @@ class Adopter:
             **{name: value and asdict(value) for name, value in found.items()},
             "candidate": None,
         }
-        if best is not None and fingerprint(best) != fingerprint(own):
+        result["serves"] = best is not None and fingerprint(best) == fingerprint(own)
+        if order["adopt"] and best is not None and not result["serves"]:
             result["candidate"] = str(self._publish(run, best))
         return result
 

@@ -173,6 +173,20 @@ class Learner:
             now = replace(now, worn=False)
         return refusals(self._guards, now, self.budget)
 
+    def held_back(self) -> tuple[str, ...]:
+        """What keeps this device from training now, whatever would be trained."""
+        if self.paused:
+            return ("training is paused",)
+        return refusals(self._guards, self._conditions(), self.budget)
+
+    def conditions(self) -> Conditions:
+        """How things are, as the guards see it."""
+        return self._conditions()
+
+    def spend(self, seconds: float) -> None:
+        """Count something else that the trainer did as a run of today."""
+        self.budget = self.budget.spent(self._conditions().day, seconds)
+
     def step(self, options: Message | None = None) -> Message | None:
         """Train if a trigger says so; the result of the run, or None."""
         trigger = self.due()

@@ -112,21 +112,31 @@ class Session:
         if not self._thread.is_alive():
             self._waker.close()
 
-    def subscribe(self, filters: Sequence[str], qos: int, sink: Sink, *, as_published: bool = False) -> None:
+    def subscribe(
+        self,
+        filters: Sequence[str],
+        qos: int,
+        sink: Sink,
+        *,
+        as_published: bool = False,
+        kept_again: bool = False,
+    ) -> None:
         """Have messages on these filters delivered to `sink`, on the network thread.
 
         Call it before `start`: what the broker has kept for us comes at once, and messages that nobody
         wants are dropped. Where filters overlap, the most specific one gets the message. `sink` must
         be quick and must not raise: an error in it costs the connection, and the message comes again.
         Messages of QoS 1 come again after each reconnect until `ack` was called for them. With `as_published`
-        `retain` says how a message was published (MQTT 5), else only that it was kept.
+        `retain` says how a message was published (MQTT 5), else only that it was kept. With `kept_again`
+        what the broker has kept comes with the first connection of each process, also where it still knows
+        our session.
 
         Raises
         ------
         ConfigError
             When a filter is not valid.
         """
-        self._subscriptions.add(filters, qos, sink, as_published=as_published)
+        self._subscriptions.add(filters, qos, sink, as_published=as_published, kept_again=kept_again)
         self._waker.wake()
 
     def unsubscribe(self, filters: Sequence[str]) -> None:

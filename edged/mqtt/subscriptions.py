@@ -25,6 +25,7 @@ class _Subscription(NamedTuple):
     qos: int
     sink: Sink
     as_published: bool
+    kept_again: bool
 
 
 class Subscriptions:
@@ -42,14 +43,24 @@ class Subscriptions:
         self._routes: dict[str, Sink | None] = {}
         self.confirmed = threading.Event()
 
-    def add(self, filters: Sequence[str], qos: int, sink: Sink, *, as_published: bool = False) -> None:
+    def add(
+        self,
+        filters: Sequence[str],
+        qos: int,
+        sink: Sink,
+        *,
+        as_published: bool = False,
+        kept_again: bool = False,
+    ) -> None:
         """Register; the next `extend` tells the broker."""
         for pattern in filters:
             check_filter(pattern)
         with self._lock:
             self.confirmed.clear()
             self._gone = [pattern for pattern in self._gone if pattern not in filters]
-            self._all += tuple(_Subscription(pattern, qos, sink, as_published) for pattern in filters)
+            self._all += tuple(
+                _Subscription(pattern, qos, sink, as_published, kept_again) for pattern in filters
+            )
             self._routes = {}
 
     def remove(self, filters: Sequence[str]) -> None:
@@ -120,11 +131,12 @@ class Subscriptions:
 
 
 def _options(client: Client, entry: _Subscription) -> Any:
-    """At MQTT 5, retained messages come for new subscriptions only, not again at every start."""
+    """At MQTT 5, retained messages come again at every start only where that is wanted."""
     if client.protocol == MQTTProtocolVersion.MQTTv5:
+        often, once = SubscribeOptions.RETAIN_SEND_ON_SUBSCRIBE, SubscribeOptions.RETAIN_SEND_IF_NEW_SUB
         return SubscribeOptions(
             qos=entry.qos,
             retainAsPublished=entry.as_published,
-            retainHandling=SubscribeOptions.RETAIN_SEND_IF_NEW_SUB,
+            retainHandling=often if entry.kept_again else once,
         )
     return entry.qos

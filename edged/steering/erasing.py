@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 from edged.errors import ConfigError, EdgedError, RefusedError, StorageError
 from edged.steering.models import EXPORTS
 from edged.storage.erasure import erase_files
+from edged.storage.fleetmodels import FOLDER as FLEET
 from edged.storage.sent import FOLDER as SENT
+from edged.storage.sent import ROUNDS
 
 if TYPE_CHECKING:
     from edged.domain.tasks import Task
@@ -94,7 +96,7 @@ class Erasing:
         if "samples" in what or "models" in what:
             # Candidates and databases that were set aside hold samples, exports what was learned from them.
             doomed = [state / "candidates", state / EXPORTS, *sorted(state.glob("*.damaged-*"))]
-            doomed += [state / SENT] if "models" in what else []
+            doomed += [state / name for name in (SENT, ROUNDS, FLEET)] if "models" in what else []
             gone["files"] = erase_files(doomed)
         if "checkpoints" in what or "models" in what:
             parts.promoter.forget_trust()

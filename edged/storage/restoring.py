@@ -19,8 +19,8 @@ _MARK = ".old-is-gone"
 
 STATE = (
     "samples.db*", "state.db*", "outbox.db*", "*.damaged-*", "checkpoints", "candidates", "models",
-    "engine-choice.json", "exports", "updates", "incoming", "bundles", "bundle", "bundle.hidden.json",
-    "config.set.json", "boot.json",
+    "engine-choice.json", "exports", "updates", "rounds", "fleet", "incoming", "bundles", "bundle",
+    "bundle.hidden.json", "config.set.json", "boot.json",
 )  # fmt: skip
 """What belongs to a state; other files in its directory are nobody's business."""
 

@@ -79,6 +79,10 @@ class SentUpdates:
         """The newest one of a model version, while it is kept."""
         return next((sent for sent in self.all() if sent.about.get("version") == version), None)
 
+    def get(self, number: int) -> Sent | None:
+        """One of them; None where it is no longer kept, or not whole."""
+        return next((sent for sent in self.all() if sent.number == number), None)
+
     def add(self, about: Mapping[str, Any], blob: bytes, held: Mapping[str, NDArray[np.float32]]) -> Sent:
         """Keep an update, durably, and remove the oldest.
 

@@ -101,12 +101,13 @@ class TakingPart:
         )
         if not made.coded:
             raise RefusedError("training has changed nothing: there is nothing to send", where="round")
-        kept = self._kept.add(self._about(announced, made), updates.pack(made.coded), _flat(made.carried))
+        about = self._about(announced, made) | {"consumed": upto}
+        kept = self._kept.add(about, updates.pack(made.coded), _flat(made.carried))
         return {
             "type": "result",
             "run": run,
             "number": kept.number,
-            "consumed": upto,
+            "about": about,
             "samples": made.samples,
             "steps": made.steps,
             "norm": made.norm,
@@ -132,6 +133,7 @@ class TakingPart:
             "base": announced.base.hash,
             "samples": made.samples,
             "norm": made.norm,
+            "noise": announced.config.noise,
             **told,
         }
 

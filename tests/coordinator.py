@@ -1,0 +1,110 @@
+"""A coordinator of a fleet that does what a test tells it to, over a plain paho client."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import paho.mqtt.client as mqtt
+from paho.mqtt.enums import CallbackAPIVersion
+
+from edged.domain.deltas import added, decode, fingerprint
+from edged.domain.federated.evaluation import Evaluation
+from edged.domain.federated.settings import Base, Settings
+from edged.domain.federated.wire import DeviceState, FleetTopics, Receipts, Round, Update, split
+from edged.mqtt import updates, weights
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import numpy as np
+
+    Weights = Mapping[str, np.ndarray[Any, np.dtype[np.float32]]]
+
+
+class Coordinator:
+    """Publishes models and rounds, and keeps what devices send."""
+
+    def __init__(self, port: int, fleet: str = "plant") -> None:
+        self.topics = FleetTopics(fleet)
+        self.updates: list[tuple[Update, bytes]] = []
+        self.states: list[DeviceState] = []
+        self.evaluations: list[Evaluation] = []
+        self._changed = threading.Condition()
+        self._subscribed = threading.Event()
+        self._client = mqtt.Client(CallbackAPIVersion.VERSION2, protocol=mqtt.MQTTv5)
+        self._client.on_message = self._on_message
+        self._client.on_subscribe = lambda *_: self._subscribed.set()
+        self._client.connect("127.0.0.1", port)
+        self._client.subscribe(
+            [(pattern, mqtt.SubscribeOptions(qos=1)) for pattern in self.topics.of_devices]
+        )
+        self._client.loop_start()
+        assert self._subscribed.wait(10)
+
+    def _on_message(self, _client: object, _data: object, message: mqtt.MQTTMessage) -> None:
+        kind, *_ = self.topics.sender(message.topic)
+        with self._changed:
+            if kind == "up":
+                self.updates.append(Update.read(message.payload))
+            elif kind == "state":
+                self.states.append(DeviceState.read(message.payload))
+            else:
+                self.evaluations.append(Evaluation.read(message.payload))
+            self._changed.notify_all()
+
+    def wait(self, condition: Callable[[], Any], seconds: float = 30.0) -> None:
+        """Until `condition()` holds; it is looked at after every message."""
+        with self._changed:
+            told = (len(self.updates), self.states[-1:], self.evaluations)
+            assert self._changed.wait_for(condition, seconds), told
+
+    def state(self, ready: bool) -> DeviceState:
+        """The newest state once it says so."""
+        self.wait(lambda: self.states and self.states[-1].ready is ready)
+        return self.states[-1]
+
+    def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
+        """At QoS 1, until the broker has it."""
+        self._client.publish(topic, payload, qos=1, retain=retain).wait_for_publish(10)
+
+    def model(self, values: Weights) -> Base:
+        """Publish the parts of a model."""
+        blob = weights.pack(values)
+        parts, digest = split(blob), fingerprint(values)
+        for number, part in enumerate(parts):
+            self.publish(self.topics.model(digest, number), part, retain=True)
+        return Base(digest, len(blob), len(parts))
+
+    def announce(self, number: int, base: Base, bundle: str, config: Settings, **more: Any) -> Round:
+        """Open a round, or what `more` says of it."""
+        now = time.time()
+        fields: dict[str, Any] = {
+            "id": secrets.token_hex(16), "state": "open", "opened": now, "deadline": now + 60.0,
+            "window": 0.2, "devices": None, **more,
+        }  # fmt: skip
+        announced = Round(
+            fleet=self.topics.fleet, round=number, bundle=bundle, base=base, config=config, **fields
+        )
+        self.publish(self.topics.round, announced.payload(), retain=True)
+        return announced
+
+    def acknowledge(self, announced: Round, **fields: Any) -> None:
+        """Receipts for a round."""
+        self.publish(self.topics.ack(announced.round), Receipts(announced.id, **fields).payload())
+
+    def of(self, announced: Round) -> list[tuple[Update, bytes]]:
+        """The updates of a round that have come."""
+        return [came for came in self.updates if came[0].id == announced.id]
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._client.disconnect()
+        self._client.loop_stop()
+
+
+def led_to(base: Weights, blob: bytes) -> Weights:
+    """Where an update leads from its base."""
+    return added(base, decode(updates.unpack(blob)))

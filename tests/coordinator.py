@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from edged.domain.deltas import added, decode, fingerprint
 from edged.domain.federated.evaluation import Evaluation
@@ -38,21 +39,19 @@ class Coordinator:
         self._client.on_message = self._on_message
         self._client.on_subscribe = lambda *_: self._subscribed.set()
         self._client.connect("127.0.0.1", port)
-        self._client.subscribe(
-            [(pattern, mqtt.SubscribeOptions(qos=1)) for pattern in self.topics.of_devices]
-        )
+        self._client.subscribe([(pattern, SubscribeOptions(qos=1)) for pattern in self.topics.of_devices])
         self._client.loop_start()
         assert self._subscribed.wait(10)
 
     def _on_message(self, _client: object, _data: object, message: mqtt.MQTTMessage) -> None:
-        kind, *_ = self.topics.sender(message.topic)
+        (kind, *_), payload = self.topics.sender(message.topic), bytes(message.payload)
         with self._changed:
             if kind == "up":
-                self.updates.append(Update.read(message.payload))
+                self.updates.append(Update.read(payload))
             elif kind == "state":
-                self.states.append(DeviceState.read(message.payload))
+                self.states.append(DeviceState.read(payload))
             else:
-                self.evaluations.append(Evaluation.read(message.payload))
+                self.evaluations.append(Evaluation.read(payload))
             self._changed.notify_all()
 
     def wait(self, condition: Callable[[], Any], seconds: float = 30.0) -> None:

@@ -12,7 +12,6 @@ from edged.domain.deltas import difference
 from edged.domain.federated.privacy import norm
 from edged.domain.federated.settings import Base, Encoding, Settings
 from edged.engines.model_parameters import initial_parameters
-from edged.storage.bundles import Bundle
 from edged.storage.registry import Registry
 from tests.coordinator import Coordinator, led_to
 from tests.device import Device, Listener, running
@@ -22,11 +21,25 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edged.demo.broker import Mosquitto
+    from edged.storage.bundles import Bundle
 
 STREAM: dict[str, Any] = {"features": 6, "classes": 3, "label": "y"}
 QUIET: dict[str, Any] = {"every": None, "new_labels": 0, "engine": "portable", "learning_rate": 0.01}
 GATE = {"probation": 0, "min_holdout": 10}
 CONFIG = Settings(epochs=20, learning_rate=0.01, batch_size=32, clip_norm=3.0, encoding=Encoding("int8", 0.5))
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """A network for the stream, built once: the daemons of this file need not."""
+    from edged.artifacts.build import build
+    from edged.artifacts.standardise import Statistics
+    from edged.artifacts.templates import mlp
+
+    path = tmp_path_factory.mktemp("bundles") / "classifier"
+    return build(
+        mlp(6, 3, (64,)), path, loss="cross_entropy", standardise=Statistics.identity(6), engine="portable"
+    )
 
 
 @pytest.fixture
@@ -36,9 +49,10 @@ def coordinator(broker: Mosquitto) -> Iterator[Coordinator]:
     made.close()
 
 
-def device(folder: Path, broker: Mosquitto, **fleet: Any) -> Device:
+def device(folder: Path, broker: Mosquitto, bundle: Bundle, **fleet: Any) -> Device:
     section = {"name": "plant", "resend": "1s", "spread": 0.2, **fleet}
-    return Device(folder, broker.port, STREAM, training=QUIET, gate=GATE, fleet=section)
+    model = {"bundle": str(bundle.path)}
+    return Device(folder, broker.port, STREAM, model=model, training=QUIET, gate=GATE, fleet=section)
 
 
 def feed(listener: Listener, count: int, seed: int = 0) -> None:
@@ -53,15 +67,15 @@ def feed(listener: Listener, count: int, seed: int = 0) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_a_device_trains_in_rounds_and_takes_the_fleets_model(
-    broker: Mosquitto, coordinator: Coordinator, tmp_path: Path
+    broker: Mosquitto, bundle: Bundle, coordinator: Coordinator, tmp_path: Path
 ) -> None:
-    made = device(tmp_path, broker)
+    made = device(tmp_path, broker, bundle)
     with running(made, broker.port) as listener:
         assert "too few" in coordinator.state(ready=False).why_not
         feed(listener, 500)
         state = coordinator.state(ready=True)
         assert (state.device, state.last_round, state.idle) == ("rig", 0, True)
-        first = initial_parameters(Bundle.open(made.state / "bundle"))
+        first = initial_parameters(bundle)
         base = coordinator.model(first)
         blob = check_update_survives_a_kill(made, listener, coordinator, base, state.bundle)
         better = led_to(first, blob)
@@ -141,22 +155,30 @@ def check_round_is_declined(listener: Listener, coordinator: Coordinator, base: 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_noise_is_charged_once_and_the_budget_ends_it(
-    broker: Mosquitto, coordinator: Coordinator, tmp_path: Path
+    broker: Mosquitto, bundle: Bundle, coordinator: Coordinator, tmp_path: Path
 ) -> None:
     made = device(
-        tmp_path, broker, noise=2.0, clip_norm=0.5, epsilon=5.0, min_new_samples=0, report=False, adopt=False
+        tmp_path,
+        broker,
+        bundle,
+        noise=2.0,
+        clip_norm=0.5,
+        epsilon=5.0,
+        min_new_samples=0,
+        report=False,
+        adopt=False,
     )
     with running(made, broker.port) as listener:
         feed(listener, 200)
-        bundle = coordinator.state(ready=True).bundle
-        base = coordinator.model(initial_parameters(Bundle.open(made.state / "bundle")))
-        announced = coordinator.announce(1, base, bundle, CONFIG)
+        coordinator.state(ready=True)
+        base = coordinator.model(initial_parameters(bundle))
+        announced = coordinator.announce(1, base, bundle.fingerprint, CONFIG)
         coordinator.wait(lambda: coordinator.of(announced), 60)
         line, _ = coordinator.of(announced)[0]
         assert (line.loss, dict(line.metrics)) == (None, {})
         coordinator.acknowledge(announced, accepted=("rig",))
         assert coordinator.state(ready=False).why_not == "privacy: one more update would pass epsilon 5"
-        coordinator.announce(2, base, bundle, CONFIG)
+        coordinator.announce(2, base, bundle.fingerprint, CONFIG)
         listener.wait(lambda: any(e["round"] == 2 for e in listener.events("fleet_declined")), 60)
     with Registry.open(made.state, readonly=True) as registry:
         assert registry.get_value("fleet")["ledger"] == {"rho": 0.5, "updates": 1}

@@ -62,7 +62,9 @@ class Recorded:
         return len(self.x)
 
 
-def read_stream(path: Path, *, features: Sequence[str] = (), label: str | None = None) -> Recorded:
+def read_stream(
+    path: Path, *, features: Sequence[str] = (), label: str | None = None, key: str = "key"
+) -> Recorded:
     """Read a recorded stream.
 
     An `X` with more than two dimensions (windows of several channels) is flattened to one row of
@@ -72,7 +74,8 @@ def read_stream(path: Path, *, features: Sequence[str] = (), label: str | None =
     (Unix seconds or ISO 8601, UTC where it has no zone); key is the key; all others are features.
     Names are compared without regard to case. With `features` just these columns are read, in this
     order, and whatever else the file holds is passed over; `label` names the label's column. An empty
-    cell of a feature or label is NaN: a reading, or a label, that never came.
+    cell of a feature or label is NaN: a reading, or a label, that never came. `key` names the array of an npz
+    file that holds the keys.
 
     Raises
     ------
@@ -81,7 +84,7 @@ def read_stream(path: Path, *, features: Sequence[str] = (), label: str | None =
     """
     name = path.name.lower()
     if name.endswith(".npz"):
-        return _read_npz(path)
+        return _read_npz(path, key)
     if name.endswith((".csv", ".csv.gz")):
         return _read_csv(path, tuple(features), label)
     raise ConfigError(
@@ -116,13 +119,13 @@ def _check_rows(path: Path, n: int) -> None:
 # ---- npz -----------------------------------------------------------------------------------------
 
 
-def _read_npz(path: Path) -> Recorded:
-    arrays = _load_arrays(path)
+def _read_npz(path: Path, key_name: str) -> Recorded:
+    arrays = _load_arrays(path, key_name)
     x = _features(path, arrays["X"])
-    for name in ("y", "t", "key"):
+    for name in ("y", "t", key_name):
         _check_length(path, name, arrays.get(name), len(x))
     y, classes = _labels(path, arrays.get("y"))
-    key = arrays.get("key")
+    key = arrays.get(key_name)
     return Recorded(
         x,
         y,
@@ -133,7 +136,7 @@ def _read_npz(path: Path) -> Recorded:
     )
 
 
-def _load_arrays(path: Path) -> dict[str, NDArray[Any]]:
+def _load_arrays(path: Path, key: str) -> dict[str, NDArray[Any]]:
     """The arrays of a stream, others unread; `X` is among them."""
     with _readable(path), path.open("rb") as file:
         if file.read(len(ZIP_MAGIC)) != ZIP_MAGIC:
@@ -143,7 +146,9 @@ def _load_arrays(path: Path) -> dict[str, NDArray[Any]]:
             if "X" not in archive.files:
                 has = ", ".join(sorted(archive.files)) or "nothing"
                 raise ConfigError(f"has no array X, only {has}", where=str(path), remedy=_HOW_TO_SAVE)
-            return {name: _load_array(path, archive, name) for name in archive.files if name in _ARRAYS}
+            return {
+                name: _load_array(path, archive, name) for name in archive.files if name in (*_ARRAYS, key)
+            }
 
 
 def _load_array(path: Path, archive: Any, name: str) -> NDArray[Any]:

@@ -1,0 +1,1 @@
+"""A fleet of virtual devices: real protocol, broker, coordinator and engines, on parts of one recording."""

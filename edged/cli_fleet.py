@@ -11,7 +11,9 @@ import typer
 from edged.cli_json import AsJson, print_json
 from edged.errors import ConfigError
 
-fleet_app = typer.Typer(help="Many devices on one broker, and what they learn together.", no_args_is_help=True)
+fleet_app = typer.Typer(
+    help="Many devices on one broker, and what they learn together.", no_args_is_help=True
+)
 
 FleetPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="the fleet's configuration (YAML)")]
 

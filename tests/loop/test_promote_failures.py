@@ -122,7 +122,7 @@ def test_a_model_that_hangs_while_it_is_loaded_is_passed_over(gate: Gate) -> Non
         return InferenceModel(path)
 
     promoter = gate.make_promoter()
-    promoter._load_model = load  # noqa: SLF001  what the daemon hands in
+    promoter._models._load_model = load  # noqa: SLF001  what the daemon hands in
     assert promoter.boot(gate.base).version == 1
     release.set()
 

@@ -1,28 +1,22 @@
-"""The parts of one running device, wired together: the one place that knows all of the serving side.
-
-Threads: network (paho), ingest, serve, learn, control, timetable, where configured web, and the main thread
-that waits.
-"""
+"""The parts of one running device, wired together: the one place that knows all of the serving side."""
 
 from __future__ import annotations
 
-import gc
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from edged import __version__, configfile, logs, remembered
+from edged import logs, remembered
 from edged.arrivals import Arrivals
 from edged.authorising import authorisation
 from edged.clock import SystemClock
-from edged.conditions import BoardWatch, ClockWatch, ConditionsReader, Pacer
+from edged.conditions import BoardWatch, ClockWatch, ConditionsReader
+from edged.device.reactions import Reactions
 from edged.discovering import Discovery
-from edged.domain.guards import Wear
 from edged.domain.intake import Intake
 from edged.domain.label_requests import LabelRequests
 from edged.domain.overlap import judged_on
 from edged.domain.windowing import Windowing
 from edged.engines.inference import InferenceModel
-from edged.errors import ConfigError, StorageError
 from edged.host.board import BoardReader
 from edged.host.notify import Notifier, Watchdog
 from edged.host.processors import fitting
@@ -36,7 +30,7 @@ from edged.loop.installing import Installing
 from edged.loop.learn import SETBACKS, Learner
 from edged.loop.promote import Promoter
 from edged.loop.recall import Recall
-from edged.loop.report import Reporter, Throttle, will_payload
+from edged.loop.report import Reporter, will_payload
 from edged.loop.serve import Server, ServingLoop
 from edged.loop.succession import Succession
 from edged.loop.updates import Updates
@@ -44,7 +38,7 @@ from edged.modelfiles import INT8
 from edged.mqtt.codecs import label_codec, sample_codec
 from edged.mqtt.connection import in_flight
 from edged.mqtt.session import Session
-from edged.mqtt.topics import Topics, matches, widest
+from edged.mqtt.topics import Topics, matches
 from edged.opening import open_state
 from edged.publishing import Publishing
 from edged.selfreport import SelfReport
@@ -55,26 +49,17 @@ from edged.telling import Telling
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from collections.abc import Sequence as SequenceOf
     from pathlib import Path
 
-    import numpy as np
-    from numpy.typing import NDArray
-
     from edged.config import Config
-    from edged.domain.drift import DriftSignal
-    from edged.domain.predictions import Predictions
     from edged.domain.protocols import Served
-    from edged.domain.sample import Batch, LabelUpdate, Rejected
     from edged.edgenode import EdgeNode
     from edged.membership import Membership
-    from edged.mqtt.delivery import Delivery
     from edged.storage.bundles import Bundle
     from edged.web.front import Front
 
 log = logs.get_logger("edged.device")
 
-WATCH_SECONDS = 5.0  # between two looks at the board and at the clock
 BREATH = 0.003  # seconds left to the serving thread between two pieces of loading a model
 
 
@@ -82,7 +67,7 @@ def _breathe() -> None:
     time.sleep(BREATH)
 
 
-class Device:
+class Wired:
     """All parts of one running device, wired together.
 
     `give_up` is called, with the name of the file, when a database turns out to be damaged.
@@ -99,7 +84,7 @@ class Device:
         self.schema = self.config.stream.to_schema()
         self.registry, self.samples, self._reader = state.registry, state.samples, state.reader
         self._sequence = Sequence(self.registry)
-        self._throttle = Throttle(self.clock)
+        self.on = Reactions(self)
         self.timetable = Timetable(self.clock)
         self.watchdog = Watchdog(notifier, ("ingest", "serve"))
         self._connect()
@@ -117,8 +102,8 @@ class Device:
             config.mqtt,
             client_id=config.mqtt.client_id or f"edged-{config.device.id}",
             will=(self.topics.status, will_payload(self.boot), True),
-            on_online=self._online,
-            on_offline=self._connection_changed,
+            on_online=self.on.online,
+            on_offline=self.on.connection_changed,
         )
         self.installing = Installing(config, self.registry)
         self.updates = Updates(config, self._present_bundle, self.registry)
@@ -178,7 +163,7 @@ class Device:
         predecessor = self.promoter.unproven(self.server.champion.version)
         if predecessor is not None:
             self.server.resume(predecessor)
-        self.succession = Succession(self.promoter, self.server, self.reporter.event, self._rest)
+        self.succession = Succession(self.promoter, self.server, self.reporter.event, self.on.rest)
         self.server.rescue = self.succession.rescue
         self.asking = self._asking()
         self.serving = self._serving_loop()
@@ -187,7 +172,6 @@ class Device:
         config = self.config
         self.board_watch = BoardWatch(self.clock, BoardReader().read, self.reporter.event)
         self.clock_watch = ClockWatch(self.clock, self.reporter.event)
-        self._wear = Wear(0.0)
         self.learner = Learner(
             config,
             clock=self.clock,
@@ -204,7 +188,7 @@ class Device:
                 VitalsReader(config.storage.dir),
                 self.serving.latencies,
                 lambda: self.board_watch.reasons,
-                self._worn,
+                self.on.worn,
             ).read,
         )
         self.learner.budget = remembered.budget(self.registry)
@@ -227,11 +211,11 @@ class Device:
             requested=lambda: self.asking.requested,
             outbox=self.publishing.outbox,
             recovery=self.recovery,
-            paused=self._paused,
+            paused=self.on.paused,
             commands=lambda: dict(self.control.counts),
         )
         self.telling = Telling(
-            settings=self._settings,
+            settings=self.on.settings,
             selfreport=self.selfreport,
             reporter=self.reporter,
             registry=self.registry,
@@ -240,7 +224,7 @@ class Device:
             notifier=self.notifier,
             clock=self.clock,
             give_up=give_up,
-            on_metrics=self._on_metrics,
+            on_metrics=self.on.metrics,
         )
         self.learning = Learning(
             learner=self.learner,
@@ -278,7 +262,7 @@ class Device:
             publish_states=self.telling.states,
             notify=self.reporter.event,
             tasks=lambda: self.control.tasks,
-            receive=self._receive_command,
+            receive=self.on.command,
         )
         labelling = Labelling(self.schema, self.samples, self.ingest, self.serving, self.learning, self.clock)
         self.arrivals = Arrivals(
@@ -394,13 +378,13 @@ class Device:
             self.server,
             schema=self.schema,
             batch=self.config.serving.batch,
-            publish=self._predictions,
-            sample_id=self._sample_id,
-            on_answered=self._on_answered,
-            on_outcome=self._on_outcome,
-            on_failed=self._on_failed,
-            on_drift=self._on_drift,
-            on_fall=self._on_fall,
+            publish=self.on.predicted,
+            sample_id=self.on.sample_id,
+            on_answered=self.on.answered,
+            on_outcome=self.on.probation_ended,
+            on_failed=self.on.champion_failed,
+            on_drift=self.on.drifted,
+            on_fall=self.on.fallen,
             on_anomaly=lambda change: self.reporter.event("anomaly", change.as_dict()),
             beat=lambda: self.watchdog.beat("serve"),
         )
@@ -421,236 +405,16 @@ class Device:
             is_label=(lambda topic: matches(label_filter, topic)) if label_filter else (lambda _: False),
             acknowledge=self.session.ack,
             redeliver=self.session.drop,
-            on_batch=self._on_batch,
-            on_labels=self._on_labels,
-            on_committed=self._on_committed,
-            on_rejected=self._on_rejected,
+            on_batch=self.on.read,
+            on_labels=self.on.labelled,
+            on_committed=self.on.committed,
+            on_rejected=self.on.rejected,
             beat=lambda: self.watchdog.beat("ingest"),
-            on_problem=self._tell_soon,
+            on_problem=self.on.tell_soon,
             forecast=forecast,
             join_expiry=stream.join_expiry,
             intake=Intake(stream.intake_rules(), self.schema.channels),
             windowing=None if stream.window is None else Windowing(stream.window.rules(), stream.width),
-            notice=self._notice,
+            notice=self.on.noticed,
             in_flight=lambda: in_flight(self.config.mqtt, self.session.protocol),
         )
-
-    # What is made later than those who ask for it.
-
-    def _paused(self) -> list[str]:
-        return self.steering.pauses.paused()
-
-    def _settings(self) -> dict[str, Any]:
-        return self.steering.settings.state()
-
-    def _receive_command(self, delivery: Delivery) -> None:
-        self.control.receive(delivery)
-
-    # ---- samples and labels ----------------------------------------------------------------
-
-    def _on_batch(self, batch: Batch, received: NDArray[np.float64]) -> None:
-        self.serving.submit(batch, received)
-
-    def _on_labels(self, updates: list[LabelUpdate]) -> None:
-        self.serving.label(updates)
-
-    def _on_committed(self, labelled: int) -> None:
-        if labelled or self.schema.labels_itself:
-            self.learning.wake()
-
-    def _on_rejected(self, rejected: Rejected) -> None:
-        held = self._throttle.admit(rejected.reason)
-        if held is not None:
-            self.reporter.event(
-                "sample_quarantined",
-                {"reason": rejected.reason, "topic": rejected.topic, "detail": rejected.detail, "more": held},
-            )
-
-    def _notice(self, event: str, fields: dict[str, Any]) -> None:
-        """What a stream's guards noticed; floods are told of once a second."""
-        held = self._throttle.admit(event) if event == "sensor_flooding" else 0
-        if held is not None:
-            self.reporter.event(event, {"more": held} | fields)
-
-    def _predictions(self, payloads: list[bytes]) -> None:
-        self.publishing.predictions(payloads)
-        if self.edgenode is not None:
-            self.edgenode.predicted(payloads)
-        if self.web is not None:
-            self.web.predicted(payloads)
-
-    def _on_answered(self, batch: Batch, part: slice, ids: SequenceOf[str], made: Predictions) -> None:
-        self.asking.answered(batch, part, ids, made)
-        if self.web is not None:
-            self.web.answered(made, ids)
-
-    def _sample_id(self, offset: int) -> str:
-        return f"{self.boot}-{offset}"
-
-    # ---- learning and promotion ------------------------------------------------------------
-
-    def _on_outcome(self, passed: bool) -> None:
-        version = self.server.champion.version
-        self.learning.later(lambda: self.succession.probation_ended(version, passed))
-
-    def _on_failed(self, served: Served, reason: str) -> None:
-        self.learning.later(lambda: self.succession.champion_failed(served.version, reason))
-
-    def _worn(self) -> bool:
-        rate = self.config.training.max_write_rate
-        if rate is None:
-            return False
-        self._wear.rate = rate
-        return self._wear.worn(self.learner.written, self.clock.monotonic())
-
-    def _rest(self, times: int) -> int:
-        return self.learner.rest(times)
-
-    def _on_drift(self, signal: DriftSignal) -> None:
-        self.reporter.event("drift_detected", signal.as_dict(self.schema.names))
-        self.learning.drifted(signal, self.server.rise)
-
-    def _on_fall(self) -> None:
-        self.learning.fallen(self.server.rise)
-
-    # ---- reporting -------------------------------------------------------------------------
-
-    def _on_metrics(self, metrics: dict[str, Any]) -> None:
-        if self.edgenode is not None:
-            self.edgenode.report(metrics)
-
-    def _online(self) -> None:
-        self.reporter.birth()
-        self.discovery.online()
-        self._connection_changed()
-
-    def _connection_changed(self) -> None:
-        self.publishing.wake()
-        self._tell_soon()
-
-    def _tell_soon(self) -> None:
-        self.timetable.soon(self.telling.now)
-
-    def _keep_learning(self) -> None:
-        """For the next start; on a full disk it goes on from an older state."""
-        try:
-            self.learning.keep()
-        except StorageError as problem:
-            log.warning("state_not_kept", problem=problem.line())
-
-    # ---- life ------------------------------------------------------------------------------
-
-    def start(self) -> None:
-        """Connect and begin to work."""
-        self.serving.start()
-        self.ingest.start()
-        self.control.start()  # before the learning thread: a run that goes on is told whose it is
-        self.learning.start()
-        self.publishing.start()
-        self._plan()
-        stream = self.config.stream
-        # A message comes once for each filter that covers it: subscribe to none that another covers.
-        filters = widest([*stream.topics, *([stream.label_topic] if stream.label_topic else [])])
-        self.session.subscribe(filters, 1, self.ingest.receive)
-        self.session.subscribe([self.topics.requests], 1, self.control.receive, as_published=True)
-        self.steering.pauses.begin()
-        self.session.subscribe(self.discovery.filters, 1, self.discovery.receive)
-        self.arrivals.start()
-        if self.membership is not None:
-            self.membership.start()
-        if self.web is not None:
-            self.web.listen()
-        self.session.start()
-        if self.edgenode is not None:
-            self.edgenode.start()
-        self.reporter.event(
-            "started",
-            {
-                "boot": self.boot,
-                "version": __version__,
-                "model": self.server.champion.version,
-                "boot_reason": self.recovery.reason,
-                "repaired": self.recovery.repaired,
-            },
-        )
-        gc.collect()
-        gc.freeze()
-        self.notifier.ready()
-        if self.web is not None:
-            self.web.start()
-
-    def _plan(self) -> None:
-        training = self.config.training
-        if training.cron is not None:
-            self.timetable.cron(training.cron, self._scheduled)
-        elif training.every:
-            self.timetable.every(training.every, self._scheduled)
-        self.timetable.every(self.config.report.every, self.telling.periodically)
-        if self.config.weights.every:
-            self.timetable.every(self.config.weights.every, self.publishing.weights_if_new)
-        self.timetable.every(WATCH_SECONDS, self.board_watch.look)
-        self.timetable.every(WATCH_SECONDS, self.clock_watch.look)
-        pacer = Pacer(
-            training.serving_p99,
-            self.serving.latencies,
-            self.learner.process,
-            lambda: training.wait_throttled and bool(self.board_watch.reasons),
-        )
-        self.timetable.every(1.0, pacer.look)
-        self.timetable.soon(self.telling.now)
-        self.timetable.start()
-
-    def _scheduled(self) -> None:
-        self.learner.triggers.scheduled = True
-        self.learning.wake()
-
-    def reload(self, path: Path) -> None:
-        """Read the configuration again: the log level is applied, other changes are named.
-
-        A configuration that cannot be used changes nothing.
-        """
-        self.notifier.reloading()
-        try:
-            config = configfile.load(path)
-        except ConfigError as problem:
-            log.error("reload_refused", problem=problem.line())
-        else:
-            logs.configure(config.log.level, config.log.format)
-            changed = [
-                name
-                for name in type(config).model_fields
-                if name not in ("log", "model") and getattr(config, name) != getattr(self.config, name)
-            ]
-            log.info("reloaded", level=config.log.level, needs_restart=changed)
-        self.notifier.ready()
-
-    def stop(self, damaged: str | None = None) -> None:
-        """Orderly: no new messages, what is here committed and answered, trainer ended, goodbye said.
-
-        `damaged` is the database because of which it ends, if it is one.
-        """
-        self.notifier.stopping()
-        if self.web is not None:
-            self.web.stop()
-        self.learning.end()
-        self.timetable.stop(1.0)
-        self.learner.process.cancel()
-        self.ingest.stop()
-        self.serving.stop()
-        self.control.stop()
-        self.arrivals.stop()
-        if self.membership is not None:
-            self.membership.stop()
-        self.steering.pauses.end()
-        self.learning.join(8.0)
-        self.learner.process.close()
-        self._keep_learning()
-        self.reporter.farewell()
-        if self.edgenode is not None:
-            self.edgenode.stop()
-        if damaged is None:
-            self.telling.keep_status({**self.selfreport.status(), "state": "stopped"})
-        self.session.stop()
-        self.publishing.stop()
-        self._sequence.end()
-        self._state.close("damaged" if damaged else "clean_stop", damaged)

@@ -1,7 +1,7 @@
 """The daemon's own quantiles are numpy's."""
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
@@ -11,6 +11,7 @@ NUMBERS = st.floats(-1e9, 1e9) | st.just(float("nan"))
 SHARES = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=5)
 
 
+@settings(deadline=None)  # a machine may have other work
 @given(arrays(np.float64, array_shapes(min_dims=1, max_dims=2, max_side=40), elements=NUMBERS), SHARES)
 def test_they_are_those_of_numpy(values: np.ndarray, shares: list[float]) -> None:
     before = values.copy()

@@ -1,0 +1,10 @@
+"""One running device: its parts wired together, what they tell each other, and its life.
+
+Threads: network (paho), ingest, serve, learn, control, timetable, where configured web, and the main thread
+that waits.
+"""
+
+from edged.device.life import Device
+from edged.device.wired import BREATH
+
+__all__ = ["BREATH", "Device"]

@@ -17,7 +17,8 @@ import typer
 from edged import __version__
 from edged.cli_fleet import fleet_app
 from edged.cli_json import AsJson, print_json
-from edged.cli_offline import artifacts_app, keys_app, model_app, recipe_app
+from edged.cli_making import keys_app, model_app, recipe_app
+from edged.cli_offline import artifacts_app
 from edged.cli_state import backup, restore
 from edged.cli_weights import weights_app
 from edged.ctl import ctl

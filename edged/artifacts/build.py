@@ -171,11 +171,7 @@ def build(
     plan = _plan(made, loss, train, freeze, standardise, note)
     engine, refused = _possible(plan, rule, engine, note)
     with _staging(out) as staged:
-        upstream.generate(
-            _with_loss(plan, note), trainable=plan.trainable, frozen=plan.frozen, optimizer=rule, out=staged
-        )
-        raw_parameters(plan.model, (*plan.trainable, *plan.frozen))
-        onnx.save(inference_form(plan.model), str(staged / INFERENCE))
+        _graphs(plan, rule, staged, note)
         portable = _portable(plan, rule, staged, engine, seed or 0, refused, note)
         files = [
             INFERENCE,
@@ -192,6 +188,19 @@ def build(
         _leave_only(staged, {*files, *added, DESCRIPTION})
         publish(staged, out)
     return Bundle.open(out, verify=False)
+
+
+def _graphs(plan: _Plan, optimizer: Optimizer, staged: Path, note: Callable[[str], None]) -> None:
+    """Write upstream's graphs for training, and the inference model."""
+    upstream.generate(
+        _with_loss(plan, note),
+        trainable=plan.trainable,
+        frozen=plan.frozen,
+        optimizer=optimizer,
+        out=staged,
+    )
+    raw_parameters(plan.model, (*plan.trainable, *plan.frozen))
+    onnx.save(inference_form(plan.model), str(staged / INFERENCE))
 
 
 def _leave_only(staged: Path, names: set[str]) -> None:

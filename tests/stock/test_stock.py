@@ -188,6 +188,7 @@ def test_the_demo_without_a_bundle_says_how_to_prepare_one(stock: Environment, t
             'pip install "edged[offline]"',
         ),
         (("artifacts", "inspect", "bundle"), 'pip install "edged[offline]"'),
+        (("artifacts", "export", "bundle", "-o", "m.onnx"), 'pip install "edged[offline]"'),
         (("recipe", "run", "r.yaml", "--data", "d.npz", "-o", "out"), 'pip install "edged[offline]"'),
         (("keys", "new", "-o", "key"), 'pip install "edged[signing]"'),
     ],

@@ -87,7 +87,8 @@ class Device {
   }
 
   #event(told, now) {
-    if (this.events.some(({ boot, seq }) => boot === told.boot && seq === told.seq)) return; // once more, as QoS 1 may
+    const again = ({ boot, seq }) => isNumber(seq) && boot === told.boot && seq === told.seq;
+    if (this.events.some(again)) return; // as QoS 1 may
     this.events.push(told);
     this.events.sort((a, b) => (newer(a, b) ? -1 : 1));
     this.events.length = Math.min(this.events.length, KEPT_EVENTS);

@@ -8,9 +8,10 @@ const setting = (name) => document.querySelector(`meta[name="edged-${name}"]`).c
 const fleet = new Fleet(setting("root"));
 const url = brokerUrl(setting("broker"));
 let due = null;
+let took = 0; // milliseconds
 
 function changed() {
-  due ??= setTimeout(show, SHOWN_AT_MOST_EVERY);
+  due ??= setTimeout(show, Math.max(SHOWN_AT_MOST_EVERY, 3 * took)); // most of the time is for messages
 }
 
 function show() {
@@ -19,6 +20,7 @@ function show() {
   const now = Date.now();
   table.show(now);
   detail.show(now);
+  took = Date.now() - now;
 }
 
 function answers() {

@@ -111,8 +111,8 @@ class Coordinator:
         try:
             while not self._stopping.is_set() and not finished(self.course, self._pace):
                 self.turn()
-        finally:
             self._tell(anew=True)
+        finally:
             self.close()
 
     def close(self) -> None:

@@ -89,3 +89,53 @@ def fleet_status(config: FleetPath, as_json: AsJson = False) -> None:
 
     status = status_of(load(config))
     print_json(status) if as_json else sys.stdout.write("\n".join(lines_of(status)) + "\n")
+
+
+@fleet_app.command("sim")
+def fleet_sim(
+    data: Annotated[Path, typer.Argument(metavar="DATA", help="a recording with classes: .npz, .csv")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="DIR", help="writes the report there")
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option("--key", help="array that names each row's device; else skewed classes"),
+    ] = None,
+    unseen: Annotated[
+        int, typer.Option("--unseen", help="keys that take no part, to ask the model about")
+    ] = 0,
+    devices: Annotated[int, typer.Option("--devices", help="without --key: how many", min=2)] = 20,
+    alpha: Annotated[float, typer.Option("--alpha", help="without --key: small is skewed", min=0.01)] = 0.5,
+    rounds: Annotated[int, typer.Option("--rounds", min=1)] = 20,
+    epochs: Annotated[int, typer.Option("--epochs", help="of each device in a round", min=1)] = 5,
+    learning_rate: Annotated[float, typer.Option("--learning-rate", min=1e-6)] = 0.1,
+    batch_size: Annotated[int, typer.Option("--batch-size", min=1)] = 32,
+    optimizer: Annotated[str, typer.Option("--optimizer", help="sgd, sgd_momentum or adamw")] = "sgd",
+    proximal: Annotated[float, typer.Option("--proximal", help="mu of FedProx", min=0)] = 0.0,
+    step: Annotated[float, typer.Option("--step", help="of int8 values; 0 is the finest", min=0)] = 0.5,
+    reduce: Annotated[str, typer.Option("--reduce", help="mean, trimmed_mean or median")] = "mean",
+    trim: Annotated[float, typer.Option("--trim", help="share that trimmed_mean cuts at either end")] = 0.1,
+    poison: Annotated[
+        float, typer.Option("--poison", help="share of devices that do harm", min=0, max=1)
+    ] = 0.0,
+    attack: Annotated[str, typer.Option("--attack", help="flip or scale: what they do")] = "flip",
+    personal: Annotated[
+        list[str] | None, typer.Option("--personal", metavar="GLOB", help="layers that stay on devices")
+    ] = None,
+    central: Annotated[
+        bool, typer.Option("--central/--no-central", help="train one model on all rows, to compare")
+    ] = True,
+    seed: Annotated[int, typer.Option("--seed")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Simulate a fleet on parts of a recording: real engines, a real broker and coordinator."""
+    from edged.fleetsim.command import lines_of, run
+    from edged.fleetsim.simulation import Plan
+
+    plan = Plan(
+        data, key, devices, alpha, unseen, rounds, epochs, learning_rate, batch_size, proximal=proximal,
+        step=step, reduce=reduce, trim=trim, poison=poison, attack=Plan.attack_of(attack),
+        optimizer=optimizer, personal=tuple(personal or ()), central=central, seed=seed,
+    )  # fmt: skip
+    report = run(plan, out)
+    print_json(report) if as_json else sys.stdout.write("\n".join(lines_of(report)) + "\n")

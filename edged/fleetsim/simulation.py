@@ -8,7 +8,7 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -85,13 +85,15 @@ class Plan:
     central_epochs: int = 20
     seed: int = 0
 
-    @property
-    def settings(self) -> Settings:
-        """As devices are told."""
-        return Settings(self.epochs, None, self.learning_rate, self.batch_size, self.proximal, self.clip_norm)
+    @staticmethod
+    def attack_of(name: str) -> Attack:
+        """An attack by its name; ConfigError where there is none."""
+        if name not in ("flip", "scale"):
+            raise ConfigError(f"there is no attack {name!r}", where="--attack", remedy="flip or scale")
+        return cast("Attack", name)
 
 
-def simulate(plan: Plan, note: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
+def simulate(plan: Plan, note: Callable[[str], Any] = lambda _: None) -> dict[str, Any]:
     """Run it; the report, ready for JSON.
 
     Raises
@@ -185,7 +187,7 @@ def _level(key: str) -> str:
 
 def _fleet(
     plan: Plan, devices: list[VirtualDevice], broker: tuple[str, int], folder: Path,
-    note: Callable[[str], None],
+    note: Callable[[str], Any],
 ) -> dict[str, Weights]:  # fmt: skip
     """Let the fleet learn; its models by fingerprint."""
     coordinator = Coordinator(_configuration(plan, len(devices), broker, folder))

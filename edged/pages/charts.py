@@ -51,14 +51,18 @@ def line_chart(
     tell: Callable[[float], str],
     threshold: float | None = None,
     bands: Sequence[Bands] = (),
+    unit: str = "sample",
 ) -> str:
-    """Lines over windows `starts` to `ends` of the stream; each window tells its values when pointed at."""
+    """Lines over windows `starts` to `ends` of the stream; each window tells its values when pointed at.
+
+    `unit` is what the horizontal axis counts.
+    """
     x = Axis(starts[0], max(ends[-1], starts[0] + 1), LEFT, WIDTH - RIGHT)
     values = [v for line in lines for v in line.values if np.isfinite(v)]
     values += [threshold] if threshold is not None else []
     y = Axis(*extent(values), HEIGHT - BOTTOM, TOP)
     parts = [_band(band.style, x, span) for band in bands for span in band.spans]
-    parts.append(_grid(x, y, tell))
+    parts.append(_grid(x, y, tell, unit))
     for mark in marks:
         parts += [_mark(mark.style, x(at), text) for at, text in mark.at]
     if threshold is not None:
@@ -78,7 +82,7 @@ def line_chart(
         told = "\n".join(f"{line.name}: {tell(line.values[i])}" for line in lines)
         parts.append(
             f'<rect class="hover" x="{x(start):.1f}" y="{TOP}" width="{max(1.0, x(end) - x(start)):.1f}" '
-            f'height="{HEIGHT - BOTTOM - TOP}"><title>samples {start:,} to {end:,}\n{escape(told)}</title>'
+            f'height="{HEIGHT - BOTTOM - TOP}"><title>{unit}s {start:,} to {end:,}\n{escape(told)}</title>'
             "</rect>"
         )
     legend = "".join(f'<span class="key {line.style}">{escape(line.name)}</span>' for line in lines)
@@ -118,14 +122,14 @@ def matrix(
     return f'<svg class="matrix" {frame}>{"".join(parts)}</svg>'
 
 
-def _grid(x: Axis, y: Axis, tell: Callable[[float], str]) -> str:
+def _grid(x: Axis, y: Axis, tell: Callable[[float], str], unit: str) -> str:
     parts = []
     for value in y.ticks(5):
         at = y(value)
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>')
         parts.append(text_at(LEFT - 8, at + 4, tell(value), "end"))
     parts += [text_at(x(value), HEIGHT - BOTTOM + 30, f"{value:,.0f}", "middle") for value in x.ticks(8)]
-    parts.append(text_at((LEFT + WIDTH) / 2, HEIGHT - 2, "sample", "middle"))
+    parts.append(text_at((LEFT + WIDTH) / 2, HEIGHT - 2, unit, "middle"))
     return "".join(parts)
 
 

@@ -81,6 +81,7 @@ class SelfReport:
         self._recovery = recovery
         self._paused = paused
         self._commands = commands
+        self.problem_of_web: Callable[[], str | None] = lambda: None
         self._started = clock.monotonic()
         self._rate = _Rate(self._started)
         self._first = samples.counters().samples
@@ -90,7 +91,7 @@ class SelfReport:
         """What keeps the daemon from its work, in one line."""
         if self._ingest.problem:
             return self._ingest.problem
-        return self._session.problem
+        return self._session.problem or self.problem_of_web()
 
     @property
     def uptime(self) -> float:

@@ -42,7 +42,9 @@ class WebTokensConfig(Section):
     """Files whose first line is a token of 32 characters or more; each opens what it names, and no more."""
 
     read_file: Path | None = Field(None, description="may look: page, status, events")
-    infer_file: Path | None = Field(None, description="may ask for predictions and send labels")
+    infer_file: Path | None = Field(
+        None, description="may ask for predictions, record samples and send labels"
+    )
     control_file: Path | None = Field(None, description="may look, label, train, pause, roll back")
     scrape_file: Path | None = Field(None, description="may read /metrics")
 
@@ -74,7 +76,9 @@ class WebConfig(Section):
     max_body: Size = Field(1024**2, ge=1024, description="largest request, also when it is inflated")
     max_rows: int = Field(1024, ge=1, le=1_000_000, description="rows of one inference request")
     max_requests: int = Field(64, ge=1, description="requests under way; beyond them the answer is 503")
-    max_connections: int = Field(128, ge=2, description="open connections; beyond them the answer is 503")
+    max_connections: int = Field(
+        128, ge=2, description="open connections, idle ones too; one beyond them is closed without an answer"
+    )
     max_streams: int = Field(20, ge=1, description="open event streams; beyond them the answer is 503")
     timeout: Duration = Field(10.0, gt=0, description="longest wait for a prediction or a command's answer")
 

@@ -310,6 +310,7 @@ class Wired:
 
         web = Front(self.config.web, parts)
         self.reporter.heard = web.heard
+        self.selfreport.problem_of_web = lambda: web.problem
         return web
 
     def _edge_node(self) -> EdgeNode | None:

@@ -99,6 +99,11 @@ class Held:
         return any(group.submissions for group in self._groups)
 
     @property
+    def submissions(self) -> list[Submission]:
+        """All whose samples are not durable yet."""
+        return [submission for group in self._groups for submission in group.submissions]
+
+    @property
     def newest_epoch(self) -> int:
         """The connection that the newest messages came over; 0 when nothing is held."""
         return max((d.epoch for group in self._groups for d in group.deliveries), default=0)

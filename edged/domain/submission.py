@@ -17,8 +17,8 @@ class Submission:
     """Readings that are taken together or not at all.
 
     `received` is monotonic seconds. The ingest thread calls `placed` with the offset of the first
-    sample, before they are predicted, and `stored` once they are on the disk; or `refused`, and neither of
-    these.
+    sample, before they are predicted, and `stored` once they are on the disk; or `refused`, and not `stored`:
+    before `placed` nothing was taken, after it an error that nobody foresaw leaves open what is on the disk.
     """
 
     readings: list[Reading]

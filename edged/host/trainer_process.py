@@ -23,6 +23,7 @@ from edged.errors import (
 )
 from edged.host.child import command, end, message_in
 from edged.host.endings import ending
+from edged.host.vitals import written_bytes
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
@@ -60,6 +61,12 @@ class TrainerProcess:
 
     `run` blocks until the run has ended; `cancel` may be called from any thread. `bundle` tells the bundle to
     train from at each order: where it is another one than before, another process is started.
+
+    Attributes
+    ----------
+    written
+        Bytes that trainers have handed to the disk, however their runs have ended; of the present one up to
+        its newest message. 0 where the kernel does not tell.
     """
 
     def __init__(self, config: Config) -> None:
@@ -73,6 +80,8 @@ class TrainerProcess:
         self._special: Message = {}
         self._outdated = False
         self._started_with: Path | None = None
+        self.written = 0
+        self._counted = 0  # of them by the present process
         self.bundle: Callable[[], Path | None] = lambda: self._config.model.bundle
 
     @property
@@ -128,6 +137,7 @@ class TrainerProcess:
         answered, restarts = False, 0
         while True:
             message = self._receive(self._config.training.timeout)
+            self._count()
             if message is None:
                 code = self._exit_code()
                 if code == 0 and not answered and restarts < RESTARTS:
@@ -292,11 +302,21 @@ class TrainerProcess:
         with self._lock:
             process = self._process
             if process is not None:
+                self._count()
                 end(process, KILL_AFTER, kindly=kindly)
             self._forget()
 
+    def _count(self) -> None:
+        """Add what the process has written: after its end, once that is noted, nobody can tell."""
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        told = written_bytes(process.pid) or 0
+        self.written += max(0, told - self._counted)
+        self._counted = max(told, self._counted)
+
     def _forget(self) -> None:
-        process, self._process, self._buffer = self._process, None, b""
+        process, self._process, self._buffer, self._counted = self._process, None, b"", 0
         if process is None:
             return
         if process.stdout is not None:

@@ -116,6 +116,7 @@ class Ingest:
         self._next_offset = store.next_offset()
         self._inbox: collections.deque[Delivery] = collections.deque()
         self._submitted: collections.deque[Submission] = collections.deque()
+        self._taken: list[Submission] = []  # those that are not held yet
         self._held = Held(unacknowledged + config.commit_rows, HELD_BYTES, config.commit_rows)
         self._company = Company(config.commit_delay)
         self._in_flight = in_flight or (lambda: unacknowledged)
@@ -282,13 +283,14 @@ class Ingest:
     def _take_in_submitted(self) -> None:
         """What came by another way becomes samples like the rest; the broker has no copy of it."""
         group, readings, received = Group(), list[Reading](), list[float]()
+        self._taken = group.submissions
         while self._submitted and len(readings) < self._config.commit_rows:
             submission = self._submitted.popleft()
+            self._taken.append(submission)
             if not all(self._admit(reading) for reading in submission.readings):
-                submission.refused(RefusedError("this key sends too many", where="stream.key_rate"))
+                self._taken.pop().refused(RefusedError("this key sends too many", where="stream.key_rate"))
                 continue
             submission.placed(self._next_offset + len(readings))
-            group.submissions.append(submission)
             readings += submission.readings
             received += [submission.received] * len(submission.readings)
         if self._submitted:
@@ -306,6 +308,7 @@ class Ingest:
             group.updates = self._forecast.update(batch)
         self._held.add(group)
         self._company.came(len(readings), time.monotonic())
+        self._taken = []
 
     def work(self, deliveries: Sequence[Delivery]) -> None:
         """Decode, hand over for prediction, commit, acknowledge; what cannot be committed is held."""
@@ -435,8 +438,12 @@ class Ingest:
     def _start_over(self, deliveries: Sequence[Delivery]) -> None:
         """After an error that nobody foresaw: have everything that is here delivered again.
 
-        What still comes over the old connection is left out, so that it does not overtake.
+        What still comes over the old connection is left out, so that it does not overtake. Nobody delivers
+        submissions again: they are refused.
         """
+        for submission in [*self._taken, *self._held.submissions]:
+            submission.refused(StorageError("ingest failed", remedy="send it again: it may not be stored"))
+        self._taken = []
         newest = deliveries[-1].epoch if deliveries else 0
         self._given_up = max(self._given_up, self._held.newest_epoch, newest)
         self._held.clear()

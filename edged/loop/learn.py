@@ -105,7 +105,6 @@ class Learner:
         self.paused = not config.training.enabled
         self.trainings = 0
         self.train_seconds = 0.0
-        self.written = 0  # bytes that runs have handed to the disk
         self.engine: str | None = None
         self.damaged: set[int] = set()
         self._on_progress: Callable[[Message], None] | None = None
@@ -238,6 +237,11 @@ class Learner:
             self.budget = self.budget.spent(day, time.monotonic() - started)
         return result
 
+    @property
+    def written(self) -> int:
+        """Bytes that runs have handed to the disk, also those that failed or were ended."""
+        return self.process.written
+
     def rest(self, times: int) -> int:
         """Begin no run by itself before so many times the usual new labels have come; how many that is."""
         return self.triggers.rest(times)
@@ -260,7 +264,6 @@ class Learner:
         if learned:
             self.consumed = result["consumed"]
         self.train_seconds += result["seconds"]
-        self.written += result.get("written") or 0
         self.engine = result["engine"]
         self._close(run, "done", {k: v for k, v in result.items() if k not in NOT_KEPT})
         if self.failures:

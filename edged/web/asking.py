@@ -18,6 +18,7 @@ from edged.domain.predictions import Predictions
 from edged.domain.questions import Question, Questions
 from edged.domain.submission import Submission
 from edged.errors import RefusedError
+from edged.web.local import soon
 from edged.web.problems import HttpError
 
 if TYPE_CHECKING:
@@ -252,9 +253,8 @@ class Asking:
         self._later(self._resolve, asked)
 
     def _later(self, act: Any, *arguments: Any) -> None:
-        loop = self._loop
-        if loop is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(act, *arguments)
+        if self._loop is not None:
+            soon(self._loop, act, *arguments)
 
 
 def _unanswered(problem: EdgedError | None) -> HttpError:

@@ -15,7 +15,7 @@ from edged.domain.commands import MAX_PAYLOAD, parse
 from edged.errors import ConfigError
 from edged.web.bodies import read_body
 from edged.web.doors import require
-from edged.web.local import LocalCommand
+from edged.web.local import LocalCommand, soon
 from edged.web.problems import HttpError, as_json
 
 if TYPE_CHECKING:
@@ -88,8 +88,7 @@ class Commands:
                 first.set_result(answer)
 
         def answered(payload: bytes) -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(told, payload)
+            soon(loop, told, payload)
 
         self._receive(LocalCommand(f"{self._root}/request/{name}", payload, answered))
         try:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import Response, StreamingResponse
 
 from edged.strictjson import json_ready
+from edged.web.local import soon
 from edged.web.problems import HttpError
 
 if TYPE_CHECKING:
@@ -133,8 +134,8 @@ class Feed:
         loop = self._loop
         if loop is None:
             self._early.append((name, values))
-        elif not loop.is_closed():
-            loop.call_soon_threadsafe(self._publish, name, values)
+        else:
+            soon(loop, self._publish, name, values)
 
     def predicted(self, payloads: list[bytes]) -> None:
         """Predictions as they are published; streams get the newest of them, twice a second."""

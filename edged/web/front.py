@@ -1,8 +1,11 @@
 """What the daemon knows of HTTP: sockets that listen when it is ready, and what answers a moment later.
 
-The libraries take 0.1 s and more to import. So tokens, certificates and addresses are looked at before the
-daemon is ready, while what is wrong with them still keeps it from starting; the rest is read by the thread
-that serves, while the daemon works already. Requests wait in the sockets until then.
+The libraries take 0.1 s and more to import. So tokens and certificates are looked at and the sockets opened
+before the daemon is ready, while a wrong configuration still keeps it from starting; the rest is read by the
+thread that serves, while the daemon works already. Requests wait in the sockets until then.
+
+An address that is not there yet, or taken, is tried again, and so is what has failed: the daemon has more to
+do than to answer, and nobody may be there to start it again.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
 
 PACKAGES = ("starlette", "uvicorn", "httptools")
 END_SECONDS = 2.0
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds until what has failed is tried again
 EARLY = 1000  # things told before anything answers that are kept
 
 log = get_logger("edged.web")
@@ -55,7 +59,12 @@ class Front:
     Raises
     ------
     EdgedError
-        When a package is missing, a token or certificate cannot be used, or an address cannot be listened on.
+        When a package is missing, or a token or certificate cannot be used.
+
+    Attributes
+    ----------
+    problem
+        Why nothing is answered at present, in one line.
     """
 
     def __init__(self, config: WebConfig, parts: Parts) -> None:
@@ -67,13 +76,16 @@ class Front:
         self._web: Web | None = None
         self._early: deque[tuple[str, Mapping[str, Any]]] = deque(maxlen=EARLY)
         self._lock = threading.Lock()
-        self._ended = False
+        self._ending = threading.Event()
+        self.problem: str | None = None
         self._thread = threading.Thread(target=self._run, name="web", daemon=True)
 
     def listen(self) -> None:
-        """Take connections from now on; they wait until `start`."""
-        self._sockets.listen()
-        log.info("web_listens", port=self._sockets.port, unix_socket=str(self._config.unix_socket or ""))
+        """Take connections, which wait until `start`; where that cannot be, it is tried again after that."""
+        try:
+            self._open()
+        except EdgedError as problem:
+            self._failed(problem.line())
 
     def start(self) -> None:
         """Begin to answer, a moment later."""
@@ -82,7 +94,7 @@ class Front:
     def stop(self) -> None:
         """End streams, let requests end for a second, close the sockets."""
         with self._lock:
-            self._ended = True
+            self._ending.set()
             web = self._web
         if web is not None:
             web.stop()
@@ -109,15 +121,36 @@ class Front:
         if self._web is not None:
             self._web.answered(made, ids)
 
+    def _open(self) -> None:
+        self._sockets.open()
+        log.info("web_listens", port=self._sockets.port, unix_socket=str(self._config.unix_socket or ""))
+
+    def _answers(self) -> None:
+        self.problem = None
+
+    def _failed(self, line: str) -> None:
+        if line != self.problem:
+            self.problem = line
+            log.error("web_failed", problem=line, remedy="tried again; all else goes on")
+
     def _run(self) -> None:
-        try:
-            self._serve()
-        except EdgedError as problem:
-            log.error("web_failed", problem=problem.line())
-        except Exception:
-            log.exception("web_failed")
-        finally:
-            self._sockets.close()
+        pause = FIRST_PAUSE
+        if self.problem is not None:
+            self._ending.wait(pause)
+        while not self._ending.is_set():
+            try:
+                if not self._sockets.bound:
+                    self._open()
+                self._serve()
+            except EdgedError as problem:
+                self._failed(problem.line())
+            except Exception as problem:
+                log.exception("web_crashed")
+                self._failed(f"web: it has failed: {problem!r}"[:200])
+            finally:
+                self._sockets.close()
+            pause = min(LONGEST_PAUSE, 2 * pause)
+            self._ending.wait(pause)
 
     def _serve(self) -> None:
         # Before uvicorn, which imports them for its command line and for a log of its own.
@@ -134,6 +167,10 @@ class Front:
                 web.heard(name, values)
             self._early.clear()
             self._web = web
-            if self._ended:
+            if self._ending.is_set():
                 return
-        asyncio.run(web.serve())
+        try:
+            asyncio.run(web.serve(self._answers))
+        finally:
+            with self._lock:
+                self._web = None  # what is told from now on is for the next one

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from starlette.responses import Response
 
 from edged import __version__
@@ -207,10 +208,10 @@ def _readings(asked: Asked) -> list[Reading]:
 
 
 def _finite(output: Any) -> None:
-    """JSON has no NaN, and a prediction that is none should not look like one."""
-    for row, value in enumerate(output[:, 0].tolist()):
-        if value != value:  # noqa: PLR0124  NaN
-            raise wrong(f"the model has no finite answer to row {row}")
+    """JSON has neither NaN nor infinities, and a prediction that is none should not look like one."""
+    finite = np.isfinite(output)
+    if not finite.all():
+        raise wrong(f"the model has no finite answer to row {int(finite.all(axis=1).argmin())}")
 
 
 def _response(body: bytes, json_bytes: int | None, headers: dict[bytes, bytes]) -> Response:

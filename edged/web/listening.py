@@ -64,7 +64,14 @@ class OneWrite:
 
 
 class Connection(HttpToolsProtocol):
-    """One connection; limits what uvicorn's own protocol does not: headers, and slow senders and readers.
+    """One connection; limits what uvicorn's own protocol does not.
+
+    These are their number, headers, and slow senders and readers.
+
+    Parameters
+    ----------
+    most
+        Connections that may be open; one beyond them is closed without an answer.
 
     Attributes
     ----------
@@ -73,6 +80,10 @@ class Connection(HttpToolsProtocol):
         event loop, None while we are the ones to act.
     """
 
+    def __init__(self, *arguments: Any, most: int) -> None:
+        super().__init__(*arguments)
+        self._most = most
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """It is open."""
         self._one_write = OneWrite(transport)
@@ -80,6 +91,8 @@ class Connection(HttpToolsProtocol):
         self.since: float | None = self.loop.time()
         self._head = 0
         self._in_head = True
+        if len(self.connections) > self._most:
+            transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """More of a request; a head that does not end is refused."""
@@ -151,12 +164,13 @@ class Listener:
         loop = asyncio.get_running_loop()
         protocol = UvicornConfig(
             self._app, http=Connection, ws="none", lifespan="off", interface="asgi3", log_config=None,
-            access_log=False, proxy_headers=False, limit_concurrency=self._config.max_connections,
-            timeout_keep_alive=int(IDLE_SECONDS),
+            access_log=False, proxy_headers=False, timeout_keep_alive=int(IDLE_SECONDS),
         )  # fmt: skip
         protocol.load()
         for bound, path in self._sockets.bound:
-            make = partial(Connection, protocol, self._state, {UNIX: path is not None})
+            make = partial(
+                Connection, protocol, self._state, {UNIX: path is not None}, most=self._config.max_connections
+            )
             context = self._sockets.tls if path is None else None
             handshake = None if context is None else REQUEST_SECONDS
             self._servers.append(

@@ -1,11 +1,13 @@
-"""A command that comes by another way than the broker."""
+"""Between the daemon's threads and the event loop: a command from here to there, and calls back."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
 
 
@@ -26,3 +28,9 @@ class LocalCommand:
     epoch: int = 0
     response_topic: str | None = None
     correlation: bytes | None = None
+
+
+def soon(loop: asyncio.AbstractEventLoop, act: Callable[..., object], *arguments: Any) -> None:
+    """Have the loop call `act`, from any thread; a loop that has ended, at whatever moment, calls nothing."""
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(act, *arguments)

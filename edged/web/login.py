@@ -38,6 +38,7 @@ class Login:
         found = self._access.login(await _token(request), address)
         if found is None:
             raise HttpError(401, "this token opens nothing", kind="token")
+        self._end_of(request)  # a browser has one session: its token may have been the wrong one
         name, granted = found
         secure = request.scope["scheme"] == "https"
         response = as_json(_told(granted))
@@ -55,15 +56,18 @@ class Login:
     async def end(self, request: Request) -> Response:
         """Forget the session."""
         secure = request.scope["scheme"] == "https"
-        cookie: bytes | None = request.scope["edged.headers"].get(b"cookie")
-        name = None if cookie is None else session_of(cookie, secure=secure)
-        if name is not None:
-            self._access.sessions.end(name)
+        self._end_of(request)
         response = Response(status_code=204)
         response.delete_cookie(
             SECURE_COOKIE if secure else COOKIE, path="/", secure=secure, httponly=True, samesite="strict"
         )
         return response
+
+    def _end_of(self, request: Request) -> None:
+        cookie: bytes | None = request.scope["edged.headers"].get(b"cookie")
+        name = None if cookie is None else session_of(cookie, secure=request.scope["scheme"] == "https")
+        if name is not None:
+            self._access.sessions.end(name)
 
 
 def _told(granted: Pass) -> dict[str, Any]:

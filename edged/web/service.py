@@ -14,10 +14,11 @@ from edged.web.commands import Commands
 from edged.web.feed import Feed
 from edged.web.inference import Inference
 from edged.web.listening import Listener
+from edged.web.local import soon
 from edged.web.metrics import Metrics
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from edged.config import WebConfig
     from edged.domain.predictions import Predictions
@@ -77,8 +78,8 @@ class Web:
         self._inference.ready = False
         self._ended = True
         loop, stop = self._loop, self._stop
-        if loop is not None and stop is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(stop.set)
+        if loop is not None and stop is not None:
+            soon(loop, stop.set)
 
     def heard(self, name: str, values: Mapping[str, Any]) -> None:
         """What the daemon says of itself; from any thread."""
@@ -95,8 +96,8 @@ class Web:
 
     # ---- on its own thread -------------------------------------------------------------------
 
-    async def serve(self) -> None:
-        """Answer until `stop`."""
+    async def serve(self, begun: Callable[[], None]) -> None:
+        """Answer until `stop`; `begun` is called when it does."""
         loop = asyncio.get_running_loop()
         stop = self._stop = asyncio.Event()
         self._loop = loop
@@ -104,6 +105,7 @@ class Web:
         self._asking.begin()
         self._feed.begin()
         await self._listener.start()
+        begun()
         if not self._ended:
             await stop.wait()
         self._feed.end()

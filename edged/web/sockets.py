@@ -1,4 +1,4 @@
-"""The sockets of the section `web`: opened when the daemon starts, long before anything answers on them."""
+"""The sockets of the section `web`: opened when the daemon starts, before anything answers on them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ BACKLOG = 128
 
 
 class Sockets:
-    """What the configuration listens on, bound.
+    """What the configuration listens on.
 
     Attributes
     ----------
     bound
-        Each socket, with its path where it is one of Unix.
+        Each socket that is open, with its path where it is one of Unix.
     tls
         For the TCP socket.
 
@@ -32,19 +32,27 @@ class Sockets:
     ------
     ConfigError
         When a certificate cannot be used.
-    UnavailableError
-        When an address cannot be listened on.
     """
 
     def __init__(self, config: WebConfig) -> None:
+        self._config = config
         self.tls = None if config.tls is None else tls_context(config.tls)
         self.bound: list[tuple[socket.socket, Path | None]] = []
+
+    def open(self) -> None:
+        """Take connections on all of them: they wait until somebody answers.
+
+        Raises
+        ------
+        UnavailableError
+            When one of the addresses cannot be listened on; none is open then.
+        """
+        address, path = self._config.address, self._config.unix_socket
         try:
-            if config.address is not None:
-                self.bound.append((_tcp(*config.address), None))
-            if config.unix_socket is not None:
-                path = config.unix_socket
-                self.bound.append((_unix(path, int(config.unix_mode, 8)), path))
+            if address is not None:
+                self.bound.append((_tcp(*address), None))
+            if path is not None:
+                self.bound.append((_unix(path, int(self._config.unix_mode, 8)), path))
         except BaseException:
             self.close()
             raise
@@ -53,11 +61,6 @@ class Sockets:
     def port(self) -> int | None:
         """The TCP port, also where the configuration left it to the system."""
         return next((int(one.getsockname()[1]) for one, path in self.bound if path is None), None)
-
-    def listen(self) -> None:
-        """Take connections: they wait until somebody answers."""
-        for bound, _ in self.bound:
-            bound.listen(BACKLOG)
 
     def close(self) -> None:
         """Close them all; may be called again."""
@@ -103,6 +106,7 @@ def _tcp(host: str, port: int) -> socket.socket:
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
+        bound.listen(BACKLOG)
     except OSError as problem:
         bound.close()
         raise _cannot_listen(f"{host}:{port}", problem) from problem
@@ -115,12 +119,11 @@ def _unix(path: Path, mode: int) -> socket.socket:
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         _remove_socket(path)
-        before = os.umask(0o177)  # or others might open it before its mode is set
-        try:
-            bound.bind(str(path))
-        finally:
-            os.umask(before)
+        # Or others might open it before its mode is set; the umask is that of all threads.
+        os.fchmod(bound.fileno(), 0o600)
+        bound.bind(str(path))
         path.chmod(mode)
+        bound.listen(BACKLOG)
     except OSError as problem:
         bound.close()
         raise _cannot_listen(str(path), problem) from problem
@@ -140,5 +143,5 @@ def _cannot_listen(where: str, problem: OSError) -> UnavailableError:
     return UnavailableError(
         f"cannot listen on {where}: {problem.strerror or problem}",
         where="web",
-        remedy="another program may have the address: name another one",
+        remedy="tried again; another program may have the address, or this machine not yet",
     )

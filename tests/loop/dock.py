@@ -72,6 +72,7 @@ class Dock:
         self.redeliveries = 0
         self.on_batch: Callable[[Batch, Any], None] = self._on_batch
         self.on_redeliver: Callable[[], None] = self._count_redelivery
+        self.on_acknowledge: Callable[[Sequence[Any]], None] = self._note_acknowledged
         self.committed = 0
         self.problems: list[str | None] = []
         self.order: list[str] = []
@@ -122,6 +123,9 @@ class Dock:
             return reader.counters().samples
 
     def _acknowledge(self, deliveries: Sequence[Any]) -> None:
+        self.on_acknowledge(deliveries)
+
+    def _note_acknowledged(self, deliveries: Sequence[Any]) -> None:
         self.order.append("acknowledge")
         self.acknowledged.extend(deliveries)
         self.durable_at_ack.append(self.stored())

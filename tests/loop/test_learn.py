@@ -15,6 +15,7 @@ from edged.artifacts.templates import mlp
 from edged.domain.drift import DriftSignal, Level
 from edged.errors import ConfigError, StorageError, TrainingError, UnavailableError
 from edged.host.trainer_process import NothingNewError
+from edged.host.vitals import written_bytes
 from edged.loop.learn import DISK_SECONDS, trigger_rules
 from edged.storage import journal
 from tests.device import wait_until
@@ -237,6 +238,26 @@ def test_a_killed_run_counts_as_one_failure_and_success_forgets_it(tmp_path: Pat
         assert learner.step() is not None
         assert (learner.failures, learner.trainings) == (0, 1)
     assert desk.outcomes() == ["failed", "done"]
+
+
+def test_what_a_run_has_written_counts_although_it_is_killed(tmp_path: Path, bundle: Bundle) -> None:
+    before = written_bytes()
+    desk = Desk(Plant(tmp_path, bundle, **LONG))
+    if written_bytes() == before:
+        pytest.skip("nothing is ever written to a disk here")
+    learner = desk.learner
+    with closing(learner.process):
+        # Once it has written a checkpoint: they come every 100 steps.
+        ended = Ear("progress", signalled(learner.process, signal.SIGKILL), least_step=301)
+        assert learner.train("labels", {}, lambda message: ended({"type": "progress", **message})) is None
+    assert desk.outcomes() == ["failed"]
+    assert learner.written >= checkpoint_bytes(tmp_path)
+
+
+def checkpoint_bytes(state: Path) -> int:
+    """How large the newest checkpoint is."""
+    newest = max((state / "checkpoints").iterdir(), key=lambda path: path.stat().st_mtime)
+    return sum(file.stat().st_size for file in newest.iterdir())
 
 
 def test_a_run_whose_begin_cannot_be_noted_is_held_back_and_no_failure(

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pytest
 
 from edged.domain.questions import Question, Questions
 from edged.errors import RefusedError
@@ -15,6 +16,7 @@ from tests.device import wait_until
 from tests.loop.linear import BAD, BROKEN, GOOD, inputs, samples, served
 from tests.loop.test_serve import Outlet, labels, make_server
 from tests.loop.test_serve import serving as running
+from tests.loop.test_serve_failures import particular, with_outlier
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -122,6 +124,30 @@ def test_a_champion_that_fails_is_replaced_and_reported(tmp_path: Path) -> None:
     assert asked.made is not None
     assert asked.made.version == 1
     assert desk.outlet.failed[0][0] == 2
+
+
+@pytest.mark.parametrize("raises", [True, False])
+def test_a_row_that_the_predecessor_does_not_take_spoils_no_other(tmp_path: Path, raises: bool) -> None:
+    server = make_server(particular(tmp_path, 1, raises=raises))
+    server.swap(served(tmp_path, 2, GOOD), watch=False)
+    asked = [Question(x, time.monotonic(), 1) for x in (inputs(2), with_outlier(3, 1), inputs(2))]
+    with serving(server) as desk:
+        answered = desk.ask(*asked)
+    missing = [np.isnan(one.made.output[one.rows]).any(axis=1).tolist() for one in answered if one.made]
+    assert missing == [[False] * 2, [False, True, False], [False] * 2]
+    assert server.unanswerable == 0  # it counts what the champion could not answer
+
+
+def test_an_infinite_output_is_no_answer_of_the_predecessor(tmp_path: Path) -> None:
+    server = make_server(served(tmp_path, 1, 100.0))
+    server.swap(served(tmp_path, 2, GOOD), watch=False)
+    x = inputs(3)
+    x[1, 0] = 3e38
+    with serving(server) as desk:
+        (one,) = desk.ask(Question(x, time.monotonic(), 1))
+    assert one.made is not None
+    assert np.isnan(one.made.output).all(axis=1).tolist() == [False, True, False]
+    assert np.isnan(one.made.answers[:, 0]).tolist() == [False, True, False]
 
 
 def test_without_any_model_that_works_the_question_has_a_problem(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,11 +12,12 @@ from edged.domain.intake import IntakeRules
 from edged.domain.sample import Reading
 from edged.domain.submission import Submission
 from edged.errors import EdgedError, RefusedError, StorageError
+from edged.loop import ingest as ingest_module
 from tests.device import wait_until
 from tests.loop.dock import CLASSIFY, Dock, delivery, running
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 
@@ -106,6 +107,37 @@ def test_a_key_that_floods_is_refused_as_a_whole(dock: Dock) -> None:
         assert other.done.wait(20)
     assert isinstance(sender.problem, RefusedError)
     assert dock.inputs() == [4.0]
+
+
+def fails_once(act: Callable[..., None]) -> Callable[..., None]:
+    """The same, but for an error that nobody foresaw at its first call."""
+    calls = iter([True])
+
+    def perhaps(*arguments: Any) -> None:
+        if next(calls, False):
+            raise RuntimeError("nobody foresaw this")
+        act(*arguments)
+
+    return perhaps
+
+
+@pytest.mark.parametrize("part", ["on_batch", "on_acknowledge"])
+def test_an_error_that_nobody_foresaw_refuses_what_it_leaves_open(
+    dock: Dock, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ingest_module, "LONGEST_RETRY", 0.1)
+    setattr(dock, part, fails_once(getattr(dock, part)))
+    senders = [Sender(dock, *readings(1, 2)), Sender(dock, *readings(3))]
+    for sender in senders:
+        dock.ingest.submit(sender.submission)
+    with running(dock) as ingest:
+        assert all(sender.done.wait(5) for sender in senders)
+        assert [type(sender.problem) for sender in senders] == [StorageError] * 2
+        later = Sender(dock, *readings(4))
+        ingest.submit(later.submission)
+        assert later.done.wait(20)
+    assert later.problem is None
+    assert later.durable
 
 
 def test_readings_of_windows_are_refused(tmp_path: Path) -> None:

@@ -321,14 +321,70 @@ def ends_quickly(client: Client, device: Any) -> None:
     assert '"level": "error"' not in device.log.read_text()
 
 
-def test_an_address_that_is_taken_is_said_at_the_start(site: Site, tmp_path: Path) -> None:
-    device = web_device(
-        tmp_path, site.broker.port, site.port, {}, model={"bundle": str(site.device.state / "bundle")}
-    )
-    device.start()
-    assert device.process is not None
-    assert device.process.wait(START_SECONDS) == 4
-    assert f"cannot listen on 127.0.0.1:{site.port}" in device.log.read_text()
+def is_live(client: Client) -> bool:
+    """Whether anything answers."""
+    try:
+        return client("GET", "/v2/health/live").status == 200
+    except OSError:
+        return False
+
+
+def test_an_address_that_is_taken_is_told_and_tried_again_while_all_else_goes_on(
+    broker: Mosquitto, site: Site, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = int(other.getsockname()[1])
+        path = tmp_path / "edged.sock"
+        device = web_device(
+            tmp_path, broker.port, port, {"unix_socket": str(path)},
+            model={"bundle": str(site.device.state / "bundle")},
+        )  # fmt: skip
+        with running(device, broker.port) as listener:
+            listener.send("sensors/a", {"x": [1.0, 2.0]})
+            listener.wait(lambda: listener.messages["predictions"])
+            wait_until(lambda: device.cli("status", str(device.path))["state"] == "degraded")
+            problem = device.cli("status", str(device.path))["problem"]
+            assert f"cannot listen on 127.0.0.1:{port}" in problem
+            assert not path.exists(), "both or neither"
+            other.close()
+            wait_until(lambda: is_live(Client(port)))
+            assert path.exists()
+            assert Client(port)("GET", "/api/status").json["problem"] is None
+            assert device.stop() == 0
+    assert device.log.read_text().count("web_failed") == 1
+
+
+FAILING = """
+import asyncio.base_events, os
+serve = asyncio.base_events.BaseEventLoop.create_server
+async def create_server(*arguments, **named):
+    if os.path.exists({flag!r}):
+        raise OSError("nobody foresaw this")
+    return await serve(*arguments, **named)
+asyncio.base_events.BaseEventLoop.create_server = create_server
+"""
+
+
+@pytest.mark.parametrize("recovers", [True, False])
+def test_what_fails_in_its_thread_is_told_and_tried_again_and_the_end_is_orderly(
+    broker: Mosquitto, site: Site, tmp_path: Path, recovers: bool
+) -> None:
+    flag, port = tmp_path / "failing", free_port()
+    flag.touch()
+    (tmp_path / "sitecustomize.py").write_text(FAILING.format(flag=str(flag)))
+    device = web_device(tmp_path, broker.port, port, {}, model={"bundle": str(site.device.state / "bundle")})
+    paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    with running(device, broker.port, PYTHONPATH=paths) as listener:
+        wait_until(lambda: "web_failed" in device.log.read_text())
+        wait_until(lambda: "nobody foresaw this" in str(device.cli("status", str(device.path))["problem"]))
+        if recovers:
+            flag.unlink()
+            wait_until(lambda: is_live(Client(port)))
+            assert Client(port)("GET", "/api/status").json["problem"] is None
+        listener.send("sensors/a", {"x": [1.0, 2.0]})
+        listener.wait(lambda: listener.messages["predictions"])
+        assert device.stop() == 0
+    assert "clean_stop" in (device.state / "boot.json").read_text()
 
 
 def test_without_its_packages_it_is_said_what_to_install(site: Site, tmp_path: Path) -> None:

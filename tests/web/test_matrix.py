@@ -170,6 +170,19 @@ def test_other_scopes_and_wrong_tokens_are_refused(site: Site, path: str) -> Non
         assert ask(client, path).status in (401, 429)
 
 
+def test_what_is_learned_from_comes_with_the_token_for_it(site: Site) -> None:
+    record = rows([[0.1, 0.2]], parameters={"record": True})
+    label = {"id": "nobody", "label": "high"}
+    for client, recorded, labelled in (
+        (site.client, 401, 401),
+        (site.using("scrape"), 403, 403),
+        (site.using("read"), 403, 403),
+        (site.using("infer"), 200, 409),  # nobody has that id
+    ):
+        assert client("POST", INFER, record).status == recorded
+        assert client("POST", "/api/commands/label", label).status == labelled
+
+
 @pytest.mark.parametrize("path", [path for path, (_, scopes) in ROUTES.items() if scopes])
 def test_a_token_in_the_url_opens_nothing(site: Site, path: str) -> None:
     method, scopes = ROUTES[path]
@@ -294,6 +307,19 @@ class TestSessions:
         body = f'{{"token": "{token}"}}'.encode()
         stranger = site.client.elsewhere("127.0.0.67")
         assert stranger("POST", "/api/login", body, content_type="application/json").status == 401
+
+    def test_a_session_of_the_wrong_scope_can_be_ended_or_replaced(self, site: Site) -> None:
+        browser, csrf = self.login(site, "scrape")
+        assert browser("GET", "/api/status").status == 403
+        told = browser("GET", "/api/session").json
+        assert told == {"scopes": ["scrape"], "csrf": csrf}
+        answer = browser("POST", "/api/login", {"token": TOKENS["read"]}, x_csrf_token=csrf)
+        cookie = answer.headers["set-cookie"].partition(";")[0]
+        assert Client(site.port, None, {"cookie": cookie})("GET", "/api/status").status == 200
+        assert browser("GET", "/metrics").status == 401, "the session before has ended"
+        again, csrf = self.login(site, "scrape")
+        assert again("POST", "/api/logout", {}, x_csrf_token=csrf).status == 204
+        assert again("GET", "/api/session").json == {"scopes": [], "csrf": None}
 
     def test_made_up_cookies_open_nothing(self, site: Site) -> None:
         for cookie in ("edged_session=", "edged_session=x", "edged_session=\xe9;;;=", "x"):

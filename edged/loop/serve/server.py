@@ -106,7 +106,7 @@ class Server:
             previous = self.previous
             if previous is None or previous.version != version:
                 raise RefusedError("this version is not loaded", where=f"version {version}")
-            made = self._decode(previous, offsets, x, previous.model.predict(x))
+            made = self._decode(previous, offsets, x, _outputs(previous, x))
         self.predictions += len(x)
         return made
 
@@ -136,19 +136,13 @@ class Server:
         self._memory.remember_shadow(offsets, answers(self._schema, raw))
 
     def _run(self, served: Served, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Raw outputs; NaN in rows that are themselves too extreme for the model."""
-        try:
-            raw = served.model.predict(x)
-        except ModelError:
-            raw = _one_by_one(served, x)
-        finite = np.asarray(np.isfinite(raw).all(axis=1))
-        if finite.all():
-            return raw
-        if not np.isfinite(served.model.predict(np.zeros_like(x[:1]))).all():
-            raise ModelError("the model's output is not finite", where=f"version {served.version}")
-        self._compare(served, x[~finite])
-        self.unanswerable += int((~finite).sum())
-        return np.where(finite[:, None], raw, np.float32("nan"))
+        """Raw outputs as `_outputs` gives them; rows without an answer count."""
+        raw = _outputs(served, x)
+        missing = np.asarray(np.isnan(raw).any(axis=1))
+        if missing.any():
+            self._compare(served, x[missing])
+            self.unanswerable += int(missing.sum())
+        return raw
 
     def _compare(self, served: Served, x: NDArray[np.float32]) -> None:
         """On probation: whether the predecessor answers rows `x` that the champion does not."""
@@ -189,7 +183,8 @@ class Server:
             return Predictions(served.version, offsets, answer, output, output.max(axis=1))
         if self._schema.labels_itself:
             weight = served.scale if served.scale is not None else np.float32(1)
-            score = (np.abs(raw - x) * weight).mean(axis=1, keepdims=True)
+            with np.errstate(over="ignore"):  # infinite: as unusual as can be, and no answer
+                score = (np.abs(raw - x) * weight).mean(axis=1, keepdims=True)
             return Predictions(served.version, offsets, answer, score, None)
         return Predictions(served.version, offsets, answer, raw, None)
 
@@ -295,6 +290,20 @@ class Server:
         name = "accuracy" if self._schema.task == "classify" else "error"
         value = None if mean is None else (1.0 - mean if name == "accuracy" else mean)
         return {name: value, "labelled": self.quality.count}
+
+
+def _outputs(served: Served, x: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Raw outputs; NaN in rows that are themselves too extreme for the model. Raises when zeros are, too."""
+    try:
+        raw = served.model.predict(x)
+    except ModelError:
+        raw = _one_by_one(served, x)
+    finite = np.asarray(np.isfinite(raw).all(axis=1))
+    if finite.all():
+        return raw
+    if not np.isfinite(served.model.predict(np.zeros_like(x[:1]))).all():
+        raise ModelError("the model's output is not finite", where=f"version {served.version}")
+    return np.where(finite[:, None], raw, np.float32("nan"))
 
 
 def _one_by_one(served: Served, x: NDArray[np.float32]) -> NDArray[np.float32]:

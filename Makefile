@@ -47,8 +47,8 @@ test-homeassistant: setup system-packages $(VENV)-homeassistant/.ready ## let Ho
 test-torch: setup $(VENV)-torch/.ready ## let PyTorch export and train, and the engines come to its weights
 	@EDGED_TORCH="$(CURDIR)/$(VENV)-torch/bin/python" $(BIN)/python -m pytest tests/pytorch/live.py $(PYTEST_ARGS)
 
-test-web: setup system-packages web-packages $(VENV)-web/.ready ## let tritonclient, schemathesis, Prometheus and Chromium try a device and the fleet page
-	@EDGED_WEB="$(CURDIR)/$(VENV)-web" $(BIN)/python -m pytest tests/web/live.py tests/fleetpage/live.py $(PYTEST_ARGS)
+test-web: setup system-packages web-packages $(VENV)-web/.ready ## let tritonclient, schemathesis, Prometheus and Chromium try a device, its page and the fleet page
+	@EDGED_WEB="$(CURDIR)/$(VENV)-web" $(BIN)/python -m pytest tests/web/live.py tests/web/live_page.py tests/fleetpage/live.py $(PYTEST_ARGS)
 
 test-arm64: setup stock system-packages arm64-packages ## a fresh board on emulated ARM64, and its training compared with this machine
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.arm64 build/wheel build/arm64 $(PARTS)

@@ -141,10 +141,10 @@ def _watch(address: Address, device: str | None, seconds: float | None, *, as_js
                     sys.stdout.write(json.dumps(told, separators=(",", ":")) + "\n")
                     sys.stdout.flush()
             return
-        with Live(watched.table(), console=out, auto_refresh=False) as live:
+        with Live(watched.screen(device), console=out, auto_refresh=False) as live:
             for topic, payload in _until(operator, until):
-                if watched.take(topic, payload) is not None:
-                    live.update(watched.table(), refresh=True)
+                if watched.take(topic, payload) is not None or device is not None:
+                    live.update(watched.screen(device), refresh=True)
 
 
 def _until(operator: Any, until: float) -> Any:

@@ -82,9 +82,12 @@ def _add_registry(values: dict[str, Any], config: Config) -> None:
     champion = registry.champion()
     reign = registry.reign()
     runs = registry.runs(1)
+    record = None if champion is None else registry.get(champion)
     values["model"] = {
         "version": champion,
         "since": reign.ts if reign else None,
+        "parent": record and record.parent,
+        "pinned": record is not None and record.pinned,
         "quality": last.get("model", {}).get("quality"),
     }
     values["training"] = {
@@ -94,9 +97,12 @@ def _add_registry(values: dict[str, Any], config: Config) -> None:
     }
     values["engine"] = last.get("engine") or values["engine"]
     values["on_hold"] = registry.get_value("paused") or []
+    values["drift"] = last.get("drift")
     if values["state"] == "online":
         values["outbox"] = last.get("outbox", values["outbox"])
-        values |= {name: last[name] for name in ("host", "flash") if name in last}
+        values |= {name: last[name] for name in ("host", "flash", "stuck") if name in last}
+        for name in ("progress", "waiting_for"):
+            values["training"][name] = last.get("training", {}).get(name)
         problem = problem_of(last, registry.boots(), config.report.every)
         if problem is not None:
             values |= {"state": "degraded", "problem": problem}

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
+
+from edged.domain.summary import number as _number
+from edged.domain.summary import summary
+from edged.domain.summary import when as _when
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,65 +32,23 @@ def _table(title: str, columns: Sequence[str]) -> Table:
     return table
 
 
-def _number(value: Any, digits: int = 4) -> str:
-    return "-" if value is None else (f"{value:.{digits}f}" if isinstance(value, float) else str(value))
-
-
-def _when(seconds: float | None) -> str:
-    return "-" if seconds is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
-
-
 def show_pairs(title: str, values: Mapping[str, Any]) -> None:
     """Names and values, one a line."""
+    out.print(pairs(title, values))
+
+
+def pairs(title: str, values: Mapping[str, Any]) -> Table:
+    """Names and values, one a line, as they are: what looks like a style to rich is none."""
     table = _table(title, ("", ""))
     table.show_header = False
     for name, value in values.items():
-        table.add_row(name, _number(value) if isinstance(value, float) else str(value))
-    out.print(table)
+        table.add_row(name, Text(_number(value) if isinstance(value, float) else str(value)))
+    return table
 
 
 def show_status(values: Mapping[str, Any]) -> None:
     """`edged status`."""
-    model, last = values["model"], values["training"]["last"]
-    quality = model["quality"] or {}
-    rows: dict[str, Any] = {
-        "state": values["state"] + (f" (pid {values['pid']})" if values.get("pid") else ""),
-        "on hold": ", ".join(values.get("on_hold") or ()) or "-",
-        "samples": f"{values['samples']:,} accepted, {values['evicted']:,} evicted",
-        "labels": f"{values['labels']:,}",
-        "quarantined": f"{values['quarantined']:,}",
-        "model": f"version {model['version']} since {_when(model['since'])}",
-        "live quality": ", ".join(f"{k} {_number(v)}" for k, v in quality.items()) or "-",
-        "training runs": values["training"]["runs"],
-        "engine": values["engine"],
-    }
-    rows |= _hardware(values.get("host") or {}, values.get("flash") or {})
-    if last:
-        rows["last run"] = f"{last['id']} ({last['trigger']}): {last['outcome']} at {_when(last['ended'])}"
-    if paused := values["training"].get("paused"):
-        rows["training paused"] = f"{paused['reason']} ({paused['remedy']})"
-    if values.get("problem"):
-        rows["problem"] = values["problem"]
-    show_pairs("edged", rows)
-
-
-def _hardware(host: Mapping[str, Any], flash: Mapping[str, Any]) -> dict[str, str]:
-    """Heat, power and wear, as far as the machine tells."""
-    rows = {}
-    if host.get("temperature_c") is not None:
-        rows["temperature"] = f"{host['temperature_c']:.0f} °C"
-    troubles = {"throttled": "throttled", "under_voltage": "too little voltage", "on_battery": "on battery"}
-    if any(host.get(name) is not None for name in (*troubles, "power_mode")):
-        found = [text for name, text in troubles.items() if host.get(name)] or ["well"]
-        found += [f"power mode {host['power_mode']}"] if host.get("power_mode") else []
-        rows["board"] = ", ".join(found)
-    if host.get("clock_synchronised") is False:
-        rows["clock"] = "no time server has set it"
-    if flash.get("written") is not None:
-        day = " so far" if flash.get("per_day") is None else f", {flash['per_day'] / 1e6:,.0f} MB a day"
-        each = "" if flash.get("per_sample") is None else f", {flash['per_sample']:,.0f} bytes a sample"
-        rows["flash"] = f"{flash['written'] / 1e6:,.1f} MB written{day}{each}"
-    return rows
+    show_pairs("edged", summary(values))
 
 
 def show_training(result: Mapping[str, Any]) -> None:

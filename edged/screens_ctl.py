@@ -5,14 +5,21 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
-from edged.screens import out, show_pairs, show_status
+from edged.domain.happenings import happening
+from edged.domain.summary import status_of, summary, when
+from edged.screens import out, pairs, show_pairs, show_status
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from rich.console import RenderableType
+
 EVENTS_SHOWN = 3
+EVENTS_TOLD = 8  # where one device has the screen to itself
 
 
 def show_answer(command: str, data: Mapping[str, Any]) -> None:
@@ -65,6 +72,8 @@ class Watched:
     def __init__(self, root: str) -> None:
         self._root = root
         self._devices: dict[str, dict[str, Any]] = {}
+        self._newest: dict[str, dict[str, Any]] = {}
+        self._told: dict[str, list[str]] = {}
 
     def take(self, topic: str, payload: bytes) -> dict[str, Any] | None:
         """Take in one message; the device's summary, or None where it says nothing new."""
@@ -73,6 +82,10 @@ class Watched:
             told = json.loads(payload)
         except ValueError:
             return None
+        self._newest.setdefault(device, {})[name] = told
+        if name == "events":
+            line = f"{when(told['ts'])} {happening(told)}"
+            self._told[device] = [line, *self._told.get(device, ())][:EVENTS_TOLD]
         known = self._devices.setdefault(device, {"device": device, "events": []})
         before = json.dumps(known)
         if name == "events":
@@ -81,7 +94,14 @@ class Watched:
             known |= _summary(name, told)
         return known if json.dumps(known) != before else None
 
-    def table(self) -> Table:
+    def screen(self, device: str | None) -> RenderableType:
+        """One device as `edged status` shows it, with its newest events; or one line for each."""
+        status = None if device is None else status_of(self._newest.get(device, {}))
+        if device is None or status is None:
+            return self._table()
+        return Group(pairs(device, summary(status)), "", *map(Text, self._told.get(device, ())))
+
+    def _table(self) -> Table:
         """One line for each device."""
         heads = ("device", "state", "model", "quality", "drift", "training", "samples", "per s", "events")
         table = Table(*heads, box=None, header_style="bold", pad_edge=False)

@@ -122,7 +122,7 @@ class SelfReport:
         """The summary of `edged status` and `request/status`."""
         counters = self._samples.counters()
         champion, reign = self._server.champion, self._registry.reign()
-        runs = self._registry.runs(1)
+        record, runs = self._registry.get(champion.version), self._registry.runs(1)
         problem = self.problem
         return {
             "state": "degraded" if problem else "online",
@@ -139,13 +139,18 @@ class SelfReport:
             "model": {
                 "version": champion.version,
                 "since": reign.ts if reign else None,
+                "parent": record.parent,
+                "pinned": record.pinned,
                 "quality": self._server.live_quality(),
             },
+            "drift": self._drift(),
+            "stuck": self._ingest.intake.stuck,
             "training": {
                 "runs": self._learner.trainings,
                 "last": asdict(runs[0]) if runs else None,
                 "progress": self._learner.progress,
                 "paused": self._learner.setbacks.pause(),
+                "waiting_for": list(self._learner.waiting_for),
             },
             "outbox": self._outbox(),
             "engine": self._learner.engine,
@@ -198,12 +203,9 @@ class SelfReport:
             },
         )
         drift, names = self._server.drift, self._server.schema.names
-        last = None if drift.last is None else drift.last.as_dict(names)
         inputs = None if drift.last_inputs is None else drift.last_inputs.as_dict(names)
         regimes = len(self._promoter.regimes.ended)
-        reporter.state(
-            "drift", {"signals": drift.signals, "last": last, "inputs": inputs, "regimes": regimes}
-        )
+        reporter.state("drift", self._drift() | {"inputs": inputs, "regimes": regimes})
         counters = self._samples.counters()
         reporter.state(
             "buffer",
@@ -218,12 +220,19 @@ class SelfReport:
             },
         )
 
+    def _drift(self) -> dict[str, Any]:
+        """How many signals there were, and the newest."""
+        drift, names = self._server.drift, self._server.schema.names
+        last = None if drift.last is None else drift.last.as_dict(names)
+        return {"signals": drift.signals, "last": last}
+
     def _last_run(self) -> dict[str, Any] | None:
         """The newest run that has ended, one that goes on left out."""
         ended = [run for run in self._registry.runs(2) if run.ended is not None]
         if not ended:
             return None
-        return {"run": ended[0].id, "ended": ended[0].ended, "outcome": ended[0].outcome}
+        run = ended[0]
+        return {"run": run.id, "trigger": run.trigger, "ended": run.ended, "outcome": run.outcome}
 
     def _windows(self) -> dict[str, int] | None:
         """What has become of readings since the start, where samples are windows of them."""
@@ -242,6 +251,7 @@ class SelfReport:
         counters, now = self._samples.counters(), self._clock.monotonic()
         return {
             "uptime_s": round(now - self._started, 1),
+            "problem": self.problem,
             "ingest": {
                 "samples": counters.samples,
                 "per_s": self._rate.of(counters.samples, now),
@@ -268,6 +278,7 @@ class SelfReport:
             "live": self._server.live_quality(),
             "anomaly": None if self._server.anomalies is None else self._server.anomalies.figures(),
             "labels": {
+                "count": counters.labels,
                 "share": round(counters.labels / counters.samples, 4) if counters.samples else None,
                 "delay_samples": self._server.label_delay,
                 "requested": self._requested(),
@@ -283,6 +294,7 @@ class SelfReport:
                 "damaged_models": len(self._promoter.unusable),
             },
             "host": self._vitals.read().as_dict(),
+            "flash": self._flash(counters.samples),
         }
 
 

@@ -83,6 +83,8 @@ PUBLISHED: dict[str, Schema] = {
         seq=COUNT,
         boot=COUNT,
         uptime_s=NUMBER,
+        problem=about("what keeps the device from its work", or_null(TEXT)),
+        flash=about("bytes written to the disk since the start", OBJECT),
         ingest=every(
             samples=COUNT,
             per_s=NUMBER,
@@ -98,7 +100,7 @@ PUBLISHED: dict[str, Schema] = {
         model=VERSION,
         live=OBJECT,
         anomaly=or_null(OBJECT),
-        labels=OBJECT,
+        labels=fields("count", more=True, count=about("labels that found their samples", COUNT)),
         predictions=COUNT,
         latency=OBJECT,
         outbox=OUTBOX,

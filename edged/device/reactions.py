@@ -85,7 +85,7 @@ class Reactions:
         """Samples were answered."""
         self._device.asking.answered(batch, part, ids, made)
         if self._device.web is not None:
-            self._device.web.answered(made, ids)
+            self._device.web.answered(made, ids, batch.keys[part], batch.ts[part])
 
     def sample_id(self, offset: int) -> str:
         """The name of a sample that has none of its own."""

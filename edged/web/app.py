@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from edged.web.feed import Feed
     from edged.web.inference import Inference
     from edged.web.metrics import Metrics
+    from edged.web.page import Page
 
 MODEL = "/v2/models/{model}"
 VERSION = MODEL + "/versions/{version}"
@@ -61,12 +62,13 @@ def application(
     reports: Reports,
     commands: Commands,
     feed: Feed,
+    page: Page,
 ) -> Guard:
     """All of it, behind the guard."""
     routes = [
         *_protocol(inference, access),
         route("/metrics", Door({"GET": reports.metrics}, ("scrape",), access)),
-        *_pages(access),
+        *_pages(page, access),
         route("/api/status", Door({"GET": reports.status}, ("read",), access)),
         route("/api/events", Door({"GET": feed.stream}, ("read",), access)),
         route("/api/commands/{name}", Door({"POST": commands.carry_out}, ("control", "infer"), access)),
@@ -118,10 +120,12 @@ def _protocol(inference: Inference, access: Access) -> list[Route]:
     ]
 
 
-def _pages(access: Access) -> list[Route]:
+def _pages(page: Page, access: Access) -> list[Route]:
     assets, login = Assets(), Login(access)
     return [
-        route("/", Door({"GET": assets.start}, (), access)),
+        route("/", Door({"GET": page.start}, (), access)),
+        route("/api/page", Door({"GET": page.sections}, ("read",), access)),
+        route("/api/report", Door({"GET": page.report}, ("read",), access)),
         route("/static/{name}", Door({"GET": assets.file}, (), access)),
         route("/api/session", Door({"GET": login.session}, (), access)),
         route("/api/login", Door({"POST": login.begin}, (), access)),

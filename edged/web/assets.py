@@ -16,16 +16,14 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).with_name("static")
 TYPES = {
-    ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-START = "start.html"
 
 
 class Assets:
-    """Endpoints `/` and `/static/<name>`: the files in a folder, and nothing else, whatever the name.
+    """Endpoint `/static/<name>`: the files in a folder, and nothing else, whatever the name.
 
     A file of a type that is not known is left out.
     """
@@ -37,16 +35,9 @@ class Assets:
             if path.suffix in TYPES
         }
 
-    async def start(self, request: Request) -> Response:
-        """The page at `/`."""
-        return self._answer(START, request)
-
     async def file(self, request: Request) -> Response:
-        """One of the other files."""
-        return self._answer(request.path_params["name"], request)
-
-    def _answer(self, name: str, request: Request) -> Response:
-        found = self._files.get(name)
+        """One of the files."""
+        found = self._files.get(request.path_params["name"])
         if found is None:
             raise HttpError(404, "there is nothing here", kind="path")
         body, media = found

@@ -47,14 +47,22 @@ class Commands:
         Tells of answers that come later: `response/<name>`.
     timeout
         Seconds until a command without an answer is given up.
+    done
+        Is told what was carried out: `done(name, request, answer)`.
     """
 
     def __init__(
-        self, receive: Callable[[LocalCommand], None], root: str, feed: Feed, timeout: float
+        self,
+        receive: Callable[[LocalCommand], None],
+        root: str,
+        feed: Feed,
+        timeout: float,
+        done: Callable[[str, dict[str, Any], dict[str, Any]], None],
     ) -> None:
         self._receive = receive
         self._root = root
         self._feed = feed
+        self._done = done
         self._timeout = timeout
 
     async def carry_out(self, request: Request) -> Response:
@@ -71,17 +79,19 @@ class Commands:
         if name not in ANYBODY_WHO_INFERS:
             require(shown, ("control",))
         payload = await read_body(request.scope, request.receive, MAX_PAYLOAD)
-        answer = await self._answer(name, _named(payload))
+        answer = await self._answer(name, *_named(payload))
         state = answer["state"]
         status = {"successful": 200, "accepted": 202, "executing": 202, "refused": 409}.get(state, 400)
         return as_json(answer, status)
 
-    async def _answer(self, name: str, payload: bytes) -> dict[str, Any]:
+    async def _answer(self, name: str, payload: bytes, request: dict[str, Any]) -> dict[str, Any]:
         loop = asyncio.get_running_loop()
         first: asyncio.Future[dict[str, Any]] = loop.create_future()
 
         def told(payload: bytes) -> None:
             answer = json.loads(payload)
+            if answer["state"] == "successful":
+                self._done(name, request, answer["data"])
             if first.done():
                 self._feed.say(f"response/{name}", answer)
             else:
@@ -97,8 +107,8 @@ class Commands:
             raise HttpError(503, f"no answer within {self._timeout:g} s", kind="timeout") from None
 
 
-def _named(payload: bytes) -> bytes:
-    """The request under a transaction, so that its later answers can be told from others.
+def _named(payload: bytes) -> tuple[bytes, dict[str, Any]]:
+    """The request under a transaction, so that its later answers can be told from others; and its fields.
 
     One that is signed has its own, and not a byte of it may change.
     """
@@ -107,5 +117,5 @@ def _named(payload: bytes) -> bytes:
     except ConfigError as problem:
         raise HttpError(400, problem.line(), kind="request") from None
     if "transaction" in fields or "signature" in fields:
-        return payload
-    return json.dumps({**fields, "transaction": f"web-{secrets.token_hex(8)}"}).encode()
+        return payload, fields
+    return json.dumps({**fields, "transaction": f"web-{secrets.token_hex(8)}"}).encode(), fields

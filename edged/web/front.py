@@ -24,6 +24,8 @@ from edged.web.sockets import Sockets
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from numpy.typing import NDArray
+
     from edged.config import WebConfig
     from edged.domain.predictions import Predictions
     from edged.steering import Parts
@@ -116,10 +118,10 @@ class Front:
         if self._web is not None:
             self._web.predicted(payloads)
 
-    def answered(self, made: Predictions, ids: Sequence[str]) -> None:
-        """Samples were answered; on the serving thread."""
+    def answered(self, made: Predictions, ids: Sequence[str], keys: Sequence[str], ts: NDArray[Any]) -> None:
+        """Samples `(n,)` were answered; on the serving thread."""
         if self._web is not None:
-            self._web.answered(made, ids)
+            self._web.answered(made, ids, keys, ts)
 
     def _open(self) -> None:
         self._sockets.open()

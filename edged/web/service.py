@@ -7,28 +7,40 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from edged.errors import StorageError
+from edged.host.vitals import VitalsReader
+from edged.logs import get_logger
 from edged.web.access import Access
 from edged.web.app import Reports, application
 from edged.web.asking import Asking
+from edged.web.board import Board
 from edged.web.commands import Commands
 from edged.web.feed import Feed
 from edged.web.inference import Inference
 from edged.web.listening import Listener
 from edged.web.local import soon
 from edged.web.metrics import Metrics
+from edged.web.page import Page
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from numpy.typing import NDArray
 
     from edged.config import WebConfig
     from edged.domain.predictions import Predictions
     from edged.steering import Parts
     from edged.web.access import Tokens
+    from edged.web.frozen import Frozen
     from edged.web.sockets import Sockets
 
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 END_SECONDS = 1.0  # for requests that are under way when the device stops
 HELPERS = 2  # threads for what may wait for the disk
+HISTORY = "page_history"  # in the registry: quality over time, for the next start
+KEEP_SECONDS = 3600.0  # between two times that it is written there
+
+log = get_logger("edged.web")
 
 
 class Web:
@@ -58,13 +70,18 @@ class Web:
             asking=self._asking,
         )
         self._metrics = Metrics(parts, self._inference, self._asking)
+        self._parts = parts
+        self._board = Board(parts.registry.get_value(HISTORY))
+        self._frozen: Frozen | None = None
+        self._kept = parts.clock.monotonic()
         app = application(
             access=access,
             hosts=_hosts(config),
             inference=self._inference,
             reports=Reports(parts.selfreport.status, self._metrics, self._feed),
-            commands=Commands(parts.receive, parts.topics.root, self._feed, config.timeout),
+            commands=Commands(parts.receive, parts.topics.root, self._feed, config.timeout, self._done),
             feed=self._feed,
+            page=Page(parts, self._board, VitalsReader(parts.config.storage.dir)),
         )
         self._listener = Listener(app, config, sockets)
         self._stop: asyncio.Event | None = None
@@ -84,15 +101,55 @@ class Web:
     def heard(self, name: str, values: Mapping[str, Any]) -> None:
         """What the daemon says of itself; from any thread."""
         self._metrics.heard(name, values)
+        if name == "events":
+            self._board.happened(values)
+        elif name == "metrics":
+            self._note(values)
         self._feed.say(name, values)
 
     def predicted(self, payloads: list[bytes]) -> None:
         """Predictions as they are published; on the serving thread."""
         self._feed.predicted(payloads)
 
-    def answered(self, made: Predictions, ids: Sequence[str]) -> None:
-        """Samples were answered; on the serving thread."""
+    def answered(self, made: Predictions, ids: Sequence[str], keys: Sequence[str], ts: NDArray[Any]) -> None:
+        """Samples `(n,)` were answered; on the serving thread."""
         self._asking.answered(made, ids)
+        self._board.answered(keys, ts, ids, made, self._parts.clock.monotonic())
+
+    # ---- what the page remembers -------------------------------------------------------------
+
+    def _note(self, metrics: Mapping[str, Any]) -> None:
+        """One more point of quality over time; asking the first model may take a while."""
+        loop = self._loop
+        if loop is not None:
+            soon(loop, loop.run_in_executor, None, self._measure, metrics)
+
+    def _measure(self, metrics: Mapping[str, Any]) -> None:
+        live = metrics["live"]
+        value = live.get("accuracy", live.get("error"))
+        if self._frozen is None:
+            from edged.web.frozen import Frozen
+
+            self._frozen = Frozen(self._parts)
+        self._board.measured(metrics["ts"], value, self._frozen.quality())
+        if self._parts.clock.monotonic() - self._kept >= KEEP_SECONDS:
+            self._keep()
+
+    def _keep(self) -> None:
+        """Let the next start go on from what is known; a full disk costs the newest hour of the picture."""
+        self._kept = self._parts.clock.monotonic()
+        try:
+            self._parts.registry.set_value(HISTORY, self._board.kept())
+        except StorageError as problem:
+            log.warning("history_not_kept", problem=problem.line())
+
+    def _done(self, name: str, request: Mapping[str, Any], data: Mapping[str, Any]) -> None:
+        """A command that came over HTTP was carried out."""
+        if name == "label":
+            entries = request.get("labels", [request])
+            self._board.labelled([str(entry["id"]) for entry in entries if "id" in entry])
+        elif name == "evaluate":
+            self._board.evaluated(data)
 
     # ---- on its own thread -------------------------------------------------------------------
 
@@ -106,8 +163,11 @@ class Web:
         self._feed.begin()
         await self._listener.start()
         begun()
-        if not self._ended:
-            await stop.wait()
+        try:
+            if not self._ended:
+                await stop.wait()
+        finally:
+            self._keep()
         self._feed.end()
         await self._listener.stop(END_SECONDS)
 

@@ -24,7 +24,7 @@ COMMAND = "/api/commands/pause"
 ROUTES: dict[str, tuple[str, tuple[str, ...]]] = {
     # path: method, and scopes whose tokens open it; none for everybody
     "/": ("GET", ()),
-    "/static/start.js": ("GET", ()),
+    "/static/page.js": ("GET", ()),
     "/v2/health/live": ("GET", ()),
     "/v2/health/ready": ("GET", ()),
     "/v2": ("GET", ("infer", "read", "control")),
@@ -37,6 +37,8 @@ ROUTES: dict[str, tuple[str, tuple[str, ...]]] = {
     f"/v2/models/{MODEL}/versions/1/infer": ("POST", ("infer",)),
     "/metrics": ("GET", ("scrape",)),
     "/api/status": ("GET", ("read", "control")),
+    "/api/page": ("GET", ("read", "control")),
+    "/api/report": ("GET", ("read", "control")),
     "/api/session": ("GET", ()),
     "/api/login": ("POST", ()),
     "/api/logout": ("POST", ()),
@@ -100,14 +102,14 @@ def test_every_path_is_in_the_matrix() -> None:
     written = re.findall(r'route\(f?"([^"]+)"', source) + re.findall(r"route\(([A-Z]+),", source)
     assert len(written) == source.count("route(")
     named = {
-        "{name}": "start.js",
+        "{name}": "page.js",
         "{MODEL}": f"/v2/models/{MODEL}",
         "{VERSION}": f"/v2/models/{MODEL}/versions/1",
     }
     named |= {"MODEL": named["{MODEL}"], "VERSION": named["{VERSION}"]}
     for word in sorted(named, key=len, reverse=True):
         written = [path.replace(word, named[word]) for path in written]
-    assert set(written) == set(ROUTES) - {COMMAND} | {"/api/commands/start.js"}
+    assert set(written) == set(ROUTES) - {COMMAND} | {"/api/commands/page.js"}
 
 
 @pytest.mark.parametrize("path", ROUTES)
@@ -231,7 +233,7 @@ def test_headers_that_come_twice_are_refused(site: Site, path: str) -> None:
         "/static/..%2fservice.py",
         "/static/%2e%2e/%2e%2e/etc/passwd",
         "/static/",
-        "/static/start.js%00",
+        "/static/page.js%00",
         "/etc/passwd",
         "/v2/repository/index",
         f"/v2/models/{MODEL}/config",

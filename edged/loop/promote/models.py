@@ -169,6 +169,16 @@ class Models:
             raise RefusedError("no bundle was opened", where="registry")
         return self.install_base(self._base, reason)
 
+    def first(self) -> Model | None:
+        """The bundle's own model, loaded; None where it is not known where that is.
+
+        Raises
+        ------
+        ModelError
+            When it cannot be loaded.
+        """
+        return None if self._base is None else self._load_model(self._base)
+
     def unproven(self, champion: int) -> Served | None:
         """The predecessor, loaded, of a champion whose probation the end of an earlier process cut short."""
         reign = self._registry.reign()

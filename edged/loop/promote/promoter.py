@@ -129,6 +129,10 @@ class Promoter:
         """Load a version from the registry, verified and warmed up; EdgedError when it cannot serve."""
         return self._models.open(version)
 
+    def first_model(self) -> Model | None:
+        """The bundle's own model, loaded; None where it is not known where that is. ModelError as `boot`."""
+        return self._models.first()
+
     def forget_trust(self) -> None:
         """Labels are judged anew, by what comes."""
         self.trust = LabelTrust.load(self._schema.task, None)

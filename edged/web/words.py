@@ -1,0 +1,109 @@
+"""Pieces of the page: numbers and moments as people read them, and the few elements that all sections use."""
+
+from __future__ import annotations
+
+import json
+import math
+from datetime import datetime, timezone
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+AGES = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
+
+
+def age(seconds: float) -> str:
+    """A stretch of time, roughly.
+
+    >>> age(0.26), age(59.0), age(150.0), age(90000.0)
+    ('0.3 s', '59 s', '2.5 min', '25 h')
+    """
+    for size, unit in AGES:
+        if seconds >= size * (2 if unit == "d" else 1):
+            return f"{round(seconds / size, 1):g} {unit}"
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{round(seconds, 1):g} s"
+
+
+def size(count: float | None) -> str:
+    """Bytes.
+
+    >>> size(512), size(1_500_000)
+    ('512 B', '1.5 MB')
+    """
+    if count is None:
+        return "–"
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if count < 1000 or unit == "TB":
+            break
+        count /= 1000
+    return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+
+
+def figure(value: float | None) -> str:
+    """A number with four significant digits."""
+    return "–" if value is None or not math.isfinite(value) else f"{value:.4g}"
+
+
+def share(value: float | None) -> str:
+    """A share as a percentage."""
+    return "–" if value is None or not math.isfinite(value) else f"{100 * value:.1f} %"
+
+
+def moment(ts: float | None) -> str:
+    """A moment; browsers show it in their own zone (`page.js`)."""
+    if ts is None:
+        return "–"
+    try:
+        told = datetime.fromtimestamp(ts, timezone.utc)
+    except (OverflowError, OSError, ValueError):
+        return escape(f"{ts:g}")
+    return f'<time datetime="{told.isoformat(timespec="seconds")}">{told:%Y-%m-%d %H:%M:%S} UTC</time>'
+
+
+def facts(pairs: Mapping[str, str]) -> str:
+    """Names and what is said of them; what is said is HTML already."""
+    rows = "".join(f"<dt>{escape(name)}</dt><dd>{told}</dd>" for name, told in pairs.items())
+    return f"<dl>{rows}</dl>"
+
+
+def table(
+    caption: str, head: Sequence[str], rows: Iterable[Sequence[str]], styles: Sequence[str] = ()
+) -> str:
+    """A table; cells are HTML already, the first of each row names it.
+
+    `styles` are classes of the columns, such as `wide` for one that phones leave out.
+    """
+    classes = [f' class="{style}"' if style else "" for style in styles] or [""] * len(head)
+    names = "".join(f'<th scope="col"{c}>{escape(n)}</th>' for n, c in zip(head, classes, strict=True))
+    lines = []
+    for first, *rest in rows:
+        cells = "".join(f"<td{c}>{cell}</td>" for cell, c in zip(rest, classes[1:], strict=True))
+        lines.append(f'<tr><th scope="row"{classes[0]}>{first}</th>{cells}</tr>')
+    return (
+        f"<table><caption>{escape(caption)}</caption><thead><tr>{names}</tr></thead>"
+        f"<tbody>{''.join(lines)}</tbody></table>"
+    )
+
+
+def button(name: str, ask: str, command: str, fields: Mapping[str, Any], *, about: str = "") -> str:
+    """A button that carries a command out when the person says yes to what it asks.
+
+    `about` tells screen readers what is not to be seen in the name.
+    """
+    label = f' aria-label="{escape(about)}"' if about else ""
+    # Its id survives a refresh, so that the focus does, too.
+    identity = escape("-".join([command, *(str(value) for value in fields.values())]))
+    return (
+        f'<button type="button" id="do-{identity}" data-command="{escape(command)}" data-ask="{escape(ask)}"'
+        f' data-fields="{escape(json.dumps(fields))}"{label}>{escape(name)}</button>'
+    )
+
+
+def meter(name: str, value: float, most: float, told: str) -> str:
+    """A bar that says how full something is, and its words."""
+    part = max(0.0, min(1.0, value / most if most else 0.0))
+    return (
+        f'<meter aria-label="{escape(name)}" value="{part:.4f}" high="0.9">{part:.0%}</meter> {escape(told)}'
+    )

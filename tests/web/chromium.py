@@ -1,0 +1,224 @@
+"""A browser on the page of a device: `python chromium.py CHECK URL TOKEN`, where `playwright` is installed.
+
+Prints one line of JSON with what was found. Chromium is that of the system (`EDGED_CHROMIUM`, or where Debian
+has it).
+"""
+
+# mypy: ignore-errors
+# ruff: noqa: ANN001, ANN003, ANN201, T201  a program that runs where pytest is not
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import sys
+import time
+from contextlib import contextmanager
+from importlib import resources
+from itertools import product
+
+from playwright.sync_api import expect, sync_playwright
+
+CHROMIUM = os.environ.get("EDGED_CHROMIUM", "/usr/bin/chromium")
+OPTIONS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
+DESK, PHONE = {"width": 1280, "height": 800}, {"width": 360, "height": 740}
+THEMES = ("light", "dark")
+TABS = 7
+
+# Contrast (WCAG 2.1, 1.4.11) of what a screenshot has within rectangles, against its commonest colour.
+CONTRAST = """async ([picture, boxes]) => {
+  const image = new Image();
+  image.src = "data:image/png;base64," + picture;
+  await image.decode();
+  const canvas = new OffscreenCanvas(image.width, image.height);
+  const context = canvas.getContext("2d", { willReadFrequently: true });
+  context.drawImage(image, 0, 0);
+  const linear = (v) => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+  const luminance = ([r, g, b]) => 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b);
+  const pixels = (x, y, w, h) => {
+    const { data } = context.getImageData(x, y, Math.max(1, w), Math.max(1, h)), found = [];
+    for (let i = 0; i < data.length; i += 4) found.push([data[i], data[i + 1], data[i + 2]]);
+    return found;
+  };
+  const counts = new Map();
+  for (const one of pixels(0, 0, image.width, image.height)) {
+    counts.set(one.join(), (counts.get(one.join()) ?? 0) + 1);
+  }
+  const paper = [...counts].sort((a, b) => b[1] - a[1])[0][0].split(",").map(Number);
+  const ratio = (one) => {
+    const [a, b] = [luminance(one), luminance(paper)].sort((p, q) => q - p);
+    return (a + 0.05) / (b + 0.05);
+  };
+  return boxes.map((box) => Math.max(...pixels(...box).map(ratio)));
+}"""
+BOXES = """(svg) => {
+  const own = svg.getBoundingClientRect();
+  const of = (one) => { const r = one.getBoundingClientRect();
+    return [r.x - own.x, r.y - own.y, r.width, r.height].map(Math.round); };
+  const [x, y, w, h] = of(svg.querySelector(".axes"));
+  const named = { upright: [x, y + 2, 2, h - 8], level: [x + 4, y + h - 2, w - 8, 3] };
+  [...svg.querySelectorAll("text.axis")].forEach((text, i) => { named["text " + i] = of(text); });
+  return named;
+}"""
+
+
+@contextmanager
+def chromium():
+    """The program."""
+    with sync_playwright() as playwright:
+        program = playwright.chromium.launch(executable_path=CHROMIUM, args=OPTIONS)
+        yield program
+        program.close()
+
+
+def fresh(program, **options):
+    """A context without any past, and what its console and its policy of content say."""
+    context, said = program.new_context(**options), []
+    context.on("console", lambda message: message.type != "verbose" and said.append(message.text))
+    context.on("weberror", lambda problem: said.append(str(problem.error)))
+    return context, said
+
+
+@contextmanager
+def browser(**options):
+    """One context in a program of its own."""
+    with chromium() as program:
+        yield fresh(program, **options)
+
+
+def enter(context, *, token=True):
+    """The page, as somebody who may steer unless without `token`."""
+    page = context.new_page()
+    page.goto(URL)
+    if token and page.locator("#leave").count() == 0:
+        page.fill("#token", TOKEN)
+        page.keyboard.press("Enter")
+        expect(page.locator("#leave")).to_be_visible()
+    expect(page.locator("#line")).to_have_text("live")
+    return page
+
+
+def do(page, button, seen, *, text=None):
+    """Press a button, say yes; seconds until the page shows what came of it."""
+    button.click()
+    dialog = page.locator("#ask")
+    expect(dialog).to_be_visible()
+    page.locator("#ask-yes").click()
+    began = time.monotonic()
+    if text is None:
+        expect(seen).to_be_visible(timeout=10000)
+    else:
+        expect(seen).not_to_have_text(text, timeout=10000)
+    return round(time.monotonic() - began, 3)
+
+
+def actions():
+    """Each action changes what is shown: how soon; and saying no does nothing."""
+    with browser(viewport=DESK) as (context, said):
+        page = enter(context)
+        steer, found = page.locator("#actions"), {}
+        requests = page.locator("#requests .request").first
+        label = requests.inner_text()
+        found["label"] = do(page, requests.get_by_role("button").first, requests, text=label)
+        steer.get_by_role("button", name="Pause training").click()
+        page.locator("#ask").get_by_role("button", name="Cancel").click()
+        expect(page.locator("#ask")).to_be_hidden()
+        resume = steer.get_by_role("button", name="Resume training")
+        found["declined"] = resume.count() == 0
+        found["pause"] = do(page, steer.get_by_role("button", name="Pause training"), resume)
+        pause = steer.get_by_role("button", name="Pause training")
+        found["resume"] = do(page, resume, pause)
+        runs = page.locator("#training tbody tr").first
+        before = runs.inner_text() if runs.count() else page.locator("#training p").first.inner_text()
+        told = runs if runs.count() else page.locator("#training p").first
+        found["train"] = do(page, steer.get_by_role("button", name="Train now"), told, text=before)
+        back = steer.get_by_role("button", name="Roll back")
+        expect(back).to_be_visible(timeout=60000)
+        serving = page.locator("#model dd b")
+        found["rollback"] = do(page, back, serving, text=serving.inner_text())
+        pin = page.locator("#model tbody tr", has_text="serves").get_by_role("button", name="Pin")
+        unpin = steer.get_by_role("button", name="Unpin")
+        found["pin"] = do(page, pin, unpin)
+        evaluated = page.locator("#actions .evaluations")
+        found["evaluate"] = do(page, steer.get_by_role("button", name="Evaluate"), evaluated)
+        with page.expect_download() as download:
+            steer.get_by_role("link", name="Download report").click()
+        found["report"] = download.value.suggested_filename
+        page.locator("#leave").click()
+        expect(page.locator("#token")).to_be_visible()
+        return found | {"said": said}
+
+
+def keyboard():
+    """Everything with the keyboard alone: a button is reached, asks, is declined, and has the focus again."""
+    with browser(viewport=DESK) as (context, said):
+        page = enter(context)
+        for _ in range(30):
+            page.keyboard.press("Tab")
+            if page.evaluate("document.activeElement.dataset.command") == "train":
+                break
+        page.keyboard.press("Enter")
+        expect(page.locator("#ask")).to_be_visible()
+        page.keyboard.press("Escape")
+        expect(page.locator("#ask")).to_be_hidden()
+        page.wait_for_timeout(2500)  # refreshes in between leave the focus where it is
+        return {"focus": page.evaluate("document.activeElement.dataset.command"), "said": said}
+
+
+def looks():
+    """Accessibility, widths and contrast in both themes, on a phone and a desk."""
+    axe = resources.files("axe_playwright_python").joinpath("axe.min.js").read_text()
+    found = {"axe": [], "wide": [], "contrast": {}, "said": []}
+    with chromium() as program:
+        for theme, (place, viewport) in product(THEMES, (("desk", DESK), ("phone", PHONE))):
+            context, said = fresh(program, viewport=viewport, color_scheme=theme)
+            page, name = enter(context), f"{theme} {place}"
+            picture = page.locator("svg.timeline:visible")
+            expect(picture).to_be_visible()
+            page.route("**/api/page*", lambda route: route.abort())  # it stays as it is now
+            page.wait_for_timeout(500)
+            page.evaluate(axe)
+            told = page.evaluate("axe.run()")
+            found["axe"] += [f"{name} {v['id']}: {v['nodes'][0]['html']}" for v in told["violations"]]
+            width = page.evaluate("document.documentElement.scrollWidth")
+            if width > viewport["width"]:
+                found["wide"].append([name, width])
+            boxes = picture.evaluate(BOXES)
+            shot = base64.b64encode(picture.screenshot()).decode()
+            ratios = context.new_page().evaluate(CONTRAST, [shot, list(boxes.values())])
+            found["contrast"][name] = dict(zip(boxes, ratios, strict=True))
+            found["said"] += [line for line in said if "ERR_FAILED" not in line]  # what was cut off above
+            context.close()
+    return found
+
+
+def tabs():
+    """Seven tabs, and all of them follow; how many streams the device has open for them."""
+    with browser(viewport=DESK) as (context, said):
+        pages = [enter(context) for _ in range(TABS)]
+        steer = pages[-1].locator("#actions")
+        resume = "Resume training"
+        do(
+            pages[-1],
+            steer.get_by_role("button", name="Pause training"),
+            steer.get_by_role("button", name=resume),
+        )
+        began = time.monotonic()
+        for page in pages:
+            expect(page.locator("#actions").get_by_role("button", name=resume)).to_be_visible()
+        followed = time.monotonic() - began
+        figures = context.request.get(URL + "metrics").text()
+        streams = next(line for line in figures.splitlines() if line.startswith("edged_http_event_streams "))
+        pages[0].close()  # it had the stream: another takes it over
+        steer.get_by_role("button", name=resume).click()
+        pages[-1].locator("#ask-yes").click()
+        for page in pages[1:]:
+            expect(page.locator("#actions").get_by_role("button", name="Pause training")).to_be_visible()
+            expect(page.locator("#line")).to_have_text("live")
+        return {"tabs": len(pages), "seconds": followed, "streams": float(streams.split()[1]), "said": said}
+
+
+CHECKS = {check.__name__: check for check in (actions, keyboard, looks, tabs)}
+NAME, URL, TOKEN = sys.argv[1:]
+print(json.dumps(CHECKS[NAME]()))

@@ -75,14 +75,14 @@ class Coordinator:
         self.taking = Taking(config, self.journal, self.layout, self.course)
         self.reports = Reports(self.journal, self.course)
         self._states = States()
-        self._inbox = Inbox()
+        self._inbox = Inbox(config.broker.receive_maximum)
         self._stopping, self._connected = threading.Event(), threading.Event()
         self._session = Session(
             config.broker,
             client_id=config.mqtt.client_id or f"edged-fleet-{config.fleet}",
             on_online=self._online,
         )
-        self._session.subscribe(self._topics.of_devices, 1, self._inbox.put)
+        self._session.subscribe(self._topics.of_devices, 1, self._heard)
         self._announcer = Announcer(self._session, self._topics, self.journal)
         self._since: float | None = None
         self._told = 0.0
@@ -96,6 +96,10 @@ class Coordinator:
             course = Course(base, bundle)
             self.journal.keep(course)
         return course
+
+    def _heard(self, delivery: Delivery) -> None:
+        if not self._inbox.put(delivery):
+            self._session.ack([delivery])  # gone: who sent it sends it again
 
     def _online(self) -> None:
         self._connected.set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -14,14 +15,24 @@ if TYPE_CHECKING:
 
 
 class Inbox:
-    """Deliveries, as the network thread puts them in. The broker sends no more than are acknowledged."""
+    """Deliveries, as the network thread puts them in: at most `limit`.
 
-    def __init__(self) -> None:
+    Where it is full, the network thread waits, and so does the broker, whose own bound does not always hold:
+    mosquitto 2.0.11 had a thousand messages under way where 256 were allowed.
+    """
+
+    PATIENCE = 5.0
+
+    def __init__(self, limit: int) -> None:
         self._queue: queue.SimpleQueue[Delivery | None] = queue.SimpleQueue()
+        self._room = threading.Semaphore(limit)
 
-    def put(self, delivery: Delivery) -> None:
-        """One more, from any thread."""
+    def put(self, delivery: Delivery) -> bool:
+        """One more, from another thread; False when there was no room for it in `PATIENCE` seconds."""
+        if not self._room.acquire(timeout=self.PATIENCE):
+            return False
         self._queue.put(delivery)
+        return True
 
     def wake(self) -> None:
         """Let `take` return: there is something else to do."""
@@ -40,6 +51,7 @@ class Inbox:
             if delivery is None:
                 break
             found.append(delivery)
+            self._room.release()
         return found
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from edged.domain.federated.wire import Update
 from edged.errors import RejectedUpdateError
-from edged.fleet.intake import Parts
+from edged.fleet.intake import Inbox, Parts
+from edged.mqtt.delivery import Delivery
 
 
 def update(device: str, parts: int, part: int, *, size: int = 100, sha256: str = "0") -> Update:
@@ -48,3 +49,18 @@ def test_a_device_has_one_update_under_way() -> None:
     parts.add(update("a", 2, 0, sha256="1"), bytes(40))
     parts.add(update("a", 2, 0, sha256="2"), bytes(30))
     assert parts.held == 30
+
+
+def test_an_inbox_has_no_more_than_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Inbox, "PATIENCE", 0.05)
+    inbox = Inbox(2)
+    assert [inbox.put(delivery(n)) for n in range(3)] == [True, True, False]
+    assert [found.mid for found in inbox.take(9, 0.0)] == [0, 1]
+    assert inbox.put(delivery(3))
+    inbox.wake()
+    assert [found.mid for found in inbox.take(1, 1.0)] == [3]
+    assert inbox.take(1, 10.0) == []
+
+
+def delivery(number: int) -> Delivery:
+    return Delivery("t", b"", number, 1, dup=False, retain=False, epoch=1, received=0.0)

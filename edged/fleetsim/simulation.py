@@ -242,6 +242,21 @@ def _configuration(plan: Plan, devices: int, broker: tuple[str, int], folder: Pa
     return FleetConfig.model_validate(values)
 
 
+def central_accuracy(plan: Plan) -> float:
+    """On those that take no part: of one model trained on all rows of the devices together.
+
+    Raises
+    ------
+    ConfigError
+        As `simulate`.
+    """
+    with tempfile.TemporaryDirectory(prefix="edged-fleetsim-") as name:
+        bench, parts, unseen = _divided(plan, Path(name))
+        return float(
+            _central(plan, bench, _devices(plan, bench, parts, Path(name)), unseen, Path(name))["unseen"]
+        )
+
+
 def _central(
     plan: Plan, bench: Bench, devices: list[VirtualDevice], unseen: NDArray[np.int64], folder: Path
 ) -> dict[str, Any]:

@@ -216,7 +216,7 @@ class Member:
         reason = self._why_not(announced.config)
         if reason and self._declined != (announced.id, reason):
             self._declined = (announced.id, reason)
-            self._event("declined", {"round": announced.round, "reason": reason})
+            self._event("fleet_declined", {"round": announced.round, "reason": reason})
         return not reason
 
     def _why_not(self, config: Settings) -> str:
@@ -265,7 +265,7 @@ class Member:
             self._failures[name] = self._failures.get(name, 0) + 1
         announced = self._round
         fields = {"round": announced.round if announced is not None else None, "reason": problem.line()}
-        self._event("failed", fields)
+        self._event("fleet_failed", fields)
         if name == (announced and announced.base.hash):
             self._models.remove(name)  # perhaps it came damaged
 
@@ -276,7 +276,7 @@ class Member:
         window = self._round.window if self._round is not None else 0.0
         self._sending.add(number, about, self._clock.monotonic() + window * random.random())
         self._event(
-            "trained",
+            "fleet_trained",
             {
                 "round": about["round"],
                 **{name: found[name] for name in ("samples", "steps", "bytes", "norm")},
@@ -286,7 +286,7 @@ class Member:
 
     def _settle(self, payload: bytes) -> None:
         for number, told in self._sending.settle(payload):
-            self._event("refused" if "reason" in told else "accepted", told)
+            self._event("fleet_refused" if "reason" in told else "fleet_accepted", told)
             self._changed(self._memory.done_with(number))
 
     # ---- the fleet's model -----------------------------------------------------------------
@@ -298,7 +298,7 @@ class Member:
             return
         self._failures[base.hash] = self._failures[announced.id] = TRIES
         reason = f"its model has {base.bytes} bytes, fleet.max_bytes is {self._config.max_bytes}"
-        self._event("failed", {"round": announced.round, "reason": reason})
+        self._event("fleet_failed", {"round": announced.round, "reason": reason})
 
     def _part_came(self, delivery: Delivery) -> None:
         self._queue.put(lambda: self._part(delivery.topic, delivery.payload))
@@ -312,7 +312,7 @@ class Member:
     def _judged(self, announced: Round, found: Message) -> None:
         share, taken, reason = found["share"], bool(found["taken"]), str(found["reason"])
         self._event(
-            "model",
+            "fleet_model",
             {"round": announced.round, "model": announced.base.hash, "share": share, "taken": taken,
              "reason": reason},
         )  # fmt: skip
@@ -352,8 +352,8 @@ class Member:
             self._told = now, fields
 
     def _event(self, what: str, fields: Message) -> None:
-        log.info("fleet", what=what, **fields)
-        self._notify(f"fleet_{what}", fields)
+        log.info(what, **fields)
+        self._notify(what, fields)
 
 
 def _quality(values: Message | None) -> Quality | None:

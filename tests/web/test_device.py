@@ -376,7 +376,9 @@ def test_what_fails_in_its_thread_is_told_and_tried_again_and_the_end_is_orderly
     paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     with running(device, broker.port, PYTHONPATH=paths) as listener:
         wait_until(lambda: "web_failed" in device.log.read_text())
-        wait_until(lambda: "nobody foresaw this" in str(device.cli("status", str(device.path))["problem"]))
+        wait_until(
+            lambda: "nobody foresaw this" in str(device.cli("status", str(device.path)).get("problem"))
+        )
         if recovers:
             flag.unlink()
             wait_until(lambda: is_live(Client(port)))

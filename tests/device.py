@@ -134,9 +134,9 @@ class Device:
 
 
 @contextmanager
-def running(device: Device, port: int, **environment: str) -> Iterator[Listener]:
+def running(device: Device, port: int, root: str = "edged/rig", **environment: str) -> Iterator[Listener]:
     """The daemon up and connected; stopped in any case."""
-    listener = Listener(port, "edged/rig")
+    listener = Listener(port, root)
     device.start(**environment)
     try:
         listener.wait(lambda: any(s["state"] == "online" for s in listener.messages["status"]), START_SECONDS)

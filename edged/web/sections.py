@@ -48,8 +48,13 @@ def model(view: View) -> str:
         "Lineage": f"<span>{line}</span>",
     }
     rows = [_model_row(view, record) for record in view.models]
-    head = ("Version", "State", "From", "Made", "Verdict", "")
-    return facts(told) + table("Models, newest first", head, rows, ("", "", "wide", "wide", "wide", ""))
+    head = ("Version", "State", "From", "Made", "Verdict", "Steer")
+    return facts(told) + table(
+        "Models, newest first",
+        head,
+        rows,
+        ("", "", "wide", "wide", "wide", "" if view.may.control else "gone"),
+    )
 
 
 def _model_row(view: View, record: ModelRecord) -> tuple[str, ...]:

@@ -48,3 +48,17 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             yield Site(broker, device, listener, port, Client(port), Client(port, socket))
     finally:
         broker.stop()
+
+
+@pytest.fixture(scope="session")
+def still(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Another that does not train, whatever is labelled; for whoever may open its Unix socket."""
+    folder, port = tmp_path_factory.mktemp("still"), free_port()
+    socket = folder / "edged.sock"
+    device = Device(
+        folder, site.broker.port, {"features": 2, "classes": ["low", "high"]}, device={"id": "still"},
+        web={"listen": None, "unix_socket": str(socket)}, training={"min_new_samples": 10**6, "every": None},
+        model={"bundle": str(site.device.state / "bundle")},
+    )  # fmt: skip
+    with running(device, site.broker.port, "edged/still") as listener:
+        yield Site(site.broker, device, listener, port, Client(port), Client(port, socket))

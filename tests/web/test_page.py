@@ -158,13 +158,13 @@ def test_pausing_is_seen_at_once(site: Site) -> None:
     assert "Pause training" in found["actions"]
 
 
-def test_an_evaluation_is_on_the_page_and_in_the_report(site: Site) -> None:
-    client = site.using("control")
+def test_an_evaluation_is_on_the_page_and_in_the_report(still: Site) -> None:
+    client = still.unix
     report = client("GET", "/api/report")
-    assert report.headers["content-disposition"] == 'attachment; filename="edged-rig.html"'
+    assert report.headers["content-disposition"] == 'attachment; filename="edged-still.html"'
     assert "<button" not in report.body.decode()
     request = rows([[i / 40, 1.0] for i in range(40)], parameters={"record": True, "key": "judged"})
-    ids = site.unix("POST", INFER, request).json["outputs"][-1]["data"]
+    ids = still.unix("POST", "/v2/models/still/infer", request).json["outputs"][-1]["data"]
     command(client, "label", labels=[{"id": name, "label": "low"} for name in ids])
     command(client, "evaluate")
     wait_until(lambda: "accuracy" in sections(client, "actions")["actions"])

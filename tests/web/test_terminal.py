@@ -12,7 +12,7 @@ import pytest
 
 from edged.domain.summary import attention, status_of, summary
 from tests.commands import COMMAND
-from tests.web.client import INFER, rows
+from tests.web.client import rows
 
 if TYPE_CHECKING:
     from tests.web.conftest import Site
@@ -49,19 +49,19 @@ def shown(*words: str) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_status_watch_and_page_tell_the_same(site: Site) -> None:
+def test_status_watch_and_page_tell_the_same(still: Site) -> None:
     request = rows([[0.1, 0.2]] * 5, parameters={"record": True, "key": "told"})
-    names = site.unix("POST", INFER, request).json["outputs"][-1]["data"]
+    names = still.unix("POST", "/v2/models/still/infer", request).json["outputs"][-1]["data"]
     labels = [{"id": name, "label": "low"} for name in names]
-    assert site.unix("POST", "/api/commands/label", {"labels": labels}).status == 200
-    told = len(site.listener.messages["metrics"])
-    site.listener.wait(lambda: len(site.listener.messages["metrics"]) >= told + 3)
-    broker = f"--broker=mqtt://127.0.0.1:{site.broker.port}"
+    assert still.unix("POST", "/api/commands/label", {"labels": labels}).status == 200
+    told = len(still.listener.messages["metrics"])
+    still.listener.wait(lambda: len(still.listener.messages["metrics"]) >= told + 3)
+    broker = f"--broker=mqtt://127.0.0.1:{still.broker.port}"
 
     def differing() -> dict[str, tuple[str, ...]]:
-        status = shown("status", str(site.device.path))
-        watched = shown("ctl", broker, "watch", "rig", "--seconds", "3")
-        report = site.using("read")("GET", "/api/report").body.decode()
+        status = shown("status", str(still.device.path))
+        watched = shown("ctl", broker, "watch", "still", "--seconds", "3")
+        report = still.unix("GET", "/api/report").body.decode()
         page = {
             unescape(name): unescape(value)
             for name, value in re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", report.partition("</dl>")[0])

@@ -33,7 +33,10 @@ CASES: dict[str, dict[str, Any]] = {
     "trimmed mean": {"reduce": "trimmed_mean"},
     "trimmed mean, 10 % flip": {"reduce": "trimmed_mean", "poison": 0.1, "attack": "flip"},
     "trimmed mean, 10 % scale": {"reduce": "trimmed_mean", "poison": 0.1, "attack": "scale"},
+    "mean, 10 % flip": {"poison": 0.1, "attack": "flip"},
     "mean, 10 % scale": {"poison": 0.1, "attack": "scale"},
+    "trimmed mean 20 %": {"reduce": "trimmed_mean", "trim": 0.2},
+    "trimmed mean 20 %, 10 % flip": {"reduce": "trimmed_mean", "trim": 0.2, "poison": 0.1, "attack": "flip"},
 }
 
 

@@ -42,7 +42,7 @@ def test_recorded_streams_have_examples_of_their_own() -> None:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_shows_every_section(example: Path) -> None:
-    of_one = {"anomaly", "sparkplug", "web"} - {example.stem}
+    of_one = {"anomaly", "fleet", "sparkplug", "web"} - {example.stem}
     assert set(yaml.safe_load(example.read_text())) == set(Config.model_fields) - of_one
 
 

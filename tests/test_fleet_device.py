@@ -14,7 +14,7 @@ from edged.domain.federated.settings import Base, Encoding, Settings
 from edged.engines.model_parameters import initial_parameters
 from edged.storage.registry import Registry
 from tests.coordinator import Coordinator, led_to
-from tests.device import Device, Listener, running
+from tests.device import Device, Listener, running, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,6 +73,8 @@ def test_a_device_trains_in_rounds_and_takes_the_fleets_model(
     with running(made, broker.port) as listener:
         assert "too few" in coordinator.state(ready=False).why_not
         feed(listener, 500)
+        # Samples are predicted before they are committed: one that came after the round would be new.
+        wait_until(lambda: made.cli("status", str(made.path))["samples"] == 500)
         state = coordinator.state(ready=True)
         assert (state.device, state.last_round, state.idle) == ("rig", 0, True)
         first = initial_parameters(bundle)

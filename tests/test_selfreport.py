@@ -10,6 +10,7 @@ STATUS = COUNTS | {
     "state": "online",
     "model": {"version": 1, "since": None, "quality": None},
     "training": {"runs": 0, "last": None},
+    "outbox": {"pending": 0, "dropped": 0},
     "engine": "portable",
 }
 

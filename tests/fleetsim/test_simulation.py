@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from edged.cli_fleet import fleet_app
 from edged.fleetsim.simulation import Plan, simulate
+from tests.commands import edged
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,11 +32,11 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.timeout(120)
 def test_a_fleet_learns_and_its_report_says_so(recording: Path, tmp_path: Path) -> None:
     arguments = [
-        "sim", str(recording), "--key", "person", "--unseen", "1", "--rounds", "2", "--epochs", "4", "--json",
-        "-o", str(tmp_path / "out"),
+        "fleet", "sim", recording, "--key", "person", "--unseen", "1", "--rounds", "2", "--epochs", "4",
+        "--json", "-o", tmp_path / "out",
     ]  # fmt: skip
-    done = CliRunner().invoke(fleet_app, arguments)
-    assert done.exit_code == 0, done.output
+    done = edged(*arguments)
+    assert done.code == 0, done.err
     report: dict[str, Any] = json.loads((tmp_path / "out" / "report.json").read_text())
     assert (report["devices"], [r["round"] for r in report["rounds"]]) == (4, [1, 2])
     assert [r["updates"] for r in report["rounds"]] == [4, 4]
@@ -65,6 +64,4 @@ def test_a_device_that_does_harm_is_cut_by_the_trimmed_mean(recording: Path) -> 
 
 
 def test_what_cannot_be_simulated_is_one_line(recording: Path) -> None:
-    done = CliRunner().invoke(fleet_app, ["sim", str(recording), "--key", "nobody"])
-    assert done.exit_code != 0
-    assert "nobody" in str(done.exception)
+    assert "nobody" in edged("fleet", "sim", recording, "--key", "nobody").problem

@@ -62,7 +62,7 @@ def test_whatever_the_disk_refuses_to_a_commit_nothing_is_lost(broker: Mosquitto
     with running(rig.device, broker.port) as listener:
         assert rig.device.process is not None
         rig.publish(listener, 20)
-        rig.answered(listener)
+        rig.all_stored(PATIENCE)
         for calls, error in faults:
             with failing(rig.device.process.pid, calls, error, wal):
                 stored, predictions = rig.count(), listener.messages["predictions"]
@@ -76,6 +76,7 @@ def test_whatever_the_disk_refuses_to_a_commit_nothing_is_lost(broker: Mosquitto
             acknowledged(listener, window, since)
             recovered(rig, listener)
             rig.answered(listener)
+            rig.all_stored(PATIENCE)
         status = rig.device.cli("status", str(rig.device.path))
         assert (status["state"], status["samples"]) == ("online", rig.sent)
         rig.check_predictions(listener)

@@ -167,7 +167,8 @@ def stages(devices: int, how: str) -> Row:
         if coordinator.taking.accepted != devices:
             raise ValueError(f"{coordinator.taking.accepted} of {devices} accepted")
         began, used = time.perf_counter(), time.process_time()
-        reduced(reducer_of(config), coordinator.layout, coordinator.taking.records(), devices)
+        reducer = reducer_of(config, {}, 1, dict)
+        reduced(reducer, coordinator.layout, coordinator.taking.records(), devices)
         reducing = time.perf_counter() - began
         cpu += time.process_time() - used
         coordinator.close()

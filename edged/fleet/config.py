@@ -16,6 +16,7 @@ from edged.domain.federated.choice import Wanted
 from edged.domain.federated.rounds import Pace
 from edged.domain.federated.settings import Encoding, Settings
 from edged.domain.federated.verdict import Tolerance
+from edged.fleet.flower.strategies import MOST_REPLIES, problem_of
 
 HINT = "docs/fleet.md lists every key"
 IN_FLIGHT = 256
@@ -92,10 +93,21 @@ class AdmitSection(Section):
 class ReduceSection(Section):
     """How many updates become one."""
 
-    how: Literal["mean", "trimmed_mean", "median"] = Field("mean", description="of all updates")
+    how: Literal["mean", "trimmed_mean", "median", "flower"] = Field("mean", description="of all updates")
     trim: float = Field(0.1, ge=0, lt=0.5, description="share cut at either end by trimmed_mean")
     discount: float = Field(0.5, ge=0, description="late updates count (1 + rounds late) ** -discount")
     rate: float = Field(1.0, gt=0, le=10, description="of the aggregate that the model takes")
+    strategy: str = Field("", description="with `how: flower`, a class of flwr.serverapp.strategy")
+    options: dict[str, float] = Field({}, description="arguments of that class")
+
+    @model_validator(mode="after")
+    def _known(self) -> ReduceSection:
+        if self.how != "flower":
+            if self.strategy or self.options:
+                raise ValueError("strategy and options are for `how: flower`")
+        elif problem := problem_of(self.strategy, self.options):
+            raise ValueError(problem)
+        return self
 
 
 class GateSection(Section):
@@ -134,6 +146,15 @@ class FleetConfig(Section):
     reduce: ReduceSection = ReduceSection()
     gate: GateSection = GateSection()
     log: LogConfig = LogConfig()
+
+    @model_validator(mode="after")
+    def _all_in_memory(self) -> FleetConfig:
+        if self.reduce.how == "flower" and self.round.devices > MOST_REPLIES:
+            raise ValueError(
+                f"a strategy of Flower holds all replies in memory: round.devices is at most {MOST_REPLIES}"
+                " with reduce.how flower; mean, trimmed_mean and median take any number"
+            )
+        return self
 
     @property
     def settings(self) -> Settings:

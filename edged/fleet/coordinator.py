@@ -18,14 +18,14 @@ from edged.domain.deltas import fingerprint
 from edged.domain.federated.choice import choose, eligible, share_of
 from edged.domain.federated.layout import Layout
 from edged.domain.federated.rounds import Course, due, ended, extended, finished, opened, trial
-from edged.domain.federated.verdict import judge
+from edged.domain.federated.verdict import Verdict, judge
 from edged.domain.federated.wire import FleetTopics, Round
-from edged.errors import RejectedUpdateError
+from edged.errors import RejectedUpdateError, TrainingError
 from edged.fleet.beginning import first_model
 from edged.fleet.hearing import Reports, States
 from edged.fleet.intake import Inbox
 from edged.fleet.journal import Journal
-from edged.fleet.reducing import advanced, reduced, reducer_of
+from edged.fleet.reducing import advanced, reduced, reducer_of, require_packages
 from edged.fleet.taking import Taking
 from edged.fleet.telling import Announcer
 from edged.logs import get_logger
@@ -35,7 +35,6 @@ from edged.strictjson import json_ready
 
 if TYPE_CHECKING:
     from edged.clock import Clock
-    from edged.domain.federated.verdict import Verdict
     from edged.fleet.config import FleetConfig
     from edged.mqtt.delivery import Delivery
     from edged.storage.files import Disk
@@ -63,9 +62,12 @@ class Coordinator:
         When its directory cannot be used.
     ConfigError
         When there is no model to begin with.
+    UnavailableError
+        When its reducer needs a package that is not there.
     """
 
     def __init__(self, config: FleetConfig, *, clock: Clock | None = None, disk: Disk = DISK) -> None:
+        require_packages(config)
         self._config, self._clock = config, clock or SystemClock()
         self._pace, self._keep = config.pace, config.limits.staleness + 2
         self._topics = FleetTopics(config.fleet, config.mqtt.root)
@@ -222,8 +224,16 @@ class Coordinator:
         began, count = time.monotonic(), self.taking.accepted
         standing = self.course.standing
         base = self.journal.weights(standing.hash)
-        aggregate = reduced(reducer_of(self._config), self.layout, self.taking.records(), count)
-        weights = advanced(base, aggregate, self.layout, self._config.reduce.rate)
+        reducer = reducer_of(
+            self._config, base, self.course.number, lambda: self.journal.memory(standing.hash)
+        )
+        try:
+            aggregate = reduced(reducer, self.layout, self.taking.records(), count)
+            weights = advanced(base, aggregate, self.layout, self._config.reduce.rate)
+        except TrainingError as problem:
+            log.error("round_failed", round=self.course.number, devices=count, problem=problem.line())
+            self._end(standing.hash, now, Verdict(accepted=False, reason=problem.line()))
+            return
         about = {
             "round": self.course.number,
             "parent": standing.hash,
@@ -232,7 +242,7 @@ class Coordinator:
             "refused": dict(self.taking.refused),
             "made": now,
         }
-        model = self.journal.add(weights, fingerprint(weights), about)
+        model = self.journal.add(weights, fingerprint(weights), about, aggregate.memory)
         took = time.monotonic() - began
         log.info("round_closed", round=self.course.number, seconds=round(took, 3), devices=count)
         if not self._pace.stages:

@@ -2,7 +2,7 @@
 
 fleet.json          the course of rounds, sealed
 lineage.json        every round with its numbers, sealed; the newest thousand
-models/<hash>/      weights and their manifest, with parent and round
+models/<hash>/      weights and their manifest, with parent and round; what a strategy remembers with them
 rounds/<n>          updates that count in round n; reports/<n> what devices made of its model
 """
 
@@ -14,7 +14,7 @@ from edged.domain.federated.rounds import Course
 from edged.domain.federated.settings import Base
 from edged.domain.federated.wire import split
 from edged.errors import CorruptError
-from edged.mqtt.weights import FILE, pack, unpack
+from edged.mqtt.weights import FILE, MAX_BYTES, compress, decompress, pack, unpack
 from edged.storage.files import (
     DISK,
     DirectoryLock,
@@ -34,10 +34,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from numpy.typing import NDArray
+
     from edged.domain.deltas import Weights
     from edged.storage.files import Disk
 
 COURSE, LINEAGE, STATUS = "fleet.json", "lineage.json", "status.json"
+MEMORY = "memory.safetensors.zst"
 REMEMBERED = 1000
 
 
@@ -94,14 +97,25 @@ class Journal:
 
     # Models.
 
-    def add(self, weights: Weights, digest: str, about: Mapping[str, Any]) -> Base:
-        """Keep a model, durably, under its fingerprint `digest`; again the same changes nothing."""
+    def add(
+        self,
+        weights: Weights,
+        digest: str,
+        about: Mapping[str, Any],
+        memory: Mapping[str, NDArray[Any]] | None = None,
+    ) -> Base:
+        """Keep a model, durably, under its fingerprint `digest`; again the same changes nothing.
+
+        `memory` is what the reducer needs that goes on from it.
+        """
         final = self.path / "models" / digest
         if not final.exists():
             staging = staging_path(final.parent, digest[:12])
             with disk_errors("writing", staging):
                 staging.mkdir()
                 (staging / FILE).write_bytes(pack(weights))
+                if memory:
+                    (staging / MEMORY).write_bytes(compress(memory, {}))
             publish_directory(staging, final, extra=about, disk=self._disk)
         return self.base(digest)
 
@@ -126,6 +140,15 @@ class Journal:
     def weights(self, digest: str) -> Weights:
         """The weights of a model."""
         return unpack(self.blob(digest))[0]
+
+    def memory(self, digest: str) -> dict[str, NDArray[Any]]:
+        """What the reducer that made a model has left for the next."""
+        folder = self.path / "models" / digest
+        verify_directory(folder)
+        if not (folder / MEMORY).exists():
+            return {}
+        with disk_errors("reading", folder):
+            return decompress((folder / MEMORY).read_bytes(), MAX_BYTES)[0]
 
     def models(self) -> list[str]:
         """Fingerprints of the models that are kept."""

@@ -16,7 +16,7 @@ from edged.errors import NonFiniteError
 from edged.storage.files import disk_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -27,10 +27,31 @@ if TYPE_CHECKING:
     from edged.fleet.config import FleetConfig
 
 
-def reducer_of(config: FleetConfig) -> Reducer:
-    """What the configuration wants; its matrix lies in a file, so that it is not all in memory."""
+def require_packages(config: FleetConfig) -> None:
+    """Raise UnavailableError, at the start already, where the reducer needs a package that is not there."""
+    if config.reduce.how == "flower":
+        from edged.fleet.flower.pinned import require
+
+        require()
+
+
+def reducer_of(
+    config: FleetConfig, base: Weights, number: int, memory: Callable[[], Mapping[str, NDArray[Any]]]
+) -> Reducer:
+    """What the configuration wants for round `number`, from `base` on.
+
+    The matrix of a robust one lies in a file, so that it is not all in memory. `memory` gives what the
+    reducer that made `base` has left.
+    """
     if config.reduce.how == "mean":
         return Mean()
+    if config.reduce.how == "flower":
+        from edged.fleet.flower.reducer import Strategy
+
+        options = dict(config.reduce.options)
+        if config.reduce.strategy == "FedProx":
+            options["proximal_mu"] = config.train.proximal
+        return Strategy(config.reduce.strategy, options, base, number, memory())
 
     statistic = median if config.reduce.how == "median" else trimmed_mean(config.reduce.trim)
     dtype: Literal["int8", "float32"] = "int8" if config.train.dtype == "int8" else "float32"
@@ -78,6 +99,8 @@ def advanced(base: Weights, aggregate: Aggregate, layout: Layout, rate: float) -
         When they are not all finite.
     """
     vector = layout.vector(base).astype(np.float64) + rate * aggregate.change
-    if not np.isfinite(vector.astype(np.float32)).all():
+    with np.errstate(over="ignore"):
+        finite = np.isfinite(vector.astype(np.float32)).all()
+    if not finite:
         raise NonFiniteError("the model of the round has numbers that are not finite", where="fleet")
     return layout.weights(vector)

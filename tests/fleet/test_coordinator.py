@@ -60,6 +60,26 @@ def test_rounds_follow_each_other_and_each_is_the_mean(broker: Mosquitto, make_s
     assert [devices.answered(n) for n in (1, 2, 3)] == [30, 30, 30]
 
 
+def test_a_model_with_numbers_that_are_not_finite_is_never_the_fleets(
+    broker: Mosquitto, make_site: MakeSite
+) -> None:
+    huge = {name: np.full(shape, 3.4e38, np.float32) for name, shape in SHAPES.items()}
+
+    def up(told: Round, device: str) -> list[tuple[str, bytes]]:
+        steps = {name: np.full(shape, 3e36, np.float32) for name, shape in SHAPES.items()}
+        update, blob = update_of(told, device, steps, 100)
+        return list(update.messages(FleetTopics(FLEET), blob))
+
+    site = make_site(broker.port, huge, round=ONE_ROUND | {"rounds": 2}, train={"clip_norm": 1e38})
+    devices = site.senders(NAMES, messages=up)
+    site.start()
+    site.finish()
+    assert [entry["accepted"] for entry in read_lineage(site.dir)] == [False, False]
+    assert "not finite" in read_lineage(site.dir)[0]["reason"]
+    assert [devices.answered(n) for n in (1, 2)] == [30, 30]
+    np.testing.assert_array_equal(standing(site)["w"], huge["w"])
+
+
 def test_what_is_retained_is_the_model(broker: Mosquitto, make_site: MakeSite) -> None:
     big = {"w": np.random.default_rng(0).normal(size=(300, 250)).astype(np.float32)}
     site = make_site(broker.port, big, round=ONE_ROUND | {"devices": 2}, train={"clip_norm": 10})

@@ -7,14 +7,18 @@ asynchronous aggregation" (2022).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from edged.errors import NoDataError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
     from edged.domain.federated.layout import Doubles, Layout, Row
 
 
@@ -40,11 +44,22 @@ class Contribution:
 
 @dataclass(frozen=True)
 class Aggregate:
-    """What came of a round: the `(size,)` float64 difference to its base, of how many devices and samples."""
+    """What came of a round.
+
+    Attributes
+    ----------
+    change
+        The `(size,)` float64 difference to its base.
+    devices, samples
+        Of how many.
+    memory
+        What a reducer is given again that goes on from the model of the round, such as momentum; by name.
+    """
 
     change: Doubles
     devices: int
     samples: int
+    memory: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
 
 class Reducer(Protocol):

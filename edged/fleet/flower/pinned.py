@@ -1,0 +1,41 @@
+"""Flower as it is installed here: one version, silent, and with the identity that its messages want."""
+
+from __future__ import annotations
+
+import logging
+import os
+from importlib.metadata import PackageNotFoundError, version
+
+from edged.errors import UnavailableError
+
+VERSION = "1.41.0"
+SILENT = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+
+
+def require() -> None:
+    """Make Flower usable in this process, without what it tells its makers.
+
+    Its messages ask for the task of the process, which outside of Flower's own programs nobody sets: a
+    private part of it, hence the one version.
+
+    Raises
+    ------
+    UnavailableError
+        When it is not installed, or in another version.
+    """
+    try:
+        found = version("flwr")
+    except PackageNotFoundError:
+        found = "not installed"
+    if found != VERSION:
+        raise UnavailableError(
+            f"flwr {VERSION} is needed, here is {found}", where="reduce.how: flower",
+            remedy="pip install 'edged[flower]'",
+        )  # fmt: skip
+    for name, value in SILENT.items():
+        os.environ.setdefault(name, value)
+
+    from flwr.supercore.task_identity import TaskIdentity
+
+    TaskIdentity.run_id = TaskIdentity.task_id = TaskIdentity.node_id = 1
+    logging.getLogger("flwr").setLevel(logging.WARNING)

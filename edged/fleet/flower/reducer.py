@@ -1,0 +1,125 @@
+"""A strategy of Flower as a reducer: it configures a round, hears all devices, makes one model of theirs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from edged.domain.federated.reduce import Aggregate
+from edged.errors import NoDataError, TrainingError
+from edged.fleet.flower.strategies import MEMORY
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from edged.domain.deltas import Weights
+    from edged.domain.federated.layout import Layout
+    from edged.domain.federated.reduce import Contribution
+
+    Memory = Mapping[str, NDArray[Any]]
+
+
+class Strategy:
+    """One round of a strategy, as `strategy.start` goes through it, from the fleet's model on.
+
+    Parameters
+    ----------
+    name, options
+        Its class, and arguments for that.
+    base
+        The fleet's model.
+    number
+        Of the round: adaptive strategies correct their first ones.
+    memory
+        What the strategy remembered when it made that model.
+    """
+
+    def __init__(
+        self, name: str, options: Mapping[str, float], base: Weights, number: int, memory: Memory
+    ) -> None:
+        self._name, self._options, self._base = name, options, base
+        self._number, self._memory = number, memory
+
+    def begin(self, layout: Layout, expected: int) -> None:  # noqa: ARG002  a list grows
+        """Before the first."""
+        self._layout, self._start = layout, layout.vector(self._base)
+        self._contributions: list[Contribution] = []
+
+    def add(self, contribution: Contribution) -> None:
+        """Keep it, as it came."""
+        self._contributions.append(contribution)
+
+    def finish(self) -> Aggregate:
+        """What the strategy makes of all.
+
+        Raises
+        ------
+        NoDataError
+            When there were none.
+        TrainingError
+            When the strategy fails, as it does with fewer devices than it needs.
+        """
+        if not self._contributions:
+            raise NoDataError("no update to aggregate")
+        strategy = made(self._name, self._options)
+        remind(strategy, self._memory, self._layout.names)
+        try:
+            vector = self._round(strategy)
+        except Exception as problem:  # whatever it may be: the round is over, the coordinator is not
+            raise TrainingError(f"the strategy failed: {problem!r}"[:300], where=self._name) from problem
+        if vector is None:
+            few = f"it made nothing of {len(self._contributions)} updates: too few for it, or too unlike"
+            raise TrainingError(few, where=self._name)
+        samples = sum(contribution.samples for contribution in self._contributions)
+        memory = memory_of(strategy, self._layout.names)
+        return Aggregate(vector - self._start, len(self._contributions), samples, memory)
+
+    def _round(self, strategy: Any) -> NDArray[np.float64] | None:
+        from flwr.app import ConfigRecord
+
+        from edged.fleet.flower.grid import MqttGrid, record_of
+
+        grid = MqttGrid(self._contributions, self._weights)
+        base = record_of(self._layout.weights(self._start))  # FedAvgM goes by the order of parameters
+        asked = strategy.configure_train(self._number, base, ConfigRecord(), grid)
+        arrays, _ = strategy.aggregate_train(self._number, grid.send_and_receive(asked))
+        if arrays is None:
+            return None
+        found = [arrays[name].numpy().astype(np.float64) for name in self._layout.names]
+        if [value.shape for value in found] != list(self._layout.shapes):
+            raise ValueError("it returned other shapes than the model has")
+        return np.concatenate([value.reshape(-1) for value in found])
+
+    def _weights(self, contribution: Contribution) -> Weights:
+        change = self._layout.change(contribution.row) * np.float32(contribution.factor)
+        return self._layout.weights(self._start + change)
+
+
+def made(name: str, options: Mapping[str, float]) -> Any:
+    """A strategy that asks all nodes, however few; Flower must be ready (`pinned.require`)."""
+    from flwr.serverapp import strategy
+
+    whole = {key: int(value) if key.startswith("num_") else value for key, value in options.items()}
+    return getattr(strategy, name)(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1, **whole)
+
+
+def memory_of(strategy: Any, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
+    """What a strategy remembers, as `<attribute>/<parameter>`."""
+    found: dict[str, NDArray[Any]] = {}
+    for attribute in MEMORY:
+        held = getattr(strategy, attribute, None)
+        if held is not None:
+            by_name = held if isinstance(held, dict) else dict(zip(names, held, strict=True))
+            found |= {f"{attribute}/{name}": np.asarray(value) for name, value in by_name.items()}
+    return found
+
+
+def remind(strategy: Any, memory: Memory, names: tuple[str, ...]) -> None:
+    """Give a strategy what `memory_of` gave, where it has a place for that."""
+    for attribute in MEMORY:
+        held = {name: memory[key] for name in names if (key := f"{attribute}/{name}") in memory}
+        if len(held) == len(names) and hasattr(strategy, attribute):
+            setattr(strategy, attribute, list(held.values()) if attribute == "momentum_vector" else held)

@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-faults soak test-stock test-homeassistant test-torch test-web test-arm64 test-container test-systemd wheels constraints sbom deb stock lint check bench clean system-packages web-packages arm64-packages booted-packages deb-packages
+.PHONY: help setup demo test test-faults soak test-stock test-homeassistant test-torch test-flower test-web test-arm64 test-container test-systemd wheels constraints sbom deb stock lint check bench clean system-packages web-packages arm64-packages booted-packages deb-packages
 
 # The first interpreter that edged runs on; `python3` where it is one.
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13 python3.10; do \
@@ -46,6 +46,10 @@ test-homeassistant: setup system-packages $(VENV)-homeassistant/.ready ## let Ho
 
 test-torch: setup $(VENV)-torch/.ready ## let PyTorch export and train, and the engines come to its weights
 	@EDGED_TORCH="$(CURDIR)/$(VENV)-torch/bin/python" $(BIN)/python -m pytest tests/pytorch/live.py $(PYTEST_ARGS)
+
+test-flower: setup system-packages $(VENV)-flower/.ready ## let Flower's strategies and three of its SuperNodes run rounds
+	@$(VENV)-flower/bin/python -m pytest tests/fleet/test_flower.py $(PYTEST_ARGS)
+	@EDGED_FLOWER="$(CURDIR)/$(VENV)-flower/bin/python" $(BIN)/python -m pytest tests/fleet/live_flower.py -s $(PYTEST_ARGS)
 
 test-web: setup system-packages web-packages $(VENV)-web/.ready ## let tritonclient, schemathesis, Prometheus and Chromium try a device, its page and the fleet page
 	@EDGED_WEB="$(CURDIR)/$(VENV)-web" $(BIN)/python -m pytest tests/web/live.py tests/web/live_page.py tests/fleetpage/live.py $(PYTEST_ARGS)
@@ -93,7 +97,7 @@ bench: setup system-packages ## run every benchmark; results go to benchmarks/re
 	$(BIN)/python "$$program" --json --out "benchmarks/results/$$(basename $$program .py).json"; done
 
 clean: ## remove .venv* and everything that tools leave behind; never a state directory
-	@rm -rf $(VENV) $(STOCK)-* $(VENV)-homeassistant $(VENV)-torch $(VENV)-web $(VENV)-release build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) $(STOCK)-* $(VENV)-homeassistant $(VENV)-torch $(VENV)-flower $(VENV)-web $(VENV)-release build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp is older than pyproject.toml whenever the dependencies may have changed.
@@ -129,6 +133,13 @@ $(VENV)-homeassistant/.ready:
 $(VENV)-torch/.ready: | $(VENV)/.made
 	@$(BIN)/python -m venv $(VENV)-torch
 	@$(VENV)-torch/bin/python -m pip --disable-pip-version-check install -q $(TORCH) onnx onnxscript "numpy<3"
+	@touch $@
+
+# Flower pins other versions than the extra `web` needs.
+$(VENV)-flower/.ready: pyproject.toml | $(VENV)/.made
+	@"$(PYTHON)" -m venv $(VENV)-flower
+	@$(VENV)-flower/bin/python -m pip --disable-pip-version-check install -q -e ".[flower,offline,signing]" \
+		"pytest>=8.2" "pytest-timeout>=2.3" "pytest-xdist>=3.6" "hypothesis>=6.100"
 	@touch $@
 
 # Clients and fuzzers of other people, with all that they bring.

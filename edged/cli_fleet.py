@@ -91,6 +91,23 @@ def fleet_status(config: FleetPath, as_json: AsJson = False) -> None:
     print_json(status) if as_json else sys.stdout.write("\n".join(lines_of(status)) + "\n")
 
 
+@fleet_app.command("flower-app")
+def fleet_flower_app(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="new or empty")],
+    config: Annotated[
+        Path, typer.Option("--config", help="of the coordinator, on the SuperLink's machine")
+    ] = Path("/etc/edged/fleet.yaml"),
+) -> None:
+    """Write a Flower app that carries rounds between daemons and a coordinator in the SuperLink.
+
+    The machine with the SuperLink needs edged[flower], the devices flwr in an environment beside edged's
+    (docs/fleet-flower.md).
+    """
+    from edged.fleet.flower.making import write_app
+
+    sys.stderr.write(f"{folder}: {', '.join(write_app(folder, config))}\n")
+
+
 @fleet_app.command("sim")
 def fleet_sim(
     data: Annotated[Path, typer.Argument(metavar="DATA", help="a recording with classes: .npz, .csv")],

@@ -12,6 +12,7 @@ from edged.domain.federated.wire import FleetTopics
 from edged.errors import EdgedError
 from edged.logs import get_logger
 from edged.loop.member import Member
+from edged.loop.member.post import Post
 from edged.storage.fleetmodels import FleetModels
 from edged.storage.sent import ROUNDS, SentUpdates
 
@@ -196,6 +197,11 @@ class Membership:
         Counts labelled samples after a position in label order.
     notify
         Told `(event, fields)`.
+
+    Attributes
+    ----------
+    post
+        Where rounds are handed in; None where they come over MQTT.
     """
 
     def __init__(
@@ -214,31 +220,42 @@ class Membership:
         notify: Callable[[str, Message], None],
     ) -> None:
         self._topics = FleetTopics(fleet.name, config.mqtt.root)
-        self._line = SessionLine(session)
+        work = Hands(
+            config,
+            fleet,
+            clock=clock,
+            registry=registry,
+            learner=learner,
+            learning=learning,
+            succession=succession,
+            present_bundle=present_bundle,
+            labelled_since=labelled_since,
+        )
+        self.post = self._post(fleet, work) if fleet.flower else None
+        self._line = self.post or SessionLine(session)
+
+        def told(event: str, fields: Message) -> None:
+            if self.post is not None:
+                self.post.heard(event, fields)
+            notify(event, fields)
+
         self._member = Member(
             config.device.id,
             fleet,
             topics=self._topics,
             line=self._line,
-            work=Hands(
-                config,
-                fleet,
-                clock=clock,
-                registry=registry,
-                learner=learner,
-                learning=learning,
-                succession=succession,
-                present_bundle=present_bundle,
-                labelled_since=labelled_since,
-            ),
+            work=work,
             between=learning.between,
             models=FleetModels(config.storage.dir),
             kept=SentUpdates(config.storage.dir, ROUNDS),
             memory=Memory.from_state(registry.get_value(MEMORY)),
             remember=lambda memory: registry.set_value(MEMORY, memory.state()),
-            notify=notify,
+            notify=told,
             clock=clock,
         )
+
+    def _post(self, fleet: FleetConfig, work: Hands) -> Post:
+        return Post(fleet, self._topics, bundle=work.bundle, judged=lambda: self._member.judged)
 
     def start(self) -> None:
         """Begin; call it before the session is started."""

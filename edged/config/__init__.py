@@ -136,6 +136,12 @@ class Config(Section):
             raise ValueError("training.balance is about classes: it needs stream.task classify")
         return self
 
+    @model_validator(mode="after")
+    def _a_door_for_flower(self) -> Config:
+        if self.fleet is not None and self.fleet.flower and (self.web is None or not self.web.unix_socket):
+            raise ValueError("fleet.flower needs web.unix_socket: rounds come over it")
+        return self
+
     @property
     def topic_root(self) -> str:
         """`<root>/<device>`: what every topic of this device begins with."""

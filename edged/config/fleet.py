@@ -11,6 +11,10 @@ class FleetConfig(Section):
     """How this device takes part in a fleet that learns together; without the section it does not."""
 
     name: Name = Field(description="of the fleet: its topics begin with <mqtt.root>/fl/<name>")
+    flower: bool = Field(
+        False,
+        description="rounds come from Flower's SuperNode over web.unix_socket, and not over MQTT",
+    )
     train: bool = Field(True, description="train in rounds and send updates; false: only take its models")
     adopt: bool = Field(
         True,

@@ -308,7 +308,8 @@ class Wired:
             return None
         from edged.web.front import Front
 
-        web = Front(self.config.web, parts)
+        post = None if self.membership is None else self.membership.post
+        web = Front(self.config.web, parts, post)
         self.reporter.heard = web.heard
         self.selfreport.problem_of_web = lambda: web.problem
         return web

@@ -34,8 +34,11 @@ from edged.storage.files import DISK
 from edged.strictjson import json_ready
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from edged.clock import Clock
     from edged.fleet.config import FleetConfig
+    from edged.fleet.telling import Channel
     from edged.mqtt.delivery import Delivery
     from edged.storage.files import Disk
 
@@ -55,6 +58,8 @@ class Coordinator:
         As `edged.fleet.config.load` gives it.
     clock, disk
         Time, and changes to files.
+    channel
+        Makes what carries messages, given what to call when it stands; a session at the broker when absent.
 
     Raises
     ------
@@ -66,7 +71,14 @@ class Coordinator:
         When its reducer needs a package that is not there.
     """
 
-    def __init__(self, config: FleetConfig, *, clock: Clock | None = None, disk: Disk = DISK) -> None:
+    def __init__(
+        self,
+        config: FleetConfig,
+        *,
+        clock: Clock | None = None,
+        disk: Disk = DISK,
+        channel: Callable[[Callable[[], None]], Channel] | None = None,
+    ) -> None:
         require_packages(config)
         self._config, self._clock = config, clock or SystemClock()
         self._pace, self._keep = config.pace, config.limits.staleness + 2
@@ -79,15 +91,16 @@ class Coordinator:
         self._states = States()
         self._inbox = Inbox(config.broker.receive_maximum)
         self._stopping, self._connected = threading.Event(), threading.Event()
-        self._session = Session(
-            config.broker,
-            client_id=config.mqtt.client_id or f"edged-fleet-{config.fleet}",
-            on_online=self._online,
-        )
+        self._session = self._at_the_broker() if channel is None else channel(self._online)
         self._session.subscribe(self._topics.of_devices, 1, self._heard)
         self._announcer = Announcer(self._session, self._topics, self.journal)
         self._since: float | None = None
         self._told = 0.0
+
+    def _at_the_broker(self) -> Channel:
+        config = self._config
+        name = config.mqtt.client_id or f"edged-fleet-{config.fleet}"
+        return Session(config.broker, client_id=name, on_online=self._online)
 
     def _begun(self) -> Course:
         """Where the fleet was; else its begin, with the model that the configuration names."""

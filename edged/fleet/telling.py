@@ -2,26 +2,49 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from edged.domain.federated.wire import split
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from edged.domain.federated.rounds import Course
     from edged.domain.federated.wire import FleetTopics, Receipts
     from edged.fleet.journal import Journal
-    from edged.mqtt.session import Session
+    from edged.mqtt.delivery import Delivery
 
 log = get_logger("edged.fleet")
+
+
+class Channel(Protocol):
+    """What brings messages to devices and theirs back: a session at a broker, or what stands in for one."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether it stands."""
+
+    def start(self) -> None:
+        """Begin."""
+
+    def stop(self) -> None:
+        """End."""
+
+    def subscribe(self, patterns: Sequence[str], qos: int, sink: Callable[[Delivery], None]) -> None:
+        """Have `sink` called with what comes on some filters, from another thread."""
+
+    def publish(self, topic: str, payload: bytes, *, qos: int = 0, retain: bool = False) -> bool:
+        """Hand a message over; False when it was refused."""
+
+    def ack(self, deliveries: Sequence[Delivery]) -> None:
+        """These are durable, or of no use."""
 
 
 class Announcer:
     """Publishes through `session` what `journal` holds."""
 
-    def __init__(self, session: Session, topics: FleetTopics, journal: Journal) -> None:
+    def __init__(self, session: Channel, topics: FleetTopics, journal: Journal) -> None:
         self._session, self._topics, self._journal = session, topics, journal
         self._models: dict[str, int] = {}
 

@@ -63,6 +63,7 @@ def application(
     commands: Commands,
     feed: Feed,
     page: Page,
+    more: Iterable[Route] = (),
 ) -> Guard:
     """All of it, behind the guard."""
     routes = [
@@ -72,6 +73,7 @@ def application(
         route("/api/status", Door({"GET": reports.status}, ("read",), access)),
         route("/api/events", Door({"GET": feed.stream}, ("read",), access)),
         route("/api/commands/{name}", Door({"POST": commands.carry_out}, ("control", "infer"), access)),
+        *more,
     ]
     router = Router(routes, redirect_slashes=False, default=nothing_here)
     guard = Guard(_Shortcut(inference, access, router), hosts)

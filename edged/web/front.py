@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from edged.config import WebConfig
     from edged.domain.predictions import Predictions
+    from edged.loop.member.post import Post
     from edged.steering import Parts
     from edged.web.service import Web
 
@@ -57,6 +58,8 @@ class Front:
         Section `web`.
     parts
         Of the daemon.
+    post
+        Where rounds of a fleet are handed in; None where they are not.
 
     Raises
     ------
@@ -69,10 +72,11 @@ class Front:
         Why nothing is answered at present, in one line.
     """
 
-    def __init__(self, config: WebConfig, parts: Parts) -> None:
+    def __init__(self, config: WebConfig, parts: Parts, post: Post | None = None) -> None:
         require_packages()
         self._config = config
         self._parts = parts
+        self._post = post
         self._tokens = Tokens(config.tokens.given)
         self._sockets = Sockets(config)
         self._web: Web | None = None
@@ -163,7 +167,7 @@ class Front:
 
         from edged.web.service import Web
 
-        web = Web(self._config, self._parts, self._tokens, self._sockets)
+        web = Web(self._config, self._parts, self._tokens, self._sockets, self._post)
         with self._lock:
             for name, values in self._early:
                 web.heard(name, values)

@@ -26,9 +26,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
+    from starlette.routing import Route
 
     from edged.config import WebConfig
+    from edged.config.fleet import FleetConfig
     from edged.domain.predictions import Predictions
+    from edged.loop.member.post import Post
     from edged.steering import Parts
     from edged.web.access import Tokens
     from edged.web.frozen import Frozen
@@ -56,9 +59,13 @@ class Web:
         That open something.
     sockets
         To answer on.
+    post
+        Where rounds of a fleet are handed in; None where they are not.
     """
 
-    def __init__(self, config: WebConfig, parts: Parts, tokens: Tokens, sockets: Sockets) -> None:
+    def __init__(
+        self, config: WebConfig, parts: Parts, tokens: Tokens, sockets: Sockets, post: Post | None
+    ) -> None:
         access = Access(tokens, closed=not config.is_local, monotonic=time.monotonic)
         self._feed = Feed(config.max_streams)
         self._asking = Asking(parts.serving, parts.ingest, most=config.max_requests, timeout=config.timeout)
@@ -82,6 +89,7 @@ class Web:
             commands=Commands(parts.receive, parts.topics.root, self._feed, config.timeout, self._done),
             feed=self._feed,
             page=Page(parts, self._board, VitalsReader(parts.config.storage.dir)),
+            more=[] if post is None else _of_rounds(post, parts.config.fleet, access),
         )
         self._listener = Listener(app, config, sockets)
         self._stop: asyncio.Event | None = None
@@ -177,3 +185,10 @@ def _hosts(config: WebConfig) -> set[str]:
     address = config.address
     listen = set() if address is None else {address[0].lower()}
     return {*LOCAL_HOSTS, *listen, *config.allowed_hosts}
+
+
+def _of_rounds(post: Post, fleet: FleetConfig | None, access: Access) -> list[Route]:
+    """The doors for rounds, of which nothing is read where they are closed."""
+    from edged.web.rounds import Rounds
+
+    return [] if fleet is None else Rounds(post, fleet.max_bytes).routes(access)

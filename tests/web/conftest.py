@@ -58,7 +58,7 @@ def still(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site
     device = Device(
         folder, site.broker.port, {"features": 2, "classes": ["low", "high"]}, device={"id": "still"},
         web={"listen": None, "unix_socket": str(socket)}, training={"min_new_samples": 10**6, "every": None},
-        model={"bundle": str(site.device.state / "bundle")},
+        model={"bundle": str(site.device.state / "bundle")}, fleet={"name": "plant", "flower": True},
     )  # fmt: skip
     with running(device, site.broker.port, "edged/still") as listener:
         yield Site(site.broker, device, listener, port, Client(port), Client(port, socket))

@@ -37,5 +37,8 @@ def require() -> None:
 
     from flwr.supercore.task_identity import TaskIdentity
 
-    TaskIdentity.run_id = TaskIdentity.task_id = TaskIdentity.node_id = 1
+    try:
+        _ = TaskIdentity.task_id
+    except RuntimeError:  # no program of Flower's
+        TaskIdentity.run_id = TaskIdentity.task_id = TaskIdentity.node_id = 1
     logging.getLogger("flwr").setLevel(logging.WARNING)

@@ -115,6 +115,11 @@ class Member:
         """A message with receipts."""
         self._queue.put(lambda: self._settle(delivery.payload))
 
+    @property
+    def judged(self) -> str:
+        """Fingerprint of the fleet's model that was tried last."""
+        return self._memory.judged
+
     # ---- the thread ------------------------------------------------------------------------
 
     def _loop(self) -> None:
@@ -140,6 +145,7 @@ class Member:
 
     def _look(self) -> None:
         self._keep()
+        self._tell_state()  # before the update: who has that in hands looks at the state next
         self._sending.send(self._clock.monotonic())
         self._decide()
         self._tell_state()
@@ -257,6 +263,7 @@ class Member:
 
     def _succeeded(self, found: Message, then: Callable[[Message], None]) -> None:
         self._busy = False
+        self._tell_state()
         then(found)
 
     def _failed(self, name: str, problem: EdgedError) -> None:

@@ -1,0 +1,1 @@
+"""The app that Flower runs: `edged fleet flower-app` copies these files."""

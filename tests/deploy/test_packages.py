@@ -206,13 +206,13 @@ def test_the_template_is_on_the_state_directory_of_the_service(tmp_path: Path) -
 
 
 def test_packages_hold_what_a_configuration_may_ask_for() -> None:
-    """The same extras by each way; the others are for offline work, and for the demo."""
+    """The same extras by each way; others are for offline work, the demo, and environments of their own."""
     told = built("print(build.EXTRAS)").strip()
     extras = set(told.split(","))
     assert f'"${{WHEEL}}[{told}]"' in INSTALL.read_text()
     text = (ROOT / "pyproject.toml").read_text()
     section = text.partition("[project.optional-dependencies]")[2].partition("\n[")[0]
     offered = set(re.findall(r"(?m)^(\w+) = \[", section))
-    assert offered - extras == {"offline", "demo"}
+    assert offered - extras == {"offline", "demo", "flower"}
     pinned = (ROOT / "deploy" / "constraints-all.txt").read_text()
     assert set(pinned.partition("extras ")[2].partition(", with")[0].split(", ")) == extras

@@ -81,7 +81,7 @@ def test_a_device_trains_in_rounds_and_takes_the_fleets_model(
         base = coordinator.model(first)
         blob = check_update_survives_a_kill(made, listener, coordinator, base, state.bundle)
         better = led_to(first, blob)
-        assert 0 < norm(difference(better, first)) <= 3.05
+        assert 0 < norm(difference(better, first)) <= 3.06
         assert 4 * len(blob) < sum(value.nbytes for value in first.values())
         check_model_is_taken(listener, coordinator, better, state.bundle)
         check_refusals(listener, coordinator, state.bundle)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 
 from edged.demo.broker import Mosquitto, find_mosquitto, free_port
 
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell's background job ignores it, and so would every program that the tests start and interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A machine that has other work is slow, which says nothing of what is tested.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 # What computes and waits for nobody may run beside a test of a device. All else keeps to one worker: two
 # daemons at once on a small machine would be a test of the machine.

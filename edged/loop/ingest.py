@@ -55,6 +55,7 @@ NOTICES = 20  # of one batch, at most
 FIRST_RETRY, LONGEST_RETRY = 0.2, 5.0  # seconds until a failed commit is tried again
 GATHERED_BYTES = 1024**2  # payloads beyond which a commit gains nothing by waiting for more
 GATHERED = 500  # messages, the same: mosquitto reads acknowledgements one by one, before what follows them
+BRISK, GATHERED_BRISKLY = 1 / 400, 100  # seconds between messages below which that would delay many of them
 MOST_SUBMITTED = 256  # that wait for the ingest thread
 HELD_BYTES = 16 * 1024**2  # payloads of the messages that are held while commits fail
 SETTLE_SECONDS = 5.0  # that somebody waits for a commit which he has asked for, at most
@@ -258,7 +259,8 @@ class Ingest:
         if self.problem is not None or self._held.awaited:
             return self.retry_at
         # Half of what the broker may send unacknowledged: it must not run dry while the disk is at work.
-        enough = min(self._config.commit_rows, GATHERED, max(1, self._in_flight() // 2))
+        gathered = GATHERED_BRISKLY if self._company.gap < BRISK else GATHERED
+        enough = min(self._config.commit_rows, gathered, max(1, self._in_flight() // 2))
         if len(self._held) >= enough or self._held.payload_bytes >= GATHERED_BYTES:
             return self.retry_at
         return max(self.retry_at, self._company.due)

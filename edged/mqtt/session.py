@@ -293,7 +293,8 @@ class Session:
                 if time.monotonic() >= tick:
                     tick = time.monotonic() + TICK
                     self._client.loop_misc()
-                self._write(wire)
+                # What the broker has acknowledged makes room for more, which nothing else would wake us for.
+                self._send(wire) if readable else self._write(wire)
                 if not self._answered and time.monotonic() > deadline:
                     return
 

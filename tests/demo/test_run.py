@@ -48,7 +48,7 @@ def test_a_recorded_stream_is_replayed_through_the_pure_python_broker(tmp_path: 
     x, y = generated(3000)
     path = tmp_path / "drifting.npz"
     np.savez(path, X=x, y=np.array(["bad", "good"])[y])
-    summary = run_demo(seconds=8, data=path, seed=0, quiet=True, broker="amqtt")
+    summary = run_demo(seconds=16, data=path, seed=0, quiet=True, broker="amqtt")
     check_complete(summary)
     assert summary["samples"] == 3000
     assert summary["broker"] == "amqtt"

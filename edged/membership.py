@@ -71,7 +71,19 @@ class SessionLine:
 
 
 class Hands:
-    """What the device does in a round, by its trainer and its gate; see `edged.loop.member.seams.Work`."""
+    """What the device does in a round, by its trainer and its gate; see `edged.loop.member.seams.Work`.
+
+    Parameters
+    ----------
+    config, fleet
+        The configuration, and its section `fleet`.
+    clock, registry, learner, learning, succession
+        The parts that it brings together.
+    present_bundle
+        The bundle that trains.
+    labelled_since
+        Counts labelled samples after a position in label order.
+    """
 
     def __init__(
         self,
@@ -189,12 +201,12 @@ class Membership:
     ----------
     config, fleet
         The configuration, and its section `fleet`.
-    clock, registry, session, learner, learning, succession
-        The parts that it brings together.
-    present_bundle
-        The bundle that trains.
-    labelled_since
-        Counts labelled samples after a position in label order.
+    work
+        What the device does in a round.
+    clock, registry, session
+        Of the device.
+    between
+        Carries something out between two training runs.
     notify
         Told `(event, fields)`.
 
@@ -208,29 +220,15 @@ class Membership:
         self,
         config: Config,
         fleet: FleetConfig,
+        work: Hands,
         *,
         clock: Clock,
         registry: Registry,
         session: Session,
-        learner: Learner,
-        learning: Learning,
-        succession: Succession,
-        present_bundle: Callable[[], Bundle],
-        labelled_since: Callable[[int], int],
+        between: Callable[[Callable[[], None]], None],
         notify: Callable[[str, Message], None],
     ) -> None:
         self._topics = FleetTopics(fleet.name, config.mqtt.root)
-        work = Hands(
-            config,
-            fleet,
-            clock=clock,
-            registry=registry,
-            learner=learner,
-            learning=learning,
-            succession=succession,
-            present_bundle=present_bundle,
-            labelled_since=labelled_since,
-        )
         self.post = self._post(fleet, work) if fleet.flower else None
         self._line = self.post or SessionLine(session)
 
@@ -245,7 +243,7 @@ class Membership:
             topics=self._topics,
             line=self._line,
             work=work,
-            between=learning.between,
+            between=between,
             models=FleetModels(config.storage.dir),
             kept=SentUpdates(config.storage.dir, ROUNDS),
             memory=Memory.from_state(registry.get_value(MEMORY)),

@@ -331,19 +331,27 @@ class Wired:
     def _membership(self) -> Membership | None:
         if self.config.fleet is None:
             return None
-        from edged.membership import Membership
+        from edged.membership import Hands, Membership
 
-        return Membership(
+        work = Hands(
             self.config,
             self.config.fleet,
             clock=self.clock,
             registry=self.registry,
-            session=self.session,
             learner=self.learner,
             learning=self.learning,
             succession=self.succession,
             present_bundle=self._present_bundle,
             labelled_since=self._reader.labelled_since,
+        )
+        return Membership(
+            self.config,
+            self.config.fleet,
+            work,
+            clock=self.clock,
+            registry=self.registry,
+            session=self.session,
+            between=self.learning.between,
             notify=self.reporter.event,
         )
 

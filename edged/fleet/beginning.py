@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edged.domain.deltas import Weights
-    from edged.fleet.config import FleetConfig
+    from edged.fleet.config import CoordinatorConfig
 
 
-def first_model(config: FleetConfig) -> tuple[Weights, str]:
+def first_model(config: CoordinatorConfig) -> tuple[Weights, str]:
     """Its weights without personal ones, and the fingerprint of the bundle that devices need.
 
     Raises
@@ -40,7 +40,7 @@ def first_model(config: FleetConfig) -> tuple[Weights, str]:
     return shared, config.bundle or bundle
 
 
-def _read(config: FleetConfig) -> tuple[Weights, str]:
+def _read(config: CoordinatorConfig) -> tuple[Weights, str]:
     if not config.model.exists():
         raise ConfigError(
             "there is no model to begin with", where=str(config.model), remedy="name a bundle or safetensors"

@@ -130,7 +130,7 @@ class GateSection(Section):
         return self
 
 
-class FleetConfig(Section):
+class CoordinatorConfig(Section):
     """The whole configuration of a coordinator."""
 
     fleet: Name = Field(description="name of the fleet: a level of every topic, edged/fl/<fleet>/...")
@@ -148,7 +148,7 @@ class FleetConfig(Section):
     log: LogConfig = LogConfig()
 
     @model_validator(mode="after")
-    def _all_in_memory(self) -> FleetConfig:
+    def _all_in_memory(self) -> CoordinatorConfig:
         if self.reduce.how == "flower" and self.round.devices > MOST_REPLIES:
             raise ValueError(
                 f"a strategy of Flower holds all replies in memory: round.devices is at most {MOST_REPLIES}"
@@ -191,7 +191,7 @@ class FleetConfig(Section):
         return self.mqtt.model_copy(update={"receive_maximum": IN_FLIGHT})
 
 
-def load(path: Path) -> FleetConfig:
+def load(path: Path) -> CoordinatorConfig:
     """Read and validate the file at `path`; relative paths are relative to it.
 
     Raises
@@ -204,9 +204,9 @@ def load(path: Path) -> FleetConfig:
     )
     _resolve(data, path.resolve().parent)
     try:
-        return FleetConfig.model_validate(data)
+        return CoordinatorConfig.model_validate(data)
     except ValidationError as problem:
-        raise first_problem(problem, path, root, {}, FleetConfig, HINT) from None
+        raise first_problem(problem, path, root, {}, CoordinatorConfig, HINT) from None
 
 
 def _resolve(data: dict[str, object], base: Path) -> None:

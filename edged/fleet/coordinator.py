@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from edged.clock import Clock
-    from edged.fleet.config import FleetConfig
+    from edged.fleet.config import CoordinatorConfig
     from edged.fleet.telling import Channel
     from edged.mqtt.delivery import Delivery
     from edged.storage.files import Disk
@@ -73,7 +73,7 @@ class Coordinator:
 
     def __init__(
         self,
-        config: FleetConfig,
+        config: CoordinatorConfig,
         *,
         clock: Clock | None = None,
         disk: Disk = DISK,

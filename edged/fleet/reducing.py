@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from edged.domain.deltas import Weights
     from edged.domain.federated.layout import Layout
     from edged.domain.federated.reduce import Aggregate, Reducer
-    from edged.fleet.config import FleetConfig
+    from edged.fleet.config import CoordinatorConfig
 
 
-def require_packages(config: FleetConfig) -> None:
+def require_packages(config: CoordinatorConfig) -> None:
     """Raise UnavailableError, at the start already, where the reducer needs a package that is not there."""
     if config.reduce.how == "flower":
         from edged.fleet.flower.pinned import require
@@ -36,7 +36,7 @@ def require_packages(config: FleetConfig) -> None:
 
 
 def reducer_of(
-    config: FleetConfig, base: Weights, number: int, memory: Callable[[], Mapping[str, NDArray[Any]]]
+    config: CoordinatorConfig, base: Weights, number: int, memory: Callable[[], Mapping[str, NDArray[Any]]]
 ) -> Reducer:
     """What the configuration wants for round `number`, from `base` on.
 

@@ -11,12 +11,12 @@ from edged.fleet.journal import STATUS, read_lineage
 from edged.storage.files import DirectoryLock
 
 if TYPE_CHECKING:
-    from edged.fleet.config import FleetConfig
+    from edged.fleet.config import CoordinatorConfig
 
 ROUNDS = 10
 
 
-def status_of(config: FleetConfig) -> dict[str, Any]:
+def status_of(config: CoordinatorConfig) -> dict[str, Any]:
     """Whether it runs, what it last said of itself, and the newest rounds.
 
     Raises

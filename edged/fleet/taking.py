@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from edged.domain.federated.layout import Layout
     from edged.domain.federated.rounds import Course
-    from edged.fleet.config import FleetConfig
+    from edged.fleet.config import CoordinatorConfig
     from edged.fleet.journal import Journal
     from edged.storage.spool import Record, Spool
 
@@ -48,7 +48,7 @@ class Taking:
         Where the fleet is; `turn` tells of changes.
     """
 
-    def __init__(self, config: FleetConfig, journal: Journal, layout: Layout, course: Course) -> None:
+    def __init__(self, config: CoordinatorConfig, journal: Journal, layout: Layout, course: Course) -> None:
         self._config, self._journal, self._layout = config, journal, layout
         self._limits, self._settings = config.limits, config.settings
         self._parts = Parts(HELD_BYTES)

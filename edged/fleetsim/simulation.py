@@ -16,7 +16,7 @@ from edged.demo.broker import EmbeddedBroker
 from edged.domain.federated.settings import Settings
 from edged.domain.schema import Schema
 from edged.errors import ConfigError, EdgedError
-from edged.fleet.config import FleetConfig
+from edged.fleet.config import CoordinatorConfig
 from edged.fleet.coordinator import Coordinator
 from edged.fleet.journal import read_lineage
 from edged.fleetsim.bench import Bench
@@ -217,7 +217,7 @@ def _fleet(
     return {digest: coordinator.journal.weights(digest) for digest in coordinator.journal.models()}
 
 
-def _configuration(plan: Plan, devices: int, broker: tuple[str, int], folder: Path) -> FleetConfig:
+def _configuration(plan: Plan, devices: int, broker: tuple[str, int], folder: Path) -> CoordinatorConfig:
     host, port = broker
     values: dict[str, Any] = {
         "fleet": FLEET,
@@ -239,7 +239,7 @@ def _configuration(plan: Plan, devices: int, broker: tuple[str, int], folder: Pa
         "reduce": {"how": plan.reduce, "trim": plan.trim},
         "gate": {"stages": [1.0], "wait": PATIENCE / 2, "mean": 1.0, "worst": 10.0},
     }  # fmt: skip
-    return FleetConfig.model_validate(values)
+    return CoordinatorConfig.model_validate(values)
 
 
 def central_accuracy(plan: Plan) -> float:

@@ -13,15 +13,15 @@ from edged.artifacts.templates import mlp
 from edged.engines.model_parameters import initial_parameters
 from edged.errors import ConfigError, CorruptError
 from edged.fleet.beginning import first_model
-from edged.fleet.config import FleetConfig
+from edged.fleet.config import CoordinatorConfig
 from tests.fleet.senders import base_weights
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def config(model: Path, **sections: Any) -> FleetConfig:
-    return FleetConfig(fleet="plant", model=model, **sections)
+def config(model: Path, **sections: Any) -> CoordinatorConfig:
+    return CoordinatorConfig(fleet="plant", model=model, **sections)
 
 
 def test_a_bundle_gives_its_weights_and_its_name(tmp_path: Path) -> None:

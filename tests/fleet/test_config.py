@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from edged.errors import ConfigError
-from edged.fleet.config import FleetConfig, load
+from edged.fleet.config import CoordinatorConfig, load
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -21,7 +21,7 @@ OWN = ("round", "choose", "train", "admit", "reduce", "gate")
 
 
 def sections() -> dict[str, type[BaseModel]]:
-    return {name: type(getattr(FleetConfig(**GIVEN), name)) for name in OWN}
+    return {name: type(getattr(CoordinatorConfig(**GIVEN), name)) for name in OWN}
 
 
 def test_the_example_is_valid_and_explains_itself() -> None:
@@ -29,13 +29,13 @@ def test_the_example_is_valid_and_explains_itself() -> None:
     assert config.dir == EXAMPLE.parent / "fleet"
     settings = [line for line in EXAMPLE.read_text().splitlines() if line.startswith(" ")]
     assert [line for line in settings if " # " not in line] == []
-    assert set(yaml.safe_load(EXAMPLE.read_text())) == set(FleetConfig.model_fields) - {"bundle"}
+    assert set(yaml.safe_load(EXAMPLE.read_text())) == set(CoordinatorConfig.model_fields) - {"bundle"}
 
 
 def test_every_key_is_in_the_page() -> None:
     page = (ROOT / "docs" / "fleet.md").read_text(encoding="utf-8")
     keys = [f"{name}.{key}" for name, section in sections().items() for key in section.model_fields]
-    keys += [key for key in FleetConfig.model_fields if key not in OWN]
+    keys += [key for key in CoordinatorConfig.model_fields if key not in OWN]
     assert [key for key in keys if f"`{key}`" not in page] == []
 
 
@@ -68,17 +68,17 @@ def test_what_is_refused_is_told_with_its_place(
 
 
 def test_few_messages_are_in_flight_unless_it_says_how_many() -> None:
-    assert FleetConfig(**GIVEN).broker.receive_maximum == 256
-    more = FleetConfig(**GIVEN, mqtt={"receive_maximum": 9})
+    assert CoordinatorConfig(**GIVEN).broker.receive_maximum == 256
+    more = CoordinatorConfig(**GIVEN, mqtt={"receive_maximum": 9})
     assert more.broker.receive_maximum == 9
 
 
 def test_devices_are_told_what_it_says() -> None:
-    settings = FleetConfig(**GIVEN, train={"steps": 20, "noise": 0.5, "personal": ["head.*"]}).settings
+    settings = CoordinatorConfig(**GIVEN, train={"steps": 20, "noise": 0.5, "personal": ["head.*"]}).settings
     assert (settings.epochs, settings.steps, settings.noise, settings.personal) == (
         None,
         20,
         0.5,
         ("head.*",),
     )
-    assert FleetConfig(**GIVEN).settings.epochs == 1
+    assert CoordinatorConfig(**GIVEN).settings.epochs == 1

@@ -22,7 +22,7 @@ from edged.mqtt.delivery import Delivery
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from edged.fleet.config import FleetConfig
+    from edged.fleet.config import CoordinatorConfig
 
 LOOK_SECONDS = 0.5
 AGAIN_SECONDS = 60.0  # until a node that was not ready, or silent, is asked again
@@ -55,7 +55,7 @@ class FlowerChannel:
         Called when it has begun.
     """
 
-    def __init__(self, grid: Any, config: FleetConfig, online: Callable[[], None]) -> None:
+    def __init__(self, grid: Any, config: CoordinatorConfig, online: Callable[[], None]) -> None:
         self._grid, self._config, self._online = grid, config, online
         self._topics = FleetTopics(config.fleet, config.mqtt.root)
         self._nodes, self._absent = Nodes(config.dir), Absent()

@@ -84,6 +84,7 @@ class Front:
         self._lock = threading.Lock()
         self._ending = threading.Event()
         self.problem: str | None = None
+        self._pause = FIRST_PAUSE
         self._thread = threading.Thread(target=self._run, name="web", daemon=True)
 
     def listen(self) -> None:
@@ -132,7 +133,7 @@ class Front:
         log.info("web_listens", port=self._sockets.port, unix_socket=str(self._config.unix_socket or ""))
 
     def _answers(self) -> None:
-        self.problem = None
+        self.problem, self._pause = None, FIRST_PAUSE
 
     def _failed(self, line: str) -> None:
         if line != self.problem:
@@ -140,9 +141,8 @@ class Front:
             log.error("web_failed", problem=line, remedy="tried again; all else goes on")
 
     def _run(self) -> None:
-        pause = FIRST_PAUSE
         if self.problem is not None:
-            self._ending.wait(pause)
+            self._ending.wait(self._pause)
         while not self._ending.is_set():
             try:
                 if not self._sockets.bound:
@@ -155,8 +155,8 @@ class Front:
                 self._failed(f"web: it has failed: {problem!r}"[:200])
             finally:
                 self._sockets.close()
-            pause = min(LONGEST_PAUSE, 2 * pause)
-            self._ending.wait(pause)
+            self._ending.wait(self._pause)
+            self._pause = min(LONGEST_PAUSE, 2 * self._pause)
 
     def _serve(self) -> None:
         # Before uvicorn, which imports them for its command line and for a log of its own.

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from edged.domain.happenings import happening
-from edged.domain.summary import status_of, summary, when
+from edged.domain.summary import runs, status_of, summary, when
 from edged.screens import out, pairs, show_pairs, show_status
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def _summary(name: str, told: Mapping[str, Any]) -> dict[str, Any]:
         return {"drift": told["signals"]}
     if name == "state/training":
         held = "on hold" if told.get("on_hold") else ", ".join(told["waiting_for"])
-        return {"training": held or f"{told['runs']} runs"}
+        return {"training": held or runs(told["runs"])}
     if name == "metrics":
         quality = next((v for k, v in told["live"].items() if k != "labelled"), None)
         running = told["training"]["running"]

@@ -146,7 +146,7 @@ class SelfReport:
             "drift": self._drift(),
             "stuck": self._ingest.intake.stuck,
             "training": {
-                "runs": self._learner.trainings,
+                "runs": self._registry.run_count(),
                 "last": asdict(runs[0]) if runs else None,
                 "progress": self._learner.progress,
                 "paused": self._learner.setbacks.pause(),
@@ -191,7 +191,7 @@ class SelfReport:
             "training",
             {
                 "engine": self._learner.engine,
-                "runs": self._learner.trainings,
+                "runs": self._registry.run_count(),
                 "failures": self._learner.failures,
                 "paused": self._learner.setbacks.pause(),
                 "on_hold": "training" in self._paused(),
@@ -269,7 +269,7 @@ class SelfReport:
             "buffer": {"rows": counters.rows, "bytes": counters.bytes, "evicted": counters.evicted},
             "quarantine": counters.quarantined,
             "training": {
-                "runs": self._learner.trainings,
+                "runs": self._registry.run_count(),
                 "failures": self._learner.failures,
                 "running": self._learner.progress,
                 "new": self.new_labelled(),

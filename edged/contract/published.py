@@ -49,7 +49,7 @@ PUBLISHED: dict[str, Schema] = {
     ),
     "state/training": every(
         engine=or_null(TEXT),
-        runs=COUNT,
+        runs=about("ever begun, rounds of a fleet among them", COUNT),
         failures=COUNT,
         paused=about("after failures, as in the event training_paused", or_null(OBJECT)),
         on_hold=ON_HOLD,

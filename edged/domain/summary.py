@@ -98,12 +98,21 @@ def drift(state: Mapping[str, Any]) -> str:
 
 def training(state: Mapping[str, Any]) -> str:
     """How many runs there were, how far the present one is, and what a wanted one waits for."""
-    told = f"{state['runs']} runs"
+    told = runs(state["runs"])
     if (progress := state.get("progress")) is not None:
         told += f", running: {steps(progress)}"
     elif waiting := state.get("waiting_for"):
         told += f", waiting for {', '.join(waiting)}"
     return told
+
+
+def runs(count: int) -> str:
+    """How many there were.
+
+    >>> runs(1), runs(1200)
+    ('1 run', '1,200 runs')
+    """
+    return f"{count:,} run{'' if count == 1 else 's'}"
 
 
 def steps(progress: Mapping[str, Any]) -> str:

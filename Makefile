@@ -90,7 +90,7 @@ lint: setup
 	@$(BIN)/lint-imports
 
 check: lint system-packages ## lint, types, import contracts and the fast tests
-	@$(BIN)/python -m pytest -m "not slow and not faults" $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -m "not slow and not faults" -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
 
 bench: setup system-packages ## run every benchmark; results go to benchmarks/results
 	@for program in benchmarks/{engines,flash,footprint,formats,idle,ingest,serving,update}.py; do echo "== $$program"; \

@@ -266,15 +266,15 @@ def first_of(told: Round, name: str) -> list[tuple[str, bytes]]:
 
 
 def test_a_round_without_a_quorum_goes_on(broker: Mosquitto, make_site: MakeSite) -> None:
-    rounds = {"devices": 4, "quorum": 0.75, "deadline": "500ms", "rounds": 1, "window": 0}
+    rounds = {"devices": 4, "quorum": 1.0, "deadline": "500ms", "rounds": 1, "window": 0}
     site = make_site(broker.port, round=rounds)
     devices = site.senders(NAMES[:4], hold=NAMES[2:4])
     site.start()
-    devices.wait(lambda: len({told.deadline for told in devices.rounds}) > 1)
+    devices.wait(lambda: len({told.deadline for told in devices.rounds}) > 1 and devices.answered() >= 2)
     assert devices.answered() == 2
     devices.release()
     site.finish()
-    assert devices.answered() == 4
+    devices.wait(lambda: devices.answered() >= 4)  # the last receipt may still be on its way
 
 
 def test_one_coordinator_has_a_directory(broker: Mosquitto, make_site: MakeSite, tmp_path: Path) -> None:

@@ -1,0 +1,118 @@
+"""Daemons and a coordinator as processes at a real broker: two rounds, with kills in the first."""
+
+from __future__ import annotations
+
+import json
+import signal
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from edged.artifacts.build import build
+from edged.artifacts.standardise import Statistics
+from edged.artifacts.templates import mlp
+from edged.engines.model_parameters import initial_parameters
+from edged.errors import StorageError
+from edged.fleet.config import load
+from edged.fleet.journal import read_lineage
+from edged.fleet.status import status_of
+from tests.device import Device, Listener, running, wait_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from edged.demo.broker import Mosquitto
+    from tests.fleet.conftest import MakeSite, Site
+
+STREAM: dict[str, Any] = {"features": 6, "classes": 3, "label": "y"}
+SECTIONS: dict[str, Any] = {
+    "training": {"every": None, "new_labels": 0, "engine": "portable", "learning_rate": 0.01},
+    "gate": {"probation": 0, "min_holdout": 10},
+    "fleet": {"name": "plant", "resend": "1s", "spread": 0.2},
+}
+ROUNDS: dict[str, Any] = {
+    "round": {"devices": 2, "quorum": 1.0, "deadline": "40s", "window": "1s", "every": "1s", "rounds": 2},
+    "choose": {"everyone": True},
+    "train": {"epochs": 10, "learning_rate": 0.01, "batch_size": 32, "clip_norm": 5.0},
+    "reduce": {"how": "mean"},
+    "gate": {"evaluate": True, "stages": [1.0], "wait": "30s"},
+}  # fmt: skip
+
+
+def feed(listener: Listener, count: int, seed: int) -> None:
+    """Labelled samples, one in twenty of a class that this device hardly ever sees."""
+    random = np.random.default_rng(seed)
+    before, sent, rare = len(listener.messages["predictions"]), 0, seed % 3
+    while sent < count:
+        row = random.normal(size=6)
+        label = int(np.argmax(row[:3]))
+        if label == rare and random.random() > 0.05:
+            continue
+        listener.send("sensors/a", {"x": row.tolist(), "y": label})
+        sent += 1
+    listener.wait(lambda: len(listener.messages["predictions"]) >= before + count, 60)
+
+
+def updates(site: Site) -> int:
+    """How many of the round that is open are durable."""
+    try:
+        return int(status_of(load(site.path))["updates"])
+    except StorageError:  # no coordinator has written anything
+        return 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_two_daemons_learn_from_each_other_though_coordinator_and_device_are_killed(
+    broker: Mosquitto, make_site: MakeSite, tmp_path: Path
+) -> None:
+    bundle = build(
+        mlp(6, 3, (32,)), tmp_path / "bundle", loss="cross_entropy", standardise=Statistics.identity(6),
+        engine="portable",
+    )  # fmt: skip
+    site = make_site(broker.port, initial_parameters(bundle), model=str(bundle.path), **ROUNDS)
+    with ExitStack() as stack:
+        devices, listeners = [], []
+        for seed, name in enumerate(("left", "right"), 1):
+            folder = tmp_path / name
+            folder.mkdir()
+            made = Device(
+                folder,
+                broker.port,
+                STREAM,
+                device={"id": name},
+                model={"bundle": str(bundle.path)},
+                **SECTIONS,
+            )
+            devices.append(made)
+            listeners.append(stack.enter_context(running(made, broker.port, f"edged/{name}")))
+            feed(listeners[-1], 300, seed)
+        listeners[1].request("pause", what="training")  # the round waits for it
+        coordinator = site.spawn()
+        wait_until(lambda: updates(site) == 1, 60)
+        coordinator.kill()
+        coordinator.wait(10)
+        devices[0].stop(signal.SIGKILL)
+        devices[0].start()
+        coordinator = site.spawn()
+        listeners[1].request("resume", what="training")
+        for seed, listener in enumerate(listeners, 11):
+            listener.wait(lambda listener=listener: listener.events("fleet_model"), 90)  # type: ignore[misc]
+            feed(listener, 100, seed)
+        assert coordinator.wait(120) == 0, (site.folder / "log").read_text()
+        rounds = read_lineage(site.dir)
+        assert [(entry["round"], entry["version"], entry["accepted"]) for entry in rounds] == [
+            (1, 1, True),
+            (2, 2, True),
+        ]
+        made_of = [
+            json.loads((site.dir / "models" / entry["model"] / "manifest.json").read_bytes())
+            for entry in rounds
+        ]
+        assert [(about["devices"], about["refused"]) for about in made_of] == [(2, {}), (2, {})]
+        for listener in listeners:
+            listener.wait(lambda listener=listener: len(listener.events("fleet_model")) >= 2, 60)  # type: ignore[misc]
+            assert listener.events("model_promoted")[0]["origin"] == "weights"
+            assert not listener.events("fleet_failed")

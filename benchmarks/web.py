@@ -135,7 +135,13 @@ def configuration(folder: Path, broker: int, port: int | None, bundle: Path | No
         "mqtt": {"host": "127.0.0.1", "port": broker},
         "stream": {"topic": "bench/#", "features": FEATURES, "classes": CLASSES},
         "model": {"hidden": [128, 64]} if bundle is None else {"bundle": str(bundle)},
-        "training": {"every": None, "new_labels": 0, "resident": 0, "max_steps": 1_000_000},
+        "training": {
+            "every": None,
+            "new_labels": 0,
+            "resident": 0,
+            "max_steps": 1_000_000,
+            "scheduling": "idle",
+        },
         "log": {"level": "error"},
     }
     if port is not None:

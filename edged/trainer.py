@@ -294,7 +294,7 @@ def serve(orders: Orders) -> int:
         nice=training.nice,
         affinity=for_training(training.affinity, training.threads),
         memory_limit=training.memory_limit,
-        idle_io=True,
+        idle_cpu=training.scheduling == "idle",
     )
     for warning in apply(limits):
         say({"type": "note", "what": warning})

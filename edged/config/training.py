@@ -192,6 +192,11 @@ class TrainingConfig(GuardsConfig):
         " networks of this size gain nothing from a second one",
     )
     nice: int = Field(10, ge=0, le=19, description="lowers the trainer's priority")
+    scheduling: Literal["normal", "idle"] = Field(
+        "normal",
+        description="idle lets the trainer run only where no other process wants the processor: answers do"
+        " not wait for it, and on a machine that is always busy it hardly gets on",
+    )
     affinity: Annotated[list[Cpu], Field(min_length=1)] | Literal["all"] | None = Field(
         None,
         description="CPUs the trainer may use; when absent the small ones where there are small and big ones,"

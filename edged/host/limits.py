@@ -50,6 +50,8 @@ class ChildLimits:
         Numbers of the CPUs it may use; None for all.
     memory_limit
         Address space in bytes; None for no limit.
+    idle_cpu
+        Whether it gets a processor only where nobody else wants it (SCHED_IDLE, sched(7)).
     idle_io
         Whether it gets the disk only when nobody else wants it.
     expendable
@@ -59,6 +61,7 @@ class ChildLimits:
     nice: int = 0
     affinity: Sequence[int] | None = None
     memory_limit: int | None = None
+    idle_cpu: bool = False
     idle_io: bool = True
     expendable: bool = True
 
@@ -77,6 +80,8 @@ def apply(limits: ChildLimits) -> list[str]:
     warnings: list[str] = []
     if limits.nice:
         _try(warnings, f"nice {limits.nice}", lambda: _set_nice(limits.nice))
+    if limits.idle_cpu:
+        _try(warnings, "idle scheduling", _set_idle_cpu)
     if limits.idle_io:
         _try(warnings, "idle I/O class", _set_idle_io)
     if limits.expendable:
@@ -130,6 +135,10 @@ def _try(warnings: list[str], what: str, action: Callable[[], None]) -> None:
 
 def _set_nice(increment: int) -> None:
     os.nice(increment)
+
+
+def _set_idle_cpu() -> None:
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
 def _set_idle_io() -> None:

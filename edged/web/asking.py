@@ -1,13 +1,15 @@
 """From the event loop to the threads that serve and store, and back.
 
-Requests that come while the serving thread works wait together and are answered by one run of the model. What
-is recorded goes through ingest like a message of the broker, and is answered once it is predicted and on the
-disk. A request is known by its future here; what other threads bring is resolved on the event loop.
+Requests that come in one turn of the event loop, or while the serving thread works, are answered by one run
+of the model. What is recorded goes through ingest like a message of the broker, and is answered once it is
+predicted and on the disk. A request is known by its future here; what other threads bring is resolved on the
+event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -80,6 +82,7 @@ class Asking:
         self._most = most
         self._timeout = timeout
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = 0  # of the event loop
         self._under_way: dict[asyncio.Future[Any], float] = {}
         self._recorded: dict[int, Recorded] = {}  # by the offset of each row
         self._looking = False
@@ -92,7 +95,7 @@ class Asking:
 
     def begin(self) -> None:
         """Take answers from other threads from now on."""
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
 
     # ---- on the event loop -------------------------------------------------------------------
 
@@ -200,7 +203,7 @@ class Asking:
             asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
 
     def _hand_over(self) -> None:
-        """What came in one turn of the loop is asked together: handing over costs two changes of threads."""
+        """What came in one turn of the loop is asked together."""
         gathered, self._gathered = self._gathered, []
         self._questions.add(gathered)
         self._call()
@@ -250,7 +253,10 @@ class Asking:
             self._later(self._part, recorded, int(part.offsets[0]), part, ids[rows])
 
     def _asked(self, asked: list[Question]) -> None:
-        self._later(self._resolve, asked)
+        if threading.get_ident() == self._thread:  # it was quick enough to be made at once
+            self._resolve(asked)
+        else:
+            self._later(self._resolve, asked)
 
     def _later(self, act: Any, *arguments: Any) -> None:
         if self._loop is not None:

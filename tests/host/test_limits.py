@@ -23,6 +23,7 @@ print(json.dumps(dict(
     warnings=warnings,
     nice=os.nice(0) - before,
     cpus=sorted(os.sched_getaffinity(0)),
+    idle=os.sched_getscheduler(0) == os.SCHED_IDLE,
     memory=resource.getrlimit(resource.RLIMIT_AS),
     io=subprocess.run(["ionice"], capture_output=True, text=True, check=True).stdout.strip(),
     oom=int(open("/proc/self/oom_score_adj").read()),
@@ -44,9 +45,10 @@ def child(limits: str) -> dict[str, Any]:
 
 def test_all_limits_hold_in_the_child() -> None:
     cpu = min(os.sched_getaffinity(0))
-    found = child(f"ChildLimits(nice=5, affinity=({cpu},), memory_limit=2**30, idle_io=True)")
+    found = child(f"ChildLimits(nice=5, affinity=({cpu},), memory_limit=2**30, idle_cpu=True)")
     assert found == {
-        "warnings": [], "nice": 5, "cpus": [cpu], "memory": [2**30, 2**30], "io": "idle", "oom": 900
+        "warnings": [], "nice": 5, "cpus": [cpu], "idle": True, "memory": [2**30, 2**30], "io": "idle",
+        "oom": 900,
     }  # fmt: skip
 
 
@@ -54,7 +56,7 @@ def test_no_limits_change_nothing() -> None:
     found = child("ChildLimits(idle_io=False, expendable=False)")
     assert found["warnings"] == []
     assert found["oom"] < 900
-    assert found["nice"] == 0
+    assert (found["nice"], found["idle"]) == (0, False)
     assert found["cpus"] == sorted(os.sched_getaffinity(0))
     assert found["io"] != "idle"
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import queue
+import threading
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -32,7 +33,13 @@ class Desk:
         self.outlet = outlet
         self.groups: queue.Queue[list[Question]] = queue.Queue()
         self._questions = Questions()
-        self._call = outlet.loop.take_questions(self._questions, self.groups.put)
+        self.threads: list[int] = []
+        """Who has made each group of answers."""
+        self._call = outlet.loop.take_questions(self._questions, self._answered)
+
+    def _answered(self, asked: list[Question]) -> None:
+        self.threads.append(threading.get_ident())
+        self.groups.put(asked)
 
     def ask(self, *questions: Question) -> list[Question]:
         """The questions with their answers, and how they were grouped."""
@@ -48,6 +55,20 @@ class Desk:
         while len(answered) < count:
             answered += self.groups.get(timeout=20)
         return answered
+
+
+class Occupied(list[Any]):
+    """Keeps the serving thread with what it has answered until it may go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.there, self.go_on = threading.Event(), threading.Event()
+
+    def append(self, item: Any) -> None:
+        """On the serving thread."""
+        super().append(item)
+        self.there.set()
+        assert self.go_on.wait(20)
 
 
 @contextmanager
@@ -156,6 +177,27 @@ def test_without_any_model_that_works_the_question_has_a_problem(tmp_path: Path)
     assert asked.made is None
     assert asked.problem is not None
     assert "not finite" in asked.problem.line()
+
+
+def test_quick_answers_are_made_at_once_and_never_beside_a_sample(tmp_path: Path) -> None:
+    with serving(make_server(served(tmp_path, 1, GOOD))) as desk:
+        wait_until(lambda: desk.ask(question()) and desk.threads[-1] == threading.get_ident())
+        desk.outlet.answered = busy = Occupied()
+        desk.outlet.submit(samples(1, inputs(1)))
+        assert busy.there.wait(20)
+        desk.send(question(), question())  # it does not wait either
+        assert desk.groups.empty()
+        busy.go_on.set()
+        assert all(one.made is not None for one in desk.take(2))
+    assert desk.threads[-1] != threading.get_ident()
+
+
+def test_slow_answers_are_left_to_the_serving_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edged.loop.serve.thread.SHORT_SECONDS", 0.0)
+    with serving(make_server(served(tmp_path, 1, GOOD))) as desk:
+        for _ in range(5):
+            desk.ask(question())
+    assert threading.get_ident() not in desk.threads
 
 
 def test_asking_never_waits_although_the_queue_is_full(tmp_path: Path) -> None:

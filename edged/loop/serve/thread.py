@@ -33,6 +33,7 @@ log = get_logger("edged.serve")
 IDLE_SECONDS = 0.5
 MAX_WAITING = 64  # batches; beyond, ingest waits, acknowledges later, and the broker holds the rest
 CALL = "questions"  # in the queue of the serving thread: somebody asks
+SHORT_SECONDS = 0.002  # a run that takes less is shorter than what two changes of threads cost
 
 
 class ServingLoop:
@@ -75,6 +76,8 @@ class ServingLoop:
         self._questions: Questions | None = None
         self._called = False
         self._on_asked: Callable[[list[Question]], None] = lambda _: None
+        self._turn = threading.Lock()  # held by the one thread that is serving
+        self._took = float("inf")  # seconds of the last answer to questions
         self._thread = threading.Thread(target=self._loop, name="serve", daemon=True)
         self.latencies = Latencies()
         self.errors = 0
@@ -101,13 +104,26 @@ class ServingLoop:
     ) -> Callable[[], None]:
         """Answer rows that are no samples; `on_asked` gets them, those that were run together at once.
 
-        What is returned says that there are some: it never waits, as a thread whose queue is full looks for
-        questions anyway.
+        What is returned says that there are some. Where nothing is being served and answers are quick, the
+        caller's thread makes them itself, as a change of threads costs more; otherwise it goes on at once.
         """
         self._on_asked, self._questions = on_asked, questions
-        return self._call
+        return self._asked
+
+    def _asked(self) -> None:
+        if self._took > SHORT_SECONDS or not self._turn.acquire(blocking=False):
+            self._call()
+            return
+        try:
+            self._answer_questions()
+        except Exception:
+            self.errors += 1
+            log.exception("serving_failed")
+        finally:
+            self._turn.release()
 
     def _call(self) -> None:
+        """Wake the serving thread; where its queue is full, it looks for questions anyway."""
         if not self._called:
             self._called = True
             with suppress(queue.Full):
@@ -123,18 +139,23 @@ class ServingLoop:
                 continue
             if item is None:
                 return
-            try:
-                if not isinstance(item, str):
-                    self._handle(item)
-                self._answer_questions()
-                for signal in self._server.drift.take():
-                    self._on_drift(signal)
-                if self._server.take_fall():
-                    self._on_fall()
-            except Exception:
-                self.errors += 1
-                log.exception("serving_failed")
+            with self._turn:
+                self._serve(item)
             self._beat()
+
+    def _serve(self, item: tuple[Batch, NDArray[np.float64]] | list[LabelUpdate] | str) -> None:
+        """A batch, labels, or a call; and what they bring about."""
+        try:
+            if not isinstance(item, str):
+                self._handle(item)
+            self._answer_questions()
+            for signal in self._server.drift.take():
+                self._on_drift(signal)
+            if self._server.take_fall():
+                self._on_fall()
+        except Exception:
+            self.errors += 1
+            log.exception("serving_failed")
 
     def _handle(self, item: tuple[Batch, NDArray[np.float64]] | list[LabelUpdate]) -> None:
         if isinstance(item, list):
@@ -183,6 +204,7 @@ class ServingLoop:
             return
         if self._questions:
             self._call()
+        began = time.monotonic()
         try:
             made = self._server.ask(np.concatenate([question.x for question in asked]), asked[0].version)
         except EdgedError as problem:
@@ -194,6 +216,7 @@ class ServingLoop:
                 question.made, question.rows = made, slice(end, end + len(question.x))
                 end = question.rows.stop
             now = time.monotonic()
+            self._took = now - began
             self.latencies.add(np.repeat([now - q.received for q in asked], [len(q.x) for q in asked]))
         self._on_asked(asked)
         self._tell_failed()

@@ -331,6 +331,7 @@ def test_without_the_broker_nothing_is_claimed(make_broker: MakeBroker, browser:
     simulated = Simulated(broker.port, 3)
     with fleet_ui("--broker-ws", f"ws://127.0.0.1:{port}/") as ui, opened(browser, ui.url) as page:
         connect(page)
+        expect(page.locator("#rows tr")).to_have_count(3)  # it has subscribed
         simulated.report()
         expect(state(page, "press-1")).to_have_text("online")
         simulated.close()

@@ -37,6 +37,8 @@ def show_answer(command: str, data: Mapping[str, Any]) -> None:
 def _flat(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4f}"
+    if isinstance(value, dict) and {"accepted", "reasons"} <= set(value):
+        return f"{'accepted' if value['accepted'] else 'refused'}: {'; '.join(value['reasons'])}"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 

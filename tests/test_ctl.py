@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,8 @@ def test_a_person_and_a_program_ask_a_device(broker: Broker, tmp_path: Path) -> 
         )
         done = edged("ctl", url, "rig", "train", "steps=30", "--json")
         assert (done.code, done.json["state"], done.json["data"]["steps"]) == (0, "successful", 30)
+        again = edged("ctl", url, "rig", "train", "steps=1").out
+        assert re.search(r"verdict +(accepted|refused): \S", again), again
         refused = edged("ctl", url, "rig", "wipe", "confirm=other")
         assert (refused.code, "that is not this device" in refused.problem) == (3, True)
         shown = edged("ctl", url, "rig", "capabilities")

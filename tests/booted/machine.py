@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -141,7 +142,11 @@ class Container:
         call("cp", "-a", "--reflink=auto", str(self._root), str(self._system))
         (self._system / "etc/machine-id").write_text("")
         self._start()
-        until(self._up, BOOT_SECONDS, "the system is up")
+        try:
+            until(self._up, BOOT_SECONDS, "the system is up")
+        except BaseException:
+            self.__exit__(*sys.exc_info())
+            raise
         return self
 
     def __exit__(

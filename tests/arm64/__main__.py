@@ -59,7 +59,7 @@ def install(root: Root, wheel: Path) -> None:
         "--only-binary=:all:",
     ]
     certificates = {"PIP_CERT": "/etc/ssl/certs/ca-certificates.crt"}
-    if not (root.path / "opt/edged/bin/pytest").exists():
+    if not (root.path / "opt/edged/bin/hypothesis").exists():
         root.run("python3", "-m", "venv", "--clear", "/opt/edged")
     shutil.copy(wheel, root.shared)
     root.run(
@@ -68,6 +68,7 @@ def install(root: Root, wheel: Path) -> None:
         "pytest",
         "pytest-timeout",
         "pytest-xdist",
+        "hypothesis",
         variables=certificates,
     )
     root.run(*pip, "--no-deps", "--force-reinstall", f"/mnt/{wheel.name}")

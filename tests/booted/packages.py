@@ -34,7 +34,8 @@ def checkout(wheel: Path, folder: Path) -> None:
         shutil.copytree(PROJECT / name, folder / "checkout" / name)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "-qq"]
     target = ["--only-binary=:all:", "--python-version", PYTHON]
-    subprocess.run([*pip, *target, "-d", str(folder / "wheels"), f"{wheel}[codecs,sparkplug,signing,web]"], check=True)
+    extras = f"{wheel}[codecs,sparkplug,signing,web]"
+    subprocess.run([*pip, *target, "-d", str(folder / "wheels"), extras], check=True)
 
 
 def build(wheel: Path, folder: Path) -> Path:

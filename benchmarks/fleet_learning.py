@@ -30,6 +30,20 @@ if TYPE_CHECKING:
 
 CASES: dict[str, dict[str, Any]] = {
     "mean": {},
+    "dynamic": {"dynamic": 0.1, "learning_rate": 0.01},
+    "dynamic, trimmed mean": {"dynamic": 0.1, "learning_rate": 0.01, "reduce": "trimmed_mean"},
+    "dynamic, trimmed mean, 10 % flip": {
+        "dynamic": 0.1,
+        "reduce": "trimmed_mean",
+        "poison": 0.1,
+        "attack": "flip",
+    },
+    "dynamic, trimmed mean, 10 % scale": {
+        "dynamic": 0.1,
+        "reduce": "trimmed_mean",
+        "poison": 0.1,
+        "attack": "scale",
+    },
     "trimmed mean": {"reduce": "trimmed_mean"},
     "trimmed mean, 10 % flip": {"reduce": "trimmed_mean", "poison": 0.1, "attack": "flip"},
     "trimmed mean, 10 % scale": {"reduce": "trimmed_mean", "poison": 0.1, "attack": "scale"},

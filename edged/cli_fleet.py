@@ -129,6 +129,7 @@ def fleet_sim(
     batch_size: Annotated[int, typer.Option("--batch-size", min=1)] = 32,
     optimizer: Annotated[str, typer.Option("--optimizer", help="sgd, sgd_momentum or adamw")] = "sgd",
     proximal: Annotated[float, typer.Option("--proximal", help="mu of FedProx", min=0)] = 0.0,
+    dynamic: Annotated[float, typer.Option("--dynamic", help="alpha of FedDyn", min=0)] = 0.0,
     step: Annotated[float, typer.Option("--step", help="of int8 values; 0 is the finest", min=0)] = 0.5,
     reduce: Annotated[str, typer.Option("--reduce", help="mean, trimmed_mean or median")] = "mean",
     trim: Annotated[float, typer.Option("--trim", help="share that trimmed_mean cuts at either end")] = 0.1,
@@ -151,7 +152,7 @@ def fleet_sim(
 
     plan = Plan(
         data, key, devices, alpha, unseen, rounds, epochs, learning_rate, batch_size, proximal=proximal,
-        step=step, reduce=reduce, trim=trim, poison=poison, attack=Plan.attack_of(attack),
+        dynamic=dynamic, step=step, reduce=reduce, trim=trim, poison=poison, attack=Plan.attack_of(attack),
         optimizer=optimizer, personal=tuple(personal or ()), central=central, seed=seed,
     )  # fmt: skip
     report = run(plan, out)

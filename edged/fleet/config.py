@@ -57,6 +57,11 @@ class TrainSection(Section):
     learning_rate: float = Field(1e-3, gt=0, description="of the device's optimizer")
     batch_size: int = Field(32, ge=1, le=65536, description="rows of a step")
     proximal: float = Field(0.0, ge=0, description="mu of FedProx: how strongly devices are held to the base")
+    dynamic: float = Field(
+        0.0,
+        ge=0,
+        description="alpha of FedDyn: devices whose data differ come closer to one training on all data",
+    )
     clip_norm: float = Field(1.0, gt=0, description="largest L2 norm of an update")
     noise: float = Field(0.0, ge=0, description="Gaussian noise on an update, in units of clip_norm")
     dtype: Literal["int8", "float16", "float32"] = Field("int8", description="numbers of an update")
@@ -76,7 +81,7 @@ class TrainSection(Section):
         epochs = 1 if self.steps is None and self.epochs is None else self.epochs
         return Settings(
             epochs, self.steps, self.learning_rate, self.batch_size, self.proximal, self.clip_norm,
-            self.noise, Encoding(self.dtype, self.step), tuple(self.personal), evaluate,
+            self.noise, Encoding(self.dtype, self.step), tuple(self.personal), evaluate, self.dynamic,
         )  # fmt: skip
 
 
@@ -148,11 +153,15 @@ class CoordinatorConfig(Section):
     log: LogConfig = LogConfig()
 
     @model_validator(mode="after")
-    def _all_in_memory(self) -> CoordinatorConfig:
+    def _flower(self) -> CoordinatorConfig:
         if self.reduce.how == "flower" and self.round.devices > MOST_REPLIES:
             raise ValueError(
                 f"a strategy of Flower holds all replies in memory: round.devices is at most {MOST_REPLIES}"
                 " with reduce.how flower; mean, trimmed_mean and median take any number"
+            )
+        if self.reduce.how == "flower" and self.train.dynamic:
+            raise ValueError(
+                "train.dynamic needs a reduce.how of edged's own; Flower's strategies know nothing of it"
             )
         return self
 

@@ -238,8 +238,9 @@ class Coordinator:
         standing = self.course.standing
         base = self.journal.weights(standing.hash)
         reducer = reducer_of(
-            self._config, base, self.course.number, lambda: self.journal.memory(standing.hash)
-        )
+            self._config, base, self.course.number, lambda: self.journal.memory(standing.hash),
+            len(self._states.all()),
+        )  # fmt: skip
         try:
             aggregate = reduced(reducer, self.layout, self.taking.records(), count)
             weights = advanced(base, aggregate, self.layout, self._config.reduce.rate)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from edged.domain.federated.dynamic import Dynamic
 from edged.domain.federated.reduce import Contribution, Mean
 from edged.domain.federated.robust import Matrix, median, trimmed_mean
 from edged.errors import NonFiniteError
@@ -36,13 +37,25 @@ def require_packages(config: CoordinatorConfig) -> None:
 
 
 def reducer_of(
-    config: CoordinatorConfig, base: Weights, number: int, memory: Callable[[], Mapping[str, NDArray[Any]]]
+    config: CoordinatorConfig,
+    base: Weights,
+    number: int,
+    memory: Callable[[], Mapping[str, NDArray[Any]]],
+    population: int = 0,
 ) -> Reducer:
-    """What the configuration wants for round `number`, from `base` on.
+    """What the configuration wants for round `number`, from `base` on, in a fleet of `population` devices.
 
     The matrix of a robust one lies in a file, so that it is not all in memory. `memory` gives what the
     reducer that made `base` has left.
     """
+    if config.train.dynamic:
+        return Dynamic(_of_round(config, base, number, memory), memory(), population)
+    return _of_round(config, base, number, memory)
+
+
+def _of_round(
+    config: CoordinatorConfig, base: Weights, number: int, memory: Callable[[], Mapping[str, NDArray[Any]]]
+) -> Reducer:
     if config.reduce.how == "mean":
         return Mean()
     if config.reduce.how == "flower":

@@ -50,7 +50,7 @@ class Plan:
         Its array that names the device of each row; None for classes skewed over `devices` by `alpha`.
     unseen
         Of the keys, every n-th so that so many take no part: the fleet's model is asked about their rows.
-    rounds, epochs, learning_rate, batch_size, clip_norm, proximal, step
+    rounds, epochs, learning_rate, batch_size, clip_norm, proximal, dynamic, step
         How devices train.
     reduce, trim, poison, attack
         How updates become one, which share of the devices does harm, and how.
@@ -73,6 +73,7 @@ class Plan:
     batch_size: int = 32
     clip_norm: float = 10.0
     proximal: float = 0.0
+    dynamic: float = 0.0
     step: float = 0.5
     reduce: str = "mean"
     trim: float = 0.1
@@ -232,8 +233,8 @@ def _configuration(plan: Plan, devices: int, broker: tuple[str, int], folder: Pa
         "choose": {"everyone": True},
         "train": {
             "epochs": plan.epochs, "learning_rate": plan.learning_rate, "batch_size": plan.batch_size,
-            "proximal": plan.proximal, "clip_norm": plan.clip_norm, "step": plan.step,
-            "personal": list(plan.personal),
+            "proximal": plan.proximal, "dynamic": plan.dynamic,
+            "clip_norm": plan.clip_norm, "step": plan.step, "personal": list(plan.personal),
         },
         "admit": {"max_norm": 20.0},
         "reduce": {"how": plan.reduce, "trim": plan.trim},

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 FOLDER = "updates"
 ROUNDS = "rounds"
-RESIDUAL, PERSONAL = "residual/", "personal/"
+RESIDUAL, PERSONAL, MOVED = "residual/", "personal/", "moved/"
 KEPT = 8
 _UPDATE, _HELD, _ABOUT = "update.bin", "held.npz", "about.json"
 
@@ -51,7 +51,7 @@ class Sent:
     def held(self, prefix: str = "") -> dict[str, NDArray[np.float32]]:
         """What was kept with it under names that begin so, without that: what a receiver has after it.
 
-        With an update of a round `RESIDUAL` and `PERSONAL` lie.
+        With an update of a round `RESIDUAL`, `PERSONAL` and `MOVED` lie.
         """
         kept = unpack_arrays((self.folder / _HELD).read_bytes())
         return {name.removeprefix(prefix): value for name, value in kept.items() if name.startswith(prefix)}

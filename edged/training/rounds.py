@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.domain.deltas import Coding, code, decode, difference
+from edged.domain.federated.dynamic import moved_on, pulled
 from edged.domain.federated.personal import fitting, is_personal, only
 from edged.domain.federated.privacy import clipped, noised, norm
 from edged.domain.protocols import Anchor, LearningRate
@@ -35,10 +36,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Carried:
-    """What goes from one round into the next: what codings have left out, and personal layers."""
+    """What goes from one round into the next.
+
+    What codings have left out, personal layers, and with dynamic regularisation the sum of all updates.
+    """
 
     residual: Weights = field(default_factory=dict)
     personal: Weights = field(default_factory=dict)
+    moved: Weights = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -146,19 +151,22 @@ class Participant:
         rows = self._rows()
         if len(rows) == 0:
             raise NoDataError("no labelled sample to train a round on", where="sample log")
-        engine = self._begin(config.proximal > 0)
+        held = config.proximal + config.dynamic > 0
+        engine = self._begin(held)
         start = fitting(base, {**own, **carried.personal}, self._trainable, config.personal)
         engine.set_parameters(start)
         shared = [name for name in self._trainable if not is_personal(name, config.personal)]
-        if config.proximal:
-            engine.guide(Anchor({name: start[name] for name in shared}, config.proximal))
+        from_base = {name: start[name] for name in shared}
+        if held:
+            engine.guide(Anchor(*pulled(from_base, carried.moved, config.dynamic, config.proximal)))
         before = self._measure(engine)
         steps = self._fit(engine, rows, config, rng, seconds)
         made = engine.parameters()
         change = difference({name: made[name] for name in shared}, start)
         sent, coded, residual = _as_sent(change, config, carried.residual, rng)
+        moved = moved_on(carried.moved, sent, from_base) if config.dynamic else {}
         return Contribution(
-            coded, Carried(residual, only(made, config.personal)), len(rows), steps,
+            coded, Carried(residual, only(made, config.personal), moved), len(rows), steps,
             norm(sent), norm(change), before, self._measure(engine),
         )  # fmt: skip
 

@@ -18,7 +18,7 @@ from edged.engines.quality import quality
 from edged.errors import RefusedError
 from edged.mqtt import updates
 from edged.mqtt.updates import fleet_model
-from edged.storage.sent import PERSONAL, RESIDUAL, ROUNDS, SentUpdates
+from edged.storage.sent import MOVED, PERSONAL, RESIDUAL, ROUNDS, SentUpdates
 from edged.training.rounds import Carried, Contribution, Participant
 
 if TYPE_CHECKING:
@@ -141,13 +141,14 @@ class TakingPart:
         newest = self._kept.newest()
         if newest is None:
             return Carried()
-        return Carried(newest.held(RESIDUAL), newest.held(PERSONAL))
+        return Carried(newest.held(RESIDUAL), newest.held(PERSONAL), newest.held(MOVED))
 
 
 def _flat(carried: Carried) -> dict[str, NDArray[np.float32]]:
     return {
         **{RESIDUAL + name: value for name, value in carried.residual.items()},
         **{PERSONAL + name: value for name, value in carried.personal.items()},
+        **{MOVED + name: value for name, value in carried.moved.items()},
     }
 
 

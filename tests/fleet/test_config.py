@@ -55,6 +55,10 @@ def test_every_key_is_in_the_page() -> None:
             {"reduce": {"how": "flower", "strategy": "Krum"}, "round": {"devices": 1001}},
             "round.devices is at most 1000",
         ),
+        (
+            {"reduce": {"how": "flower", "strategy": "FedAvg"}, "train": {"dynamic": 0.1}},
+            "train.dynamic needs a reduce.how of edged's own",
+        ),
         ({"mqtt": {"host": "broker.example"}}, "plain text"),
     ],
 )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from edged.domain.deltas import Floats, fingerprint
+from edged.domain.deltas import Floats, difference, fingerprint
 from edged.domain.federated.evaluation import Evaluation, Quality
 from edged.domain.federated.wire import FleetTopics, Round, joined
 from edged.fleet.journal import read_lineage
@@ -58,6 +58,23 @@ def test_rounds_follow_each_other_and_each_is_the_mean(broker: Mosquitto, make_s
     assert [entry["version"] for entry in lineage] == [1, 2, 3]
     assert [entry["parent"] for entry in lineage[1:]] == [entry["model"] for entry in lineage[:-1]]
     assert [devices.answered(n) for n in (1, 2, 3)] == [30, 30, 30]
+
+
+def test_with_dynamic_regularisation_what_moved_a_round_moves_the_next_too(
+    broker: Mosquitto, make_site: MakeSite
+) -> None:
+    site = make_site(broker.port, round=ONE_ROUND | {"rounds": 3}, train={"dynamic": 0.1})
+    devices = site.senders(NAMES)
+    site.start()
+    site.finish()
+    assert devices.rounds[-1].config.dynamic == 0.1
+    model = base_weights()
+    moved = {name: np.zeros_like(value) for name, value in model.items()}
+    for number in (1, 2, 3):
+        mean = difference(expected_model(model, NAMES, number), model)
+        moved = {name: moved[name] + mean[name] for name in moved}
+        model = {name: model[name] + mean[name] + moved[name] for name in model}
+    assert_close(standing(site), model)
 
 
 def test_a_model_with_numbers_that_are_not_finite_is_never_the_fleets(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -72,6 +73,22 @@ def bench(tmp_path: Path, bundle: Bundle, request: pytest.FixtureRequest) -> Ite
     made = Bench(tmp_path / "state", bundle, request.param)
     yield made
     made.shop.log.close()
+
+
+def test_a_device_is_held_to_the_other_side_of_where_it_has_moved(bench: Bench) -> None:
+    config = replace(FREE, dynamic=5.0)
+    first = bench.train(config)
+    assert bench.proximal == [True]
+    moved = decode(first.coded)
+    assert {n: v.tolist() for n, v in first.carried.moved.items()} == {
+        n: v.tolist() for n, v in moved.items()
+    }
+    again = bench.train(config, first.carried)
+    along = sum(float((decode(again.coded)[name] * moved[name]).sum()) for name in moved)
+    assert along < 0.5 * norm(moved) ** 2  # it is pulled back
+    for name, value in again.carried.moved.items():
+        np.testing.assert_allclose(value, moved[name] + decode(again.coded)[name], rtol=0, atol=1e-6)
+    assert bench.train(FREE, again.carried).carried.moved == {}
 
 
 def test_a_round_improves_the_base_on_the_device_and_leaves_its_own_engine_alone(bench: Bench) -> None:

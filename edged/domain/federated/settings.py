@@ -49,6 +49,9 @@ class Settings:
     ----------
     proximal
         mu of FedProx (Li et al., 2020): weight of the squared distance to the base; 0 is off.
+    dynamic
+        alpha of FedDyn (see `dynamic`): weight of the squared distance to a point that answers to the
+        device's earlier updates; 0 is off.
     clip_norm
         Largest L2 norm of the whole update.
     noise
@@ -69,6 +72,7 @@ class Settings:
     encoding: Encoding = field(default_factory=Encoding)
     personal: tuple[str, ...] = ()
     evaluate: bool = True
+    dynamic: float = 0.0
 
     @classmethod
     def read(cls, fields: Fields) -> Settings:
@@ -88,4 +92,5 @@ class Settings:
             Encoding.read(fields.inner("encoding")),
             fields.texts("personal"),
             fields.flag("evaluate"),
+            fields.number("dynamic", 0.0),
         )

@@ -92,7 +92,7 @@ def models(listener: Listener, device: Device) -> None:
     assert data(listener, "evaluate", version=1, rows=10)["rows"] == 10
     change = data(listener, "promote", version=2)
     assert (change["from"], change["to"]) == (champion, 2)
-    assert listener.events("model_promoted")[-1]["origin"] == "command"
+    listener.wait(lambda: listener.events("model_promoted")[-1]["origin"] == "command")
     assert data(listener, "pin", version=1) == {"pinned": 1}
     assert "is pinned" in ask(listener, "promote", version=2)["error"]
     assert data(listener, "unpin") == {"unpinned": [1]}

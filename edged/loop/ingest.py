@@ -20,16 +20,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edged.clock import Ages
 from edged.domain.company import Company
 from edged.domain.forecast import Forecast
 from edged.domain.group import Group, Held
 from edged.domain.intake import Intake, IntakeRules
 from edged.domain.redelivery import Redelivery, checksum
-from edged.domain.sample import Batch, LabelUpdate, Reading, Rejected
+from edged.domain.sample import Batch, Reading
 from edged.domain.settling import Settling
-from edged.errors import RefusedError, RejectedSampleError, StorageError
+from edged.errors import RefusedError, StorageError
 from edged.logs import get_logger
+from edged.loop.label_join import LabelJoin
+from edged.loop.reader import Reader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from edged.config import StorageConfig
     from edged.domain.protocols import Delivery, SampleStore
     from edged.domain.redelivery import Packet
-    from edged.domain.sample import Decoded, LabelReading
+    from edged.domain.sample import Decoded, LabelReading, LabelUpdate, Rejected
     from edged.domain.schema import Schema
     from edged.domain.submission import Submission
     from edged.domain.windowing import Windowing
@@ -51,7 +52,6 @@ IDLE_SECONDS = 0.5
 GATHER_SECONDS = 0.005  # how long a prediction waits for company while messages keep coming
 EVICT_SECONDS = 5.0
 INBOX_FACTOR = 5  # times what can be unacknowledged: more is at QoS 0, which nothing else holds back
-NOTICES = 20  # of one batch, at most
 FIRST_RETRY, LONGEST_RETRY = 0.2, 5.0  # seconds until a failed commit is tried again
 GATHERED_BYTES = 1024**2  # payloads beyond which a commit gains nothing by waiting for more
 GATHERED = 500  # messages, the same: mosquitto reads acknowledgements one by one, before what follows them
@@ -91,12 +91,8 @@ class Ingest:
         in_flight: Callable[[], int] | None = None,
     ) -> None:
         self._config = config
-        self._schema = schema
         self._store = store
         self._clock = clock
-        self._decode = decode
-        self._decode_label = decode_label
-        self._is_label = is_label
         self._acknowledge = acknowledge
         self._redeliver = redeliver
         self._on_batch = on_batch
@@ -107,10 +103,18 @@ class Ingest:
         self._on_problem = on_problem
         self._forecast = Forecast(*forecast) if forecast is not None else None
         self.intake = intake or Intake(IntakeRules(), schema.channels)
+        self._reader = Reader(
+            schema=schema,
+            decode=decode,
+            decode_label=decode_label,
+            is_label=is_label,
+            intake=self.intake,
+            clock=clock,
+            notice=notice,
+        )
         self.windowing = windowing
         self._windows_known = False
-        self._notice = notice
-        self._join_expiry, self._ages = join_expiry, Ages(clock)
+        self._join = LabelJoin(store, clock, join_expiry)
         self._room = INBOX_FACTOR * unacknowledged + config.commit_rows
         window = 2 * unacknowledged + config.commit_rows
         self._redelivery = Redelivery(store.recent_packets(window), window)
@@ -289,7 +293,7 @@ class Ingest:
         while self._submitted and len(readings) < self._config.commit_rows:
             submission = self._submitted.popleft()
             self._taken.append(submission)
-            if not all(self._admit(reading) for reading in submission.readings):
+            if not all(self._reader.admit(reading) for reading in submission.readings):
                 self._taken.pop().refused(RefusedError("this key sends too many", where="stream.key_rate"))
                 continue
             submission.placed(self._next_offset + len(readings))
@@ -363,7 +367,7 @@ class Ingest:
             packets = batch.packets if batch is not None else []
             self._redelivery.stored([*packets, *group.packets, *(r.packet for r in group.rejected)])
             group.stored = True
-        group.updates += self._join_labels(group)
+        group.updates += self._join.join(group)
         self._redelivery.stored(group.label_packets)
 
     def _is_stored(self, batch: Batch) -> bool:
@@ -389,18 +393,8 @@ class Ingest:
             self._on_rejected(item)
         self._on_committed(labelled + len(group.updates))
         if batch is not None and self.windowing is None:
-            self._tell_stillness(batch.keys, batch.x)
+            self._reader.watch(batch.keys, batch.x)
         self._evict()
-
-    def _tell_stillness(self, keys: Sequence[str], x: NDArray[np.float32]) -> None:
-        """Sensors that have stopped or moved again: one event for each, up to a limit."""
-        changes = self.intake.watch(keys, x)
-        for change in changes[:NOTICES]:
-            names = [self._schema.names[i] if self._schema.names else i for i in change.features]
-            self._notice(
-                "sensor_stuck" if change.stuck else "sensor_moves",
-                {"key": change.key, "features": names, "more": max(0, len(changes) - NOTICES)},
-            )
 
     def _evict(self) -> None:
         """What is too old goes even when nothing comes. A disk that refuses is told of by the next commit."""
@@ -483,7 +477,7 @@ class Ingest:
                 continue
             group.deliveries.append(delivery)
             self._held.note(packet, delivery)
-            found = self._read(delivery, packet, group)
+            found = self._reader.read(delivery, packet, group)
             if isinstance(found, Reading):
                 readings.append(found)
                 received.append(delivery.received)
@@ -499,7 +493,7 @@ class Ingest:
         now = self._clock.now()
         if self.windowing is not None:
             group.packets += [packet for packet in packets if packet is not None and packet[0]]
-            readings, ts, received = self._cut(self.windowing, readings, received, now)
+            readings, ts, received = self._reader.cut(self.windowing, readings, received, now)
             packets = [None] * len(readings)
             group.opened = self.windowing.changes()
         else:
@@ -509,76 +503,9 @@ class Ingest:
             self._next_offset += len(readings)
         return group, np.asarray(received, np.float64)
 
-    def _cut(
-        self, windowing: Windowing, readings: list[Reading], received: list[float], now: float
-    ) -> tuple[list[Reading], NDArray[np.float64], list[float]]:
-        """Windows that end with these readings, their times, and when what completed them was received."""
-        # Without a time of their own, readings of one batch still came one after the other.
-        delays = self._clock.monotonic() - np.asarray(received)
-        times = [now - delay if r.ts is None else r.ts for r, delay in zip(readings, delays, strict=True)]
-        self._tell_stillness([r.key for r in readings], np.array([r.values for r in readings], np.float32))
-        ts = self.intake.event_times(times, now).tolist()
-        windows, ends, completed = windowing.cut(readings, ts, received)
-        return windows, np.array(ends, np.float64), completed
-
     def _known(self, delivery: Delivery, packet: Packet, group: Group) -> bool:
         """Whether a redelivery is here already or even stored; it is then acknowledged, not read."""
         if self._redelivery.seen(packet):
             group.deliveries.append(delivery)
             return True
         return self._held.renew(packet, delivery.epoch)
-
-    def _read(self, delivery: Delivery, packet: Packet, group: Group) -> Decoded | None:
-        """What a message holds; labels and bad messages go to the group."""
-        try:
-            if self._decode_label is None or not self._is_label(delivery.topic):
-                found = self._decode(delivery.topic, delivery.payload)
-                if isinstance(found, Reading):
-                    return found if self._admit(found) else None
-                return [reading for reading in found if self._admit(reading)]
-            group.labels.append(self._decode_label(delivery.topic, delivery.payload))
-            group.label_packets.append(packet)
-        except Exception as problem:  # whatever a message does to a decoder, the stream goes on
-            if not isinstance(problem, RejectedSampleError):
-                log.exception("decoder_failed", topic=delivery.topic)
-                problem = RejectedSampleError("internal", f"the decoder failed: {problem!r}"[:200])
-            group.rejected.append(self._reject(delivery, packet, problem))
-        return None
-
-    def _admit(self, reading: Reading) -> bool:
-        if self.intake.admit(reading.key, self._clock.monotonic()):
-            return True
-        self._notice("sensor_flooding", {"key": reading.key})
-        return False
-
-    def _expired(self, offsets: list[int], now: float) -> set[int]:
-        """Samples whose labels may come no longer."""
-        if self._join_expiry is None:
-            return set()
-        arrived = self._store.arrivals(offsets)
-        return {offset for offset, ts in arrived.items() if self._ages.age(ts, now) > self._join_expiry}
-
-    def _reject(self, delivery: Delivery, packet: Packet, problem: RejectedSampleError) -> Rejected:
-        return Rejected(
-            self._clock.now(), delivery.topic, problem.reason, delivery.payload, problem.what, packet
-        )
-
-    def _join_labels(self, group: Group) -> list[LabelUpdate]:
-        """Labels that came by themselves: join, commit; without a sample, or too late: quarantine."""
-        if not group.labels:
-            return []
-        found = self._store.find_many(group.labels)
-        updates, lost = [], []
-        now = self._clock.now()
-        expired = self._expired([offset for offset in found if offset is not None], now)
-        for label, offset in zip(group.labels, found, strict=True):
-            named = f"(id {label.id!r}, key {label.key!r}, ts {label.ts!r})"
-            if offset is None:
-                lost.append(Rejected(now, "label", "label_unmatched", b"", f"no sample for label {named}"))
-            elif offset in expired:
-                lost.append(Rejected(now, "label", "label_expired", b"", f"too late for its sample {named}"))
-            else:
-                updates.append(LabelUpdate(offset, label.label, label.ts or now))
-        self._store.commit(None, updates, lost, group.label_packets)
-        group.rejected.extend(lost)
-        return updates

@@ -77,7 +77,8 @@ def test_weights_are_written_into_forms_that_the_training_build_has_made(
     x = np.random.default_rng(0).standard_normal((32, 8)).astype(np.float32)
     assert (np.argmax(plain, axis=1) == (x[:, 0] > 0)).all()
     assert 0 < np.abs(np.subtract(plain, quantised)).max() < 0.05 * np.abs(plain).max()
-    assert answer.err == ""
+    # An emulated processor's vendor is not known to onnxruntime.
+    assert [line for line in answer.err.splitlines() if "Unknown CPU vendor" not in line] == []
     np.testing.assert_allclose(InferenceModel(tmp_path / "model.ort").predict(x), plain, rtol=1e-4, atol=1e-4)
 
 

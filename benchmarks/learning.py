@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,8 +78,8 @@ def read(name: str, folder: Path) -> Recording:
 # ---- edged ------------------------------------------------------------------------------------
 
 
-def edged(stream: Recording, seed: int, rate: float) -> dict[str, Any]:
-    """`edged evaluate` with defaults."""
+def edged(stream: Recording, seed: int, rate: float, *, ask: bool = False) -> dict[str, Any]:
+    """`edged evaluate` with defaults; with `ask` it chooses the share `rate` of labels that it gets."""
     from edged.evaluate import Options, Replay, report, shape_stream
     from edged.storage.recorded import Recorded
 
@@ -86,7 +87,7 @@ def edged(stream: Recording, seed: int, rate: float) -> dict[str, Any]:
     # Its priority changes no result, and beside other work it would wait for most of the time.
     usual = {"device": {"id": "benchmark"}, "training": {"nice": 0}}
     config = Config.model_validate({**usual, "stream": shape})
-    how = Options(DELAY, rate, seed, stream.pretrain)
+    how = Options(DELAY, rate, seed, stream.pretrain, ask=ask)
     with tempfile.TemporaryDirectory(prefix="edged-learning-") as folder:
         shaped = shape_stream(Recorded(stream.x, stream.y.astype(np.float64)), config, how)
         replay = Replay(config, shaped, how, Path(folder))
@@ -250,6 +251,7 @@ def rivering(kind: str) -> Callable[[Recording, int, float], dict[str, Any]]:
 
 RIVALS: dict[str, Callable[[Recording, int, float], dict[str, Any]]] = {
     "edged": edged,
+    "edged, labels requested": partial(edged, ask=True),
     "frozen + running re-standardisation": looped(Loop(0, restandardise=True)),
     "new rows only, 20 steps": looped(Loop(20)),
     "reservoir, half new, 20 steps": looped(Loop(20, "reservoir", 0.5)),

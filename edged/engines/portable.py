@@ -16,6 +16,7 @@ from edged.engines.batches import described
 from edged.engines.portable_files import Description, base_model
 from edged.engines.portable_graphs import RUN_ERRORS, Graphs
 from edged.engines.portable_memory import Memory, noise_of
+from edged.engines.portable_rule import Ahead
 from edged.engines.portable_state import Saved
 from edged.engines.providers import CPU, check
 from edged.engines.schedule import Schedule, rate_at, until_refused
@@ -76,6 +77,7 @@ class PortableEngine:
         self._base = base_model(files, self._told)
         self._schedule = Schedule(LearningRate(1e-3))
         self._memory = Memory(self._told)
+        self._ahead = Ahead(self._told.rule, list(self._told.scalars))
         self._updates = self._parts = 0
         self._guide: Guide | None = None
         self._put_all(self._base.parameters())
@@ -110,12 +112,18 @@ class PortableEngine:
             of a teacher without distillation, or the other way round.
         """
         del careful
-        memory = self._memory
-        scale = self._prepare()
+        memory, graphs = self._memory, self._graphs
+        scale, scalars = self._ahead.of(self._updates + 1, self._schedule)
+        memory.prepare(scalars)
+        program = graphs.carry if self._parts or not apply else graphs.step
         try:
-            rows = [self._weights(len(x), weights, scale), *self._noise(len(x))]
-            rows += self._taught(teacher, scale)
-            self._run(self._chosen(carrying=self._parts > 0 or not apply), x, y, *rows)
+            rows = [scale / (len(x) or 1) if weights is None else self._weights(weights, scale)]
+            if self._told.noise is not None:
+                rows.append(noise_of(self._told.noise, len(x), self._updates, self._parts))
+            if self._guide is not None or teacher is not None:
+                rows.append(self._taught(teacher, scale))
+                program = graphs.guided
+            self._run(program, x, y, rows)
         except TrainingError:
             self._forget_gradients()
             if np.isfinite(x).all() and memory.are_finite():
@@ -184,31 +192,16 @@ class PortableEngine:
         self._memory.renew(self._updates)
         return [Step(loss, applied=True) for loss in losses]
 
-    def _prepare(self) -> float:
-        """Set the scalars of the next update; what its gradients are scaled with."""
-        rule, update = self._told.rule, self._updates + 1
-        values = rule.scalars(rate_at(self._schedule.rate, self._schedule.step), update)
-        for what, scalar in self._memory.scalars.items():
-            scalar[...] = values[what]
-        return rule.scale(update)
-
-    def _chosen(self, *, carrying: bool) -> Program:
-        if self._guide is not None:
-            return self._graphs.guided
-        return self._graphs.carry if carrying else self._graphs.step
-
-    def _taught(self, teacher: Floats | None, scale: float) -> list[Floats | float]:
-        """The rows that only a guided step takes."""
+    def _taught(self, teacher: Floats | None, scale: float) -> Floats | float:
+        """What only a guided step takes: a teacher's outputs, or 0 without one."""
         if self._guide is None:
-            if teacher is not None:
-                raise self._untaught("there is no distillation that they are for")
-            return []
+            raise self._untaught("there is no distillation that they are for")
         self._guide.prepare(scale)
         if (teacher is None) == self._guide.teaching:
             raise self._untaught(
                 "the distillation needs them" if teacher is None else "there is no distillation"
             )
-        return [0.0 if teacher is None else teacher]
+        return 0.0 if teacher is None else teacher
 
     def _untaught(self, why: str) -> TrainingError:
         return TrainingError(f"outputs of a teacher: {why}", where="teacher", remedy="see Engine.guide")
@@ -232,14 +225,8 @@ class PortableEngine:
         made.set(anchor, distillation)
         self._guide = made
 
-    def _noise(self, n: int) -> list[Floats]:
-        noise = self._told.noise
-        return [] if noise is None else [noise_of(noise, n, self._updates, self._parts)]
-
-    def _weights(self, n: int, weights: Floats | None, scale: float) -> Floats | float:
-        """How much of the loss each row is, `(n, 1)` or one number for all; together `scale`."""
-        if weights is None:
-            return scale / max(1, n)
+    def _weights(self, weights: Floats, scale: float) -> Floats:
+        """How much of the loss each row is, `(n, 1)`, together `scale`."""
         given = np.asarray(weights, np.float64).reshape(-1, 1)
         total = float(given.sum())
         if not (given >= 0).all() or not 0 < total < math.inf:
@@ -248,7 +235,7 @@ class PortableEngine:
             )
         return (given * (scale / total)).astype(np.float32)
 
-    def _run(self, program: Program, x: Floats, y: Labels, *rest: Floats | float) -> None:
+    def _run(self, program: Program, x: Floats, y: Labels, rest: Sequence[Floats | float] = ()) -> None:
         try:
             rows = x if len(self._row) == 1 else x.reshape(-1, *self._row)
             program.run(self._memory.side, rows, *labels_of(y), *rest)

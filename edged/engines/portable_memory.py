@@ -42,7 +42,9 @@ class Memory:
         self.carry, self._carried = self._groups(), self._groups()
         self.loss, self.squares = np.zeros(1, np.float32), np.zeros((), np.float32)
         self.judged = np.zeros((), np.float32)
-        self.scalars = {what: np.zeros((), np.float32) for what in told.scalars}
+        # One behind the other, so that all are set at once.
+        self._scalars = np.zeros(len(told.scalars), np.float32)
+        self.scalars = {what: self._scalars[i : i + 1].reshape(()) for i, what in enumerate(told.scalars)}
         self._before: Arrays | None = None
 
     def _groups(self) -> list[Floats]:
@@ -152,6 +154,10 @@ class Memory:
             for parts, array in zip(self._told.parts, arrays, strict=True)
             for name, part in _in_parts(parts, array)
         }
+
+    def prepare(self, scalars: Floats) -> None:
+        """Set the scalars of the next update, `(n,)` in the order of the description."""
+        self._scalars[...] = scalars
 
     # ---- what a step leaves ------------------------------------------------------------------
 

@@ -7,11 +7,20 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from edged.engines.schedule import rate_at
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from edged.engines.schedule import Schedule
 
 # Scaled gradients are at most so much larger than the true ones; single precision has room for more.
 LARGEST_SCALE = 1024.0
+AHEAD = 32  # updates whose scalars are computed at once
 
 
 @dataclass(frozen=True)
@@ -112,3 +121,41 @@ class Rule:
         if not self.scaled or updates % self.period:
             return ()
         return self.beta ** (self.period / 2), self.beta**self.period
+
+
+class Ahead:
+    """Scalars and scales of the next updates, computed some at a time.
+
+    Between two runs of the runtime, which leave little of Python in the processor's caches, that costs
+    several times as much as in a loop.
+
+    Parameters
+    ----------
+    rule
+        The optimizer's.
+    names
+        The scalars that the graph takes, in its order.
+    """
+
+    def __init__(self, rule: Rule, names: Sequence[str]) -> None:
+        self._rule, self._names = rule, tuple(names)
+        self._schedule: Schedule | None = None
+        self._position = self._update = 0
+        self._known: list[tuple[float, NDArray[np.float32]]] = []
+
+    def of(self, update: int, schedule: Schedule) -> tuple[float, NDArray[np.float32]]:
+        """What the gradient of an update is multiplied with, and its scalars; `update` counted from 1."""
+        i = update - self._update
+        known = 0 <= i < len(self._known)
+        if not (known and schedule is self._schedule and schedule.step == self._position + i):
+            self._compute(update, schedule)
+            i = 0
+        return self._known[i]
+
+    def _compute(self, update: int, schedule: Schedule) -> None:
+        self._schedule, self._position, self._update = schedule, schedule.step, update
+        self._known = []
+        for i in range(AHEAD):
+            values = self._rule.scalars(rate_at(schedule.rate, schedule.step + i), update + i)
+            row = np.array([values[name] for name in self._names], np.float32)
+            self._known.append((self._rule.scale(update + i), row))

@@ -251,7 +251,7 @@ def rivering(kind: str) -> Callable[[Recording, int, float], dict[str, Any]]:
 
 RIVALS: dict[str, Callable[[Recording, int, float], dict[str, Any]]] = {
     "edged": edged,
-    "edged, labels requested": partial(edged, ask=True),
+    "edged with label requests": partial(edged, ask=True),
     "frozen + running re-standardisation": looped(Loop(0, restandardise=True)),
     "new rows only, 20 steps": looped(Loop(20)),
     "reservoir, half new, 20 steps": looped(Loop(20, "reservoir", 0.5)),

@@ -134,6 +134,7 @@ def train_once(
             config,
             clock=clock,
             labelled_since=samples.labelled_since,
+            next_offset=samples.next_offset,
             begin=registry.begin_run,
             end=registry.end_run,
             notify=lambda *_: None,

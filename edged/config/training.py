@@ -106,6 +106,11 @@ class TrainingConfig(GuardsConfig):
         ge=0,
         description="train as soon as this many labels are new; min_new_samples when absent, 0 for never",
     )
+    scarce_labels: bool = Field(
+        True,
+        description="where few samples get labels: half of new_labels start a run once four times as many"
+        " samples have come, and a run makes up to four times the steps",
+    )
     cooldown: Duration = Field(0.0, description="shortest pause between the end of a run and the next")
     batch: int = Field(64, ge=1, le=65536, description="samples in one training batch")
     steps: int = Field(50, ge=1, description="optimizer steps for each `steps_per` new samples")

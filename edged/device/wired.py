@@ -176,6 +176,7 @@ class Wired:
             config,
             clock=self.clock,
             labelled_since=self._reader.labelled_since,
+            next_offset=self._reader.next_offset,
             begin=self.registry.begin_run,
             end=self.registry.end_run,
             notify=self.reporter.event,

@@ -161,6 +161,9 @@ class Samples(Protocol):
     def last_seq(self) -> int:
         """Newest position in label order."""
 
+    def next_offset(self) -> int:
+        """The offset for the next sample, which only ever grows."""
+
     def key_codes(self, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
         """Numbers for the keys of these samples, `(n,)`."""
 

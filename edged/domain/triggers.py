@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 FEWEST = 20  # new labels, below which not even a drift starts a run
+SCARCE = 4  # times as many samples as labels are waited for: then half as many labels are enough
 
 
 @dataclass(frozen=True)
@@ -15,6 +16,7 @@ class TriggerRules:
     min_new_samples: int = 500
     cooldown: float = 0.0
     drift: bool = True
+    scarce: bool = False
 
 
 @dataclass
@@ -23,8 +25,9 @@ class Triggers:
 
     Set `scheduled` when the schedule fires, `commanded` when someone asks, `interrupted` when a run was
     cut off, `drifted` and `fallen` when a drift is signalled or live quality falls; all are taken back when
-    they were acted on. `warned` halves the new labels that start a run until one has begun. A schedule that
-    finds too little data is dropped, not kept.
+    they were acted on. `warned` halves the new labels that start a run until one has begun; so does
+    `arrived`, the samples since the last run, where few of them get labels. A schedule that finds too little
+    data is dropped, not kept.
     """
 
     rules: TriggerRules
@@ -34,6 +37,7 @@ class Triggers:
     drifted: bool = False
     fallen: bool = False
     warned: bool = False
+    arrived: int = 0
     last_end: float | None = None
     held_until: float = float("-inf")
     least: int = 0
@@ -82,8 +86,13 @@ class Triggers:
         """New labels that start a run by themselves."""
         if self.rules.new_labels is None:
             return float("inf")
-        needed = self.rules.new_labels / 2 if self.warned else self.rules.new_labels
-        return max(needed, self.least)
+        half = self.warned or (self.rules.scarce and self.until_scarce <= 0)
+        return max(self.rules.new_labels / 2 if half else self.rules.new_labels, self.least)
+
+    @property
+    def until_scarce(self) -> int:
+        """Samples after which half as many labels are enough to start a run."""
+        return SCARCE * (self.rules.new_labels or 0) - self.arrived
 
     def resting(self, monotonic: float) -> str | None:
         """What keeps a run that is not commanded from beginning: the pause after the one before it."""

@@ -189,7 +189,9 @@ class Challenges:
             return None
         self.current = None
         # Its memory, as that is what it has won by; everything else goes on.
-        state = replace(one.state, moments=main.moments, consumed=main.consumed, plan=main.plan)
+        state = replace(
+            one.state, moments=main.moments, consumed=main.consumed, arrived=main.arrived, plan=main.plan
+        )
         return one.engine, state
 
     def step(

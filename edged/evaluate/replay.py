@@ -125,6 +125,7 @@ class Replay:
             config,
             clock=self._clock,
             labelled_since=self.log.labelled_since,
+            next_offset=self.log.next_offset,
             begin=self.registry.begin_run,
             end=self.registry.end_run,
             notify=self._notify,
@@ -235,7 +236,10 @@ class Replay:
         need = BLOCK
         triggers = self.learner.triggers
         if rules.new_labels is not None:
-            need = max(1, ceil(triggers.needed) - self.learner.new())
+            triggers.arrived, new = self.learner.arrived, self.learner.new()
+            need = max(1, ceil(triggers.needed) - new)
+            if rules.scarce and triggers.until_scarce > 0:
+                need = min(need, max(triggers.until_scarce, ceil(rules.new_labels / 2) - new))
         if triggers.drifted or triggers.fallen:
             need = FEWEST
         if self.recall.bank():

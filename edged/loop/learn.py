@@ -43,7 +43,7 @@ def trigger_rules(config: TrainingConfig, *, drift: bool = True, fewest: int = 0
     if "min_new_samples" not in config.model_fields_set:
         least = max(least, fewest)
     wanted = least if config.new_labels is None else config.new_labels
-    return TriggerRules(wanted or None, least, config.cooldown, drift)
+    return TriggerRules(wanted or None, least, config.cooldown, drift, config.scarce_labels)
 
 
 def setback_rules(config: TrainingConfig) -> SetbackRules:
@@ -54,7 +54,8 @@ def setback_rules(config: TrainingConfig) -> SetbackRules:
 class Learner:
     """Decides when to train and does it, one run at a time.
 
-    `labelled_since(seq)` counts labelled samples after a position; `begin` and `end` keep the
+    `labelled_since(seq)` counts labelled samples after a position, and `next_offset` tells how many samples
+    have come; `begin` and `end` keep the
     record of runs. The daemon calls `step` from its learning thread, a replay calls it in between
     samples. `keep` is given what is to be known of failures after a restart, and `kept` is what it
     was given last; it holds for the `bundle` of that fingerprint alone.
@@ -66,6 +67,7 @@ class Learner:
         *,
         clock: Clock,
         labelled_since: Callable[[int], int],
+        next_offset: Callable[[], int],
         begin: Callable[[str, float, Message], int],
         end: Callable[[int, float, str, Message], None],
         notify: Callable[[str, Message], None],
@@ -77,6 +79,7 @@ class Learner:
     ) -> None:
         self._clock = clock
         self._labelled_since = labelled_since
+        self._next_offset, self._seen = next_offset, next_offset()
         self._begin = begin
         self._end = end
         self._notify = notify
@@ -130,6 +133,11 @@ class Learner:
         """Labelled samples that no run has learned from."""
         return self._labelled_since(self.consumed)
 
+    @property
+    def arrived(self) -> int:
+        """Samples that have come since the last run began, or since this process did."""
+        return self._next_offset() - self._seen
+
     def drifted(self, signal: DriftSignal, rise: float = 0.0) -> None:
         """A drift, or a warning of one. Inputs that move are no reason by themselves to learn.
 
@@ -155,6 +163,7 @@ class Learner:
         """The trigger of a run that should start now."""
         if (self.paused or self.setbacks.paused) and not self.triggers.commanded:
             return None
+        self.triggers.arrived = self.arrived
         wanted = self.triggers.wanted(self.new())
         self.waiting_for = () if wanted in (None, "command") else self._held_back(wanted)
         if wanted is None or self.waiting_for:
@@ -204,7 +213,7 @@ class Learner:
 
         `ended` says afterwards how it went; it is None when the disk did not let it begin.
         """
-        self.ended = None
+        self.ended, self._seen = None, self._next_offset()
         try:
             asked = {"asked_by": self.asked_by} if self.asked_by else {}
             run = self._begin(trigger, self._clock.now(), options | asked)

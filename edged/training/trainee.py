@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.domain.averaging import Average
-from edged.domain.learner import LearnerState, Plan, RunRequest, planned_steps, steps_of_epochs
+from edged.domain.learner import LearnerState, Plan, RunRequest, planned_steps, scarcity, steps_of_epochs
 from edged.domain.patience import Patience
 from edged.domain.pool import Pool, labels_for
 from edged.domain.protocols import LearningRate
@@ -249,7 +249,8 @@ class Trainee:
             losses, skipped = self._learn(new, careful=False)
         except NoDataError:
             # Not one of these samples can be learned from; they must not be tried again for ever.
-            self._state.consumed, self._state.plan = self._state.plan.upto, None
+            plan = self._state.plan
+            self._state.consumed, self._state.arrived, self._state.plan = plan.upto, plan.arrived, None
             self._checkpoint()
             raise
         except NonFiniteError as problem:
@@ -314,11 +315,13 @@ class Trainee:
         count = len(self._samples.training_window(after, self._config.window, upto_seq=upto))
         if count == 0 and not (request.trigger == "command" and len(self._state.remembered())):
             raise NoDataError("no labelled sample is new since the last run", where="sample log")
-        steps = request.steps or self._steps(request, count)
+        arrived = self._samples.next_offset()
+        steps = request.steps or self._steps(request, count, arrived)
         rate = request.learning_rate or self._config.learning_rate
-        return Plan(request.run, request.trigger, after, upto, steps, rate, request.new_share), False
+        share = request.new_share
+        return Plan(request.run, request.trigger, after, upto, steps, rate, share, arrived), False
 
-    def _steps(self, request: RunRequest, new: int) -> int:
+    def _steps(self, request: RunRequest, new: int, arrived: int) -> int:
         config = self._config
         if request.epochs:
             share = (request.new_share or config.new_share) if new and len(self._state.remembered()) else 1.0
@@ -326,7 +329,11 @@ class Trainee:
             return steps_of_epochs(
                 request.epochs, rows, batch=config.batch, share=share or 1.0, accumulate=config.accumulate
             )
-        return planned_steps(new, steps=config.steps, steps_per=config.steps_per, max_steps=config.max_steps)
+        before = self._state.arrived
+        times = scarcity(new, arrived - before) if config.scarce_labels and before is not None else 1.0
+        return planned_steps(
+            new, steps=config.steps, steps_per=config.steps_per, max_steps=config.max_steps, times=times
+        )
 
     def _window(self, plan: Plan) -> Window:
         window = self._samples.training_window(plan.after, self._config.window, upto_seq=plan.upto)
@@ -403,7 +410,7 @@ class Trainee:
             raise TrainingError("no run is planned")
         kept = ~np.isin(new.offsets, state.excluded)
         state.remember(new.offsets[kept], new.y[kept])
-        state.consumed = plan.upto
+        state.consumed, state.arrived = plan.upto, plan.arrived
         state.plan, state.step = None, 0
         state.patience, state.hard, state.pseudo = Patience(self._config.patience), None, None
         generation = self._checkpoint()

@@ -94,6 +94,16 @@ def test_a_warning_halves_what_a_run_needs_until_one_begins() -> None:
     assert triggers.decide(99, 0.0) is None
 
 
+def test_where_few_samples_get_labels_half_as_many_are_enough() -> None:
+    triggers = Triggers(TriggerRules(new_labels=40, scarce=True), arrived=159)
+    assert (triggers.until_scarce, triggers.decide(39, 0.0)) == (1, None)
+    triggers.arrived = 160
+    assert triggers.decide(19, 0.0) is None
+    assert triggers.decide(20, 0.0) == "labels"
+    always = Triggers(TriggerRules(new_labels=40), arrived=1000)
+    assert always.decide(39, 0.0) is None
+
+
 def test_what_is_wanted_stays_wanted_while_something_holds_it_back() -> None:
     triggers = Triggers(TriggerRules(new_labels=None, min_new_samples=50))
     triggers.scheduled = True

@@ -52,6 +52,28 @@ def test_a_run_learns_and_hands_over_a_model(tmp_path: Path, bundle: Bundle) -> 
     assert result["consumed"] == shop.log.last_seq()
 
 
+def test_labels_of_few_samples_get_more_steps_each_once_the_share_is_known(
+    tmp_path: Path, bundle: Bundle
+) -> None:
+    shop = Workshop(tmp_path, bundle, max_steps=500)
+    trainee = shop.trainee()
+
+    def steps(samples: int, every: int) -> int:
+        x, labels = task(samples)
+        shop.feed(x, [label if i % every == 0 else None for i, label in enumerate(labels)])
+        made: int = trainee.run(shop.request())["steps"]
+        return made
+
+    assert steps(100, 1) == 60
+    assert 160 < steps(200, 10) <= 240  # some of the twenty are held out
+    assert steps(100, 1) == 60
+    trainee = shop.trainee()  # it remembers how many samples had come
+    assert steps(50, 1) == 60
+    shop.config = shop.config.model_copy(update={"scarce_labels": False})
+    trainee = shop.trainee()
+    assert steps(200, 10) == 60
+
+
 def test_the_probe_holds_what_the_trainer_itself_got(tmp_path: Path, bundle: Bundle) -> None:
     shop = Workshop(tmp_path, bundle)
     shop.feed(*task(100))

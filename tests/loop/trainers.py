@@ -65,6 +65,7 @@ class Desk:
             plant.config,
             clock=self.clock,
             labelled_since=plant.log.labelled_since,
+            next_offset=plant.log.next_offset,
             begin=self.registry.begin_run,
             end=self.registry.end_run,
             notify=lambda name, fields: self.told.append((name, fields)),

@@ -3,7 +3,7 @@
 One device for each user: 24 train, six take no part. Each has real engines, a connection of its own to a real
 mosquitto, and the real coordinator. `unseen` is the accuracy of the fleet's model on all rows of the six,
 `central` that of one network trained on the rows of the 24 together with the same optimizer, rate and
-batches, the mean of several seeds; `global` and `mixed` are means over the 24 on rows that nothing was
+batches, both the mean of several seeds; `global` and `mixed` are means over the 24 on rows that nothing was
 learned from or chosen by, with the worst user. `ratio` is what a device sends in a round, with its line, by
 4 bytes a parameter. In rows with harm 10 % of the devices turn their updates around (`flip`) or send them ten
 times as large (`scale`).
@@ -28,29 +28,24 @@ from edged.fleetsim.simulation import Plan, central_accuracy, simulate
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+DYNAMIC = {"dynamic": 0.1, "learning_rate": 0.01}
+TRIMMED = {"reduce": "trimmed_mean"}
+TRIMMED_MORE = {**TRIMMED, "trim": 0.2}
+FLIP = {"poison": 0.1, "attack": "flip"}
+SCALE = {"poison": 0.1, "attack": "scale"}
 CASES: dict[str, dict[str, Any]] = {
     "mean": {},
-    "dynamic": {"dynamic": 0.1, "learning_rate": 0.01},
-    "dynamic, trimmed mean": {"dynamic": 0.1, "learning_rate": 0.01, "reduce": "trimmed_mean"},
-    "dynamic, trimmed mean, 10 % flip": {
-        "dynamic": 0.1,
-        "reduce": "trimmed_mean",
-        "poison": 0.1,
-        "attack": "flip",
-    },
-    "dynamic, trimmed mean, 10 % scale": {
-        "dynamic": 0.1,
-        "reduce": "trimmed_mean",
-        "poison": 0.1,
-        "attack": "scale",
-    },
-    "trimmed mean": {"reduce": "trimmed_mean"},
-    "trimmed mean, 10 % flip": {"reduce": "trimmed_mean", "poison": 0.1, "attack": "flip"},
-    "trimmed mean, 10 % scale": {"reduce": "trimmed_mean", "poison": 0.1, "attack": "scale"},
-    "mean, 10 % flip": {"poison": 0.1, "attack": "flip"},
-    "mean, 10 % scale": {"poison": 0.1, "attack": "scale"},
-    "trimmed mean 20 %": {"reduce": "trimmed_mean", "trim": 0.2},
-    "trimmed mean 20 %, 10 % flip": {"reduce": "trimmed_mean", "trim": 0.2, "poison": 0.1, "attack": "flip"},
+    "dynamic": DYNAMIC,
+    "dynamic, trimmed mean": DYNAMIC | TRIMMED,
+    "dynamic, trimmed mean, 10 % flip": DYNAMIC | TRIMMED | FLIP,
+    "dynamic, trimmed mean, 10 % scale": DYNAMIC | TRIMMED | SCALE,
+    "trimmed mean": TRIMMED,
+    "trimmed mean, 10 % flip": TRIMMED | FLIP,
+    "trimmed mean, 10 % scale": TRIMMED | SCALE,
+    "mean, 10 % flip": FLIP,
+    "mean, 10 % scale": SCALE,
+    "trimmed mean 20 %": TRIMMED_MORE,
+    "trimmed mean 20 %, 10 % flip": TRIMMED_MORE | FLIP,
 }
 
 
@@ -68,21 +63,28 @@ def rows(plan: Plan, seeds: int) -> Iterator[dict[str, Any]]:
     central = [central_accuracy(replace(plan, seed=seed)) for seed in range(seeds)]
     yield {"case": "central", "unseen": float(np.mean(central)), "seeds": seeds, "each": central}
     for name, case in CASES.items():
-        report = simulate(replace(plan, **case))
-        final = report["final"]
-        yield {
-            "case": name,
-            "unseen": final["unseen"],
-            "global": final["global"]["mean"],
-            "global_worst": final["global"]["worst"],
-            "mixed": final["mixed"]["mean"],
-            "mixed_worst": final["mixed"]["worst"],
-            "ratio": report["bytes"]["ratio"],
-            "bytes": report["bytes"]["mean"],
-            "rounds": len(report["rounds"]),
-            "seconds": report["seconds"],
-            "by_round": [entry["unseen"] for entry in report["rounds"]],
-        }
+        yield {"case": name} | measured([replace(plan, seed=seed, **case) for seed in range(seeds)])
+
+
+def measured(plans: list[Plan]) -> dict[str, Any]:
+    """Means over the runs of one case; the worst user of all of them."""
+    reports = [simulate(plan) for plan in plans]
+    finals = [report["final"] for report in reports]
+    unseen = [final["unseen"] for final in finals]
+    return {
+        "unseen": float(np.mean(unseen)),
+        "seeds": len(plans),
+        "each": unseen,
+        "global": float(np.mean([final["global"]["mean"] for final in finals])),
+        "global_worst": min(final["global"]["worst"] for final in finals),
+        "mixed": float(np.mean([final["mixed"]["mean"] for final in finals])),
+        "mixed_worst": min(final["mixed"]["worst"] for final in finals),
+        "ratio": float(np.mean([report["bytes"]["ratio"] for report in reports])),
+        "bytes": float(np.mean([report["bytes"]["mean"] for report in reports])),
+        "rounds": len(reports[0]["rounds"]),
+        "seconds": float(np.mean([report["seconds"] for report in reports])),
+        "by_round": np.mean([[e["unseen"] for e in report["rounds"]] for report in reports], axis=0).tolist(),
+    }
 
 
 def main() -> int:
@@ -90,7 +92,7 @@ def main() -> int:
     parser = options(__doc__)
     parser.add_argument("--data", type=Path, required=True, help="directory of the recorded streams")
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--seeds", type=int, default=3, help="of the central training")
+    parser.add_argument("--seeds", type=int, default=3, help="of the central training, and of each case")
     parser.add_argument("--classes", type=int, default=12)
     parser.add_argument("--cases", nargs="*", default=list(CASES))
     args = parser.parse_args()

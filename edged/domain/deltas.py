@@ -181,6 +181,8 @@ def _decoded(name: str, tensor: Coded) -> Floats:
     values = tensor.values.astype(np.float32)
     if tensor.gaps is not None:
         if tensor.scale is not None:
+            if tensor.scale.shape != ():
+                raise _scales(name, tensor.scale)
             values *= tensor.scale
         return _spread(name, values, tensor.gaps, tensor.shape)
     if values.shape != tensor.shape:
@@ -188,9 +190,13 @@ def _decoded(name: str, tensor: Coded) -> Floats:
     if tensor.scale is None:
         return values
     if tensor.scale.shape not in ((), tensor.shape[:1]):
-        raise CorruptError(f"has {tensor.scale.size} scales", where=f"parameter {name}")
+        raise _scales(name, tensor.scale)
     scale = tensor.scale if tensor.scale.ndim == 0 else tensor.scale.reshape(-1, *[1] * (values.ndim - 1))
     return np.asarray(values * scale, np.float32)
+
+
+def _scales(name: str, scale: Floats) -> CorruptError:
+    return CorruptError(f"has {scale.size} scales", where=f"parameter {name}")
 
 
 def _spread(name: str, values: Floats, gaps: NDArray[Any], shape: tuple[int, ...]) -> Floats:

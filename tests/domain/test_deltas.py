@@ -139,8 +139,9 @@ def test_a_number_that_is_not_finite_is_named() -> None:
         Coded(np.zeros(2, np.int8), (4,), np.float32(1.0).reshape(()), np.array([0, 9], np.uint8)),
         Coded(np.zeros(2, np.float32), (4,), None, np.array([0], np.uint8)),
         Coded(np.zeros((2, 2), np.int8), (2, 2), np.ones(3, np.float32)),
+        Coded(np.zeros(2, np.int8), (4,), np.ones(3, np.float32), np.array([0, 0], np.uint8)),
     ],
-    ids=["shape", "position outside", "positions missing", "scales"],
+    ids=["shape", "position outside", "positions missing", "scales", "scales of some positions"],
 )
 def test_what_does_not_fit_together_is_damaged(tensor: Coded) -> None:
     with pytest.raises(CorruptError, match="parameter w"):

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 DYNAMIC = {"dynamic": 0.1, "learning_rate": 0.01}
 TRIMMED = {"reduce": "trimmed_mean"}
 TRIMMED_MORE = {**TRIMMED, "trim": 0.2}
+LEFT_OUT = {**TRIMMED, "opposed": "leave_out"}
 FLIP = {"poison": 0.1, "attack": "flip"}
 SCALE = {"poison": 0.1, "attack": "scale"}
 CASES: dict[str, dict[str, Any]] = {
@@ -42,6 +43,9 @@ CASES: dict[str, dict[str, Any]] = {
     "trimmed mean": TRIMMED,
     "trimmed mean, 10 % flip": TRIMMED | FLIP,
     "trimmed mean, 10 % scale": TRIMMED | SCALE,
+    "trimmed mean, opposed left out": LEFT_OUT,
+    "trimmed mean, opposed left out, 10 % flip": LEFT_OUT | FLIP,
+    "trimmed mean, opposed left out, 10 % scale": LEFT_OUT | SCALE,
     "mean, 10 % flip": FLIP,
     "mean, 10 % scale": SCALE,
     "trimmed mean 20 %": TRIMMED_MORE,

@@ -133,6 +133,9 @@ def fleet_sim(
     step: Annotated[float, typer.Option("--step", help="of int8 values; 0 is the finest", min=0)] = 0.5,
     reduce: Annotated[str, typer.Option("--reduce", help="mean, trimmed_mean or median")] = "mean",
     trim: Annotated[float, typer.Option("--trim", help="share that trimmed_mean cuts at either end")] = 0.1,
+    opposed: Annotated[
+        str, typer.Option("--opposed", help="devices that point against the others: count or leave_out")
+    ] = "count",
     poison: Annotated[
         float, typer.Option("--poison", help="share of devices that do harm", min=0, max=1)
     ] = 0.0,
@@ -152,8 +155,9 @@ def fleet_sim(
 
     plan = Plan(
         data, key, devices, alpha, unseen, rounds, epochs, learning_rate, batch_size, proximal=proximal,
-        dynamic=dynamic, step=step, reduce=reduce, trim=trim, poison=poison, attack=Plan.attack_of(attack),
-        optimizer=optimizer, personal=tuple(personal or ()), central=central, seed=seed,
+        dynamic=dynamic, step=step, reduce=reduce, trim=trim, opposed=opposed, poison=poison,
+        attack=Plan.attack_of(attack), optimizer=optimizer, personal=tuple(personal or ()), central=central,
+        seed=seed,
     )  # fmt: skip
     report = run(plan, out)
     print_json(report) if as_json else sys.stdout.write("\n".join(lines_of(report)) + "\n")

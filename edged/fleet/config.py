@@ -100,6 +100,10 @@ class ReduceSection(Section):
 
     how: Literal["mean", "trimmed_mean", "median", "flower"] = Field("mean", description="of all updates")
     trim: float = Field(0.1, ge=0, lt=0.5, description="share cut at either end by trimmed_mean")
+    opposed: Literal["count", "leave_out"] = Field(
+        "count",
+        description="devices that have pointed against the others so far, with trimmed_mean and median",
+    )
     discount: float = Field(0.5, ge=0, description="late updates count (1 + rounds late) ** -discount")
     rate: float = Field(1.0, gt=0, le=10, description="of the aggregate that the model takes")
     strategy: str = Field("", description="with `how: flower`, a class of flwr.serverapp.strategy")
@@ -107,6 +111,8 @@ class ReduceSection(Section):
 
     @model_validator(mode="after")
     def _known(self) -> ReduceSection:
+        if self.opposed == "leave_out" and self.how not in ("trimmed_mean", "median"):
+            raise ValueError("opposed: leave_out is for trimmed_mean and median")
         if self.how != "flower":
             if self.strategy or self.options:
                 raise ValueError("strategy and options are for `how: flower`")

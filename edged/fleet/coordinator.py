@@ -254,11 +254,14 @@ class Coordinator:
             "devices": aggregate.devices,
             "samples": aggregate.samples,
             "refused": dict(self.taking.refused),
+            "left_out": list(aggregate.left_out),
             "made": now,
         }
         model = self.journal.add(weights, fingerprint(weights), about, aggregate.memory)
         took = time.monotonic() - began
         log.info("round_closed", round=self.course.number, seconds=round(took, 3), devices=count)
+        if aggregate.left_out:
+            log.warning("devices_left_out", round=self.course.number, devices=list(aggregate.left_out[:20]))
         if not self._pace.stages:
             self._end(model.hash, now, None)
             return
@@ -311,7 +314,7 @@ class Coordinator:
     def _entry(
         self, course: Course, digest: str, parent: str, now: float, verdict: Verdict | None
     ) -> dict[str, Any]:
-        told = self.course.round
+        told, about = self.course.round, self.journal.about(digest)
         entry = {
             "round": course.number,
             "version": course.version,
@@ -322,6 +325,7 @@ class Coordinator:
             "accepted": verdict is None or verdict.accepted,
             "reason": "not judged" if verdict is None else verdict.reason,
             "numbers": {} if verdict is None else dict(verdict.numbers),
+            "left_out": about.get("left_out", []) if about.get("round") == self.course.number else [],
         }
         return dict(json_ready(entry))
 

@@ -141,6 +141,10 @@ class Journal:
         """The weights of a model."""
         return unpack(self.blob(digest))[0]
 
+    def about(self, digest: str) -> dict[str, Any]:
+        """What was noted of a model when it was made."""
+        return verify_directory(self.path / "models" / digest)
+
     def memory(self, digest: str) -> dict[str, NDArray[Any]]:
         """What the reducer that made a model has left for the next."""
         folder = self.path / "models" / digest

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from edged.domain.federated.directions import Directions
 from edged.domain.federated.dynamic import Dynamic
 from edged.domain.federated.reduce import Contribution, Mean
 from edged.domain.federated.robust import Matrix, median, trimmed_mean
@@ -68,7 +69,8 @@ def _of_round(
 
     statistic = median if config.reduce.how == "median" else trimmed_mean(config.reduce.trim)
     dtype: Literal["int8", "float32"] = "int8" if config.train.dtype == "int8" else "float32"
-    return Matrix(statistic, InFile(config.dir), dtype)
+    directions = Directions(memory()) if config.reduce.opposed == "leave_out" else None
+    return Matrix(statistic, InFile(config.dir), dtype, directions)
 
 
 class InFile:

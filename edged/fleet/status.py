@@ -53,4 +53,6 @@ def lines_of(status: dict[str, Any]) -> list[str]:
 
 def _round(entry: dict[str, Any]) -> str:
     what = "accepted" if entry["accepted"] else "refused"
-    return f"round {entry['round']}: {what}, version {entry['version']}: {entry['reason']}"
+    out = len(entry.get("left_out", []))
+    more = f", {out} {'device' if out == 1 else 'devices'} left out" if out else ""
+    return f"round {entry['round']}: {what}, version {entry['version']}: {entry['reason']}{more}"

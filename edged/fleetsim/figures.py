@@ -74,6 +74,7 @@ def _round(
         "accepted": bool(entry["accepted"]),
         "seconds": float(entry["ended"]) - float(entry["opened"]),
         "updates": sum(number in device.log.sent for device in devices),
+        "left_out": list(entry.get("left_out", [])),
         "unseen": None if asked is None else asked.accuracy,
         "global": _spread([found.alone.accuracy for found in told]),
         "mixed": _spread([found.mixed.accuracy for found in told]),

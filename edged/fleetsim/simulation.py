@@ -52,7 +52,7 @@ class Plan:
         Of the keys, every n-th so that so many take no part: the fleet's model is asked about their rows.
     rounds, epochs, learning_rate, batch_size, clip_norm, proximal, dynamic, step
         How devices train.
-    reduce, trim, poison, attack
+    reduce, trim, opposed, poison, attack
         How updates become one, which share of the devices does harm, and how.
     hidden, optimizer
         Of the network that is built.
@@ -77,6 +77,7 @@ class Plan:
     step: float = 0.5
     reduce: str = "mean"
     trim: float = 0.1
+    opposed: str = "count"
     poison: float = 0.0
     attack: Attack = "flip"
     hidden: int = 256
@@ -237,7 +238,7 @@ def _configuration(plan: Plan, devices: int, broker: tuple[str, int], folder: Pa
             "clip_norm": plan.clip_norm, "step": plan.step, "personal": list(plan.personal),
         },
         "admit": {"max_norm": 20.0},
-        "reduce": {"how": plan.reduce, "trim": plan.trim},
+        "reduce": {"how": plan.reduce, "trim": plan.trim, "opposed": plan.opposed},
         "gate": {"stages": [1.0], "wait": PATIENCE / 2, "mean": 1.0, "worst": 10.0},
     }  # fmt: skip
     return CoordinatorConfig.model_validate(values)

@@ -47,6 +47,7 @@ def test_every_key_is_in_the_page() -> None:
         ({"train": {"epochs": 1, "steps": 1}}, "either epochs or steps"),
         ({"gate": {"stages": [0.5, 0.1]}}, "stages grow"),
         ({"reduce": {"trim": 0.5}}, "reduce.trim"),
+        ({"reduce": {"opposed": "leave_out"}}, "is for trimmed_mean and median"),
         ({"rounds": 3}, "did you mean round"),
         ({"reduce": {"how": "flower", "strategy": "FedBest"}}, "FedBest is none of the strategies FedAvg"),
         ({"reduce": {"how": "flower", "strategy": "FedAvg", "options": {"beta": 1}}}, "no option beta"),

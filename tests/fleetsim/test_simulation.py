@@ -63,5 +63,18 @@ def test_a_device_that_does_harm_is_cut_by_the_trimmed_mean(recording: Path) -> 
     assert report["final"]["global"]["mean"] > 0.8
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_a_device_that_turns_its_updates_around_is_left_out(recording: Path) -> None:
+    plan = Plan(
+        recording, key="person", rounds=2, epochs=4, poison=0.2, attack="flip", reduce="trimmed_mean",
+        trim=0.2, opposed="leave_out", central=False,
+    )  # fmt: skip
+    report = simulate(plan)
+    assert report["poisoned"] == ["u-0"]
+    assert [entry["left_out"] for entry in report["rounds"]] == [["u-0"], ["u-0"]]
+    assert report["final"]["global"]["mean"] > 0.8
+
+
 def test_what_cannot_be_simulated_is_one_line(recording: Path) -> None:
     assert "nobody" in edged("fleet", "sim", recording, "--key", "nobody").problem

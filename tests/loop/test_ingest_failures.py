@@ -11,7 +11,7 @@ import pytest
 
 from edged.config import MqttConfig
 from edged.errors import StorageError
-from edged.loop import ingest as module
+from edged.loop.ingest import thread as module
 from edged.mqtt.session import Session
 from tests.device import wait_until
 from tests.loop.dock import JOINED, Dock, again, delivery, running
@@ -65,7 +65,7 @@ def test_retries_come_less_often_but_never_later_than_five_seconds(
     dock: Dock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr("edged.loop.ingest.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("edged.loop.ingest.thread.time.monotonic", lambda: now[0])
     dock.log.broken = True
     dock.ingest.work([delivery(1)])
     pauses = []

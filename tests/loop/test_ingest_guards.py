@@ -94,7 +94,7 @@ def check_the_end_of(dock: Dock) -> None:
 
 
 def test_what_is_too_old_goes_while_nothing_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edged.loop.ingest.IDLE_SECONDS", 0.01)
+    monkeypatch.setattr("edged.loop.ingest.thread.IDLE_SECONDS", 0.01)
     with closing(guarded(tmp_path, IntakeRules())) as dock:
         dock.close()
         dock.max_age = 100.0

@@ -12,7 +12,7 @@ from edged.domain.intake import IntakeRules
 from edged.domain.sample import Reading
 from edged.domain.submission import Submission
 from edged.errors import EdgedError, RefusedError, StorageError
-from edged.loop import ingest as ingest_module
+from edged.loop.ingest import thread as ingest_module
 from tests.device import wait_until
 from tests.loop.dock import CLASSIFY, Dock, delivery, running
 

@@ -52,6 +52,8 @@ class Aggregate:
         The `(size,)` float64 difference to its base.
     devices, samples
         Of how many.
+    left_out
+        Devices whose updates do not count in it.
     memory
         What a reducer is given again that goes on from the model of the round, such as momentum; by name.
     """
@@ -60,6 +62,7 @@ class Aggregate:
     devices: int
     samples: int
     memory: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
 
 
 class Reducer(Protocol):

@@ -29,8 +29,8 @@ from edged.domain.sample import Batch, Reading
 from edged.domain.settling import Settling
 from edged.errors import RefusedError, StorageError
 from edged.logs import get_logger
-from edged.loop.label_join import LabelJoin
-from edged.loop.reader import Reader
+from edged.loop.ingest.label_join import LabelJoin
+from edged.loop.ingest.reader import Reader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

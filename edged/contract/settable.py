@@ -6,8 +6,8 @@ SETTABLE: dict[str, tuple[str, ...]] = {
     "training": (
         "enabled", "every", "cron", "min_new_samples", "new_labels", "scarce_labels", "cooldown", "steps",
         "steps_per", "max_steps", "learning_rate", "schedule", "warmup", "new_share", "recent_share",
-        "key_share", "checkpoint_every", "retry_after", "max_failures", "quiet", "max_temperature", "mains_only",
-        "min_battery", "max_load", "max_runs_per_day", "max_minutes_per_day",
+        "key_share", "checkpoint_every", "retry_after", "max_failures", "quiet", "max_temperature",
+        "mains_only", "min_battery", "max_load", "max_runs_per_day", "max_minutes_per_day",
     ),
     "gate": (
         "recent", "min_holdout", "min_gain", "significance", "max_regret", "recall", "suspect_labels",

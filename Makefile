@@ -93,7 +93,7 @@ check: lint system-packages ## lint, types, import contracts and the fast tests
 	@$(BIN)/python -m pytest -m "not slow and not faults" -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
 
 bench: setup system-packages ## run every benchmark; results go to benchmarks/results
-	@for program in benchmarks/{engines,flash,footprint,formats,idle,ingest,serving,update}.py; do echo "== $$program"; \
+	@for program in benchmarks/{engines,flash,footprint,formats,idle,ingest,member,serving,update}.py; do echo "== $$program"; \
 	$(BIN)/python "$$program" --json --out "benchmarks/results/$$(basename $$program .py).json"; done
 
 clean: ## remove .venv* and everything that tools leave behind; never a state directory

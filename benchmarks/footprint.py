@@ -23,6 +23,7 @@ import paho.mqtt.client as mqtt
 import yaml
 from output import finish, options
 from paho.mqtt.enums import CallbackAPIVersion
+from resident import resident_mb
 
 from edged.demo.broker import EmbeddedBroker
 
@@ -115,14 +116,6 @@ def stop(process: subprocess.Popen[bytes]) -> None:
     process.wait(20)
 
 
-def resident(process: subprocess.Popen[bytes]) -> float:
-    """VmRSS in MB (10^6 bytes)."""
-    for line in Path(f"/proc/{process.pid}/status").read_text(encoding="ascii").splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) * 1024 / 1e6
-    raise SystemExit("the daemon is gone")
-
-
 def time_to_first(path: Path, port: int) -> float:
     """Seconds from starting the process to the first prediction; a sample waits in the queue."""
     client = Client(port)
@@ -152,7 +145,7 @@ def measure(messages: int, swaps: int) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = []
 
         def note(what: str) -> None:
-            rows.append({"what": what, "mb": round(resident(process), 1)})
+            rows.append({"what": what, "mb": round(resident_mb(process.pid), 1)})
             sys.stderr.write(f"{rows[-1]['what']}: {rows[-1]['mb']} MB\n")
 
         client.wait_online()

@@ -24,6 +24,7 @@ import paho.mqtt.client as mqtt
 import yaml
 from output import finish, options
 from paho.mqtt.enums import CallbackAPIVersion
+from resident import resident_mb
 
 from edged.demo.broker import EmbeddedBroker
 
@@ -96,14 +97,6 @@ def run(stack: ExitStack, *command: str) -> subprocess.Popen[bytes]:
     return process
 
 
-def resident(process: subprocess.Popen[bytes]) -> float:
-    """VmRSS in MB (10^6 bytes)."""
-    for line in Path(f"/proc/{process.pid}/status").read_text(encoding="ascii").splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) * 1024 / 1e6
-    raise SystemExit("a daemon is gone")
-
-
 def written(path: Path, values: dict[str, Any]) -> str:
     path.parent.mkdir(exist_ok=True)
     path.write_text(yaml.safe_dump(values), encoding="utf-8")
@@ -160,7 +153,7 @@ def measure(messages: int, rounds: int) -> list[dict[str, Any]]:
         watch = Watch(broker.port)
 
         def note(what: str) -> None:
-            alone, member = (round(resident(daemons[name]), 1) for name in (ALONE, MEMBER))
+            alone, member = (round(resident_mb(daemons[name].pid), 1) for name in (ALONE, MEMBER))
             rows.append(
                 {"what": what, "alone_mb": alone, "member_mb": member, "adds": round(member - alone, 1)}
             )

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import yaml
 from output import finish, options
+from resident import resident_mb
 
 from edged.demo.broker import EmbeddedBroker, free_port
 
@@ -70,14 +71,6 @@ class Process:
         """Seconds of processor time so far, without children."""
         fields = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / TICKS
-
-    def resident(self) -> float:
-        """VmRSS in MB (10^6 bytes)."""
-        text = Path(f"/proc/{self.pid}/status").read_text(encoding="ascii")
-        found = re.search(r"VmRSS:\s+(\d+)", text)
-        if found is None:
-            raise SystemExit("the server is gone")
-        return int(found[1]) * 1024 / 1e6
 
     def stop(self) -> None:
         """End it."""
@@ -222,7 +215,7 @@ class Speed:
                 self._run("bare", self._bare, self._bare_port, connections)
                 self._run("edged", self._daemon, self._port, connections)
         rows: list[dict[str, Any]] = [
-            {"what": "memory after traffic", "mb": round(self._daemon.resident(), 1)}
+            {"what": "memory after traffic", "mb": round(resident_mb(self._daemon.pid), 1)}
         ]
         train_for_ever(self._folder, self._port)
         for _ in range(rounds):
@@ -275,7 +268,7 @@ def costs(folder: Path, broker: int, bundle: Path, starts: int) -> list[dict[str
                 answered.append(time.monotonic() - began)
             time.sleep(1.0)
             worked[web].append(process.cpu())
-            resident[web].append(process.resident())
+            resident[web].append(resident_mb(process.pid))
             process.stop()
             shutil.rmtree(home)
     start, cpu, memory = (statistics.median(found[False]) for found in (took, worked, resident))

@@ -135,7 +135,7 @@ class Learner:
 
     @property
     def arrived(self) -> int:
-        """Samples that have come since the last run began, or since this process did."""
+        """Samples that have come since the last run began that was learned from, or this process."""
         return self._next_offset() - self._seen
 
     def drifted(self, signal: DriftSignal, rise: float = 0.0) -> None:
@@ -213,7 +213,7 @@ class Learner:
 
         `ended` says afterwards how it went; it is None when the disk did not let it begin.
         """
-        self.ended, self._seen = None, self._next_offset()
+        self.ended, began = None, self._next_offset()
         try:
             asked = {"asked_by": self.asked_by} if self.asked_by else {}
             run = self._begin(trigger, self._clock.now(), options | asked)
@@ -239,7 +239,7 @@ class Learner:
             self._close(run, "failed", {"error": problem.line()})
             self._failed(run, problem)
         else:
-            self._succeeded(run, result, learned=not options.get("dry_run"))
+            self._succeeded(run, result, learned=not options.get("dry_run"), began=began)
         finally:
             self.progress = None
             self.triggers.last_end = self._clock.monotonic()
@@ -267,11 +267,11 @@ class Learner:
         self._held_by_disk(problem, min(most, self._retry_after * 2.0 ** min(self._disk_ended, 30)))
         self._disk_ended += 1
 
-    def _succeeded(self, run: int, result: Message, *, learned: bool) -> None:
+    def _succeeded(self, run: int, result: Message, *, learned: bool, began: int) -> None:
         self.trainings += 1
         self._disk_ended = 0
         if learned:
-            self.consumed = result["consumed"]
+            self.consumed, self._seen = result["consumed"], began
         self.train_seconds += result["seconds"]
         self.engine = result["engine"]
         self._close(run, "done", {k: v for k, v in result.items() if k not in NOT_KEPT})

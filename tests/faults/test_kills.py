@@ -9,6 +9,7 @@ import os
 import random
 import signal
 import threading
+import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,8 @@ pytestmark = pytest.mark.skipif(
 KILLS = int(os.environ.get("EDGED_FAULTS_KILLS", "300"))
 READY_SECONDS = 3.0
 ENOUGH = 20  # restarts, for their median to say something
+# A life of a trainer is no longer than this part of the whole work, so that one kill leaves work for the next.
+LONGEST_LIFE = 0.2
 RUN: dict[str, Any] = {"checkpoint_every": 50, "batch": 16}
 
 
@@ -90,15 +93,17 @@ def test_a_trainer_that_is_killed_at_random_ends_with_the_weights_of_one_that_is
     tmp_path: Path, bundle: Bundle, kills: int, steps: int
 ) -> None:
     settings = RUN | {"steps": steps, "max_steps": steps}
+    began = time.monotonic()
     with closing(Plant(tmp_path / "straight", bundle, **settings).process()) as process:
         undisturbed = process.run({"run": 1, "trigger": "labels"}, Ear())
+    latest = min(2.5, LONGEST_LIFE * (time.monotonic() - began))
     rng = random.Random(int(os.environ.get("EDGED_FAULTS_SEED", "1")))
     plant, killed, run, result = Plant(tmp_path / "killed", bundle, **settings), 0, 0, None
     endings: set[str] = set()
     with closing(plant.process()) as process:
         while result is None:
             run += 1
-            timer = threading.Timer(_moment(rng), _kill, (process,))
+            timer = threading.Timer(_moment(rng, latest), _kill, (process,))
             if killed < kills:
                 timer.start()
             try:
@@ -116,9 +121,9 @@ def test_a_trainer_that_is_killed_at_random_ends_with_the_weights_of_one_that_is
     assert (result["memory"], result["consumed"]) == (undisturbed["memory"], undisturbed["consumed"])
 
 
-def _moment(rng: random.Random) -> float:
+def _moment(rng: random.Random, latest: float) -> float:
     """Often while it starts, often while it learns."""
-    return rng.uniform(0.05, 2.5)
+    return rng.uniform(0.05, latest)
 
 
 def _kill(process: Any) -> None:

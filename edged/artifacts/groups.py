@@ -23,7 +23,12 @@ class Part:
     """State tensors of one kind each that one run of the optimizer's nodes updates."""
 
     name: str
-    shape: tuple[int, ...]
+    size: int
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Shape of the state tensors: flat, as one row of one channel (see `updates.adamw`)."""
+        return (1, 1, self.size)
 
     def tensor(self, kind: str) -> str:
         """Name of a state tensor, or of its new value."""
@@ -42,27 +47,22 @@ class Group:
 
     @property
     def joined(self) -> bool:
-        """Whether the parameters lie one behind the other in flat tensors."""
+        """Whether several parameters lie one behind the other."""
         return len(self.parameters) > 1
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the state tensors: flat, or the only parameter's own."""
-        return (sum(self.sizes),) if self.joined else self.parameters[0][1]
+    def shape(self) -> tuple[int, int, int]:
+        """Shape of the state tensors, all parts together."""
+        return (1, 1, sum(self.sizes))
 
     @property
     def parts(self) -> list[Part]:
-        """The group itself, or pieces of it, flat and of nearly `PART` elements, where it is much larger."""
+        """The group itself, or pieces of it, of nearly `PART` elements, where it is much larger."""
         total = sum(self.sizes)
         if total < 2 * PART:
-            return [Part(self.name, self.shape)]
+            return [Part(self.name, total)]
         starts = range(0, total, PART)
-        return [Part(f"{self.name}.part{i}", (min(PART, total - at),)) for i, at in enumerate(starts)]
-
-    @property
-    def whole(self) -> bool:
-        """Whether its only parameter is its only state tensor, so that nothing else has to hold it."""
-        return not self.joined and len(self.parts) == 1
+        return [Part(f"{self.name}.part{i}", min(PART, total - at)) for i, at in enumerate(starts)]
 
     @property
     def sizes(self) -> list[int]:

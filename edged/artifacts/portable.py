@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from edged.artifacts.optimizers import Optimizer
     from edged.artifacts.training_graph import TrainingGraph
 
-FORMAT = 1
+FORMAT = 2
 MODELS = {
     "step": "step_model.onnx",
     "carry": "step_carry_model.onnx",

@@ -5,7 +5,7 @@ them: a loss in which every row has a weight, the square sum of the gradients, a
 New state comes out as new tensors, so the caller decides whether it becomes the state: a step that is not
 finite changes nothing.
 
-Small parameters lie one behind the other in flat state tensors, large ones in several. The forward pass
+Small parameters lie one behind the other in a flat state tensor, large ones in their own. The forward pass
 reads them one by one as inputs of their own, which the engine lets share the memory of the state: nothing
 is split or copied.
 """
@@ -126,7 +126,7 @@ class Step:
         inputs = [_float(WEIGHTS, [batch, 1])]
         if self.to.noise_width:
             inputs.append(_float(NOISE, [batch, self.to.noise_width]))
-        inputs += [_float(name, []) for name in updates.scalars(self.optimizer).values()]
+        inputs += [_float(name, [1]) for name in updates.scalars(self.optimizer).values()]
         kinds = (*self.optimizer.kinds, "carry") if self.carry else self.optimizer.kinds
         if self.guided:
             inputs.append(_float(guidance.TEACHER, [batch, *self.source.row]))
@@ -154,7 +154,6 @@ class Step:
 
     def _rewrite(self) -> None:
         """The nodes of the training graph, with the loss weighted row by row."""
-        _alias(self.source.groups, self.to)
         if self.inside:
             unpack(self.source.groups, self.to)
         write = GeneralLoss(self.source, self.to).write if self.source.general else self._write
@@ -206,19 +205,18 @@ class Step:
         return gradient
 
     def _in_parts(self, group: Group) -> list[str]:
-        if len(group.parts) == 1:
+        to, sizes = self.to, [part.size for part in group.parts]
+        if len(sizes) == 1:
             return [self._joined(group)]
-        to, sizes = self.to, [part.shape[0] for part in group.parts]
-        flat = self._joined(group) if group.joined else self._flat(*group.parameters[0])
         names = [part.tensor("gradient") for part in group.parts]
-        to.keep(helper.make_node("Split", [flat, to.sizes(*sizes)], names, name=f"{group.name}.parts"))
+        split = [self._joined(group), to.sizes(*sizes)]
+        to.keep(helper.make_node("Split", split, names, name=f"{group.name}.parts"))
         return names
 
     def _joined(self, group: Group) -> str:
-        if not group.joined:
-            return self.source.gradients[group.parameters[0][0]]
+        """The gradients of a group, one behind the other; they broadcast to the state's shape."""
         flat = [self._flat(name, shape) for name, shape in group.parameters]
-        return self.to.add("Concat", flat, f"{group.name}.joined", axis=0)
+        return self.to.add("Concat", flat, f"{group.name}.joined", axis=0) if group.joined else flat[0]
 
     def _flat(self, parameter: str, shape: tuple[int, ...]) -> str:
         gradient = self.source.gradients[parameter]
@@ -248,22 +246,12 @@ def _renewed(parameter: str) -> str:
     return f"step.new.{parameter}"
 
 
-def _alias(groups: Iterable[Group], to: Writer) -> None:
-    """A parameter that is a state tensor of its own has another name there."""
-    for group in groups:
-        if group.whole:
-            to.add("Identity", [group.parts[0].tensor("value")], group.parameters[0][0])
-
-
 def _evaluation_model(source: TrainingGraph, evaluation: onnx.ModelProto) -> onnx.ModelProto:
     graph = evaluation.graph
     to = Writer(known_shapes(evaluation), all_names(graph))
-    _alias(source.groups, to)
     for item in graph.node:
         lower(item, to)
-    whole = [group for group in source.groups if group.whole]
-    inputs = [*_states(whole, ["value"]), *parameters(source.groups)]
-    return finish(to, source, inputs, {OUTPUT: ()}, graph.initializer)
+    return finish(to, source, parameters(source.groups), {OUTPUT: ()}, graph.initializer)
 
 
 # ---- putting it together ----------------------------------------------------------------------
@@ -280,8 +268,8 @@ def _states(groups: Iterable[Group], kinds: Iterable[str]) -> list[onnx.ValueInf
 
 
 def parameters(groups: Iterable[Group]) -> list[onnx.ValueInfoProto]:
-    """Inputs for the parameters that lie in state tensors of another shape, one by one."""
-    return [_float(name, shape) for group in groups if not group.whole for name, shape in group.parameters]
+    """Inputs for the parameters one by one, which lie in the memory of the state tensors."""
+    return [_float(name, shape) for group in groups for name, shape in group.parameters]
 
 
 def finish(
@@ -356,10 +344,8 @@ def _describe(source: TrainingGraph, optimizer: Optimizer, to: Writer) -> dict[s
         "loss": OUTPUT,
         "squares": SQUARES,
         "weights": WEIGHTS,
-        "step_size": updates.SIZE,
         "scalars": updates.scalars(optimizer),
         "optimizer": optimizer.describe(),
-        "direct": True,
         "many": PREFIX if source.small else None,
         "groups": [
             {

@@ -23,20 +23,20 @@ PREFIX, STEPS = "many.", "steps"
 
 
 def unpack(groups: Sequence[Group], to: Writer) -> None:
-    """Parameters out of the state tensors of joined groups, under their own names.
+    """Parameters out of the state tensors, under their own names.
 
     Between two iterations nothing can be read in place, so here they are split.
     """
     for group in groups:
-        if not group.joined:
-            continue
-        flat = [name if len(shape) == 1 else f"{name}.flat" for name, shape in group.parameters]
-        sizes = to.sizes(*group.sizes)
         state = group.parts[0].tensor("value")
-        to.keep(helper.make_node("Split", [state, sizes], flat, name=f"{group.name}.split"))
+        flat = [f"{name}.flat" for name, _ in group.parameters]
+        if group.joined:
+            sizes = to.sizes(*group.sizes)
+            to.keep(helper.make_node("Split", [state, sizes], flat, name=f"{group.name}.split", axis=2))
+        else:
+            flat = [state]
         for (name, shape), part in zip(group.parameters, flat, strict=True):
-            if part != name:
-                to.add("Reshape", [part, to.sizes(*shape)], name)
+            to.add("Reshape", [part, to.sizes(*shape)], name)
 
 
 def scan(step: onnx.GraphProto, state: Mapping[str, str], frozen: Sequence[str]) -> onnx.GraphProto:

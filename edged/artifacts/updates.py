@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -15,18 +17,20 @@ if TYPE_CHECKING:
     from edged.artifacts.optimizers import Optimizer
 
 # Inputs of the step graph, float32 scalars that the engine computes for every update.
-SIZE, EPSILON, KEEP = "step.size", "step.epsilon", "step.keep"
+SIZE, KEEP = "step.size", "step.keep"
+ROOT_SLOPE, ROOT_OFFSET = "step.root_slope", "step.root_offset"
 CEILING, SPARE = "step.ceiling", "step.spare"
 FRESH = "step.fresh"
 
 
 def scalars(optimizer: Optimizer) -> dict[str, str]:
     """The scalars an optimizer reads: what they are, and the inputs that take them."""
-    found = {"size": SIZE}
     if optimizer.adaptive:
-        found["epsilon"] = EPSILON
+        found = {"slope": ROOT_SLOPE, "offset": ROOT_OFFSET}
         if optimizer.weight_decay:
             found["keep"] = KEEP
+    else:
+        found = {"size": SIZE}
     if optimizer.clip_norm:
         found |= {"ceiling": CEILING, "spare": SPARE}
     if optimizer.dampening:
@@ -79,19 +83,23 @@ def adamw(part: Part, gradient: str, optimizer: Optimizer, to: Writer) -> None:
     The gradient that comes in is s·g with s = β₂^(−t/2), for the engine multiplies the weights of the
     rows with s. Kept are M = s·m/(1 − β₁) and V = s²·v/(1 − β₂), so that
 
-        M' = β₁/√β₂·M + s·g,   V' = V + (s·g)²,   θ' = θ − a·M'/(√V' + e)
+        M' = β₁/√β₂·M + s·g,   V' = V + (s·g)²,   θ' = θ − M'/(√V'/a + e/a)
 
-    which is three passes over the parameters less than the usual recurrences. a holds the learning rate,
+    which is four passes over the parameters less than the usual recurrences. a holds the learning rate,
     (1 − β₁)/√(1 − β₂) and the bias corrections; e holds ε, s and, in PyTorch's form, the bias correction
     of v. Now and then the engine divides s out of both moments, long before it grows too large.
+
+    The sum below the fraction is a BatchNormalization of one channel with mean 0 and variance 1: the one
+    standard operator that multiplies and adds in one pass. Mul and Add take two.
     """
     value, first, second = (part.tensor(kind) for kind in optimizer.kinds)
     new_value, new_first, new_second = (part.tensor(f"new_{kind}") for kind in optimizer.kinds)
     decay = to.number(optimizer.alpha / optimizer.beta**0.5)
     to.add("Add", [to.add("Mul", [first, decay]), gradient], new_first)
     to.add("Add", [second, to.add("Mul", [gradient, gradient])], new_second)
-    root = to.add("Add", [to.add("Sqrt", [new_second]), EPSILON])
-    move = to.add("Mul", [to.add("Div", [new_first, root]), SIZE])
+    zero, one = (to.constant(np.full(1, value, np.float32)) for value in (0, 1))
+    affine = [to.add("Sqrt", [new_second]), ROOT_SLOPE, ROOT_OFFSET, zero, one]
+    move = to.add("Div", [new_first, to.add("BatchNormalization", affine, epsilon=0.0)])
     if not optimizer.weight_decay:
         to.add("Sub", [value, move], new_value)
     elif optimizer.name == "adamw_pytorch":

@@ -19,7 +19,7 @@ from edged.engines.portable_memory import Memory, noise_of
 from edged.engines.portable_rule import Ahead
 from edged.engines.portable_state import Saved
 from edged.engines.providers import CPU, check
-from edged.engines.schedule import Schedule, rate_at, until_refused
+from edged.engines.schedule import Schedule, until_refused
 from edged.errors import CorruptError, NonFiniteError, TrainingError
 
 if TYPE_CHECKING:
@@ -88,6 +88,7 @@ class PortableEngine:
     def begin(self, rate: LearningRate, *, at_step: int = 0) -> None:
         """Start a learning-rate schedule, `at_step` updates into it when a run is resumed."""
         self._schedule = Schedule(rate, at_step)
+        self._ahead.forget()
 
     def step(
         self,
@@ -130,8 +131,9 @@ class PortableEngine:
                 raise
             # The graph failed on numbers that are not finite: the largest of nothing but NaN is nowhere.
             return Step(math.nan, applied=False)
-        loss = float(memory.loss[0]) / scale
-        if not math.isfinite(loss) or not math.isfinite(memory.squares):
+        scaled, squares = memory.outcome()
+        loss = scaled / scale
+        if not (math.isfinite(loss) and math.isfinite(squares)):
             self._forget_gradients()
             return Step(loss, applied=False)
         if apply:
@@ -178,18 +180,14 @@ class PortableEngine:
         """
         if len(batches) < FEWEST:
             return []
-        rates = [rate_at(self._schedule.rate, self._schedule.step + i) for i in range(len(batches))]
+        told = self._ahead.several(self._updates + 1, self._schedule, len(batches))
         try:
-            losses = self._graphs.many.run(self._memory.side, batches, rates, self._updates)
+            losses = self._graphs.many.run(self._memory.side, batches, *told, self._updates)
         except ort.ERRORS:
             return []
         if losses is None:
             return []
-        for _ in batches:
-            self._updates += 1
-            self._schedule.advance()
-        self._memory.accept()
-        self._memory.renew(self._updates)
+        self._accept(len(batches))
         return [Step(loss, applied=True) for loss in losses]
 
     def _taught(self, teacher: Floats | None, scale: float) -> Floats | float:
@@ -246,12 +244,14 @@ class PortableEngine:
                 remedy="the shapes and types it takes are in bundle.json",
             ) from problem
 
-    def _accept(self) -> None:
+    def _accept(self, updates: int = 1) -> None:
         self._memory.accept()
-        self._updates += 1
-        self._memory.renew(self._updates)
-        self._schedule.advance()
-        self._forget_gradients()
+        self._updates += updates
+        self._schedule.step += updates
+        if self._updates % self._told.rule.period == 0:
+            self._memory.renew(self._updates)
+        if self._parts:
+            self._forget_gradients()
 
     def _keep_gradients(self) -> None:
         self._parts += 1
@@ -352,6 +352,7 @@ class PortableEngine:
         saved = portable_state.read(directory, self._told, updates)
         # Only now is anything changed.
         self._schedule, self._updates = schedule, saved.updates
+        self._ahead.forget()
         self._forget_gradients()
         self._put_all(saved.parameters)
         for kind, values in saved.moments.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,8 @@ from edged.modelfiles import FLOAT32
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-FORMAT = 1
+# In the first one scalars had no axis, and a large parameter had no other tensor than the state's.
+FORMATS = (1, 2)
 # Multiply-adds for one row from which threads share an operator.
 SHARED_FROM = 1 << 16
 _APART = ("parameters.safetensors", "checkpoint.data")
@@ -85,7 +86,8 @@ class Description:
 
     `scalars` are the inputs for what changes from update to update, `remembered` frozen parameters which
     a step gives new values and the outputs that hold them.
-    `direct` says that joined parameters are inputs of their own besides the state that holds them.
+    `direct` says that parameters are inputs of their own besides the state that holds them: none, joined
+    ones, or all. `scalar` is the shape of a scalar.
     `parts` are, for every group, names and shapes of the tensors in the graph that together are its own.
     `many` is what the names of the graph of many steps begin with.
     `largest_product` are the multiply-adds of the largest operator for one row; None where nobody counted.
@@ -103,7 +105,8 @@ class Description:
     offsets: dict[str, int]
     noise: Noise | None = None
     remembered: dict[str, str] = field(default_factory=dict)
-    direct: bool = False
+    direct: Literal["none", "joined", "all"] = "none"
+    scalar: tuple[int, ...] = ()
     guidance: Guidance | None = None
     many: str | None = None
     parts: tuple[tuple[tuple[str, tuple[int, ...]], ...], ...] = ()
@@ -129,8 +132,8 @@ class Description:
                 where=where,
                 remedy="build it with `edged artifacts build --engine both`",
             )
-        if data.get("format") != FORMAT:
-            what = f"its step graph has format {data.get('format')!r}, this version reads format {FORMAT}"
+        if data.get("format") not in FORMATS:
+            what = f"its step graph has format {data.get('format')!r}, this version reads 1 to {FORMATS[-1]}"
             raise BundleError(what, where=where, remedy=_REBUILD)
         try:
             told = _parse(data)
@@ -153,8 +156,10 @@ class Description:
     @property
     def joined(self) -> set[int]:
         """Groups whose parameters are inputs of their own."""
-        if not self.direct:
+        if self.direct == "none":
             return set()
+        if self.direct == "all":
+            return set(range(len(self.groups)))
         counts = Counter(place.group for place in self.places.values())
         return {group for group, parts in enumerate(self.parts) if counts[group] > 1 or len(parts) > 1}
 
@@ -166,7 +171,8 @@ class Description:
 
 def _fits_itself(told: Description, data: Mapping[str, Any]) -> None:
     """Raise KeyError where an input has no name, or nothing computes what it takes."""
-    missing = ({"data", "label"} - data.keys()) | (told.scalars.keys() - told.rule.scalars(1.0, 1).keys())
+    known = told.rule.scalars(np.ones(1), np.ones(1))
+    missing = ({"data", "label"} - data.keys()) | (told.scalars.keys() - known.keys())
     if missing:
         raise KeyError(min(missing))
 
@@ -189,7 +195,8 @@ def _parse(data: Mapping[str, Any]) -> Description:
         offsets={str(name): int(offset) for name, offset in data["offsets"].items()},
         noise=_noise(data.get("noise")),
         remembered={str(name): str(output) for name, output in data.get("remembered", {}).items()},
-        direct=bool(data.get("direct", False)),
+        direct="all" if data["format"] > 1 else "joined" if data.get("direct", False) else "none",
+        scalar=(1,) if data["format"] > 1 else (),
         guidance=_guidance(data.get("guidance")),
         many=data.get("many"),
         parts=tuple(_parts(group) for group in data["groups"]),
@@ -217,7 +224,7 @@ def _models(data: Mapping[str, Any]) -> dict[str, str]:
 
 def _scalars(data: Mapping[str, Any]) -> dict[str, str]:
     # Descriptions written when the step size was the only one have no such entry.
-    named = data.get("scalars", {"size": data["step_size"]})
+    named = data["scalars"] if "scalars" in data else {"size": data["step_size"]}
     return {str(what): str(name) for what, name in named.items()}
 
 

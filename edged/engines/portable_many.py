@@ -67,10 +67,14 @@ class ManySteps:
         self,
         side: int,
         batches: Sequence[tuple[np.ndarray, Labels]],
-        rates: Sequence[float],
+        scales: Sequence[float],
+        scalars: np.ndarray,
         updates: int,
     ) -> list[float] | None:
         """Losses of steps after so many updates; None when a loss or square sum is not finite.
+
+        `scales` and `scalars`, one row a step, are what their gradients are multiplied with and what
+        changes from update to update.
 
         None too, and nothing was changed, when the batches do not fit the graph or it fails on them: one
         step alone says why.
@@ -89,7 +93,7 @@ class ManySteps:
             data[i] = rows.reshape(data.shape[1:])
             for stack, label in zip(wanted, labels_of(labels), strict=True):
                 stack[i] = label
-        scales = self._fill(bound.arrays, rates, updates, len(x))
+        self._fill(bound.arrays, scales, scalars, updates, len(x))
         try:
             bound.run(side)
         except ort.ERRORS:
@@ -102,22 +106,17 @@ class ManySteps:
             return None
         return [float(loss) / scale for loss, scale in zip(losses[:, 0], scales, strict=True)]
 
-    def _fill(self, arrays: Arrays, rates: Sequence[float], updates: int, rows: int) -> list[float]:
-        """Write weights, noise and scalars of all steps; the scales of their gradients."""
+    def _fill(
+        self, arrays: Arrays, scales: Sequence[float], scalars: np.ndarray, updates: int, rows: int
+    ) -> None:
+        """Write weights, noise and scalars of all steps."""
         told, prefix = self._told, self._prefix
-        scalars = {what: arrays[prefix + name] for what, name in told.scalars.items()}
-        weights = arrays[prefix + told.weights]
-        scales = []
-        for i, rate in enumerate(rates):
-            update = updates + i + 1
-            values, scale = told.rule.scalars(rate, update), told.rule.scale(update)
-            for what, stack in scalars.items():
-                stack[i] = values[what]
-            weights[i] = scale / rows
-            scales.append(scale)
-            if told.noise is not None:
-                arrays[prefix + told.noise.name][i] = noise_of(told.noise, rows, updates + i, 0)
-        return scales
+        for name, values in zip(told.scalars.values(), scalars.T, strict=True):
+            arrays[prefix + name].reshape(-1)[...] = values
+        arrays[prefix + told.weights][...] = np.reshape(scales, (-1, 1, 1)) / rows
+        if told.noise is not None:
+            for i, noise in enumerate(arrays[prefix + told.noise.name]):
+                noise[...] = noise_of(told.noise, rows, updates + i, 0)
 
     def _bound(self, steps: int, batch: int) -> Bound:
         """The graph bound to memory for so many steps of so many rows."""

@@ -40,11 +40,14 @@ class Memory:
             if name not in told.remembered
         }
         self.carry, self._carried = self._groups(), self._groups()
-        self.loss, self.squares = np.zeros(1, np.float32), np.zeros((), np.float32)
+        # One behind the other, so that both are read at once.
+        self._told_back = np.zeros(2, np.float32)
         self.judged = np.zeros((), np.float32)
         # One behind the other, so that all are set at once.
         self._scalars = np.zeros(len(told.scalars), np.float32)
-        self.scalars = {what: self._scalars[i : i + 1].reshape(()) for i, what in enumerate(told.scalars)}
+        self.scalars = {
+            what: self._scalars[i : i + 1].reshape(told.scalar) for i, what in enumerate(told.scalars)
+        }
         self._before: Arrays | None = None
 
     def _groups(self) -> list[Floats]:
@@ -84,8 +87,8 @@ class Memory:
                     **self._named(self.states[side]),
                 },
                 {
-                    told.loss: self.loss,
-                    told.squares: self.squares,
+                    told.loss: self._told_back[:1],
+                    told.squares: self._told_back[1:].reshape(()),
                     **self._named(self.states[1 - side], "new_"),
                     **{told.remembered[name]: value for name, value in self.statistics[1 - side].items()},
                 },
@@ -160,6 +163,11 @@ class Memory:
         self._scalars[...] = scalars
 
     # ---- what a step leaves ------------------------------------------------------------------
+
+    def outcome(self) -> tuple[float, float]:
+        """Loss of the last step, and the square sum of its gradients."""
+        loss, squares = self._told_back.tolist()
+        return loss, squares
 
     def accept(self) -> None:
         """Let what the last step wrote become the state."""

@@ -8,19 +8,21 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edged.engines.schedule import rate_at
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from numpy.typing import NDArray
-
     from edged.engines.schedule import Schedule
 
 # Scaled gradients are at most so much larger than the true ones; single precision has room for more.
 LARGEST_SCALE = 1024.0
-AHEAD = 32  # updates whose scalars are computed at once
+SMALLEST_SIZE = 1e-30
+AHEAD = 128  # updates whose scalars are computed at once
+
+Doubles = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -73,18 +75,23 @@ class Rule:
             return 1
         return 1 + int(2 * math.log(LARGEST_SCALE) / -math.log(self.beta))
 
-    def scale(self, update: int) -> float:
-        """What the gradient of an update is multiplied with, `update` counted from 1."""
-        return self.beta ** (-((update - 1) % self.period) / 2) if self.scaled else 1.0
+    def scales(self, updates: Doubles) -> Doubles:
+        """What the gradient of each update is multiplied with, `(n,)`; updates are counted from 1."""
+        if not self.scaled:
+            return np.ones_like(updates)
+        return self.beta ** (-((updates - 1) % self.period) / 2)
 
-    def scalars(self, rate: float, update: int) -> dict[str, float]:
-        """What changes from update to update, `update` counted from 1.
+    def scalars(self, rates: Doubles, updates: Doubles) -> dict[str, Doubles]:
+        """What changes from update to update, each `(n,)`; `updates` `(n,)` are counted from 1.
 
         `size`
             What the graph multiplies a move with: the learning rate and, for AdamW, the bias corrections
             and (1 − β₁)/√(1 − β₂), because the moments are kept without these factors.
         `epsilon`
             ε in the units of the root of the second moment; in PyTorch's form times its bias correction.
+        `slope`, `offset`
+            1/size and epsilon/size, for graphs that divide by the sum of both. A size of 0 counts as one
+            that moves no weight by as much as its last digit.
         `keep`
             What the decay leaves of a weight.
         `ceiling`, `spare`
@@ -92,21 +99,23 @@ class Rule:
         `fresh`
             What of a gradient goes into the momentum: all of the first, 1 − dampening of those that follow.
         """
-        scale = self.scale(update)
-        values = {"size": rate}
+        scale = self.scales(updates)
+        values = {"size": rates}
         if self.adaptive:
-            corrected = math.sqrt(1 - self.beta**update)
-            values["size"] = rate * (1 - self.alpha) / self._root
+            corrected = np.sqrt(1 - self.beta**updates)
+            values["size"] = rates * ((1 - self.alpha) / self._root)
             if self.correct_bias:
-                values["size"] *= corrected / (1 - self.alpha**update)
-            values["epsilon"] = self.epsilon * scale / self._root
+                values["size"] = values["size"] * corrected / (1 - self.alpha**updates)
+            values["epsilon"] = scale * (self.epsilon / self._root)
             if self.name == "adamw_pytorch":
-                values["epsilon"] *= corrected
-            values["keep"] = 1 - rate * self.weight_decay
+                values["epsilon"] = values["epsilon"] * corrected
+            values["slope"] = 1 / np.maximum(values["size"], SMALLEST_SIZE)
+            values["offset"] = values["epsilon"] * values["slope"]
+            values["keep"] = 1 - rates * self.weight_decay
         if self.clip_norm:
-            values["ceiling"], values["spare"] = self.clip_norm * scale, 1e-6 * scale
+            values["ceiling"], values["spare"] = scale * self.clip_norm, scale * 1e-6
         if self.dampening:
-            values["fresh"] = 1.0 if update == 1 else 1 - self.dampening
+            values["fresh"] = np.where(updates == 1, 1.0, 1 - self.dampening)
         return values
 
     def factors(self, updates: int) -> tuple[float, ...]:
@@ -124,10 +133,10 @@ class Rule:
 
 
 class Ahead:
-    """Scalars and scales of the next updates, computed some at a time.
+    """Scalars and scales of the next updates, computed many at a time.
 
-    Between two runs of the runtime, which leave little of Python in the processor's caches, that costs
-    several times as much as in a loop.
+    Between two runs of the runtime, which leave little of Python in the processor's caches, computing
+    them one by one costs several times as much as in a loop.
 
     Parameters
     ----------
@@ -139,23 +148,29 @@ class Ahead:
 
     def __init__(self, rule: Rule, names: Sequence[str]) -> None:
         self._rule, self._names = rule, tuple(names)
-        self._schedule: Schedule | None = None
-        self._position = self._update = 0
-        self._known: list[tuple[float, NDArray[np.float32]]] = []
+        self._first = 0
+        self._scales: list[float] = []
+        self._rows = np.empty((0, len(names)), np.float32)
 
     def of(self, update: int, schedule: Schedule) -> tuple[float, NDArray[np.float32]]:
-        """What the gradient of an update is multiplied with, and its scalars; `update` counted from 1."""
-        i = update - self._update
-        known = 0 <= i < len(self._known)
-        if not (known and schedule is self._schedule and schedule.step == self._position + i):
-            self._compute(update, schedule)
-            i = 0
-        return self._known[i]
+        """What the gradient of an update is multiplied with, and its scalars; `update` counted from 1.
 
-    def _compute(self, update: int, schedule: Schedule) -> None:
-        self._schedule, self._position, self._update = schedule, schedule.step, update
-        self._known = []
-        for i in range(AHEAD):
-            values = self._rule.scalars(rate_at(schedule.rate, schedule.step + i), update + i)
-            row = np.array([values[name] for name in self._names], np.float32)
-            self._known.append((self._rule.scale(update + i), row))
+        `schedule` stands where the update is made. When another one was begun, say so with `forget`.
+        """
+        i = update - self._first
+        if not 0 <= i < len(self._scales):
+            self._first, i = update, 0
+            self._scales, self._rows = self.several(update, schedule, AHEAD)
+        return self._scales[i], self._rows[i]
+
+    def forget(self) -> None:
+        """Compute anew: the schedule is another one, or stands elsewhere."""
+        self._scales = []
+
+    def several(self, update: int, schedule: Schedule, count: int) -> tuple[list[float], NDArray[np.float32]]:
+        """Scales of so many updates from `update` on, and their scalars `(count, n)`."""
+        updates = np.arange(update, update + count, dtype=np.float64)
+        rates = np.array([rate_at(schedule.rate, schedule.step + i) for i in range(count)])
+        values = self._rule.scalars(rates, updates)
+        rows = np.array([values[name] for name in self._names], np.float32)
+        return self._rule.scales(updates).tolist(), np.ascontiguousarray(rows.T)

@@ -48,13 +48,14 @@ def test_every_graph_is_standard_and_suits_old_runtimes(tmp_path: Path, optimize
 def test_small_parameters_lie_together_and_aligned_ones_first() -> None:
     groups = grouped({"a": (3, 3), "b": (4, 8), "large": (ALONE,), "c": (16,)})
     assert [[name for name, _ in group.parameters] for group in groups] == [["b", "c", "a"], ["large"]]
-    assert [group.whole for group in groups] == [False, True]
+    assert [group.joined for group in groups] == [True, False]
+    assert [group.shape for group in groups] == [(1, 1, 57), (1, 1, ALONE)]
 
 
 def test_a_very_large_parameter_is_updated_in_parts_that_cover_it() -> None:
     (group,) = grouped({"w": (PART, 5)})
-    assert [part.shape for part in group.parts] == [(PART,)] * 5
+    assert [part.size for part in group.parts] == [PART] * 5
     (group,) = grouped({"w": (2 * PART + 7,)})
-    assert [part.shape for part in group.parts] == [(PART,), (PART,), (7,)]
+    assert [part.size for part in group.parts] == [PART, PART, 7]
     (group,) = grouped({"w": (2 * PART - 1,)})
-    assert group.whole
+    assert [part.size for part in group.parts] == [2 * PART - 1]

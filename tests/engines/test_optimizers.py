@@ -168,11 +168,22 @@ def test_it_resumes_bit_by_bit_wherever_the_scale_of_the_moments_is(tmp_path: Pa
 @pytest.mark.parametrize("beta2", [1e-6, 0.5, 0.9, 0.999, 0.9999])
 def test_the_scale_of_gradients_stays_small(beta2: float) -> None:
     rule = Rule("adamw", ("value", "first", "second"), 0.9, beta2, correct_bias=True, scaled=True)
-    scales = [rule.scale(update) for update in range(1, 3 * rule.period + 2)]
+    scales = rule.scales(np.arange(1.0, 3 * rule.period + 2))
     assert scales[0] == scales[rule.period] == 1
     assert max(scales) <= LARGEST_SCALE
-    for update in range(1, 2 * rule.period):
+    for update, scale in zip(range(1, 2 * rule.period), scales, strict=False):
         # What is kept after an update is in its scale, unless it has just been brought back.
-        assert rule.factors(update)[1] * (rule.scale(update) * rule.scale(update)) == pytest.approx(
+        assert rule.factors(update)[1] * (scale * scale) == pytest.approx(
             (1 - beta2) * (1 / rule.renewal(update)[1] if rule.renewal(update) else 1)
         )
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "adamw_pytorch", "sgd"])
+def test_a_learning_rate_of_zero_moves_no_weight(tmp_path: Path, optimizer: str) -> None:
+    made = built(tmp_path / "b", optimizer, {"weight_decay": 0.1} if optimizer == "adamw" else {})
+    engine, (first, second, *_) = PortableEngine(made), data()
+    engine.begin(LearningRate(RATE, total=1))
+    engine.step(*first)
+    before = engine.parameters()
+    assert engine.step(*second).applied
+    assert all(before[name].tobytes() == value.tobytes() for name, value in engine.parameters().items())

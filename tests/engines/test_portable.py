@@ -303,7 +303,7 @@ def altered(bundle: Bundle, **changes: Any) -> Bundle:
 @pytest.mark.parametrize(
     ("changes", "kind"),
     [
-        ({"format": 2}, BundleError),
+        ({"format": 3}, BundleError),
         ({"groups": None}, CorruptError),
         ({"optimizer": {"name": "adamw"}}, CorruptError),
         ({"models": "step_model.onnx"}, CorruptError),

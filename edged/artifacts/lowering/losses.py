@@ -6,16 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edged.artifacts.cross_entropy import row_weights, weights_of_classes
+from edged.artifacts.cross_entropy import SMALL, row_weights, weights_of_classes
 from edged.artifacts.lowering.writer import Writer, attributes_of, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     import onnx
-
-# Classes up to which a matrix is kept for picking rows from.
-SMALL = 64
 
 
 def softmax_cross_entropy_grad(node: onnx.NodeProto, to: Writer) -> None:

@@ -35,8 +35,15 @@ class ModelConfig(Section):
         ge=0,
         le=100,
         description="of the optimizer, for the network that is built without a bundle: a step takes this"
-        " times the learning rate off each weight; without it 0.3 for classes from an mlp by AdamW, else its"
+        " times the learning rate off each weight; without it 0.2 for classes from an mlp by AdamW, else its"
         " own",
+    )
+    label_smoothing: float | None = Field(
+        None,
+        ge=0,
+        lt=1,
+        description="of the loss of a network that is built for classes without a bundle: a label counts as"
+        " its class with all but this, which all classes share; without it 0.1 for an mlp, else 0",
     )
     optimizer: Literal["adamw", "adamw_pytorch", "sgd", "sgd_momentum"] = Field(
         "adamw",
@@ -115,7 +122,7 @@ class TrainingConfig(GuardsConfig):
     batch: int = Field(64, ge=1, le=65536, description="samples in one training batch")
     steps: int = Field(50, ge=1, description="optimizer steps for each `steps_per` new samples")
     steps_per: int = Field(100, ge=1, description="see steps")
-    max_steps: int = Field(2000, ge=1, description="upper bound of steps in one run")
+    max_steps: int = Field(5000, ge=1, description="upper bound of steps in one run")
     accumulate: int = Field(1, ge=1, description="batches whose gradients are added up for one update")
     learning_rate: float = Field(1e-3, gt=0, lt=10, description="of the optimizer")
     patience: int = Field(
@@ -133,9 +140,10 @@ class TrainingConfig(GuardsConfig):
         5000, ge=0, description="size of the replay memory in samples, drawn evenly from all that was learned"
     )
     recent: int = Field(
-        1000,
+        2000,
         ge=0,
-        description="the newest samples learned before, a short memory beside it; no larger than replay",
+        description="the newest samples learned before, a short memory beside it; no larger than replay, and"
+        " no older than 1.5 times as many where few samples get labels; a drift shortens it to 200",
     )
     new_share: Share = Field(0.25, description="share of new samples in a batch; the rest is remembered")
     recent_share: Share = Field(0.25, description="share of the short memory in a batch")

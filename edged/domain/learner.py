@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 SCARCE_SHARE = 0.3  # labels of fewer samples than that get more steps each
 MOST_TIMES = 4.0
+# Steps of the first run of a network that begins from random weights, as a multiple of the usual ones.
+FROM_RANDOM_TIMES = 4.0
+# Samples that are left in the short memory when a drift starts a run: about those that showed it.
+SHORT_AFTER_DRIFT = 200
 
 Base = Literal["checkpoint", "champion", "bundle"]
 """Which weights a run begins with."""

@@ -117,15 +117,25 @@ def reservoir_of(capacity: int, ids: Ids | None, state: Mapping[str, Any], *, ba
     return BalancedReservoir(capacity, ids, state["seen"], state["classes"], seen_of, state["full"])
 
 
+# How many samples the short memory reaches back, as a multiple of those it holds; and what stays anyway.
+SPAN, LEAST_PART = 1.5, 10
+
+
 class Recent:
     """The newest samples that were learned, oldest first.
 
     A reservoir forgets the order of time: after a change most of it is of the world before. This short
-    memory is all of the world now.
+    memory is all of the world now. Ids count samples, so where few of them get labels it holds fewer: none
+    that came more than `SPAN` times its capacity before the newest, but for a tenth of the capacity.
 
     >>> recent = Recent(2)
     >>> recent.add(np.arange(3)); recent.ids.tolist()
     [1, 2]
+    >>> recent = Recent(20)
+    >>> recent.add(np.arange(0, 200, 10)); recent.ids.tolist()
+    [170, 180, 190]
+    >>> recent.add(np.array([5000])); recent.ids.tolist()
+    [190, 5000]
     """
 
     def __init__(self, capacity: int, ids: Ids | None = None) -> None:
@@ -134,7 +144,16 @@ class Recent:
 
     def add(self, ids: Ids) -> None:
         """Take in new ids, oldest first."""
-        self.ids = _last(np.concatenate([self.ids, ids]), self.capacity)
+        kept = _last(np.concatenate([self.ids, ids]), self.capacity)
+        if len(kept):
+            near = kept > kept.max() - SPAN * self.capacity
+            near[max(0, len(kept) - self.capacity // LEAST_PART) :] = True
+            kept = kept[near]
+        self.ids = kept
+
+    def shorten(self, count: int) -> None:
+        """Keep only so many of the newest: what came before is of a world that has changed."""
+        self.ids = _last(self.ids, count)
 
 
 def _last(ids: Ids, count: int) -> Ids:

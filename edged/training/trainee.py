@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.domain.averaging import Average
-from edged.domain.learner import LearnerState, Plan, RunRequest, planned_steps, scarcity, steps_of_epochs
+from edged.domain.learner import (
+    FROM_RANDOM_TIMES,
+    SHORT_AFTER_DRIFT,
+    LearnerState,
+    Plan,
+    RunRequest,
+    planned_steps,
+    scarcity,
+    steps_of_epochs,
+)
 from edged.domain.patience import Patience
 from edged.domain.pool import Pool, labels_for
 from edged.domain.protocols import LearningRate
@@ -110,6 +119,8 @@ class Trainee:
         self._challenges = self._second_learner(fresh, block)
         self._generation: int | None = None
         self._state = self._fresh_state()
+        # Whether the engine's weights are those of a bundle that nobody has trained.
+        self._random = bundle.seed is not None
         self._units = Units(bundle, config, schema, engine)
         self._probe = np.zeros((1, schema.width), np.float32)
         self._restore_newest(base)
@@ -162,6 +173,7 @@ class Trainee:
 
     def start_with(self, parameters: Mapping[str, NDArray[np.float32]]) -> None:
         """Begin the next run with these weights; for a trainee whose `base` is no checkpoint."""
+        self._random = False
         self._engine.set_parameters(parameters)
 
     def _stay(self) -> None:
@@ -175,6 +187,7 @@ class Trainee:
         self._take_state(generation)
 
     def _take_state(self, generation: Generation) -> None:
+        self._random = self._random and generation.state["learner"]["total_steps"] == 0
         self._state = LearnerState.load(generation.state["learner"], generation.arrays, **self._memories())
         if self._challenges is not None:
             self._challenges.restore(generation.path, generation.state.get("challenger"), generation.arrays)
@@ -237,6 +250,8 @@ class Trainee:
         new = self._window(self._state.plan)
         if not resumed:
             self._go_on_from_challenger()
+            if request.trigger == "drift":
+                self._state.recent.shorten(SHORT_AFTER_DRIFT)
             if len(new):
                 self._units.follow(self._engine, self._state, new)
                 self._judge_average(new)
@@ -274,7 +289,7 @@ class Trainee:
         own = self._engine.parameters()
         if {name: v.shape for name, v in weights.items()} != {name: v.shape for name, v in own.items()}:
             return
-        self._followed = version
+        self._followed, self._random = version, False
         self._engine.set_parameters(weights)
         # Neither the old average nor the old input statistics belong to them.
         self._state.average = Average(self._config.average)
@@ -331,6 +346,8 @@ class Trainee:
             )
         before = self._state.arrived
         times = scarcity(new, arrived - before) if config.scarce_labels and before is not None else 1.0
+        if self._random:
+            times = max(times, FROM_RANDOM_TIMES)
         return planned_steps(
             new, steps=config.steps, steps_per=config.steps_per, max_steps=config.max_steps, times=times
         )
@@ -411,7 +428,7 @@ class Trainee:
         kept = ~np.isin(new.offsets, state.excluded)
         state.remember(new.offsets[kept], new.y[kept])
         state.consumed, state.arrived = plan.upto, plan.arrived
-        state.plan, state.step = None, 0
+        state.plan, state.step, self._random = None, 0, self._random and self._dry_run
         state.patience, state.hard, state.pseudo = Patience(self._config.patience), None, None
         generation = self._checkpoint()
         candidate = self._handing_over.candidate(

@@ -106,3 +106,20 @@ def test_a_plain_memory_begins_anew_when_it_is_to_be_balanced_and_the_other_way_
     kept = reservoir_of(6, memory.ids, memory.state(), balance=False)
     assert kept.ids.tolist() == memory.ids.tolist()
     assert kept.seen == 20
+
+
+def test_a_drift_shortens_it() -> None:
+    recent = Recent(100)
+    recent.add(np.arange(80))
+    recent.shorten(5)
+    assert recent.ids.tolist() == [75, 76, 77, 78, 79]
+
+
+def test_the_short_memory_reaches_no_further_back_where_few_samples_get_labels() -> None:
+    recent = Recent(100)
+    recent.add(np.arange(0, 4000, 10))
+    assert recent.ids.tolist() == list(range(3850, 4000, 10))
+    recent.add(np.arange(4000, 40_000, 1000))
+    assert recent.ids.tolist() == list(range(30_000, 40_000, 1000))  # a tenth of it stays, however old
+    recent.add(np.arange(40_000, 40_250))
+    assert recent.ids.tolist() == list(range(40_150, 40_250))

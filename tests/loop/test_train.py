@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from edged.artifacts.build import build
 from edged.artifacts.standardise import Statistics
 from edged.artifacts.templates import autoencoder, mlp
 from edged.domain.holdout import is_holdout
+from edged.domain.learner import SHORT_AFTER_DRIFT
 from edged.domain.outputs import answers
 from edged.domain.pool import labels_for
 from edged.domain.schema import Schema
@@ -72,6 +74,34 @@ def test_labels_of_few_samples_get_more_steps_each_once_the_share_is_known(
     shop.config = shop.config.model_copy(update={"scarce_labels": False})
     trainee = shop.trainee()
     assert steps(200, 10) == 60
+
+
+def test_a_network_of_random_weights_is_trained_four_times_as_long_at_first(
+    tmp_path: Path, bundle: Bundle
+) -> None:
+    for name, seed, first in (("random", 0, 240), ("given", None, 60)):
+        shop = Workshop(tmp_path / name, replace(bundle, seed=seed), max_steps=500)
+        trainee, made = shop.trainee(), []
+        for _ in range(2):
+            shop.feed(*task(100))
+            made.append(trainee.run(shop.request())["steps"])
+        assert made == [first, 60]
+
+
+def test_a_drift_leaves_little_of_the_short_memory(tmp_path: Path, bundle: Bundle) -> None:
+    left = {}
+    for trigger in ("command", "drift"):
+        shop = Workshop(tmp_path / trigger, bundle)
+        trainee = shop.trainee()
+        for asked in ("command", trigger):
+            shop.feed(*task(600))
+            trainee.run(replace(shop.request(), trigger=asked))
+        generation = shop.checkpoints.latest()
+        assert generation is not None
+        left[trigger] = generation.arrays["recent_ids"]
+    new = int((left["drift"] >= 600).sum())
+    assert len(left["drift"]) == SHORT_AFTER_DRIFT + new < len(left["command"])
+    assert left["drift"].tolist() == left["command"][-SHORT_AFTER_DRIFT - new :].tolist()
 
 
 def test_the_probe_holds_what_the_trainer_itself_got(tmp_path: Path, bundle: Bundle) -> None:

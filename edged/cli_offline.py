@@ -39,6 +39,9 @@ def artifacts_build(
     ignore_index: Annotated[
         int | None, typer.Option("--ignore-index", help="class that cross_entropy does not count")
     ] = None,
+    label_smoothing: Annotated[
+        float, typer.Option("--label-smoothing", help="of cross_entropy; 0.1 is usual")
+    ] = 0.0,
     optimizer: Annotated[
         str,
         typer.Option("--optimizer", help="adamw, adamw_pytorch, sgd or sgd_momentum; see docs/losses.md"),
@@ -141,6 +144,7 @@ def artifacts_build(
         forms=Wanted(ort_format, int8),
         class_weights=class_weights,
         ignore_index=ignore_index,
+        label_smoothing=label_smoothing,
         checkpoint=checkpoint,
         library=library,
         naming=naming.given(features=features, units=units, classes=classes, target_units=target_units),

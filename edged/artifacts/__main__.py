@@ -2,10 +2,11 @@
 
 Keys: `task` (classify, regress, reconstruct, forecast), `features`, `outputs`, `out`; optionally
 `network` (mlp, cnn1d, gru, autoencoder), `window` (`[rows, channels]`), `hidden` (list),
-`loss`, `optimizer`, `options` (an object: what the optimizer takes), `seed`, `int8` (true: a quantised form
-too) and `statistics` (`mean`, `scale`, `target_mean`, `target_scale`, each a list, or null). Without
-statistics the graph gets neutral ones, to be overwritten by the first training run. One JSON line on stdout
-tells what was built; an error is one line on stderr, and its exit code the program's.
+`loss`, `label_smoothing` (a number, for classes), `optimizer`, `options` (an object: what the optimizer
+takes), `seed`, `int8` (true: a quantised form too) and `statistics` (`mean`, `scale`, `target_mean`,
+`target_scale`, each a list, or null). Without statistics the graph gets neutral ones, to be overwritten by
+the first training run. One JSON line on stdout tells what was built; an error is one line on stderr, and its
+exit code the program's.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from edged.errors import ConfigError, EdgedError
 
 KEYS = {
     "task", "features", "outputs", "network", "window", "hidden", "loss", "optimizer", "options",
-    "statistics", "int8", "seed", "out",
+    "label_smoothing", "statistics", "int8", "seed", "out",
 }  # fmt: skip
 NETWORKS = ("mlp", "cnn1d", "gru", "autoencoder")
 LOSSES = {"classify": "cross_entropy", "regress": "mse", "forecast": "mse", "reconstruct": "mse"}
@@ -89,7 +90,7 @@ def build_standard(order: dict[str, Any]) -> dict[str, Any]:
     bundle = build(
         network_of(order),
         Path(order["out"]),
-        loss=order.get("loss") or LOSSES[order["task"]],
+        loss=_loss(order),
         optimizer=Optimizer.of(order.get("optimizer") or "adamw", **order.get("options", {})),
         standardise=_statistics(order),
         seed=int(order.get("seed") or 0),
@@ -105,6 +106,13 @@ def build_standard(order: dict[str, Any]) -> dict[str, Any]:
         "notes": notes,
         "seconds": seconds,
     }
+
+
+def _loss(order: dict[str, Any]) -> Any:
+    from edged.artifacts.cross_entropy import CrossEntropy
+
+    smoothing = float(order.get("label_smoothing") or 0)
+    return CrossEntropy(smoothing=smoothing) if smoothing else order.get("loss") or LOSSES[order["task"]]
 
 
 def network_of(order: dict[str, Any]) -> Any:

@@ -155,6 +155,7 @@ def build_from_file(
     forms: Wanted = Wanted(),  # noqa: B008  it cannot be changed
     class_weights: str | None = None,
     ignore_index: int | None = None,
+    label_smoothing: float = 0.0,
     library: Path | None = None,
     naming: Naming = NAMELESS,
     label: str | None = None,
@@ -162,8 +163,8 @@ def build_from_file(
 ) -> dict[str, Any]:
     """Build the bundle `out` from a model file; what `inspect` says of it, and `notes` on the way.
 
-    `loss`, `class_weights` and `ignore_index` are written as `loss_options` has it. `library` is an ONNX file
-    with functions for custom operators.
+    `loss` and what is for cross_entropy are written as `loss_options` has it. `library` is an ONNX file with
+    functions for custom operators.
     With `standardise` the graph gets input statistics (and for value losses target statistics):
     those of `data`, or neutral ones that the first training run fits. Without `data`, inputs of more axes
     than (batch, n) are left as they are, with a note. Of a csv the features of `naming` are read, where it
@@ -179,7 +180,7 @@ def build_from_file(
         standardise = False
         notes.append(f"inputs are taken as they are: standardisation is for (batch, n), not for {rank} axes")
     recorded = None if data is None else read_stream(data, features=naming.features, label=label)
-    given = parse(loss, class_weights, ignore_index)
+    given = parse(loss, class_weights, ignore_index, label_smoothing)
     statistics = _statistics(model, given, recorded, str(data)) if standardise else None
     built = build(
         model, out, loss=given, optimizer=optimizer, train=train, freeze=freeze, standardise=statistics,

@@ -1,4 +1,4 @@
-"""Cross-entropy in which classes count differently, or one of them not at all."""
+"""Cross-entropy in which classes count differently, one of them not at all, or labels are smoothed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from onnx import helper, numpy_helper
 
+from edged.artifacts.graphs import node
 from edged.artifacts.losses import label_of
 from edged.errors import ConfigError
 
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     from edged.artifacts.lowering import Writer
     from edged.storage.bundles import Tensor
 
-WEIGHTS = "loss.class_weights"
+WEIGHTS, TARGETS = "loss.class_weights", "loss.targets"
+# Classes up to which a matrix is kept for picking rows from: faster than OneHot as long as it is small.
+SMALL = 64
 LEAST = 1e-30  # a batch in which no row counts is divided by this, and changes nothing
 
 
@@ -28,21 +31,28 @@ class CrossEntropy:
 
     As `SoftmaxCrossEntropyLoss` of the ONNX operator specification with `weights` and `ignore_index`.
 
+    With `smoothing` ε the target of a row is 1 − ε + ε/k for its own of the k classes and ε/k for every other
+    one (Szegedy et al. 2016, "Rethinking the Inception architecture for computer vision", section 7), as
+    `torch.nn.CrossEntropyLoss` with `label_smoothing`.
+
     Parameters
     ----------
     weights
         One positive number for each class; None for equal ones.
     ignored
         Index of a class, None for no class.
+    smoothing
+        From 0 up to, but not, 1.
 
     Raises
     ------
     ConfigError
-        When a weight is not positive or the index negative.
+        When a weight is not positive, the index negative, the smoothing out of range or not alone.
     """
 
     weights: tuple[float, ...] | None = None
     ignored: int | None = None
+    smoothing: float = 0.0
     name = "cross_entropy"
 
     def __post_init__(self) -> None:
@@ -50,6 +60,18 @@ class CrossEntropy:
             raise ConfigError("weights of classes must be positive", where="class weights")
         if self.ignored is not None and self.ignored < 0:
             raise ConfigError(f"{self.ignored} is no class", where="ignore index", remedy="0 for the first")
+        if not 0 <= self.smoothing < 1:
+            raise ConfigError(
+                f"{self.smoothing} is out of range",
+                where="label smoothing",
+                remedy="it must be 0 or more, and less than 1; 0.1 is usual",
+            )
+        if self.smoothing and not (self.weights is None and self.ignored is None):
+            raise ConfigError(
+                "labels are smoothed where all classes count the same",
+                where="label smoothing",
+                remedy="leave out either this or the weights of classes and the ignored one",
+            )
 
     def label(self, output: Tensor) -> Tensor:
         """The label for a model output.
@@ -66,22 +88,49 @@ class CrossEntropy:
             raise ConfigError(
                 f"{len(self.weights)} weights, the model has {classes} outputs", where="class weights"
             )
+        if self.smoothing and len(output.shape) != 2:
+            raise ConfigError(f"{output.name} has more axes than (batch, classes)", where="label smoothing")
         if self.ignored is not None and self.ignored >= classes:
             raise ConfigError(f"the model has {classes} outputs", where=f"ignore index {self.ignored}")
         return label
 
-    def nodes(self, prediction: str, label: str, output: str) -> list[onnx.NodeProto]:
+    def nodes(self, prediction: Tensor, label: str, output: str) -> list[onnx.NodeProto]:
         """Its nodes between these tensors."""
-        made, inputs, more = [], [prediction, label], dict[str, Any]()
+        if self.smoothing:
+            return self._smoothed(prediction, label, output)
+        made, inputs, more = [], [prediction.name, label], dict[str, Any]()
         if self.weights is not None:
-            value = numpy_helper.from_array(np.array(self.weights, np.float32), WEIGHTS)
-            made.append(helper.make_node("Constant", [], [WEIGHTS], name=WEIGHTS, value=value))
+            made.append(_constant(WEIGHTS, np.array(self.weights)))
             inputs.append(WEIGHTS)
         if self.ignored is not None:
             more["ignore_index"] = self.ignored
         names = [output, "loss.log_prob"]  # the gradient is computed from the second
         kind = "SoftmaxCrossEntropyLoss"
         return [*made, helper.make_node(kind, inputs, names, name=output, reduction="mean", **more)]
+
+    def _smoothed(self, prediction: Tensor, label: str, output: str) -> list[onnx.NodeProto]:
+        """The mean over rows and classes of −k·target·log p, which is one mean as other losses are."""
+        classes = prediction.width
+        rest = -self.smoothing
+        own = rest - classes * (1 - self.smoothing)
+        if classes <= SMALL:
+            picked = _constant(TARGETS, np.eye(classes) * (own - rest) + rest)
+            target = node("Gather", [TARGETS, label], "loss.target", axis=0)
+            made = [picked, target]
+        else:
+            depth = node("Constant", [], "loss.classes", value_int=classes)
+            both = _constant(TARGETS, np.array([rest, own]))
+            made = [depth, both, node("OneHot", [label, "loss.classes", TARGETS], "loss.target", axis=-1)]
+        return [
+            *made,
+            node("LogSoftmax", [prediction.name], "loss.log_prob", axis=-1),
+            node("Mul", ["loss.log_prob", "loss.target"], "loss.each"),
+            node("ReduceMean", ["loss.each"], output, keepdims=0),
+        ]
+
+
+def _constant(name: str, values: np.ndarray[Any, Any]) -> onnx.NodeProto:
+    return node("Constant", [], name, value=numpy_helper.from_array(values.astype(np.float32), name))
 
 
 def row_weights(label: str, weights: str, ignored: int | None, to: Writer) -> str:

@@ -66,9 +66,9 @@ class CustomLoss:
             raise self._refusal("must have a label of fixed sizes but for the batch")
         return Tensor(name, (output.shape[0], *row), dtype)
 
-    def nodes(self, prediction: str, label: str, output: str) -> list[onnx.NodeProto]:
+    def nodes(self, prediction: Tensor, label: str, output: str) -> list[onnx.NodeProto]:
         """Its nodes between these tensors; `output` is the mean over the rows."""
-        names = {self._inputs[0].name: prediction, self._inputs[1].name: label, "": ""}
+        names = {self._inputs[0].name: prediction.name, self._inputs[1].name: label, "": ""}
         made = [
             helper.make_node("Constant", [], [_own(tensor.name)], name=_own(tensor.name), value=tensor)
             for tensor in self._graph.initializer

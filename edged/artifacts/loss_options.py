@@ -23,11 +23,15 @@ _CLASSES = "cross_entropy"
 
 
 def parse(
-    texts: Sequence[str], class_weights: str | None = None, ignore_index: int | None = None
+    texts: Sequence[str],
+    class_weights: str | None = None,
+    ignore_index: int | None = None,
+    label_smoothing: float = 0.0,
 ) -> Given | list[Head]:
     """The loss, or the losses of several outputs, that `--loss` asks for.
 
-    `class_weights` such as `1,2,0.5` and `ignore_index` are for the one that is cross_entropy.
+    `class_weights` such as `1,2,0.5`, `ignore_index` and `label_smoothing` are for the one that is
+    cross_entropy.
 
     Raises
     ------
@@ -36,7 +40,7 @@ def parse(
     UnavailableError
         For a block, without the training build of onnxruntime.
     """
-    weighted = _weighted(texts, class_weights, ignore_index)
+    weighted = _weighted(texts, class_weights, ignore_index, label_smoothing)
     if len(texts) == 1 and "=" not in texts[0]:
         return _loss(texts[0], weighted)
     return [_head(text, weighted) for text in texts]
@@ -66,15 +70,17 @@ def _loss(text: str, weighted: CrossEntropy | None) -> Given:
     return BlockLoss(text) if ":" in text else text
 
 
-def _weighted(texts: Sequence[str], weights: str | None, ignored: int | None) -> CrossEntropy | None:
-    if weights is None and ignored is None:
+def _weighted(
+    texts: Sequence[str], weights: str | None, ignored: int | None, smoothing: float
+) -> CrossEntropy | None:
+    if weights is None and ignored is None and not smoothing:
         return None
     if sum(_CLASSES in text for text in texts) != 1:
-        raise ConfigError(f"loss {', '.join(texts)} has no classes to weigh", where="--loss",
+        raise ConfigError(f"loss {', '.join(texts)} has no classes to weigh or to smooth", where="--loss",
                           remedy="use cross_entropy, once")  # fmt: skip
     try:
         found = None if weights is None else tuple(float(part) for part in weights.split(","))
     except ValueError:
         raise ConfigError(f"{weights!r} is no list of numbers", where="--class-weights",
                           remedy="such as 1,2,0.5") from None  # fmt: skip
-    return CrossEntropy(found, ignored)
+    return CrossEntropy(found, ignored, smoothing)

@@ -29,7 +29,7 @@ class Loss(Protocol):
     def label(self, output: Tensor) -> Tensor:
         """The label for a model output."""
 
-    def nodes(self, prediction: str, label: str, output: str) -> Nodes:
+    def nodes(self, prediction: Tensor, label: str, output: str) -> Nodes:
         """Its nodes between these tensors; `output` is the mean over the rows."""
 
 
@@ -50,12 +50,12 @@ def label_of(loss: str | Loss, output: Tensor) -> Tensor:
     return Tensor("target", output.shape, "float32")
 
 
-def loss_nodes(loss: str | Loss, output: str, target: str) -> Nodes:
+def loss_nodes(loss: str | Loss, output: Tensor, target: str) -> Nodes:
     """The nodes of the mean loss between `output` and `target`; what they come to is named `loss`."""
     if not isinstance(loss, str):
         return loss.nodes(output, target, OUTPUT)
     nodes = {"cross_entropy": _cross_entropy, "mse": _mse, "l1": _l1, "bce_with_logits": _bce}[loss]
-    return nodes(output, target)
+    return nodes(output.name, target)
 
 
 def _cross_entropy(output: str, target: str) -> Nodes:

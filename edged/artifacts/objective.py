@@ -180,11 +180,11 @@ def _term(given: Given, model: onnx.ModelProto, output: Tensor, compared: str) -
         return _block(given, model, [output], [compared])
     loss = _named(given)
     label = label_of(loss, output)
-    write = partial(_write, loss, compared, label.name)
+    write = partial(_write, loss, replace(output, name=compared), label.name)
     return Term(loss if isinstance(loss, str) else loss.name, (output,), (label,), write)
 
 
-def _write(loss: str | Loss, prediction: str, label: str, read: Mapping[str, str]) -> Nodes:
+def _write(loss: str | Loss, prediction: Tensor, label: str, read: Mapping[str, str]) -> Nodes:
     return loss_nodes(loss, prediction, read.get(label, label))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from edged.modelfiles import FLOAT32, Form
 
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     Labels: TypeAlias = NDArray[np.generic] | Sequence[NDArray[np.generic]]
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """What one training step did. `applied` is False where it was undone or only accumulated."""
 
     loss: float

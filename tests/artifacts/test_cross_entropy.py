@@ -1,4 +1,4 @@
-"""Cross-entropy with weights of classes and a class that does not count, on both engines."""
+"""Cross-entropy with weights of classes, a class that does not count, and smoothed labels."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from edged.artifacts.build import build
-from edged.artifacts.cross_entropy import CrossEntropy
+from edged.artifacts.cross_entropy import SMALL, CrossEntropy
 from edged.artifacts.templates import mlp
 from edged.domain.protocols import LearningRate
 from edged.engines import open_engine
 from edged.engines.portable import PortableEngine
 from edged.errors import ConfigError
+from edged.storage.bundles import Bundle, Tensor
 from tests.commands import edged
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ RNG = np.random.default_rng(8)
 X = RNG.standard_normal((12, 4)).astype(np.float32)
 Y = np.arange(12) % 3
 WEIGHTS = (1.0, 4.0, 0.25)
+WEIGHING = [CrossEntropy(WEIGHTS), CrossEntropy(None, 1), CrossEntropy(WEIGHTS, 2)]
 
 
 def formula(
@@ -34,12 +36,12 @@ def formula(
     w = np.asarray(loss.weights or (1.0, 1.0, 1.0))[y] * (y != loss.ignored)
     w = w * (1.0 if rows is None else rows[:, 0])
     w /= w.sum()
-    excess = p - np.eye(3)[y]
-    return float(-(w * np.log(p[np.arange(len(y)), y])).sum()), excess * w[:, None]
+    target = np.eye(3)[y] * (1 - loss.smoothing) + loss.smoothing / 3
+    return float(-(w * (target * np.log(p)).sum(1)).sum()), (p - target) * w[:, None]
 
 
 @pytest.mark.parametrize("engine", ["native", "portable"])
-@pytest.mark.parametrize("loss", [CrossEntropy(WEIGHTS), CrossEntropy(None, 1), CrossEntropy(WEIGHTS, 2)])
+@pytest.mark.parametrize("loss", [*WEIGHING, CrossEntropy(smoothing=0.3)])
 def test_loss_and_gradient_are_what_the_specification_says(
     tmp_path: Path, loss: CrossEntropy, engine: str
 ) -> None:
@@ -53,8 +55,9 @@ def test_loss_and_gradient_are_what_the_specification_says(
     np.testing.assert_allclose(weight - trained.parameters()["layer1.weight"], gradient.T @ X, atol=1e-5)
 
 
-def test_weights_of_rows_and_of_classes_go_together(tmp_path: Path) -> None:
-    loss, rows = CrossEntropy(WEIGHTS, 2), RNG.uniform(0.1, 2, (12, 1)).astype(np.float32)
+@pytest.mark.parametrize("loss", [CrossEntropy(WEIGHTS, 2), CrossEntropy(smoothing=0.3)])
+def test_weights_of_rows_go_together_with_it(tmp_path: Path, loss: CrossEntropy) -> None:
+    rows = RNG.uniform(0.1, 2, (12, 1)).astype(np.float32)
     bundle = build(mlp(4, 3, ()), tmp_path / "b", loss=loss, optimizer="sgd", engine="portable")
     engine = PortableEngine(bundle)
     weight = engine.parameters()["layer1.weight"]
@@ -103,10 +106,48 @@ def test_the_command_takes_both(tmp_path: Path) -> None:
         (["--class-weights", "1,a,2"], "no list of numbers"),
         (["--class-weights", "1,0,2"], "positive"),
         (["--ignore-index", "3"], "the model has 3 outputs"),
+        (["--label-smoothing", "1"], "out of range"),
+        (["--label-smoothing", "0.1", "--class-weights", "1,2,3"], "all classes count the same"),
     ):
         answer = edged(*build_it, *more)
         assert answer.code == 2
         assert word in answer.problem
+
+
+def test_the_command_smooths_labels(tmp_path: Path) -> None:
+    model, out = tmp_path / "m.onnx", tmp_path / "b"
+    assert edged("model", "new", "mlp", "--inputs", 4, "--outputs", 3, "-o", model).code == 0
+    build_it = ["artifacts", "build", model, "-o", out, "--loss", "cross_entropy"]
+    assert edged(*build_it, "--label-smoothing", "0.2").code == 0
+    assert edged("artifacts", "verify", out).code == 0
+    plain = build(model, tmp_path / "plain", loss="cross_entropy")
+    smooth, hard = (open_engine("auto", bundle) for bundle in (Bundle.open(out), plain))
+    # The same weights come to a larger loss where no label is ever quite sure.
+    x, y = X[:3] * 0, np.zeros(3, np.int64)
+    for engine in (smooth, hard):
+        own = engine.parameters()
+        last = max(name for name in own if name.endswith(".bias"))
+        weight = np.zeros_like(own[last.replace("bias", "weight")])
+        engine.set_parameters({last: np.array([9, 0, 0], np.float32), last.replace("bias", "weight"): weight})
+    assert hard.evaluate(x, y) < 0.01
+    assert smooth.evaluate(x, y) > 1
+
+
+def test_many_classes_are_smoothed_too(tmp_path: Path) -> None:
+    many = SMALL + 6
+    bundle = build(mlp(4, many, ()), tmp_path / "b", loss=CrossEntropy(smoothing=0.1))
+    y = np.arange(12) * 6
+    x = X.astype(np.float64)
+    losses = []
+    for name in bundle.engines:
+        engine = open_engine(name, bundle)
+        own = engine.parameters()
+        z = x @ own["layer1.weight"].T + own["layer1.bias"]
+        target = np.eye(many)[y] * 0.9 + 0.1 / many
+        expected = -(target * (z - np.log(np.exp(z).sum(1, keepdims=True)))).sum(1).mean()
+        losses.append(engine.evaluate(X, y))
+        assert losses[-1] == pytest.approx(expected, rel=1e-5)
+    assert len(losses) == 2
 
 
 def test_other_losses_have_no_classes(tmp_path: Path) -> None:
@@ -119,3 +160,8 @@ def test_other_losses_have_no_classes(tmp_path: Path) -> None:
 def test_an_index_below_zero_is_no_class() -> None:
     with pytest.raises(ConfigError, match="no class"):
         CrossEntropy(None, -1)
+
+
+def test_labels_of_more_axes_are_not_smoothed() -> None:
+    with pytest.raises(ConfigError, match="more axes"):
+        CrossEntropy(smoothing=0.1).label(Tensor("logits", ("batch", 3, 4)))

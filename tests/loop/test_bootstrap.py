@@ -100,7 +100,7 @@ def decayed(folder: Path, decay: float | None, **stream: Any) -> dict[str, np.nd
 @pytest.mark.parametrize(
     ("decay", "stream", "factor"),
     [
-        (None, {"features": 4, "classes": 3}, 0.97),
+        (None, {"features": 4, "classes": 3}, 0.98),
         (0.5, {"features": 4, "classes": 3}, 0.95),
         (None, {"features": 2, "classes": 3, "window": {"size": 2}}, 1.0),
         (None, {"features": 4, "task": "regress"}, 1.0),
@@ -112,6 +112,35 @@ def test_weights_decay_where_the_network_gains_by_it(
     made, without = (decayed(tmp_path / str(d), d, **stream) for d in (decay, 0.0))
     for name, value in without.items():
         np.testing.assert_allclose(made[name], value * factor, rtol=1e-5, atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("given", "stream", "smoothing"),
+    [
+        (None, {"features": 4, "classes": 3}, 0.1),
+        (0.3, {"features": 4, "classes": 3}, 0.3),
+        (0.3, {"features": 2, "classes": 3, "window": {"size": 2}}, 0.3),
+        (0.0, {"features": 4, "classes": 3}, 0.0),
+        (None, {"features": 2, "classes": 3, "window": {"size": 2}}, 0.0),
+        (0.3, {"features": 4, "task": "regress"}, 0.0),
+    ],
+)
+def test_labels_are_smoothed_where_the_network_gains_by_it(
+    tmp_path: Path, given: float | None, stream: dict[str, Any], smoothing: float
+) -> None:
+    plain = config(tmp_path, **stream)
+    model = plain.model.model_copy(update={"label_smoothing": given})
+    engine = NativeEngine(opened(with_bundle(plain.model_copy(update={"model": model}))))
+    own = engine.parameters()
+    last = max(name for name in own if name.endswith(".bias") and name.startswith("layer"))
+    x = np.zeros((2, 4), np.float32)
+    if "classes" not in stream:
+        assert engine.evaluate(x, np.zeros((2, 1), np.float32)) < 1
+        return
+    weight = last.replace("bias", "weight")
+    engine.set_parameters({weight: np.zeros_like(own[weight]), last: np.array([12, 0, 0], np.float32)})
+    # Nearly sure of class 0, the loss is what the other two get of its label: 12 times a third, twice.
+    assert engine.evaluate(x, np.zeros(2, np.int64)) == pytest.approx(smoothing * 8, abs=1e-3)
 
 
 @pytest.mark.parametrize(

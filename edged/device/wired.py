@@ -191,6 +191,7 @@ class Wired:
                 lambda: self.board_watch.reasons,
                 self.on.worn,
             ).read,
+            error=self.server.live_error,
         )
         self.learner.budget = remembered.budget(self.registry)
         self.ingest = self._ingest()

@@ -1,9 +1,24 @@
-"""How hard the next runs learn: harder after a drift, with more replay after forgetting."""
+"""How hard the next runs learn: harder after a drift, with more replay while little is wrong."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
+
+# Part of the share of new rows that is left where no answer is wrong; from this error on it is whole.
+LEAST_PART, WHOLE_FROM = 0.3, 0.15
+
+
+def emphasis(share: float, error: float) -> float:
+    """The share of new rows in a batch while so many answers, from 0 to 1, are wrong.
+
+    New rows come in one situation, which pulls at all that was learned in others. Where nearly all of them
+    are answered rightly before they are learned, there is little to gain by that.
+
+    >>> [round(emphasis(0.25, error), 3) for error in (0.0, 0.05, 0.15, 0.5)]
+    [0.075, 0.133, 0.25, 0.25]
+    """
+    return share * (LEAST_PART + (1 - LEAST_PART) * min(1.0, error / WHOLE_FROM))
 
 
 @dataclass
@@ -13,7 +28,8 @@ class Effort:
     After a drift `runs` runs learn at `rate` times the learning rate, with batches of which at least
     `share` is new: the memory counts for less, but it is never thrown away. After a candidate that has
     forgotten the next run replays more: half the share of new rows, and half again each time, not below
-    `least`. After a severe drift a run with a fresh start beside the learner is asked for, until one ends.
+    `least`. Otherwise the share follows the live error, where that is known (`emphasis`). After a severe
+    drift a run with a fresh start beside the learner is asked for, until one ends.
 
     >>> effort = Effort(); effort.drifted(); effort.options(1e-3, 0.25)
     {'learning_rate': 0.002, 'new_share': 0.5}
@@ -36,14 +52,18 @@ class Effort:
         self.forgotten = self.forgotten + 1 if forgets else 0
         self.challenge = False
 
-    def options(self, rate: float, share: float) -> dict[str, Any]:
-        """Options of the next run, for the configured learning rate and share of new rows."""
-        options: dict[str, Any] = {}
+    def options(self, rate: float, share: float, error: float | None = None) -> dict[str, Any]:
+        """Options of the next run, for the configured learning rate and share of new rows.
+
+        `error` is the share of the newest answers that were wrong; None where that is not known.
+        """
+        usual = share if error is None else emphasis(share, error)
+        options: dict[str, Any] = {} if usual == share else {"new_share": usual}
         if self.left:
             self.left -= 1
             options = {"learning_rate": rate * self.rate, "new_share": max(share, self.share)}
         if self.forgotten:
-            options["new_share"] = max(self.least, share / 2**self.forgotten)
+            options["new_share"] = min(usual, max(self.least, share / 2**self.forgotten))
         if self.challenge:
             options["challenge"] = True
         return options

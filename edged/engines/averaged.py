@@ -1,4 +1,4 @@
-"""Averaged weights, kept beside those in the engine and put into it while they are looked at."""
+"""Averages of the weights, kept beside those in the engine and put into it while they are looked at."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from edged.errors import TrainingError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -23,12 +23,12 @@ EVERY = 8  # steps between two looks at the weights; a run's last ones count, to
 def follow(
     average: Average, engine: Engine, *, before: int, step: int, last: int, apart: Iterable[str]
 ) -> None:
-    """Let the average follow the engine's weights, where a look at them is due.
+    """Let the averages follow the engine's weights, where a look at them is due.
 
     Parameters
     ----------
     average
-        What follows.
+        Both of them.
     engine
         Whose weights it follows.
     before, step
@@ -47,20 +47,21 @@ def follow(
 
 
 def judge(average: Average, engine: Engine, x: NDArray[np.float32], y: NDArray[Any]) -> None:
-    """Test the weights and their average on rows that neither has learned from."""
+    """Test both averages on rows that neither has learned from."""
     if average.values is None or len(x) == 0:
         return
-    own = _loss(engine, x, y)
-    with in_place(average, engine):
-        averaged = _loss(engine, x, y)
-    average.judge(own, averaged, len(x))
+    with in_place(average.short, engine):
+        short = _loss(engine, x, y)
+    with in_place(average.values, engine):
+        long = _loss(engine, x, y)
+    average.judge(short, long, len(x))
 
 
 @contextmanager
-def in_place(average: Average, engine: Engine) -> Iterator[None]:
-    """The engine with the averaged weights in it."""
+def in_place(weights: Mapping[str, NDArray[np.float32]] | None, engine: Engine) -> Iterator[None]:
+    """The engine with other weights in it; with None, with its own."""
     own = engine.parameters()
-    engine.set_parameters(average.values or {})
+    engine.set_parameters(weights or {})
     try:
         yield
     finally:

@@ -129,6 +129,7 @@ class Replay:
             begin=self.registry.begin_run,
             end=self.registry.end_run,
             notify=self._notify,
+            error=self.server.live_error,
         )
         stack.callback(self.learner.process.close)
 

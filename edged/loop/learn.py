@@ -58,7 +58,8 @@ class Learner:
     have come; `begin` and `end` keep the
     record of runs. The daemon calls `step` from its learning thread, a replay calls it in between
     samples. `keep` is given what is to be known of failures after a restart, and `kept` is what it
-    was given last; it holds for the `bundle` of that fingerprint alone.
+    was given last; it holds for the `bundle` of that fingerprint alone. `error` tells the share of the newest
+    answers that were wrong, or None.
     """
 
     def __init__(
@@ -76,8 +77,9 @@ class Learner:
         kept: Message | None = None,
         bundle: str = "",
         conditions: Callable[[], Conditions] | None = None,
+        error: Callable[[], float | None] = lambda: None,
     ) -> None:
-        self._clock = clock
+        self._clock, self._error = clock, error
         self._labelled_since = labelled_since
         self._next_offset, self._seen = next_offset, next_offset()
         self._begin = begin
@@ -204,7 +206,7 @@ class Learner:
 
     def usual_options(self) -> Message:
         """What the next run asks for beyond the configuration."""
-        return self.effort.options(*self._usual)
+        return self.effort.options(*self._usual, self._error())
 
     def train(
         self, trigger: str, options: Message, on_progress: Callable[[Message], None] | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from edged.engines import averaged
@@ -51,8 +50,8 @@ class HandingOver:
         probe: NDArray[np.float32],
         guide: ChampionGuide | None,
     ) -> Path:
-        """Publish the averaged weights while they do better, else the newest; a guide notes what it needs."""
-        with averaged.in_place(average, engine) if average.better else nullcontext():
+        """Publish the average that does better, without one the weights; a guide notes what it needs."""
+        with averaged.in_place(average.chosen, engine):
             notes = self._beside_model(engine)
             if guide is not None:
                 notes[ANCHOR_FILE] = pack_arrays(guide.note())

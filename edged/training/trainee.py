@@ -254,7 +254,7 @@ class Trainee:
                 self._state.recent.shorten(SHORT_AFTER_DRIFT)
             if len(new):
                 self._units.follow(self._engine, self._state, new)
-                self._judge_average(new)
+                self._judge_averages(new)
                 self._challenge(new, wanted=request.challenge)
             self._state.step, self._state.excluded = 0, []
             self._state.patience, self._state.hard = Patience(self._config.patience), None
@@ -291,7 +291,7 @@ class Trainee:
             return
         self._followed, self._random = version, False
         self._engine.set_parameters(weights)
-        # Neither the old average nor the old input statistics belong to them.
+        # Neither the old averages nor the old input statistics belong to them.
         self._state.average = Average(self._config.average)
         self._units.begin_with(self._state, weights)
         self._checkpoint()
@@ -363,7 +363,7 @@ class Trainee:
         self._report({"type": "bad_samples", "offsets": window.offsets[~good].tolist()})
         return window.take(good)
 
-    def _judge_average(self, new: Window) -> None:
+    def _judge_averages(self, new: Window) -> None:
         newest = new.take(np.arange(max(0, len(new) - JUDGED_ROWS), len(new)))
         averaged.judge(self._state.average, self._engine, newest.x, self._labels_for(newest.y))
 
@@ -400,6 +400,7 @@ class Trainee:
                 steps.report()
         if state.patience.values is not None:
             self._engine.set_parameters(state.patience.values)
+            state.average.short = None  # these are what is to be served
         self._engine.check()
         steps.report()
         return steps.losses, steps.skipped

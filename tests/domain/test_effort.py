@@ -1,3 +1,5 @@
+import pytest
+
 from edged.domain.effort import Effort
 
 
@@ -27,6 +29,16 @@ def test_after_forgetting_more_is_replayed_until_a_candidate_remembers() -> None
     assert shares == [0.125, 0.0625, 0.05, 0.05]
     effort.judged(forgets=False)
     assert effort.options(1e-3, 0.25) == {}
+
+
+def test_where_answers_are_right_new_rows_count_for_less_and_a_drift_comes_before_that() -> None:
+    effort = Effort(runs=1)
+    shares = [effort.options(1e-3, 0.25, error).get("new_share", 0.25) for error in (0.0, 0.075, 0.15, 0.9)]
+    assert shares == [pytest.approx(share) for share in (0.075, 0.1625, 0.25, 0.25)]
+    effort.drifted()
+    assert effort.options(1e-3, 0.25, 0.0)["new_share"] == 0.5
+    effort.judged(forgets=True)
+    assert effort.options(1e-3, 0.25, 0.0)["new_share"] == pytest.approx(0.075), "forgetting never raises it"
 
 
 def test_after_a_severe_drift_a_challenger_is_asked_for_until_a_run_has_ended() -> None:

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.skipif(
 KILLS = int(os.environ.get("EDGED_FAULTS_KILLS", "300"))
 READY_SECONDS = 3.0
 ENOUGH = 20  # restarts, for their median to say something
-# A life of a trainer is no longer than this part of the whole work, so that one kill leaves work for the next.
+# No life of a trainer is longer than this part of the whole work: a kill leaves work for the next.
 LONGEST_LIFE = 0.2
 RUN: dict[str, Any] = {"checkpoint_every": 50, "batch": 16}
 

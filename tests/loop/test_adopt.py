@@ -38,7 +38,7 @@ class Bench:
     """A device's state directory with a trained champion, and what takes weights into it."""
 
     def __init__(self, folder: Path, bundle: Bundle, engine: Engine) -> None:
-        self.shop = Workshop(folder, bundle, steps=200, max_steps=200)
+        self.shop = Workshop(folder, bundle, steps=200, max_steps=200, average=0.0)
         self.bundle, self.engine, self.state = bundle, engine, folder
         self.registry = Registry.open(folder)
         self.shop.feed(*task(800))

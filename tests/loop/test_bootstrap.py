@@ -100,7 +100,7 @@ def decayed(folder: Path, decay: float | None, **stream: Any) -> dict[str, np.nd
 @pytest.mark.parametrize(
     ("decay", "stream", "factor"),
     [
-        (None, {"features": 4, "classes": 3}, 0.98),
+        (None, {"features": 4, "classes": 3}, 0.985),
         (0.5, {"features": 4, "classes": 3}, 0.95),
         (None, {"features": 2, "classes": 3, "window": {"size": 2}}, 1.0),
         (None, {"features": 4, "task": "regress"}, 1.0),

@@ -266,6 +266,7 @@ def test_live_quality_is_that_of_the_answers_given(tmp_path: Path) -> None:
         outlet.loop.label(late)  # a second time they do not count
         outlet.loop.label([LabelUpdate(9999, 1.0, 0.0)])  # nor do those of samples never answered
     assert server.live_quality() == {"accuracy": 0.75, "labelled": 80}
+    assert server.live_error() is None, "so few say nothing"
 
 
 @pytest.mark.parametrize(
@@ -335,6 +336,7 @@ def test_a_predecessor_that_fails_beside_the_champion_costs_no_prediction(tmp_pa
     assert [p["id"] for p in outlet.published] == [f"s{offset}" for offset in range(1, 101)]
     assert (outlet.loop.errors, outlet.outcomes) == (0, [])
     assert server.live_quality() == {"accuracy": 1.0, "labelled": 100}
+    assert server.live_error() == 0.0
 
 
 # ---- the thread ------------------------------------------------------------------------------

@@ -115,7 +115,7 @@ def test_the_probe_holds_what_the_trainer_itself_got(tmp_path: Path, bundle: Bun
 
 
 def test_packed_weights_lie_beside_the_model(tmp_path: Path, bundle: Bundle) -> None:
-    shop = Workshop(tmp_path, bundle)
+    shop = Workshop(tmp_path, bundle, average=0.0)
     shop.feed(*task(100))
     engine = NativeEngine(bundle)
     trainee = shop.trainee(engine, pack_weights=lambda values: wire.pack(values, {"device": "d"}))
@@ -124,6 +124,37 @@ def test_packed_weights_lie_beside_the_model(tmp_path: Path, bundle: Bundle) -> 
     assert note["device"] == "d"
     for name, value in engine.parameters().items():
         np.testing.assert_array_equal(tensors[name], value)
+
+
+def test_an_average_of_the_last_steps_is_served_not_where_the_last_one_went(
+    tmp_path: Path, bundle: Bundle
+) -> None:
+    shop, engine = Workshop(tmp_path, bundle), NativeEngine(bundle)
+    shop.feed(*task(100))
+    trainee = shop.trainee(engine, pack_weights=lambda values: wire.pack(values, {"device": "d"}))
+    for _ in range(2):
+        result = trainee.run(shop.request("command"))
+        served, _note = wire.unpack((Path(result["candidate"]) / wire.FILE).read_bytes())
+        newest = shop.checkpoints.latest()
+        assert newest is not None
+        name = "average/" if result["averaged"] else "short_average/"
+        own = engine.parameters()
+        for weight in bundle.trainable:
+            np.testing.assert_array_equal(served[weight], newest.arrays[name + weight])
+            assert not np.array_equal(served[weight], own[weight])
+        for name in set(own) - set(bundle.trainable):
+            np.testing.assert_array_equal(served[name], own[name])
+
+
+def test_what_ends_a_run_early_is_served_as_it_is(tmp_path: Path, bundle: Bundle) -> None:
+    """The weights that did best on rows that were spared, not an average of those after them."""
+    shop, engine = Workshop(tmp_path, bundle, patience=32, steps=400, max_steps=400), NativeEngine(bundle)
+    shop.feed(*task(400))
+    trainee = shop.trainee(engine, pack_weights=lambda values: wire.pack(values, {"device": "d"}))
+    result = trainee.run(shop.request())
+    served, _note = wire.unpack((Path(result["candidate"]) / wire.FILE).read_bytes())
+    for name, value in engine.parameters().items():
+        np.testing.assert_array_equal(served[name], value)
 
 
 def test_progress_is_reported_with_the_run(tmp_path: Path, bundle: Bundle) -> None:

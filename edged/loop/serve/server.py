@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 log = get_logger("edged.serve")
 
+ENOUGH_LABELS = 100  # for a share of wrong answers to say something
+
 
 class Server:
     """Predicts with the champion and learns from labels how good it is live.
@@ -283,6 +285,11 @@ class Server:
     def configure(self, gate: GateConfig) -> None:
         """Watch probations by other rules, from the next on."""
         self._gate = gate
+
+    def live_error(self) -> float | None:
+        """Share of the newest answers that were wrong; None before `ENOUGH_LABELS`, and for values."""
+        known = self._schema.task == "classify" and self.quality.count >= ENOUGH_LABELS
+        return self.quality.mean if known else None
 
     def live_quality(self) -> dict[str, Any]:
         """For metrics: mean error (or accuracy) over the newest labelled predictions."""

@@ -102,6 +102,7 @@ class Learner:
         self._guards = config.training.guard_rules()
         self._severe = None if config.training.challenger == "off" else config.training.challenger_rise
         self._usual = (config.training.learning_rate, config.training.new_share)
+        self._follows_error = "new_share" not in config.training.model_fields_set
         self._conditions = conditions or (lambda: Conditions.at(clock.now()))
         self.process = TrainerProcess(config)
         self.consumed = consumed
@@ -124,6 +125,7 @@ class Learner:
         self._retry_after = training.retry_after
         self._guards = training.guard_rules()
         self._usual = (training.learning_rate, training.new_share)
+        self._follows_error = "new_share" not in training.model_fields_set
         self.process.configure(config)
 
     @property
@@ -206,7 +208,7 @@ class Learner:
 
     def usual_options(self) -> Message:
         """What the next run asks for beyond the configuration."""
-        return self.effort.options(*self._usual, self._error())
+        return self.effort.options(*self._usual, self._error() if self._follows_error else None)
 
     def train(
         self, trigger: str, options: Message, on_progress: Callable[[Message], None] | None = None

@@ -45,6 +45,26 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, bundle: Bundle) -> byt
 # ---- the process -----------------------------------------------------------------------------
 
 
+def test_where_answers_are_right_a_run_takes_fewer_new_rows_unless_their_share_is_configured(
+    tmp_path: Path, bundle: Bundle
+) -> None:
+    for name, chosen, options in (
+        ("free", {}, {"new_share": pytest.approx(0.075)}),
+        ("configured", {"new_share": 0.25}, {}),
+    ):
+        plant = Plant(tmp_path / name, bundle, steps=5, **chosen)
+        desk = Desk(plant, error=0.0)
+        with closing(desk.learner.process):
+            assert desk.learner.usual_options() == options
+            assert desk.learner.step() is not None
+        assert desk.registry.runs(1)[0].request == options
+        changed = plant.config.training.model_copy(update={"new_share": 0.5})
+        desk.learner.configure(plant.config.model_copy(update={"training": changed}))
+        assert desk.learner.usual_options() == {}
+        desk.registry.close()
+        plant.log.close()
+
+
 def test_one_process_does_run_after_run(tmp_path: Path, bundle: Bundle) -> None:
     plant, ear = Plant(tmp_path, bundle), Ear()
     with closing(plant.process()) as process:

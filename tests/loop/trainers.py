@@ -57,7 +57,9 @@ class Plant:
 class Desk:
     """A learner with its registry, on a clock that stands still."""
 
-    def __init__(self, plant: Plant, consumed: int = 0, bundle: str = "one") -> None:
+    def __init__(
+        self, plant: Plant, consumed: int = 0, bundle: str = "one", error: float | None = None
+    ) -> None:
         self.clock = VirtualClock(1.7e9)
         self.registry = Registry.open(plant.config.storage.dir)
         self.told: list[tuple[str, Message]] = []
@@ -73,6 +75,7 @@ class Desk:
             keep=lambda values: self.registry.set_value(SETBACKS, values),
             kept=self.registry.get_value(SETBACKS),
             bundle=bundle,
+            error=lambda: error,
         )
 
     def wait(self, seconds: float) -> None:

@@ -48,10 +48,11 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, bundle: Bundle) -> byt
 def test_where_answers_are_right_a_run_takes_fewer_new_rows_unless_their_share_is_configured(
     tmp_path: Path, bundle: Bundle
 ) -> None:
-    for name, chosen, options in (
+    cases: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         ("free", {}, {"new_share": pytest.approx(0.075)}),
         ("configured", {"new_share": 0.25}, {}),
-    ):
+    ]
+    for name, chosen, options in cases:
         plant = Plant(tmp_path / name, bundle, steps=5, **chosen)
         desk = Desk(plant, error=0.0)
         with closing(desk.learner.process):

@@ -20,7 +20,8 @@ from edged.errors import BundleError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-# Convolutions of onnxruntime's CPU take unsigned weights alone.
+# Convolutions of onnxruntime's CPU take unsigned weights alone; and x86 without VNNI multiplies unsigned by signed
+# integers in pairs that overflow 16 bits: the result is off by a quarter of itself.
 UNSIGNED = 128
 # Tensors that are added: no exporter gives such names.
 _ADDED = "int8/{}/{}"
@@ -113,7 +114,7 @@ class Quantiser:
             return False
         name, filters = str(each.input[1]), self._weights[each.input[1]]
         axes = [1] * (filters.ndim - 2)
-        weight, scale = self._weight(name, axis=0, zero=UNSIGNED, scale_shape=(len(filters), *axes))
+        weight, scale = self._weight(name, axis=0, scale_shape=(len(filters), *axes))
         zero = self._constant(_added("weights", "zero"), np.array(UNSIGNED, np.uint8))
         values, step, offset = self._input(str(each.input[0]))
         out = str(each.output[0])
@@ -131,9 +132,10 @@ class Quantiser:
 
     def _matrix(self, each: onnx.NodeProto, bias: str, *, axis: int, transposed: bool) -> None:
         weight, scale = self._weight(str(each.input[1]), axis=axis, transposed=transposed)
+        zero = self._constant(_added("weights", "zero"), np.array(UNSIGNED, np.uint8))
         values, step, offset = self._input(str(each.input[0]))
         out = str(each.output[0])
-        self._add("MatMulInteger", [values, weight, offset], _added(out, "int32"))
+        self._add("MatMulInteger", [values, weight, offset, zero], _added(out, "int32"))
         self._scaled(out, step, scale, _added(out, "scaled") if bias else out)
         if bias:
             self._add("Add", [_added(out, "scaled"), bias], out)
@@ -162,17 +164,15 @@ class Quantiser:
         name: str,
         *,
         axis: int,
-        zero: int = 0,
         transposed: bool = False,
         scale_shape: tuple[int, ...] = (-1,),
     ) -> tuple[str, str]:
         """Names of the integers of a parameter and of their scales."""
         whole, scale = quantise(self._weights[name], axis)
         laid = whole.T if transposed else whole
-        stored = (laid.astype(np.int16) + zero).astype(np.uint8) if zero else laid
-        self._constant(whole_name(name), stored)
+        self._constant(whole_name(name), (laid.astype(np.int16) + UNSIGNED).astype(np.uint8))
         self._constant(scale_name(name), scale.reshape(scale_shape))
-        told = {"axis": axis, "zero": zero, "transposed": transposed}
+        told = {"axis": axis, "zero": UNSIGNED, "transposed": transposed}
         if self.layers.setdefault(name, told) != told:
             raise BundleError(
                 "its weights are used in two different ways", where=name, remedy="leave out int8"

@@ -20,8 +20,8 @@ from edged.errors import BundleError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-# Convolutions of onnxruntime's CPU take unsigned weights alone; and x86 without VNNI multiplies unsigned by signed
-# integers in pairs that overflow 16 bits: the result is off by a quarter of itself.
+# Convolutions of onnxruntime's CPU take unsigned weights alone. In products x86 without VNNI adds pairs of
+# unsigned times signed integers in 16 bits, which overflow: the result was off by a quarter of the largest.
 UNSIGNED = 128
 # Tensors that are added: no exporter gives such names.
 _ADDED = "int8/{}/{}"

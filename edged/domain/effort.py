@@ -1,4 +1,4 @@
-"""How hard the next runs learn: harder after a drift, with more replay while little is wrong."""
+"""How hard the next runs learn: harder after a drift, gentler after forgetting and where little is wrong."""
 
 from __future__ import annotations
 

@@ -98,11 +98,8 @@ class Learner:
         self.budget = Budget()
         self.waiting_for: tuple[str, ...] = ()
         self._disk_ended = 0  # runs that the disk has ended since it last let one through
-        self._retry_after = config.training.retry_after
-        self._guards = config.training.guard_rules()
         self._severe = None if config.training.challenger == "off" else config.training.challenger_rise
-        self._usual = (config.training.learning_rate, config.training.new_share)
-        self._follows_error = "new_share" not in config.training.model_fields_set
+        self._go_by(config.training)
         self._conditions = conditions or (lambda: Conditions.at(clock.now()))
         self.process = TrainerProcess(config)
         self.consumed = consumed
@@ -122,11 +119,14 @@ class Learner:
         training = config.training
         self.triggers.rules = trigger_rules(training, drift=config.drift.train, fewest=self._fewest)
         self.setbacks.rules = setback_rules(training)
+        self._go_by(training)
+        self.process.configure(config)
+
+    def _go_by(self, training: TrainingConfig) -> None:
         self._retry_after = training.retry_after
         self._guards = training.guard_rules()
         self._usual = (training.learning_rate, training.new_share)
         self._follows_error = "new_share" not in training.model_fields_set
-        self.process.configure(config)
 
     @property
     def failures(self) -> int:

@@ -400,7 +400,7 @@ class Trainee:
                 steps.report()
         if state.patience.values is not None:
             self._engine.set_parameters(state.patience.values)
-            state.average.short = None  # these are what is to be served
+            state.average.forget_short()  # the best weights themselves are to be served
         self._engine.check()
         steps.report()
         return steps.losses, steps.skipped

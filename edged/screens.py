@@ -154,14 +154,27 @@ def show_note(text: str) -> None:
 
 def show_bundle(values: Mapping[str, Any]) -> None:
     """`edged artifacts build` and `inspect`."""
-    terms = [f"{term['weight']:g}·{term['loss']}({term['output']})" for term in values["losses"]]
-    _say(f"{values['path']}: {' + '.join(terms) or values['loss']}, {values['optimizer']}")
+    terms = [
+        f"{term['weight']:g}·{term['loss']}({term['output']}{_settings(term.get('options', {}))})"
+        for term in values["losses"]
+    ]
+    single = values["loss"] + _settings(values["loss_options"])
+    _say(f"{values['path']}: {' + '.join(terms) or single}, {values['optimizer']}")
     _show_contents(values)
     notes = values.get("notes", ())
     _show_notes(notes)
     for engine, why in values["refused"].items():
         if not any(why in note for note in notes):
             _say(f"not {engine}: {why}")
+
+
+def _settings(options: Mapping[str, Any]) -> str:
+    """Options of a loss in words, behind a comma each."""
+    return "".join(f", {name.replace('_', ' ')} {_listed(value)}" for name, value in options.items())
+
+
+def _listed(value: Any) -> str:
+    return ":".join(f"{part:g}" for part in (value if isinstance(value, list) else [value]))
 
 
 def show_check(values: Mapping[str, Any]) -> None:

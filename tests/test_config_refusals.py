@@ -31,6 +31,7 @@ REFUSE = {
     "guide of native": BASE + "training: {engine: native, guide: ewc}\n",
     "more than a batch": BASE + "training: {new_share: 0.7, recent_share: 0.4}\n",
     "classes of values": BASE + "training: {balance: true}\n",
+    "smoothed values": BASE + "model: {label_smoothing: 0.1}\n",
     "gap longer than a window": BASE[:-2] + ", window: {size: 10, rate: 10, max_gap: 2s}}\n",
     "gap shorter than a period": BASE[:-2] + ", window: {size: 10, rate: 10, max_gap: 50ms}}\n",
     "window of one": BASE[:-2] + ", window: {size: 1}}\n",

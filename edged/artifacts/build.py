@@ -353,6 +353,7 @@ def _describe(
         path=staged,
         edged=__version__,
         loss=plan.objective.name,
+        loss_options=plan.objective.options,
         optimizer=optimizer,
         input=plan.input,
         output=plan.output,

@@ -73,6 +73,17 @@ class CrossEntropy:
                 remedy="leave out either this or the weights of classes and the ignored one",
             )
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """What makes it differ from the plain one, by the names of the command's options.
+
+        >>> CrossEntropy(smoothing=0.1).options
+        {'label_smoothing': 0.1}
+        """
+        told: dict[str, Any] = {} if self.weights is None else {"class_weights": list(self.weights)}
+        told |= {} if self.ignored is None else {"ignore_index": self.ignored}
+        return told | ({"label_smoothing": self.smoothing} if self.smoothing else {})
+
     def label(self, output: Tensor) -> Tensor:
         """The label for a model output.
 

@@ -49,6 +49,7 @@ def inspect(path: Path) -> dict[str, Any]:
     parameters = _parameters(bundle)
     described = (
         "loss",
+        "loss_options",
         "optimizer",
         "opset",
         "engines",

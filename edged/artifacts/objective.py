@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -43,7 +43,10 @@ class Head:
 
 @dataclass(frozen=True)
 class Term:
-    """A loss that is ready: `write` makes its nodes, given the tensors that are read for labels."""
+    """A loss that is ready: `write` makes its nodes, given the tensors that are read for labels.
+
+    `options` are what the name does not tell, for people alone.
+    """
 
     name: str
     outputs: tuple[Tensor, ...]
@@ -51,6 +54,7 @@ class Term:
     write: Callable[[Mapping[str, str]], Nodes]
     weight: float = 1.0
     general: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,11 @@ class Objective:
         return tuple(label for term in self.terms for label in term.labels)
 
     @property
+    def options(self) -> Mapping[str, Any]:
+        """Those of the only term; each of several tells its own."""
+        return self.terms[0].options if len(self.terms) == 1 else {}
+
+    @property
     def general(self) -> bool:
         """Whether it is more than one mean over the rows."""
         return len(self.terms) > 1 or self.terms[0].general or self.terms[0].weight != 1
@@ -89,6 +98,7 @@ class Objective:
                 "loss": term.name,
                 "label": term.labels[0].name,
                 "weight": term.weight,
+                **({"options": term.options} if term.options else {}),
             }
             for term in self.terms
         )
@@ -181,7 +191,8 @@ def _term(given: Given, model: onnx.ModelProto, output: Tensor, compared: str) -
     loss = _named(given)
     label = label_of(loss, output)
     write = partial(_write, loss, replace(output, name=compared), label.name)
-    return Term(loss if isinstance(loss, str) else loss.name, (output,), (label,), write)
+    options = loss.options if isinstance(loss, CrossEntropy) else {}
+    return Term(loss if isinstance(loss, str) else loss.name, (output,), (label,), write, options=options)
 
 
 def _write(loss: str | Loss, prediction: Tensor, label: str, read: Mapping[str, str]) -> Nodes:

@@ -131,9 +131,11 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
-    def _classes_to_balance(self) -> Config:
-        if self.training.balance and self.stream.resolved_task != "classify":
-            raise ValueError("training.balance is about classes: it needs stream.task classify")
+    def _classes_to_balance_or_smooth(self) -> Config:
+        balance, smoothing = self.training.balance, self.model.label_smoothing
+        for name, asked in (("training.balance", balance), ("model.label_smoothing", smoothing)):
+            if asked and self.stream.resolved_task != "classify":
+                raise ValueError(f"{name} is about classes: it needs stream.task classify")
         return self
 
     @model_validator(mode="after")

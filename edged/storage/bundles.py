@@ -67,7 +67,8 @@ class Bundle:
     engine that was wanted and is not among `engines`, why it cannot train this model. `made_with` has the
     versions of what built it, by package.
     A model of several outputs has `more_outputs` behind the main one and `more_labels`, and `losses` says
-    what is added up: `output`, `loss`, `label` and `weight` of each term. `properties` are a user's own.
+    what is added up: `output`, `loss`, `label` and `weight` of each term. `loss_options` are what the name of
+    the loss does not tell, such as its label smoothing. `properties` are a user's own.
     """
 
     path: Path
@@ -91,6 +92,7 @@ class Bundle:
     more_outputs: tuple[Tensor, ...] = ()
     more_labels: tuple[Tensor, ...] = ()
     losses: tuple[Mapping[str, Any], ...] = ()
+    loss_options: Mapping[str, Any] = field(default_factory=dict)
     forms: Mapping[str, Any] | None = None
     properties: Mapping[str, int | float | str] = field(default_factory=dict)
 
@@ -301,6 +303,7 @@ class Bundle:
             "refused": self.refused,
             "made_with": self.made_with,
             **self._several(),
+            **({"loss_options": dict(self.loss_options)} if self.loss_options else {}),
             **({} if self.forms is None else {"forms": self.forms}),
             **({"properties": dict(self.properties)} if self.properties else {}),
         }
@@ -406,6 +409,7 @@ def _parse(data: dict[str, Any], path: Path) -> Bundle:
         more_outputs=reader.tensors("more_outputs"),
         more_labels=reader.tensors("more_labels"),
         losses=reader.objects("losses"),
+        loss_options=reader.get("loss_options", dict) if "loss_options" in data else {},
         forms=reader.get("forms", dict) if data.get("forms") is not None else None,
         properties=reader.get("properties", dict) if "properties" in data else {},
     )

@@ -9,6 +9,7 @@ import pytest
 
 from edged.artifacts.build import build
 from edged.artifacts.cross_entropy import SMALL, CrossEntropy
+from edged.artifacts.inspect import inspect
 from edged.artifacts.templates import mlp
 from edged.domain.protocols import LearningRate
 from edged.engines import open_engine
@@ -101,6 +102,8 @@ def test_the_command_takes_both(tmp_path: Path) -> None:
     build_it = ["artifacts", "build", model, "-o", out, "--loss", "cross_entropy"]
     assert edged(*build_it, "--class-weights", "1,4,0.25", "--ignore-index", 2).code == 0
     assert edged("artifacts", "verify", out).code == 0
+    told = "cross_entropy, class weights 1:4:0.25, ignore index 2, adamw"
+    assert told in edged("artifacts", "inspect", out).out
     for more, word in (
         (["--class-weights", "1,2"], "2 weights, the model has 3 outputs"),
         (["--class-weights", "1,a,2"], "no list of numbers"),
@@ -118,8 +121,10 @@ def test_the_command_smooths_labels(tmp_path: Path) -> None:
     model, out = tmp_path / "m.onnx", tmp_path / "b"
     assert edged("model", "new", "mlp", "--inputs", 4, "--outputs", 3, "-o", model).code == 0
     build_it = ["artifacts", "build", model, "-o", out, "--loss", "cross_entropy"]
-    assert edged(*build_it, "--label-smoothing", "0.2").code == 0
+    answer = edged(*build_it, "--label-smoothing", "0.2")
+    assert (answer.code, "cross_entropy, label smoothing 0.2, adamw" in answer.out) == (0, True)
     assert edged("artifacts", "verify", out).code == 0
+    assert inspect(out)["loss_options"] == {"label_smoothing": 0.2}
     plain = build(model, tmp_path / "plain", loss="cross_entropy")
     smooth, hard = (open_engine("auto", bundle) for bundle in (Bundle.open(out), plain))
     # The same weights come to a larger loss where no label is ever quite sure.

@@ -248,6 +248,9 @@ def test_the_command_line(tmp_path: Path) -> None:
         ("cross_entropy", 1),
         ("mse", 0.3),
     ]
+    assert answer["losses"][0]["options"] == {"class_weights": [1, 2, 3]}
+    says = "1·cross_entropy(state, class weights 1:2:3) + 0.3·mse(level), adamw"
+    assert says in edged("artifacts", "inspect", tmp_path / "b").out
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """The trainer process: `python -m edged.trainer`, which the daemon starts through `edged.host.expendable`.
 
-Reads JSON lines on stdin: first `{"config": {...}}`, with a `base` if it is not the newest checkpoint,
-then one `{"run": n, "trigger": ...}` a run, and `{"pace": p}` or `{"checkpoint": true}` at any time, see
+Reads JSON lines on stdin: first `{"config": {...}}`, with a `base` if it is not the newest checkpoint and
+`"durable": false` if it need not wait for the disk, then one `{"run": n, "trigger": ...}` a run, and
+`{"pace": p}` or `{"checkpoint": true}` at any time, see
 `Orders`. `{"run": n, "apply": FOLDER, "mix": b}` makes a candidate of weights that came from elsewhere
 instead of training one, `{"run": n, "model": FOLDER}` of a model file, `{"run": n, "initial": true, ...}` of
 the bundle's own. `{"run": n, "round": {...}, ...}` trains in a round of a fleet, and
@@ -24,6 +25,7 @@ import signal
 import sys
 import time
 import traceback
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +51,7 @@ from edged.loop.adopt import Adopter, weights_to_follow
 from edged.loop.choose import choose
 from edged.modelfiles import INT8, file_name, model_in
 from edged.storage.checkpoints import Checkpoints
+from edged.storage.files import scratch
 from edged.storage.registry import champion_folder
 from edged.storage.samples import SampleLog
 from edged.storage.signatures import open_bundle
@@ -303,10 +306,16 @@ def serve(orders: Orders) -> int:
         say({"type": "note", "what": f"training.threads: there are processors for {threads} only"})
         training = training.model_copy(update={"threads": threads})
         config = config.model_copy(update={"training": training})
-    trainee, adopter, part = open_trainee(config, orders, first.get("base", "checkpoint"))
+    with nullcontext() if first.get("durable", True) else scratch():
+        return _take(config, orders, first.get("base", "checkpoint"))
+
+
+def _take(config: Config, orders: Orders, base: Base) -> int:
+    """Carry out one after the other."""
+    trainee, adopter, part = open_trainee(config, orders, base)
     say({"type": "ready", "pid": os.getpid()})
     code = 0
-    while (order := orders.next(training.resident or None)) is not None:
+    while (order := orders.next(config.training.resident or None)) is not None:
         try:
             say(_carry_out(order, trainee, adopter, part))
             code = 0

@@ -5,6 +5,9 @@ from __future__ import annotations
 import csv
 import gzip
 import itertools
+import json
+import subprocess
+import sys
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +16,15 @@ import pytest
 
 from edged import configfile
 from edged.artifacts.build import build
+from edged.artifacts.standardise import Statistics
+from edged.artifacts.templates import mlp
 from edged.engines.inference import InferenceModel
 from edged.errors import ConfigError
 from edged.evaluate import Options, Replay, report, run, shape_stream
 from edged.storage.recorded import read_stream
 from edged.storage.registry import Registry
 from tests.commands import edged, strict_json, two_classes, write_config
+from tests.faults.tracing import require_strace
 from tests.loop.linear import GOOD, write
 from tests.streams import stream
 
@@ -96,6 +102,21 @@ def test_the_command_prints_the_report_of_the_contract_and_keeps_it(tmp_path: Pa
     again = edged("evaluate", config, "--data", data, "-o", out, "--json")
     assert again.code == 2
     assert str(out) in again.problem
+
+
+def test_it_waits_for_no_disk(tmp_path: Path) -> None:
+    require_strace()
+    x, y = two_classes(600)
+    build(mlp(4, 2), tmp_path / "bundle", loss="cross_entropy", standardise=Statistics.identity(4))
+    config = write_config(tmp_path, CLASSIFY, model={"bundle": str(tmp_path / "bundle")})
+    told = tmp_path / "calls"
+    done = subprocess.run(
+        ["strace", "-f", "-o", told, "-e", "trace=fsync,fdatasync", sys.executable, "-m", "edged", "evaluate",
+         config, "--data", save(tmp_path, X=x, y=y), "-o", tmp_path / "out", "--json"],
+        capture_output=True, check=True, timeout=120,
+    )  # fmt: skip
+    assert json.loads(done.stdout)["promotions"] > 0
+    assert [line for line in told.read_text().splitlines() if "sync" in line] == []
 
 
 def test_a_seed_decides_everything_but_the_times(tmp_path: Path) -> None:

@@ -28,41 +28,6 @@ class Remembered:
     reservoir: Ids
 
 
-class RowCache:
-    """Remembered rows that stay in memory between runs, as most of them are the same in the next.
-
-    `read` gets rows by offset. What is given is the same with and without what was kept.
-    """
-
-    def __init__(self, read: Callable[[Ids], Window]) -> None:
-        self._read = read
-        self._held: Window | None = None
-        self._relabelled = -1
-
-    def rows(self, offsets: Ids, relabelled: int) -> Window:
-        """The rows of these rising offsets that are there.
-
-        `relabelled` counts labels that replaced an earlier one: all are read again when it has changed.
-        """
-        held = self._held
-        if held is None or relabelled != self._relabelled:
-            held = self._read(offsets)
-        else:
-            held = held.take(np.isin(held.offsets, offsets))
-            fresh = self._read(offsets[~np.isin(offsets, held.offsets)])
-            order = np.argsort(np.concatenate([held.offsets, fresh.offsets]), kind="stable")
-            held = type(held)(
-                *(
-                    np.ascontiguousarray(
-                        np.concatenate([getattr(part, name) for part in (held, fresh)])[order]
-                    )
-                    for name in ("offsets", "seq", "x", "y")
-                )
-            )
-        self._held, self._relabelled = held, relabelled
-        return held
-
-
 class Pool:
     """New and remembered rows side by side, and which of them may be drawn.
 

@@ -163,8 +163,8 @@ class Samples(Protocol):
     def next_offset(self) -> int:
         """The offset for the next sample, which only ever grows."""
 
-    def key_codes(self, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Numbers for the keys of these samples, `(n,)`."""
+    def keys(self, offsets: NDArray[np.int64]) -> list[str | None]:
+        """The keys of these samples; None for what is gone."""
 
     def places(self, offsets: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Numbers for the keys of these samples, and which of its key each is, both `(n,)`."""

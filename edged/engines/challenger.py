@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edged.domain.caches import codes_of
 from edged.domain.contest import Contest
 from edged.domain.learner import LearnerState
 from edged.domain.outputs import answers, errors, unit_scale
@@ -259,7 +260,7 @@ class Challenges:
         remembered = Remembered(self._samples.rows(state.remembered()), state.recent.ids, state.memory.ids)
         pool = Pool(new, remembered, self._labels, set())
         if config.key_share < 1.0:
-            pool.cap(self._samples.key_codes(pool.offsets), config.key_share)
+            pool.cap(codes_of(self._samples.keys(pool.offsets)), config.key_share)
         mix = Mix(config.new_share, config.recent_share)
         if not one.learn(pool, plan, config.batch, mix, self._stopping):
             return False

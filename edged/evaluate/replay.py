@@ -31,6 +31,7 @@ from edged.loop.recall import EVERY, Recall
 from edged.loop.serve import Server
 from edged.loop.succession import Succession
 from edged.modelfiles import INT8
+from edged.storage.files import scratch
 from edged.storage.registry import Registry
 from edged.storage.signatures import open_bundle
 
@@ -50,7 +51,7 @@ BLOCK = 256
 
 
 class Replay:
-    """The loop on a recorded stream."""
+    """The loop on a recorded stream. It waits for no disk: nobody needs its state after a power cut."""
 
     def __init__(
         self,
@@ -69,7 +70,7 @@ class Replay:
         self.config = config = with_engine(with_bundle(config, found))
         self._clock = VirtualClock(float(stream.t[0]))
         self.events: list[dict[str, Any]] = []
-        with ExitStack() as stack:
+        with scratch(), ExitStack() as stack:
             self._open(stack, config)
             self._close = stack.pop_all()
         self._forecast = (
@@ -131,6 +132,7 @@ class Replay:
             notify=self._notify,
             error=self.server.live_error,
         )
+        self.learner.process.durable = False
         stack.callback(self.learner.process.close)
 
     def _ask_for_labels(self, config: Config) -> LabelRequests:
@@ -175,7 +177,7 @@ class Replay:
         TrainingError
             When pre-training failed: there would be nothing to compare with.
         """
-        with self._close:
+        with scratch(), self._close:
             self.frozen = self._pre_train() if self.pretrain else self._begin()
             self.retention.passed(self.pretrain, self.frozen)
             if self.schema.labels_itself:

@@ -67,6 +67,8 @@ class TrainerProcess:
     written
         Bytes that trainers have handed to the disk, however their runs have ended; of the present one up to
         its newest message. 0 where the kernel does not tell.
+    durable
+        Whether what the next process writes must outlive a power cut.
     """
 
     def __init__(self, config: Config) -> None:
@@ -81,6 +83,7 @@ class TrainerProcess:
         self._outdated = False
         self._started_with: Path | None = None
         self.written = 0
+        self.durable = True
         self._counted = 0  # of them by the present process
         self.bundle: Callable[[], Path | None] = lambda: self._config.model.bundle
 
@@ -220,7 +223,8 @@ class TrainerProcess:
         if bundle is not None:
             settings["model"] = {**settings.get("model", {}), "bundle": str(bundle)}
         self._started_with = bundle
-        self._send({"config": settings, "base": self._special.get("base", "checkpoint")})
+        base = self._special.get("base", "checkpoint")
+        self._send({"config": settings, "base": base, "durable": self.durable})
         if self._rest != 0.0:
             self._send({"pace": self._rest})
 

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Literal
 
 from edged.errors import CorruptError, NewerStateError, StorageError
-from edged.storage.files import fsync_directory, make_directory
+from edged.storage.files import DISK, fsync_directory, make_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -47,7 +47,8 @@ def connect(
     readonly
         Only read, beside a running writer or without one.
     synchronous
-        Anything but FULL is for throw-away databases and for the tests of FULL.
+        Anything but FULL is for throw-away databases and for the tests of FULL. Within `files.scratch` it
+        is OFF.
     wal_bytes
         What the write-ahead log should not exceed; its pages move into the file at half of it.
 
@@ -70,7 +71,7 @@ def connect(
         )  # fmt: skip
         with ExitStack() as unless_opened:
             unless_opened.callback(db.close)
-            _configure(db, readonly, synchronous, wal_bytes)
+            _configure(db, readonly, synchronous if DISK.durable else "OFF", wal_bytes)
             unless_opened.pop_all()
     if not readonly:
         # Also where the file was there: whoever made it may have been cut off before this.
@@ -84,11 +85,11 @@ def _configure(db: sqlite3.Connection, readonly: bool, synchronous: Synchronous,
         db.execute("PRAGMA query_only = ON")
         db.execute("SELECT count(*) FROM sqlite_master").fetchone()  # opens the file: fails here or never
         return
+    db.execute(f"PRAGMA synchronous = {synchronous}")
     # Both only take effect before the first table exists.
     db.execute(f"PRAGMA page_size = {PAGE_SIZE}")
     db.execute("PRAGMA auto_vacuum = INCREMENTAL")
     db.execute("PRAGMA journal_mode = WAL").fetchone()
-    db.execute(f"PRAGMA synchronous = {synchronous}")
     db.execute(f"PRAGMA wal_autocheckpoint = {max(8, wal_bytes // (2 * PAGE_SIZE))}")
     db.execute(f"PRAGMA journal_size_limit = {wal_bytes}")
 

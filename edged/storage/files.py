@@ -49,7 +49,14 @@ class Disk:
     """Every change this package makes to files, except SQLite's own, goes through here.
 
     A harness that records or fails operations replaces this object; nothing else needs to know.
+
+    Attributes
+    ----------
+    durable
+        Whether `sync` does anything; see `scratch`.
     """
+
+    durable = True
 
     def make_directory(self, path: Path) -> None:
         """Create `path` and its missing parents; existing ones are fine."""
@@ -61,6 +68,8 @@ class Disk:
 
     def sync(self, path: Path) -> None:
         """Make the content of a file, or the names in a directory, durable."""
+        if not self.durable:
+            return
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -81,6 +90,19 @@ class Disk:
 
 DISK = Disk()
 _PROBE_BYTES = 64 * 1024
+
+
+@contextmanager
+def scratch() -> Iterator[None]:
+    """Wait for no disk meanwhile: what is written needs not outlive a power cut, as an evaluation's state.
+
+    It holds for this process alone, and for databases that are opened meanwhile.
+    """
+    before, DISK.durable = DISK.durable, False
+    try:
+        yield
+    finally:
+        DISK.durable = before
 
 
 @contextmanager

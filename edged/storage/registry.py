@@ -151,7 +151,7 @@ class Registry(Journal):
 
     def get(self, version: int) -> ModelRecord:
         """One record; StorageError when there is no such version."""
-        found = [record for record in self.records() if record.version == version]
+        found = self._records("WHERE version = ?", version)
         if not found:
             raise StorageError(f"there is no model version {version}", where=str(self._models),
                                remedy="`edged models CONFIG list` shows all")  # fmt: skip
@@ -159,8 +159,11 @@ class Registry(Journal):
 
     def records(self) -> list[ModelRecord]:
         """All models, oldest first."""
+        return self._records("ORDER BY version")
+
+    def _records(self, which: str, *values: int) -> list[ModelRecord]:
         with self._reading():
-            rows = self._db.execute(f"SELECT {COLUMNS} FROM models ORDER BY version").fetchall()  # noqa: S608
+            rows = self._db.execute(f"SELECT {COLUMNS} FROM models {which}", values).fetchall()  # noqa: S608
         return [from_row(*row) for row in rows]
 
     def verify(self, version: int, form: Form = FLOAT32) -> Path:
@@ -224,11 +227,10 @@ class Registry(Journal):
         The champion, the one before it, pinned and protected ones stay in any case.
         """
         with self._lock:
-            pinned = {record.version for record in self.records() if record.pinned}
+            records = self.records()
+            pinned = {record.version for record in records if record.pinned}
             stay = {self.champion(), self.previous(), *protect, *pinned}
-            by_worth = sorted(
-                self.records(), key=lambda r: (r.version in stay, r.status not in BAD, r.version)
-            )
+            by_worth = sorted(records, key=lambda r: (r.version in stay, r.status not in BAD, r.version))
             surplus = [r.version for r in by_worth[: max(0, len(by_worth) - keep)] if r.version not in stay]
             for version in surplus:
                 remove(self._path_of(version), disk=self._disk)
@@ -239,7 +241,8 @@ class Registry(Journal):
     def erase(self) -> int:
         """Erase every model but the champion, pinned ones too, their files overwritten; how many went."""
         with self._lock:
-            doomed = [record.version for record in self.records() if record.version != self.champion()]
+            champion = self.champion()
+            doomed = [record.version for record in self.records() if record.version != champion]
             for version in doomed:
                 erase_published(self._path_of(version))
                 with self._writing():
@@ -255,7 +258,8 @@ class Registry(Journal):
 
     def previous(self) -> int | None:
         """The model to go back to: the champion before, or else the best other one that is not refused."""
-        others = [version for version in self.best_loadable() if version != self.champion()]
+        champion = self.champion()
+        others = [version for version in self.best_loadable() if version != champion]
         return others[0] if others else None
 
     def reign(self) -> Reign | None:

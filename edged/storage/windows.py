@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edged.domain.caches import codes_of
 from edged.domain.draws import Draws
 from edged.domain.sample import Rejected, Window
 from edged.errors import CorruptError
@@ -156,26 +157,24 @@ class WindowReader:
             rows = self._db.execute("SELECT x FROM samples ORDER BY offset DESC LIMIT ?", (limit,)).fetchall()
         return self._floats([row[0] for row in reversed(rows)], self._schema.width)
 
-    def key_codes(self, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Numbers `(n,)` for the keys of these samples, equal ones for equal keys; -1 for what is gone."""
-        unique, place = np.unique(offsets, return_inverse=True)
-        codes = np.full(len(unique), -1, np.int64)
-        names: dict[str, int] = {}
+    def keys(self, offsets: NDArray[np.int64]) -> list[str | None]:
+        """The keys of these samples; None for what is gone."""
+        wanted = offsets.tolist()
         with self._reading():
-            found = self._db.execute(
-                "SELECT offset, key FROM samples WHERE offset IN (SELECT value FROM json_each(?))",
-                (json_list(unique.tolist()),),
+            found = dict[int, str](
+                self._db.execute(
+                    "SELECT offset, key FROM samples WHERE offset IN (SELECT value FROM json_each(?))",
+                    (json_list(wanted),),
+                ).fetchall()
             )
-            for offset, key in found:
-                codes[np.searchsorted(unique, offset)] = names.setdefault(key, len(names))
-        return codes[place]
+        return [found.get(offset) for offset in wanted]
 
     def places(self, offsets: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Numbers for the keys of these samples, and which of its key each is, both `(n,)`.
 
         Places are counted over what is still here from the oldest of them on.
         """
-        codes, places = self.key_codes(offsets), np.zeros(len(offsets), np.int64)
+        codes, places = codes_of(self.keys(offsets)), np.zeros(len(offsets), np.int64)
         if len(offsets) == 0:
             return codes, places
         with self._reading():

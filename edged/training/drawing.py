@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edged.domain.caches import KeyCache, RowCache
 from edged.domain.patience import validation
-from edged.domain.pool import Pool, Remembered, RowCache
+from edged.domain.pool import Pool, Remembered
 from edged.domain.pseudo import PseudoLabels
 from edged.engines.hard import hardness
 from edged.engines.pseudo import pseudo_labels
@@ -53,11 +54,11 @@ class Drawing:
         self._config, self._schema, self._samples = config, schema, samples
         self._labels_for, self._load_model, self._champion = labels_for, load_model, champion
         self._pseudo_share, self._unlabelled = pseudo, unlabelled
-        self._cache = RowCache(samples.rows)
+        self._rows, self._keys = RowCache(samples.rows), KeyCache(samples.keys)
 
     def remembered(self, state: LearnerState) -> Window:
         """The rows of what is remembered."""
-        return self._cache.rows(state.remembered(), self._samples.relabelled())
+        return self._rows.rows(state.remembered(), self._samples.relabelled())
 
     def pool(self, new: Window, remembered: Window, state: LearnerState, engine: Engine) -> Drawn:
         """The pool of a run; what is drawn for it at random stays in `state`, for a run taken up again."""
@@ -72,7 +73,7 @@ class Drawing:
         """How often each sample is drawn, where not all alike."""
         config = self._config
         if config.key_share < 1.0:
-            pool.cap(self._samples.key_codes(pool.offsets), config.key_share)
+            pool.cap(self._keys.codes(pool.offsets), config.key_share)
         if config.hard_share > 0:
             # Once a run, and kept in its checkpoints: taken up again it must draw the same.
             state.hard = state.hard or hardness(engine, remembered, self._schema, self._load_model)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from edged.domain.pool import Pool, Remembered, RowCache
+from edged.domain.pool import Pool, Remembered
 from edged.domain.replay import Mix
 from edged.domain.sample import Window
 from edged.errors import NoDataError
@@ -38,37 +38,3 @@ def test_excluded_rows_are_not_drawn_from_any_group() -> None:
 def test_a_pool_without_rows_says_so() -> None:
     with pytest.raises(NoDataError, match="infinite or NaN"):
         pool(set(range(13)))
-
-
-class Shelf:
-    """Rows by offset, that count how often they were read."""
-
-    def __init__(self) -> None:
-        self.reads: list[int] = []
-        self.label = 0.0
-
-    def read(self, offsets: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Window:
-        self.reads.append(len(offsets))
-        there = offsets[offsets != 3]
-        y = np.full((len(there), 1), self.label, np.float32)
-        return Window(there, there + 100, there[:, None].astype(np.float32), y)
-
-
-def test_only_rows_that_are_new_to_the_memory_are_read() -> None:
-    shelf = Shelf()
-    cache = RowCache(shelf.read)
-    cache.rows(np.arange(2, 8), 0)
-    again = cache.rows(np.array([1, 4, 6, 9]), 0)
-    assert again.offsets.tolist() == [1, 4, 6, 9]
-    assert again.seq.tolist() == [101, 104, 106, 109]
-    assert again.x[:, 0].tolist() == [1, 4, 6, 9]
-    assert shelf.reads == [6, 2]
-
-
-def test_a_corrected_label_is_read_again() -> None:
-    shelf = Shelf()
-    cache = RowCache(shelf.read)
-    cache.rows(np.arange(5), 0)
-    shelf.label = 1.0
-    assert cache.rows(np.arange(5), 0).y.sum() == 0
-    assert cache.rows(np.arange(5), 1).y.sum() == 4

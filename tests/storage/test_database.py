@@ -7,6 +7,7 @@ import pytest
 
 from edged.errors import CorruptError, NewerStateError, RefusedError, StorageError
 from edged.storage.database import connect, migrate, require_version, transaction
+from edged.storage.files import DISK, scratch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,6 +30,20 @@ def test_commits_are_synced_and_the_file_can_shrink(tmp_path: Path) -> None:
     }
     db.close()
     assert settings == {"journal_mode": "wal", "synchronous": 2, "auto_vacuum": 2, "cache_size": -512}
+
+
+def test_nothing_is_synced_of_what_is_scratch_alone(tmp_path: Path) -> None:
+    with scratch():
+        before = connect(tmp_path / "a.db")
+    after = connect(tmp_path / "b.db")
+    found = [db.execute("PRAGMA synchronous").fetchone()[0] for db in (before, after)]
+    before.close()
+    after.close()
+    assert found == [0, 2]
+    with pytest.raises(FileNotFoundError):
+        DISK.sync(tmp_path / "nowhere")
+    with scratch():
+        DISK.sync(tmp_path / "nowhere")
 
 
 def test_migrations_run_once_each(tmp_path: Path) -> None:

@@ -53,8 +53,8 @@ class RowCache:
 class KeyCache:
     """Whose samples these are, as numbers: the key of a sample never changes.
 
-    `read` gets the keys of samples by offset, None for those that are gone. What is given is the same with
-    and without what was kept.
+    `read` gets the keys of samples by offset, None for those that are gone; one that goes later keeps its
+    number.
     """
 
     def __init__(self, read: Callable[[Ids], Keys]) -> None:
@@ -69,10 +69,10 @@ class KeyCache:
             self._offsets, self._codes, self._names = self._offsets[:0], self._codes[:0], {}
         held = np.isin(self._offsets, wanted)
         fresh = wanted[~np.isin(wanted, self._offsets)]
-        offsets = np.concatenate([self._offsets[held], fresh])
+        both = np.concatenate([self._offsets[held], fresh])
         codes = np.concatenate([self._codes[held], _numbered(self._read(fresh), self._names)])
-        order = np.argsort(offsets, kind="stable")
-        self._offsets, self._codes = offsets[order], codes[order]
+        order = np.argsort(both, kind="stable")
+        self._offsets, self._codes = both[order], codes[order]
         return _renumbered(self._codes)[place]
 
 

@@ -189,7 +189,9 @@ class TrainingConfig(GuardsConfig):
         description="of a batch, what one key may fill on average, where there are keys enough; 1 for all",
     )
     restandardise: bool = Field(True, description="let the input standardisation follow slow drift")
-    half_life: int = Field(1000, ge=1, description="half-life of the running standardisation, in labelled samples")
+    half_life: int = Field(
+        1000, ge=1, description="half-life of the running standardisation, in labelled samples"
+    )
     checkpoint_every: int = Field(500, ge=1, description="steps between checkpoints within a run")
     keep_checkpoints: int = Field(3, ge=1, description="generations of checkpoints that are kept")
     resident: Duration = Field(

@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+from onnx import numpy_helper
+
 from edged.artifacts.lowering.recurrent import MANY, are_fewer, product, summed
 from edged.artifacts.lowering.scans import Body, State, write_choice, write_scan
 
@@ -49,6 +52,7 @@ class Loop:
         self._collected: dict[str, str] = {}
         self._sums: list[State] = []
         self._last: list[str] = []
+        self._ones = ""
 
     def of(self, sequence: str) -> str:
         """What the step reads of a sequence `(T, N, ...)`."""
@@ -82,9 +86,18 @@ class Loop:
             every = self._collect(gradient)
             return lambda: summed(every, self.to)
         before = self.step.name("sum")
-        after = self.step.add("Add", [before, self.step.add("ReduceSum", [gradient, self.step.sizes(0)])])
+        after = self.step.add("Gemm", [self._every_row(), gradient, before])
         total = self._added_up(before, after, (1, width))
         return lambda: self.to.add("Squeeze", [total(), self.to.sizes(0)])
+
+    def _every_row(self) -> str:
+        """Ones `(1, N)`: a product with them adds up rows, faster than a sum does."""
+        if not self._ones:
+            rows = self.to.add("Shape", [self.layer.x], start=1, end=2)
+            size = self.to.add("Concat", [self.to.sizes(1), rows], axis=0)
+            one = numpy_helper.from_array(np.ones(1, np.float32))
+            self._ones = self.to.add("ConstantOfShape", [size], value=one)
+        return self._ones
 
     def of_inputs(self, parts: Sequence[str], joined: Callable[[Sequence[str], Body], str]) -> Result:
         """ḡ·W of all steps, `(T, N, I)`, where ḡ is what `joined` makes of tensors of the step."""

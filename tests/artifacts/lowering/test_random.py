@@ -93,4 +93,4 @@ def test_random_dense_networks_have_the_same_gradients(
         native, portable = both_gradients(
             network.model(inputs), Path(folder), loss=loss, rows=rows, seed=seed
         )
-    assert_equal(native, portable)
+    assert_equal(native, portable, or_none=True)

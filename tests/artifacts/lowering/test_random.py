@@ -77,7 +77,8 @@ LAYERS = st.lists(
     inputs=st.integers(1, 6),
     outputs=st.integers(2, 4),
     loss=st.sampled_from(["cross_entropy", "mse", "l1", "bce_with_logits"]),
-    rows=st.integers(1, 9),
+    # An odd number, so that the signs of l1 do not cancel where every ReLU is off.
+    rows=st.sampled_from([1, 3, 5, 7, 9]),
     seed=st.integers(0, 2**16),
 )
 @settings(max_examples=80, deadline=None)
@@ -93,4 +94,4 @@ def test_random_dense_networks_have_the_same_gradients(
         native, portable = both_gradients(
             network.model(inputs), Path(folder), loss=loss, rows=rows, seed=seed
         )
-    assert_equal(native, portable, or_none=True)
+    assert_equal(native, portable)

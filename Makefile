@@ -48,11 +48,11 @@ test-torch: setup $(VENV)-torch/.ready ## let PyTorch export and train, and the 
 	@EDGED_TORCH="$(CURDIR)/$(VENV)-torch/bin/python" $(BIN)/python -m pytest tests/pytorch/live.py $(PYTEST_ARGS)
 
 test-flower: setup system-packages $(VENV)-flower/.ready ## let Flower's strategies and three of its SuperNodes run rounds
-	@$(VENV)-flower/bin/python -m pytest tests/fleet/test_flower.py $(PYTEST_ARGS)
-	@EDGED_FLOWER="$(CURDIR)/$(VENV)-flower/bin/python" $(BIN)/python -m pytest tests/fleet/live_flower.py -s $(PYTEST_ARGS)
+	@$(VENV)-flower/bin/python -m pytest tests/fleet/flower/test_flower.py $(PYTEST_ARGS)
+	@EDGED_FLOWER="$(CURDIR)/$(VENV)-flower/bin/python" $(BIN)/python -m pytest tests/fleet/flower/live.py -s $(PYTEST_ARGS)
 
 test-web: setup system-packages web-packages $(VENV)-web/.ready ## let tritonclient, schemathesis, Prometheus and Chromium try a device, its page and the fleet page
-	@EDGED_WEB="$(CURDIR)/$(VENV)-web" $(BIN)/python -m pytest tests/web/live.py tests/web/live_page.py tests/fleetpage/live.py $(PYTEST_ARGS)
+	@EDGED_WEB="$(CURDIR)/$(VENV)-web" $(BIN)/python -m pytest tests/device/web/live.py tests/device/web/live_page.py tests/fleet/page/live.py $(PYTEST_ARGS)
 
 test-arm64: setup stock system-packages arm64-packages ## a fresh board on emulated ARM64, and its training compared with this machine
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.arm64 build/wheel build/arm64 $(PARTS)

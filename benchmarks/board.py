@@ -26,11 +26,11 @@ import yaml
 from output import finish, options
 from paho.mqtt.enums import CallbackAPIVersion
 
-from edged.artifacts.build import build
-from edged.artifacts.standardise import Statistics
-from edged.artifacts.templates import mlp
-from edged.demo.broker import EmbeddedBroker
-from edged.demo.plant import CLASSES, FEATURES, Plant
+from edged.bundles.build import build
+from edged.bundles.graph.templates import mlp
+from edged.bundles.source.standardise import Statistics
+from edged.workbench.demo.broker import EmbeddedBroker
+from edged.workbench.demo.plant import CLASSES, FEATURES, Plant
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -31,16 +31,18 @@ import numpy as np
 from models import MODELS, Model
 from output import Row, finish, options
 
-from edged.artifacts.build import build
+from edged.bundles.build import build
 from edged.domain.protocols import LearningRate
-from edged.engines import open_engine, ort, training_api
-from edged.engines.runtime import onnxruntime
+from edged.engines import open_engine
+from edged.engines.native import api as training_api
+from edged.engines.runtime import ort
+from edged.engines.runtime.ort import onnxruntime
 from edged.errors import EdgedError
 
 if TYPE_CHECKING:
     import argparse
 
-    from edged.storage.bundles import Bundle
+    from edged.storage.models.bundles import Bundle
 
 HERE = Path(__file__).parent
 ENGINES = ("native", "portable")

@@ -32,7 +32,7 @@ import yaml
 from output import Row, finish, options
 from paho.mqtt.enums import CallbackAPIVersion
 
-from edged.demo.broker import EmbeddedBroker
+from edged.workbench.demo.broker import EmbeddedBroker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -30,10 +30,10 @@ from output import finish, options
 from safetensors.numpy import save_file
 
 from edged import logs
-from edged.demo.broker import Mosquitto, free_port
+from edged.workbench.demo.broker import Mosquitto, free_port
 
 if TYPE_CHECKING:
-    from edged.domain.federated.wire import Round
+    from edged.domain.federated.messages import Round
 
 ROOT = Path(__file__).parents[1]
 SHAPES: dict[str, tuple[int, ...]] = {
@@ -46,11 +46,14 @@ Row = dict[str, Any]
 
 def blobs_of(shapes: dict[str, tuple[int, ...]]) -> list[bytes]:
     """A few updates; devices share them."""
-    from edged.domain.deltas import Coding, code
-    from edged.mqtt import updates
+    from edged.domain.training.weight_deltas import Coding, code
+    from edged.mqtt import update_encoding
     from tests.fleet.senders import change_of
 
-    return [updates.pack(code(change_of(f"b{n}", 1, shapes, 0.002)[0], Coding("int8"))) for n in range(DRAWN)]
+    return [
+        update_encoding.pack(code(change_of(f"b{n}", 1, shapes, 0.002)[0], Coding("int8")))
+        for n in range(DRAWN)
+    ]
 
 
 def configuration(folder: Path, port: int, devices: int, rounds: int, how: str) -> Path:
@@ -71,7 +74,7 @@ def configuration(folder: Path, port: int, devices: int, rounds: int, how: str) 
 
 def rounds_over_mqtt(devices: int, rounds: int, how: str) -> Row:
     """Whole rounds with a coordinator in a process."""
-    from edged.domain.federated.wire import FleetTopics, Update
+    from edged.domain.federated.messages import FleetTopics, Update
     from tests.fleet.senders import FLEET, Senders
 
     blobs, topics = blobs_of(SHAPES), FleetTopics(FLEET)
@@ -135,10 +138,10 @@ def stages_alone(devices: int, how: str) -> Row:
 
 def stages(devices: int, how: str) -> Row:
     """What `stages_alone` runs."""
-    from edged.domain.federated.wire import FleetTopics, Update
-    from edged.fleet.config import load
-    from edged.fleet.coordinator import Coordinator
-    from edged.fleet.reducing import reduced, reducer_of
+    from edged.domain.federated.messages import FleetTopics, Update
+    from edged.fleet.coordinator.aggregation import reduced, reducer_of
+    from edged.fleet.coordinator.config import load
+    from edged.fleet.coordinator.coordinator import Coordinator
     from tests.fleet.senders import FLEET
 
     blobs, topics = blobs_of(SHAPES), FleetTopics(FLEET)

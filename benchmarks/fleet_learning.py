@@ -23,7 +23,7 @@ import numpy as np
 from output import finish, options
 
 from edged import logs
-from edged.fleetsim.simulation import Plan, central_accuracy, simulate
+from edged.fleet.simulation.simulation import Plan, central_accuracy, simulate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

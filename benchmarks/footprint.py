@@ -25,7 +25,7 @@ from output import finish, options
 from paho.mqtt.enums import CallbackAPIVersion
 from resident import resident_mb
 
-from edged.demo.broker import EmbeddedBroker
+from edged.workbench.demo.broker import EmbeddedBroker
 
 FEATURES = 16
 STARTS = 5

@@ -17,7 +17,7 @@ from output import Row, finish, options
 
 from edged.config import StreamConfig
 from edged.mqtt.codecs import sample_codec
-from edged.mqtt.sparkplug_wire import DOUBLE, INT64, STRING, Metric, SparkplugWire
+from edged.mqtt.sparkplug.payload import DOUBLE, INT64, STRING, Metric, SparkplugWire
 
 if TYPE_CHECKING:
     from collections.abc import Callable

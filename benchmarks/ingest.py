@@ -33,7 +33,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from edged.demo.broker import EmbeddedBroker
+from edged.workbench.demo.broker import EmbeddedBroker
 
 FEATURES = 16
 RECEIVE_MAXIMUM = 2000
@@ -130,10 +130,10 @@ def drain_ingest(port: int, count: int) -> None:
     from edged.clock import SystemClock
     from edged.config import MqttConfig, StorageConfig, StreamConfig
     from edged.daemon import SWITCH_INTERVAL
-    from edged.loop.ingest import Ingest
+    from edged.device.ingest import Ingest
+    from edged.mqtt.client.session import Session
     from edged.mqtt.codecs import JsonCodec
-    from edged.mqtt.session import Session
-    from edged.storage.samples import SampleLog
+    from edged.storage.samples.log import SampleLog
 
     sys.setswitchinterval(SWITCH_INTERVAL)
     stream = StreamConfig(topic=TOPIC, features=FEATURES, classes=2, label="y")

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from output import finish, options, pairs
 
-from edged import configfile, logs
-from edged.evaluate import Options, Replay, report, shape_stream
-from edged.storage.recorded import Recorded, read_stream
+from edged import logs
+from edged.config import loader
+from edged.storage.recordings import Recorded, read_stream
+from edged.workbench.evaluation import Options, Replay, report, shape_stream
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -54,7 +55,7 @@ def replayed(recorded: Recorded, classes: int, case: str, seed: int) -> Row:
         path.write_text(
             f"device: {{id: labels}}\nstream: {{features: {width}, classes: {classes}}}\n", encoding="utf-8"
         )
-        config, chosen = configfile.load(path, {}), Options(seed=seed)
+        config, chosen = loader.load(path, {}), Options(seed=seed)
         stream = shape_stream(Recorded(recorded.x, arriving), config, chosen)
         replay = Replay(config, stream, chosen, Path(folder) / "state")
         replay.run()

@@ -26,8 +26,8 @@ import numpy as np
 from output import finish, options
 
 from edged.config import Config
-from edged.domain.replay import Reservoir
-from edged.domain.standardise import RunningMoments
+from edged.domain.stream.running_statistics import RunningMoments
+from edged.domain.training.replay import Reservoir
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,8 +80,8 @@ def read(name: str, folder: Path) -> Recording:
 
 def edged(stream: Recording, seed: int, rate: float, *, ask: bool = False) -> dict[str, Any]:
     """`edged evaluate` with defaults; with `ask` it chooses the share `rate` of labels that it gets."""
-    from edged.evaluate import Options, Replay, report, shape_stream
-    from edged.storage.recorded import Recorded
+    from edged.storage.recordings import Recorded
+    from edged.workbench.evaluation import Options, Replay, report, shape_stream
 
     shape = {"features": stream.x.shape[1], "task": "classify", "classes": stream.classes}
     # Its priority changes no result, and beside other work it would wait for most of the time.
@@ -127,9 +127,9 @@ class Learner:
     """The network of LEARNING on the portable engine, in this process, without gate and log."""
 
     def __init__(self, stream: Recording, loop: Loop, seed: int, folder: Path) -> None:
-        from edged.artifacts.build import build
-        from edged.artifacts.standardise import Statistics
-        from edged.artifacts.templates import mlp
+        from edged.bundles.build import build
+        from edged.bundles.graph.templates import mlp
+        from edged.bundles.source.standardise import Statistics
         from edged.domain.protocols import LearningRate
         from edged.engines import open_engine
 

@@ -26,7 +26,7 @@ from output import finish, options
 from paho.mqtt.enums import CallbackAPIVersion
 from resident import resident_mb
 
-from edged.demo.broker import EmbeddedBroker
+from edged.workbench.demo.broker import EmbeddedBroker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -133,9 +133,9 @@ def coordinator(folder: Path, port: int, bundle: Path, rounds: int) -> str:
 
 
 def measure(messages: int, rounds: int) -> list[dict[str, Any]]:
-    from edged.artifacts.build import build
-    from edged.artifacts.standardise import Statistics
-    from edged.artifacts.templates import mlp
+    from edged.bundles.build import build
+    from edged.bundles.graph.templates import mlp
+    from edged.bundles.source.standardise import Statistics
 
     rows: list[dict[str, Any]] = []
     with ExitStack() as stack:

@@ -15,8 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from edged.domain.protocols import LearningRate
-from edged.engines import open_engine, training_api
-from edged.storage.bundles import Bundle
+from edged.engines import open_engine
+from edged.engines.native import api
+from edged.storage.models.bundles import Bundle
 
 STEPS, SECONDS = 60, 20.0
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
@@ -34,7 +35,7 @@ def main() -> None:
     name, folder, batches = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
     importlib.import_module(f"edged.engines.{name}")
     if name == "native":
-        training_api.load("api")
+        api.load("api")
     bundle = Bundle.open(folder)
     with np.load(batches) as file:
         x, y = file["x"], file["y"]

@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from edged.artifacts.standardise import Statistics
-from edged.artifacts.templates import IR_VERSION, OPSET, mlp
+from edged.bundles.graph.templates import IR_VERSION, OPSET, mlp
+from edged.bundles.source.standardise import Statistics
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -23,10 +23,11 @@ import numpy as np
 import yaml
 from output import finish, options, pairs
 
-from edged import configfile, logs
-from edged.evaluate import Options, Replay, report, shape_stream
-from edged.recipe.command import run_recipes
-from edged.storage.recorded import Recorded
+from edged import logs
+from edged.config import loader
+from edged.storage.recordings import Recorded
+from edged.workbench.evaluation import Options, Replay, report, shape_stream
+from edged.workbench.experiments.command import run_recipes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -88,7 +89,7 @@ def configured(base: Path, when: str) -> Config:
         sections[name] = sections.get(name, {}) | values
     path = base.with_name(f"{base.stem}-{when}.yaml")
     path.write_text(yaml.safe_dump(sections), encoding="utf-8")
-    return configfile.load(path, {})
+    return loader.load(path, {})
 
 
 def lived(people: People, who: int, config: Config, seed: int) -> Row:

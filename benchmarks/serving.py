@@ -31,15 +31,15 @@ from edged.clock import SystemClock
 from edged.config import Config
 from edged.daemon import SWITCH_INTERVAL
 from edged.device import BREATH
-from edged.domain.sample import Batch
+from edged.device.learning.trainer_client import TrainerProcess
+from edged.device.promotion import Promoter
+from edged.device.serving import Server, ServingLoop
+from edged.device.startup.bootstrap import with_bundle
+from edged.domain.stream.sample import Batch
 from edged.engines.inference import InferenceModel
-from edged.host.trainer_process import TrainerProcess
-from edged.loop.bootstrap import with_bundle
-from edged.loop.promote import Promoter
-from edged.loop.serve import Server, ServingLoop
-from edged.storage.bundles import Bundle
-from edged.storage.registry import Registry
-from edged.storage.samples import SampleLog
+from edged.storage.models.bundles import Bundle
+from edged.storage.models.registry import Registry
+from edged.storage.samples.log import SampleLog
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -26,15 +26,15 @@ from output import finish, options
 from edged import logs
 from edged.clock import SystemClock
 from edged.config import Config
-from edged.domain.sample import Batch
+from edged.device.learning.trainer_client import TrainerProcess
+from edged.device.promotion import Promoter
+from edged.device.serving import Server
+from edged.device.startup.bootstrap import with_bundle
+from edged.domain.stream.sample import Batch
 from edged.engines.inference import InferenceModel
-from edged.host.trainer_process import TrainerProcess
-from edged.loop.bootstrap import with_bundle
-from edged.loop.promote import Promoter
-from edged.loop.serve import Server
-from edged.storage.bundles import Bundle
-from edged.storage.registry import Registry
-from edged.storage.samples import SampleLog
+from edged.storage.models.bundles import Bundle
+from edged.storage.models.registry import Registry
+from edged.storage.samples.log import SampleLog
 
 FEATURES, LABELS, STEPS = 16, 100, 50
 STAGES = ("train", "judge", "swap", "whole")

@@ -32,7 +32,7 @@ import yaml
 from output import finish, options
 from resident import resident_mb
 
-from edged.demo.broker import EmbeddedBroker, free_port
+from edged.workbench.demo.broker import EmbeddedBroker, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,17 +20,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from output import finish, options
 
-from edged.artifacts.build import build
-from edged.artifacts.standardise import Statistics
-from edged.artifacts.templates import mlp
-from edged.domain.deltas import Coding, changes, code, decode
+from edged.bundles.build import build
+from edged.bundles.graph.templates import mlp
+from edged.bundles.source.standardise import Statistics
 from edged.domain.protocols import LearningRate
-from edged.domain.standardise import scale_of
-from edged.engines.portable import PortableEngine
-from edged.mqtt import updates, weights
+from edged.domain.stream.running_statistics import scale_of
+from edged.domain.training.weight_deltas import Coding, changes, code, decode
+from edged.engines.portable.engine import PortableEngine
+from edged.mqtt import update_encoding, weight_encoding
 
 if TYPE_CHECKING:
-    from edged.storage.bundles import Bundle
+    from edged.storage.models.bundles import Bundle
 
 Weights = dict[str, Any]
 ROWS, STEPS, BATCH, RATE = 400, 100, 32, 1e-3
@@ -51,10 +51,10 @@ class Form:
         if self.base is None:
             plain = self.coding == Coding()
             coded = code(current, self.coding, exact)
-            self.sizes.append(len(weights.pack(current) if plain else updates.pack(coded)))
+            self.sizes.append(len(weight_encoding.pack(current) if plain else update_encoding.pack(coded)))
             return decode(coded)
         coded, held = changes(current, self.held, self.coding, exact)
-        self.sizes.append(len(updates.pack(coded)))
+        self.sizes.append(len(update_encoding.pack(coded)))
         if self.base == "last":
             self.held = held
         return held

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from onnx import TensorProto
 
-from edged.artifacts import lowering, rewriting
+from edged.bundles import lowering, rewriting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

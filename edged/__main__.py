@@ -2,6 +2,6 @@
 
 import sys
 
-from edged.cli import main
+from edged.cli.main import main
 
 sys.exit(main())

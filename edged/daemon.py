@@ -11,13 +11,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import edged.lean  # noqa: F401  before anything that imports what it keeps out
-from edged import __version__, configfile, logs
+import edged.host.lean_imports  # noqa: F401  before anything that imports what it keeps out
+from edged import __version__, logs
+from edged.config import loader
 from edged.device import Device
+from edged.device.startup.open_state import note_end
 from edged.errors import EdgedError
-from edged.host.doorbell import Doorbell
-from edged.host.notify import Notifier, watchdog_interval
-from edged.opening import note_end
+from edged.host.systemd import Notifier, watchdog_interval
+from edged.host.wakeup_queue import Doorbell
 
 if TYPE_CHECKING:
     from edged.config import Config
@@ -37,7 +38,7 @@ def run(path: Path) -> int:
     # A queue: SIGHUP and SIGTERM may come while the other is being handled, or before all is ready.
     endings = Doorbell((signal.SIGTERM, signal.SIGINT, signal.SIGHUP, *watched))
     ignored: list[str] = []
-    config = configfile.load(path, ignored=ignored)
+    config = loader.load(path, ignored=ignored)
     logs.configure(config.log.level, config.log.format)
     for problem in ignored:
         log.warning("config_set_ignored", problem=problem, remedy="send config.set anew, or null for the key")

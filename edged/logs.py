@@ -1,7 +1,7 @@
 """The log: structured events on stderr, as JSON lines or readable on a terminal.
 
 `configure` once per process, `get_logger(__name__)` in each module. Modules take their logger from
-here and do not import structlog themselves: see `lazily.py`.
+here and do not import structlog themselves: see `lazy_imports.py`.
 """
 
 from __future__ import annotations
@@ -10,17 +10,18 @@ import json
 import logging
 import math
 import os
+import re
+import socket
 import sys
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from edged.lazily import hidden, lazily
+from edged.lazy_imports import hidden, lazily
 
 if TYPE_CHECKING:
-    from collections.abc import MutableMapping
+    from collections.abc import Mapping, MutableMapping
 
     from structlog.typing import FilteringBoundLogger, Processor
-
-    from edged.journald import JournalLogger
+    from typing_extensions import Self
 
 lazily("asyncio")
 with hidden("rich"):
@@ -90,9 +91,7 @@ def _journal(out: TextIO) -> JournalLogger | None:
     """What writes to systemd's journal, where `out` leads there."""
     if "JOURNAL_STREAM" not in os.environ:
         return None
-    from edged import journald
-
-    return journald.JournalLogger(out) if journald.is_journal(out) else None
+    return JournalLogger(out) if is_journal(out) else None
 
 
 def _console(*, colors: bool) -> list[Processor]:
@@ -153,3 +152,78 @@ def _route_standard_logging() -> None:
         root.addHandler(_ToStructlog(logging.WARNING))
     root.setLevel(logging.WARNING)
     logging.captureWarnings(capture=True)
+
+
+SOCKET = "/run/systemd/journal/socket"
+PATIENCE_S = 1.0
+_PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
+_UNFIT = re.compile(r"[^A-Z0-9_]")
+_LONGEST_NAME = 64  # journald drops fields with longer names
+
+
+def is_journal(stream: TextIO, environ: Mapping[str, str] | None = None) -> bool:
+    """Whether what is written to `stream` goes to the journal; see `JOURNAL_STREAM` in systemd.exec(5)."""
+    told = (os.environ if environ is None else environ).get("JOURNAL_STREAM", "")
+    try:
+        there = os.fstat(stream.fileno())
+    except (OSError, ValueError):
+        return False
+    return told == f"{there.st_dev}:{there.st_ino}"
+
+
+def fields(event: Mapping[str, object], line: str) -> dict[str, str]:
+    """What the journal is told of an event: `EDGED_EVENT`, `EDGED_LOGGER` and one field for each of its own.
+
+    >>> fields({"level": "warning", "event": "repaired", "rows": 3}, "{...}")["EDGED_ROWS"]
+    '3'
+    """
+    level = str(event.get("level", "info"))
+    told = {"MESSAGE": line, "PRIORITY": str(_PRIORITIES.get(level, 6)), "SYSLOG_IDENTIFIER": "edged"}
+    for name, value in event.items():
+        if name not in ("ts", "level") and value is not None:
+            field = f"EDGED_{_UNFIT.sub('_', name.upper())}"[:_LONGEST_NAME]
+            told[field] = value if isinstance(value, str) else json.dumps(value)
+    return told
+
+
+def encode(told: Mapping[str, str]) -> bytes:
+    r"""One datagram: a text with line breaks is preceded by its length.
+
+    >>> encode({"PRIORITY": "6", "MESSAGE": "a\nb"})
+    b'PRIORITY=6\nMESSAGE\n\x03\x00\x00\x00\x00\x00\x00\x00a\nb\n'
+    """
+    parts = []
+    for name, text in told.items():
+        data = text.encode(errors="replace")
+        if b"\n" in data:
+            parts.append(name.encode() + b"\n" + len(data).to_bytes(8, "little") + data + b"\n")
+        else:
+            parts.append(name.encode() + b"=" + data + b"\n")
+    return b"".join(parts)
+
+
+class JournalLogger:
+    """The last link of structlog's chain: hands one event to the journal.
+
+    What the journal does not take, such as a line that is too long, goes to `stream` as text.
+    """
+
+    def __init__(self, stream: TextIO, address: str | None = None) -> None:
+        self._stream = stream
+        self._address = address or SOCKET
+
+    def __call__(self, *_: object) -> Self:
+        """Itself: it is its own factory."""
+        return self
+
+    def msg(self, line: str, event: Mapping[str, object]) -> None:
+        """Write one event."""
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as journal:
+                journal.settimeout(PATIENCE_S)
+                journal.sendto(encode(fields(event, line)), self._address)
+        except OSError:
+            self._stream.write(f"{line}\n")
+            self._stream.flush()
+
+    debug = info = warning = error = critical = msg

@@ -11,7 +11,7 @@ import os
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from edged.domain import authority
+from edged.domain.commands import signatures
 from edged.errors import ConfigError, UnavailableError
 
 if TYPE_CHECKING:
@@ -94,10 +94,10 @@ def sign_command(
         When `key` is no private key of Ed25519.
     """
     fields = {"ts": round(now, 3), "transaction": transaction} | request
-    fields.pop(authority.FIELD, None)
+    fields.pop(signatures.FIELD, None)
     # The last field is the empty one, also where a field within another has that name.
-    payload = json.dumps({**fields, authority.FIELD: ""}, separators=(",", ":")).encode()
-    return authority.with_signature(payload, sign(authority.message(device, command, payload), key))
+    payload = json.dumps({**fields, signatures.FIELD: ""}, separators=(",", ":")).encode()
+    return signatures.with_signature(payload, sign(signatures.message(device, command, payload), key))
 
 
 class Keys:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
-from edged.demo.broker import Mosquitto, find_mosquitto, free_port
+from edged.workbench.demo.broker import Mosquitto, find_mosquitto, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,21 +27,21 @@ settings.load_profile("busy")
 
 # What computes and waits for nobody may run beside a test of a device. All else keeps to one worker: two
 # daemons at once on a small machine would be a test of the machine.
-COMPUTING = {
-    *("artifacts", "domain", "engines", "stock"),
-    *("test_evaluate", "test_evaluate_report", "test_evaluate_windows"),
-    *("test_forgetting", "test_personalisation", "test_recorded_anomalies", "test_wrong_labels"),
-}
+COMPUTING = (
+    *("tests/bundles/", "tests/domain/", "tests/engines/", "tests/fleet/rules/", "tests/stock/"),
+    *("tests/workbench/evaluation/", "tests/docs/test_personalisation_page.py"),
+)
+FEW_AND_LONG = "tests/workbench/evaluation/test_replay.py"  # its tests share nothing
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Say which tests share a worker where there are several: see `make test`."""
     for item in items:
-        part = item.nodeid.split("::")[0].split("/")[1].removesuffix(".py")
-        if part not in COMPUTING:
+        file = item.nodeid.split("::")[0]
+        if not file.startswith(COMPUTING):
             item.add_marker(pytest.mark.xdist_group("device"))
-        elif part != "test_evaluate":  # its tests are few and long, and share nothing
-            item.add_marker(pytest.mark.xdist_group(item.nodeid.split("::")[0]))
+        elif file != FEW_AND_LONG:
+            item.add_marker(pytest.mark.xdist_group(file))
 
 
 _FIRST: dict[str, Any] = {}

@@ -11,11 +11,11 @@ import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from edged.domain.deltas import added, decode, fingerprint
 from edged.domain.federated.evaluation import Evaluation
+from edged.domain.federated.messages import DeviceState, FleetTopics, Receipts, Round, Update, split
 from edged.domain.federated.settings import Base, Settings
-from edged.domain.federated.wire import DeviceState, FleetTopics, Receipts, Round, Update, split
-from edged.mqtt import updates, weights
+from edged.domain.training.weight_deltas import added, decode, fingerprint
+from edged.mqtt import update_encoding, weight_encoding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -71,7 +71,7 @@ class Coordinator:
 
     def model(self, values: Weights) -> Base:
         """Publish the parts of a model."""
-        blob = weights.pack(values)
+        blob = weight_encoding.pack(values)
         parts, digest = split(blob), fingerprint(values)
         for number, part in enumerate(parts):
             self.publish(self.topics.model(digest, number), part, retain=True)
@@ -106,4 +106,4 @@ class Coordinator:
 
 def led_to(base: Weights, blob: bytes) -> Weights:
     """Where an update leads from its base."""
-    return added(base, decode(updates.unpack(blob)))
+    return added(base, decode(update_encoding.unpack(blob)))

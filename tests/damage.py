@@ -11,9 +11,9 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from edged.signing import sign
-from edged.storage.bundles import FileEntry
-from edged.storage.manifest import DESCRIPTION, SIGNATURE
-from edged.storage.sealed import seal, unseal
+from edged.storage.files.checksummed_json import seal, unseal
+from edged.storage.models.bundles import FileEntry
+from edged.storage.models.manifest import DESCRIPTION, SIGNATURE
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ import msgpack
 import numpy as np
 
 from edged.config import StreamConfig
-from edged.mqtt.sparkplug_wire import DOUBLE, INT64, STRING, Metric, SparkplugWire
+from edged.mqtt.sparkplug.payload import DOUBLE, INT64, STRING, Metric, SparkplugWire
 
 FEATURES = ("temp", "vib.x", "vib.y")
 TS = 1_700_000_000.25

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from edged.artifacts.templates import IR_VERSION, OPSET
+from edged.bundles.graph.templates import IR_VERSION, OPSET
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

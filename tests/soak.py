@@ -22,25 +22,25 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pytest
 
-from edged.domain.schema import Schema
-from edged.engines import training_api
+from edged.domain.stream.schema import Schema
+from edged.engines.native import api
 from edged.errors import StorageError
-from edged.storage.registry import Registry
-from edged.storage.samples import SampleLog
-from tests.device import Device, Listener, running, wait_until
+from edged.storage.models.registry import Registry
+from edged.storage.samples.log import SampleLog
 from tests.faults.disks import SYNCS, WRITES, fill, may_mount, mounted
 from tests.faults.plant import CLASSES, STREAM, TRAINING, WIDTH, Gateway, kill, rows, trainer, whole
 from tests.faults.proxy import Proxy
 from tests.faults.rig import restart
 from tests.faults.tracing import failing
 from tests.mutations import Mutations
+from tests.running_device import Device, Listener, running, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
 
-    from edged.demo.broker import Mosquitto
+    from edged.workbench.demo.broker import Mosquitto
     from tests.conftest import MakeBroker
 
 MINUTES = float(os.environ.get("SOAK_MINUTES", "30"))
@@ -307,7 +307,7 @@ def within_caps(vitals: list[Vitals], device: Device) -> None:
 
 
 @pytest.mark.timeout(60 * MINUTES + 1200)
-@pytest.mark.skipif(not training_api.available(), reason="bundles are built with onnxruntime-training")
+@pytest.mark.skipif(not api.available(), reason="bundles are built with onnxruntime-training")
 def test_whatever_happens_nothing_is_lost_and_nothing_grows(make_broker: MakeBroker, tmp_path: Path) -> None:
     print(f"\nseed {SEED}: EDGED_SEED={SEED} repeats this; {MINUTES:g} minutes")  # noqa: T201
     home = tmp_path / "broker"

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import jsonschema
 
-from edged.contract.files import schemas
+from edged.domain.messages.files import schemas
 
 if TYPE_CHECKING:
-    from tests.device import Listener
+    from tests.running_device import Listener
 
 _NUMBERS = itertools.count(1)
 

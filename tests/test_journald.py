@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import structlog
 
-from edged import journald
+from edged import logs
 from edged.logs import configure, get_logger
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Journal:
 @pytest.fixture
 def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Journal]:
     place = tmp_path / "journal"
-    monkeypatch.setattr(journald, "SOCKET", str(place))
+    monkeypatch.setattr(logs, "SOCKET", str(place))
     served = Journal(place)
     yield served
     served.close()
@@ -103,7 +103,7 @@ def test_levels_are_the_journals_priorities(journal: Journal, stderr: TextIO, le
 
 
 def test_names_become_names_that_the_journal_takes() -> None:
-    assert "EDGED_P99_US_NEW_" in journald.fields({"event": "a", "p99.us-new!": 1}, "")
+    assert "EDGED_P99_US_NEW_" in logs.fields({"event": "a", "p99.us-new!": 1}, "")
 
 
 def test_what_the_journal_does_not_take_is_written_as_text(journal: Journal, stderr: TextIO) -> None:

@@ -57,7 +57,7 @@ def test_a_json_line_holds_time_level_logger_and_event(out: io.StringIO) -> None
     (line,) = lines(out)
     written = datetime.fromisoformat(line.pop("ts").replace("Z", "+00:00"))
     assert timedelta() <= datetime.now(timezone.utc) - written < timedelta(minutes=1)
-    assert line == {"level": "info", "logger": "edged.loop.ingest", "event": "batch stored", "rows": 12}
+    assert line == {"level": "info", "logger": "edged.device.ingest", "event": "batch stored", "rows": 12}
 
 
 def test_the_words_of_a_line_come_in_one_order(out: io.StringIO) -> None:
@@ -143,7 +143,7 @@ def test_console_without_a_terminal_has_no_colours(out: io.StringIO) -> None:
         get_logger("edged.loop.serve").exception("event", version=3)
     assert "\x1b" not in out.getvalue()
     assert "version=3" in out.getvalue()
-    assert "edged.loop.serve" in out.getvalue()
+    assert "edged.device.serving" in out.getvalue()
     assert "KeyError: 'topic'" in out.getvalue()
 
 

@@ -13,7 +13,7 @@ FORBIDDEN_IN_DAEMON = (
     "onnxruntime.training",
     "torch",
     "onnx",
-    "edged.artifacts",
+    "edged.bundles",
     "edged.trainer",
     "typer",
     "rich",
@@ -35,15 +35,15 @@ def test_the_daemon_never_imports_the_training_stack() -> None:
         if m in FORBIDDEN_IN_DAEMON or m.startswith(tuple(f"{f}." for f in FORBIDDEN_IN_DAEMON))
     }
     assert not bad
-    optional = {"cbor2", "msgpack", "google.protobuf", "zstandard", "edged.edgenode"}
-    optional |= {"starlette", "uvicorn", "httptools", "edged.web"}
+    optional = {"cbor2", "msgpack", "google.protobuf", "zstandard", "edged.device.integrations.sparkplug"}
+    optional |= {"starlette", "uvicorn", "httptools", "edged.device.web"}
     assert not loaded & optional, "what only some configurations need is imported for those"
     assert "edged.engines.inference" in loaded, "the check looks at the right process"
 
 
 def test_the_check_can_fail() -> None:
     assert "edged.engines.native" in modules_after("import edged.engines.native")
-    assert "onnx" in modules_after("import edged.artifacts.build")
+    assert "onnx" in modules_after("import edged.bundles.build")
 
 
 def test_the_offline_phase_never_imports_torch(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_the_offline_phase_never_imports_torch(tmp_path: Path) -> None:
         ["artifacts", "build", model, "-o", bundle, "--loss", "mse"],
         ["artifacts", "verify", bundle],
     ]
-    run(f"from edged.cli import app\nfor words in {commands!r}:\n    app(words, standalone_mode=False)")
+    run(f"from edged.cli.main import app\nfor words in {commands!r}:\n    app(words, standalone_mode=False)")
     assert (tmp_path / "b" / "bundle.json").exists()
     assert not told.exists()
     run("import torch")
@@ -73,5 +73,5 @@ def test_the_offline_phase_never_imports_torch(tmp_path: Path) -> None:
 
 
 def test_the_command_line_starts_without_onnxruntime() -> None:
-    loaded = modules_after("import edged.cli")
+    loaded = modules_after("import edged.cli.main")
     assert not {m for m in loaded if m.split(".")[0] in ("onnxruntime", "onnx", "paho", "apscheduler")}

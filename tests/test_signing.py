@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from edged.authorising import authorisation
 from edged.clock import SystemClock
-from edged.configfile import load
+from edged.config.loader import load
+from edged.device.commands.authorisation import authorisation
 from edged.errors import ConfigError, RefusedError
 from edged.signing import Keys, new_pair, sign, sign_command
-from edged.storage.registry import Registry
+from edged.storage.models.registry import Registry
 from tests.commands import edged, write_config
 
 if TYPE_CHECKING:

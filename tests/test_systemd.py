@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from edged.config import MqttConfig
-from edged.configfile import load
+from edged.config.loader import load
 from edged.errors import ConfigError, RefusedError, UnavailableError
 from edged.host.cgroup import MOUNT
-from edged.mqtt.connection import credentials
+from edged.mqtt.client.connection import credentials
 
 ROOT = Path(__file__).parents[1]
 UNITS = ROOT / "systemd"

@@ -11,22 +11,22 @@ import numpy as np
 
 from edged.clock import SystemClock
 from edged.config import Config
-from edged.domain.deltas import fingerprint
-from edged.engines.portable_files import Description, base_model
+from edged.device.reporting.publisher import Publishing
+from edged.device.reporting.weight_updates import Updates
+from edged.domain.training.weight_deltas import fingerprint
+from edged.engines.portable.description import Description, base_model
 from edged.errors import CorruptError
-from edged.loop.updates import Updates
-from edged.mqtt import updates, weights
-from edged.mqtt.session import Session
+from edged.mqtt import update_encoding, weight_encoding
+from edged.mqtt.client.session import Session
 from edged.mqtt.topics import Topics
-from edged.publishing import Publishing
-from edged.storage.registry import Registry
+from edged.storage.models.registry import Registry
 from edged.storage.sequence import Sequence
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from edged.mqtt.delivery import Delivery
-    from edged.storage.bundles import Bundle
+    from edged.mqtt.client.message import Delivery
+    from edged.storage.models.bundles import Bundle
 
     Weights = dict[str, np.ndarray[Any, np.dtype[np.float32]]]
 
@@ -36,8 +36,8 @@ PATIENCE = 1.0  # seconds until the same is asked for again
 
 def big_bundle(folder: Path, width: int) -> Bundle:
     """A network with two layers of `width`: 512 make 1.2 MB of float32."""
-    from edged.artifacts.build import build
-    from edged.artifacts.templates import mlp
+    from edged.bundles.build import build
+    from edged.bundles.graph.templates import mlp
 
     return build(mlp(32, 8, (width, width)), folder, loss="cross_entropy", engine="portable")
 
@@ -175,11 +175,11 @@ class Follower:
             self._ask(version, missing)
             return
         try:
-            blob = weights.join(manifest, chunks)
+            blob = weight_encoding.join(manifest, chunks)
         except CorruptError:
             self.damaged += 1
             raise
-        self.held = updates.received(manifest, blob, self._known.get)
+        self.held = update_encoding.received(manifest, blob, self._known.get)
         self._known = {fingerprint(self.held): self.held}
         self.order.append(version)
         with self._lock:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edged.artifacts.build import build
-from edged.artifacts.templates import autoencoder, mlp
+from edged.bundles.build import build
+from edged.bundles.graph.templates import autoencoder, mlp
 from tests.networks import INPUT, OUTPUT, Network
 
 if TYPE_CHECKING:
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     import onnx
     from numpy.typing import NDArray
 
-    from edged.storage.bundles import Bundle
+    from edged.storage.models.bundles import Bundle
 
     Batch = tuple[NDArray[np.float32], NDArray[np.generic]]
 
 BOTH = ("native", "portable")
-# What the native engine does wrong or cannot do: see edged/artifacts/preflight.py.
+# What the native engine does wrong or cannot do: see edged/bundles/preflight.py.
 PORTABLE = ("portable",)
 
 

@@ -32,7 +32,7 @@ UNUSED = ("onnx/backend/test", "onnx/test", "numpy/**/tests", "sympy/**/tests", 
 COMMAND = """#!/opt/edged/bin/python3
 import sys
 
-from edged.cli import main
+from edged.cli.main import main
 
 sys.exit(main())
 """

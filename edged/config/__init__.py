@@ -1,6 +1,6 @@
 """The configuration's sections, checked by pydantic, with defaults that work.
 
-`edged.configfile` reads them from YAML.
+`edged.config.loader` reads them from YAML.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 from pydantic import Field, model_validator
 
 from edged.config.anomaly import AnomalyConfig
-from edged.config.broker import MqttConfig, TlsConfig
 from edged.config.commands import CommandsConfig
 from edged.config.discovery import DiscoveryConfig
 from edged.config.drift import DriftConfig
@@ -16,6 +15,7 @@ from edged.config.fleet import FleetConfig
 from edged.config.gate import GateConfig
 from edged.config.install import InstallConfig
 from edged.config.labels import LabelsConfig
+from edged.config.mqtt import MqttConfig, TlsConfig
 from edged.config.outbox import OutboxConfig
 from edged.config.report import LogConfig, ReportConfig
 from edged.config.serving import ServingConfig

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from edged.config.values import Duration, Section
-from edged.domain.anomaly import AnomalyRules
+from edged.domain.stream.anomaly import AnomalyRules
 
 
 class AnomalyConfig(Section):

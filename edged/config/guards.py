@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 from edged.config.values import Duration, Section, Size
-from edged.domain.guards import GuardRules
+from edged.domain.training.guards import GuardRules
 
 _SPAN = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)\s*-\s*([01]?\d|2[0-3]):([0-5]\d)")
 

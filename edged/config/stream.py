@@ -9,11 +9,11 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from edged.config.payload import check_codec
 from edged.config.values import Count, Duration, Filter, Names, Section, Size, number_or_names, unique
 from edged.config.window import WindowConfig
-from edged.domain.intake import IntakeRules
-from edged.domain.schema import Schema
+from edged.domain.stream.admission import IntakeRules
+from edged.domain.stream.schema import Schema
 
 if TYPE_CHECKING:
-    from edged.domain.windowing import WindowRules
+    from edged.domain.stream.windowing import WindowRules
 
 WIDEST = 100_000  # numbers in a sample
 

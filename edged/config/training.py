@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from edged.config.guards import GuardsConfig
 from edged.config.values import Cpu, Cron, Duration, Providers, Section, Share, Size
-from edged.domain.optimizers import OPTIONS, misfit
+from edged.domain.training.optimizers import OPTIONS, misfit
 
 
 class ModelConfig(Section):

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, model_validator
 
-from edged.config.broker import LOOPBACK_NAMES
+from edged.config.mqtt import LOOPBACK_NAMES
 from edged.config.values import Duration, Name, Section, Size, unique
 
 _MODE = re.compile(r"0?[0-7]{3}")

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from edged.config.values import Duration, Section
-from edged.domain.windowing import WindowRules
+from edged.domain.stream.windowing import WindowRules
 
 GAP_SHARE = 0.25  # of a window, when no max_gap is given
 SHORTEST_GAP = 4  # readings, in windows of few

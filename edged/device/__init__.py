@@ -4,7 +4,7 @@ Threads: network (paho), ingest, serve, learn, control, timetable, where configu
 that waits.
 """
 
-from edged.device.life import Device
-from edged.device.wired import BREATH
+from edged.device.assembly import BREATH
+from edged.device.lifecycle import Device
 
 __all__ = ["BREATH", "Device"]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from edged.domain.schema import Task
+    from edged.domain.stream.schema import Task
 
 BIRTH = b"online"
 """What Home Assistant publishes on `<prefix>/status` when it has started."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from edged.modelfiles import FLOAT32, Form
+from edged.domain.model_files import FLOAT32, Form
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from edged.domain.sample import Batch, LabelReading, LabelUpdate, Rejected, Window
-    from edged.domain.windowing import OpenChanges, OpenWindows
+    from edged.domain.stream.sample import Batch, LabelReading, LabelUpdate, Rejected, Window
+    from edged.domain.stream.windowing import OpenChanges, OpenWindows
 
     # Of one label, or one after the other of several.
     Labels: TypeAlias = NDArray[np.generic] | Sequence[NDArray[np.generic]]

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from edged.engines import providers as execution
+from edged.engines.runtime import ort as execution
 from edged.errors import ConfigError, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from edged.domain.protocols import Engine
-    from edged.engines.portable_files import PortableFiles
-    from edged.engines.training_files import TrainingFiles
+    from edged.engines.native.files import TrainingFiles
+    from edged.engines.portable.description import PortableFiles
 
 __all__ = ["candidates", "open_engine", "reason_for", "usual_engine"]
 
@@ -28,7 +28,8 @@ def open_engine(
     """The engine `name` (`auto`, `native` or `portable`) on `bundle`, imported only now.
 
     `auto` is `usual_engine` here, which depends on what is installed and on nothing that is timed: the
-    same machine always gives the same numbers. The trainer asks `edged.loop.choose` for the faster one.
+    same machine always gives the same numbers. The trainer asks `edged.trainer.engine_selection` for the
+    faster one.
 
     Parameters
     ----------
@@ -56,12 +57,12 @@ def open_engine(
         )
     chosen = usual_engine(bundle, providers)[0] if name == "auto" else name
     if chosen == "portable":
-        from edged.engines.portable import PortableEngine
+        from edged.engines.portable.engine import PortableEngine
 
         return PortableEngine(cast("PortableFiles", bundle), threads=threads, providers=providers)
     _refuse_portable_only(bundle)
     _refuse_other_providers(providers)
-    from edged.engines.native import NativeEngine
+    from edged.engines.native.engine import NativeEngine
 
     return NativeEngine(bundle, threads=threads)
 
@@ -73,10 +74,10 @@ def reason_for(name: str, bundle: TrainingFiles, providers: Sequence[str] = exec
 
 def candidates(bundle: TrainingFiles, providers: Sequence[str] = execution.CPU) -> tuple[str, ...]:
     """The engines that could train this bundle here: installed, built for, able to use the providers."""
-    from edged.engines import training_api
+    from edged.engines.native import api
 
     engines = _engines(bundle)
-    native = training_api.available() and "native" in engines and execution.only_cpu(providers)
+    native = api.available() and "native" in engines and execution.only_cpu(providers)
     return tuple(name for name in engines if name == "portable" or (name == "native" and native))
 
 
@@ -86,7 +87,7 @@ def usual_engine(bundle: TrainingFiles, providers: Sequence[str] = execution.CPU
     The native engine where it is installed and the bundle is for it, else the portable one. The same
     machine always gives the same answer, which is what an evaluation must have.
     """
-    from edged.engines import training_api
+    from edged.engines.native import api
 
     if "native" in candidates(bundle, providers):
         return "native", _only(bundle, "it is installed here, and the bundle is for it")
@@ -94,7 +95,7 @@ def usual_engine(bundle: TrainingFiles, providers: Sequence[str] = execution.CPU
         return "native", _only(bundle, "")
     if not execution.only_cpu(providers):
         return "portable", f"native has no {providers[0]}"
-    installed = training_api.available()
+    installed = api.available()
     return "portable", _only(bundle, "") if installed else "native is not installed here"
 
 

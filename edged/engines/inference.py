@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edged.engines import ort
-from edged.engines.providers import CPU, check
+from edged.engines.runtime import ort
+from edged.engines.runtime.ort import CPU, check
 from edged.errors import ModelError
 
 if TYPE_CHECKING:

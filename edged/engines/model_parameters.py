@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from edged.engines.base_model import BaseModel
-from edged.engines.portable_files import Description, base_model
+from edged.domain.model_files import FLOAT32, model_in
+from edged.engines.onnx.base_model import BaseModel
+from edged.engines.portable.description import Description, base_model
 from edged.errors import StorageError, UnavailableError
-from edged.modelfiles import FLOAT32, model_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from edged.engines.portable_files import PortableFiles
+    from edged.engines.portable.description import PortableFiles
 
 WEIGHTS_FILE = "weights.safetensors.zst"
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from edged.clock import Clock, SystemClock
 from edged.host.board import BoardReader
-from edged.host.synchronised import synchronised
+from edged.host.time_sync import synchronised
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -220,3 +220,16 @@ def _nth(text: str, index: int) -> float | None:
 
 def _field(path: Path, index: int) -> float | None:
     return _nth(_text(path), index)
+
+
+def peak_memory() -> int | None:
+    """Bytes in memory at most so far (`VmHWM` of proc(5)); None where the system does not tell.
+
+    `getrusage` is no substitute: what it says of a child includes the parent's memory before the exec.
+    """
+    try:
+        text = Path("/proc/self/status").read_text(encoding="ascii")
+    except OSError:
+        return None
+    line = next((line for line in text.splitlines() if line.startswith("VmHWM:")), None)
+    return None if line is None else int(line.split()[1]) * 1024

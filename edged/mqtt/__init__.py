@@ -1,6 +1,6 @@
 """MQTT: the session with the broker, topics, and the codecs between payloads and readings."""
 
-from edged.lazily import lazily
+from edged.lazy_imports import lazily
 
 # Before paho, which imports them for proxies of websockets and for TLS.
 lazily("urllib.request")

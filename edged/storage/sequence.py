@@ -9,7 +9,7 @@ from edged.errors import StorageError
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
-    from edged.storage.journal import Journal
+    from edged.storage.journal.journal import Journal
 
 AHEAD = 1_000_000
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from edged.artifacts import build as building
-from edged.storage.bundles import Bundle
+from edged.bundles import build as building
+from edged.storage.models.bundles import Bundle
 from tests.stock import losses as measuring
 
 RECORD, REPLAY = (os.environ.get(name) for name in ("EDGED_TEST_RECORD", "EDGED_TEST_REPLAY"))

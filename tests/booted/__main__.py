@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edged.artifacts.build import build
-from edged.artifacts.templates import mlp
+from edged.bundles.build import build
+from edged.bundles.graph.templates import mlp
 from edged.errors import EdgedError
 from tests.booted import steps
 from tests.booted.machine import Container, check_machine, install

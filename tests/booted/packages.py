@@ -16,7 +16,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 PYTHON = "3.11"  # of the Debian that is booted
 NEWER = "99.0.0"
 SOURCES = ("edged", "pyproject.toml", "README.md", "LICENSE")
-TABLES = "edged/storage/sample_tables.py"
+TABLES = "edged/storage/samples/tables.py"
 # One more step of the schema: a database that has made it can never be read by this version again.
 MIGRATION = '\nMIGRATIONS = (*MIGRATIONS, ("CREATE TABLE of_a_newer_edged (n INTEGER)",))\n'
 

@@ -65,7 +65,7 @@ def until_trainer(site: Site) -> str:
     found: list[str] = []
 
     def running() -> bool:
-        code, text = site.container.attempt("pgrep", "-f", "edged.host.expendable edged.trainer")
+        code, text = site.container.attempt("pgrep", "-f", "edged.host.oom_first edged.trainer")
         if code == 0:
             group = site.container.attempt("grep", "^0::", f"/proc/{text.split()[0]}/cgroup")[1].strip()
             if group.endswith("/trainer"):

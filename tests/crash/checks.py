@@ -8,19 +8,19 @@ import numpy as np
 
 from edged.config import GateConfig
 from edged.errors import CorruptError
-from edged.storage.checkpoints import Checkpoints
-from edged.storage.files import verify_directory
-from edged.storage.sealed import read_sealed
+from edged.storage.files.atomic import verify_directory
+from edged.storage.files.checksummed_json import read_sealed
+from edged.storage.models.checkpoints import Checkpoints
 from tests.crash.workloads import content, opened
-from tests.loop.gates import Gate
-from tests.loop.learning import batch
-from tests.loop.linear import classes, inputs
+from tests.device.gates import Gate
+from tests.device.learning_rig import batch
+from tests.device.linear import classes, inputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from edged.opening import State
+    from edged.device.startup.open_state import State
     from tests.crash.operations import Mark
 
     Promises = tuple[Mark, ...]

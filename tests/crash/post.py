@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from edged.clock import VirtualClock
-from edged.domain.forwarding import Kind, Parcel
-from edged.storage.database import connect
-from edged.storage.outbox import DATABASE, Outbox
-from edged.storage.outbox_tables import parcels
+from edged.domain.commands.delivery_policy import Kind, Parcel
+from edged.storage.files.database import connect
+from edged.storage.outbox.queue import DATABASE, Outbox
+from edged.storage.outbox.tables import parcels
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from edged.storage.outbox import Key
+    from edged.storage.outbox.queue import Key
 
 CAP = 1024**2
 DAY = 86_400.0

@@ -16,18 +16,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
-from edged.domain.forwarding import Kind
+from edged.domain.commands.delivery_policy import Kind
 from edged.errors import RefusedError
-from edged.storage.checkpoints import Checkpoints
-from edged.storage.files import Disk
+from edged.storage.files.atomic import Disk
+from edged.storage.models.checkpoints import Checkpoints
 from tests.crash.checks import Restarted, check_samples
 from tests.crash.post import UPDATE, Post, Sent
 from tests.crash.workloads import content, make_bundle, opened
-from tests.loop.linear import WIDTH, samples
+from tests.device.linear import WIDTH, samples
 from tests.storage.disks import PowerCutError, TestedDisk
 
 if TYPE_CHECKING:
-    from edged.storage.boots import Ending
+    from edged.storage.journal.last_shutdown import Ending
 
 MEMORY = Path("/dev/shm")  # noqa: S108  nothing to hide there
 SEED = int(os.environ.get("EDGED_SEED", "1"))

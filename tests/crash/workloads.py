@@ -17,24 +17,24 @@ import numpy as np
 
 from edged.clock import VirtualClock
 from edged.config import Config
+from edged.device.startup.open_state import open_state
 from edged.errors import StorageError
-from edged.opening import open_state
-from edged.storage.bundles import Bundle, Tensor, seal
-from edged.storage.checkpoints import Checkpoints
-from edged.storage.files import Disk, publish_file
-from edged.storage.model_records import Reign
-from edged.storage.registry import Registry
-from edged.storage.sealed import seal as seal_json
+from edged.storage.files.atomic import Disk, publish_file
+from edged.storage.files.checksummed_json import seal as seal_json
+from edged.storage.models.bundles import Bundle, Tensor, seal
+from edged.storage.models.checkpoints import Checkpoints
+from edged.storage.models.records import Reign
+from edged.storage.models.registry import Registry
 from tests.crash.operations import MARK
-from tests.loop.dock import Dock, delivery
-from tests.loop.gates import Gate
-from tests.loop.linear import GOOD, WIDTH, candidate, write
+from tests.device.dock import Dock, delivery
+from tests.device.gates import Gate
+from tests.device.linear import GOOD, WIDTH, candidate, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from edged.opening import State
-    from edged.storage.model_records import ModelRecord
+    from edged.device.startup.open_state import State
+    from edged.storage.models.records import ModelRecord
 
 _T = TypeVar("_T")
 STREAM: dict[str, Any] = {"features": WIDTH, "classes": ["no", "yes"], "label": "y", "id": "id"}

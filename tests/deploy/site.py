@@ -15,7 +15,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from edged.demo.broker import HOST, Mosquitto, free_port
+from edged.workbench.demo.broker import HOST, Mosquitto, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable

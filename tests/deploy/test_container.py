@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from edged.configfile import load
+from edged.config.loader import load
 from tests.commands import edged
 from tests.container.image import instructions
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from edged.configfile import load
+from edged.config.loader import load
 
 ROOT = Path(__file__).parents[2]
 DEBIAN = ROOT / "deploy" / "debian"
@@ -85,7 +85,9 @@ def test_scripts_are_sound(script: Path) -> None:
 
 
 def test_schemas_of_a_wheel_are_those_of_its_databases() -> None:
-    from edged.storage import journal, outbox_tables, sample_tables
+    from edged.storage.journal import journal
+    from edged.storage.outbox import tables as outbox_tables
+    from edged.storage.samples import tables as sample_tables
 
     code = "import build, sys; print(build.schemas_of(build.Path(sys.argv[1])))"
     done = subprocess.run(

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edged.artifacts.build import build
-from edged.artifacts.standardise import Statistics
-from edged.artifacts.templates import mlp
+from edged.bundles.build import build
+from edged.bundles.graph.templates import mlp
+from edged.bundles.source.standardise import Statistics
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from edged.domain.protocols import Engine, LearningRate
-    from edged.storage.bundles import Bundle
+    from edged.storage.models.bundles import Bundle
 
 
 def classifier(path: Path, *, optimizer: str = "adamw", standardise: bool = True) -> Bundle:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edged.engines import training_api
+from edged.engines.native import api
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from edged.storage.bundles import Bundle
+    from edged.storage.models.bundles import Bundle
     from tests.zoo import Entry
 
     ZooBundle = Callable[[Entry, str], Bundle]
@@ -36,7 +36,7 @@ NEEDS_TRAINING = [
     "test_units.py",
 ]
 
-collect_ignore = [] if training_api.available() else NEEDS_TRAINING
+collect_ignore = [] if api.available() else NEEDS_TRAINING
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ import pytest
 
 from edged.domain.protocols import LearningRate
 from edged.engines import open_engine
-from tests.artifacts.lowering.gradients import assert_equal, gradients
+from tests.bundles.lowering.gradients import assert_equal, gradients
 from tests.engines.comparison import apart, state
 from tests.zoo import BOTH, ZOO
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edged.domain.protocols import Engine
-    from edged.storage.bundles import Bundle
+    from edged.storage.models.bundles import Bundle
     from tests.engines.conftest import ZooBundle
     from tests.zoo import Entry
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from edged.engines import candidates, open_engine, training_api, usual_engine
-from edged.engines.providers import CPU
-from edged.engines.runtime import onnxruntime
+from edged.engines import candidates, open_engine, usual_engine
+from edged.engines.native import api
+from edged.engines.runtime.ort import CPU, onnxruntime
 from edged.errors import ConfigError, UnavailableError
-from edged.storage.bundles import Bundle, Tensor
+from edged.storage.models.bundles import Bundle, Tensor
 
 BUNDLE = Bundle(
     path=Path("nowhere"),
@@ -103,7 +103,7 @@ def test_without_timing_the_reason_names_what_is_missing() -> None:
     assert "--engine both" in usual_engine(BUNDLE)[1]
 
 
-if training_api.available():
+if api.available():
 
     def test_the_training_api_comes_without_torch_and_leaves_the_runtime_usable() -> None:
         code = (

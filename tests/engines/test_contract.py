@@ -12,7 +12,7 @@ from onnx import numpy_helper
 from edged.domain.protocols import Anchor, Distillation, LearningRate
 from edged.engines import open_engine
 from edged.engines.inference import InferenceModel
-from edged.engines.portable import PortableEngine
+from edged.engines.portable.engine import PortableEngine
 from edged.errors import TrainingError
 from tests.engines.comparison import apart, loss_of, state
 from tests.zoo import BOTH, ZOO, supported
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edged.domain.protocols import Engine
-    from edged.storage.bundles import Bundle
+    from edged.storage.models.bundles import Bundle
     from tests.engines.conftest import ZooBundle
     from tests.zoo import Entry
 

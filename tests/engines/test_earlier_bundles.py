@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from edged.domain.protocols import Anchor, LearningRate
-from edged.engines.portable import PortableEngine
-from edged.storage.bundles import Bundle
+from edged.engines.portable.engine import PortableEngine
+from edged.storage.models.bundles import Bundle
 
 HERE = Path(__file__).parent
 LOSSES = [1.26638, 1.285664, 1.04615, 1.115917, 1.037392]

@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from edged.artifacts.templates import mlp
+from edged.bundles.graph.templates import mlp
 from edged.engines.inference import InferenceModel
 from edged.errors import ConfigError, ModelError
 

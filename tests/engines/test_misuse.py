@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edged.domain.protocols import Engine
-    from edged.storage.bundles import Bundle
+    from edged.storage.models.bundles import Bundle
 
 RATE = LearningRate(0.02, warmup=7, total=25)
 

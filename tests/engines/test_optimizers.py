@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from edged.artifacts.build import build
-from edged.artifacts.optimizers import Optimizer
-from edged.artifacts.templates import mlp
+from edged.bundles.build import build
+from edged.bundles.graph.optimizers import Optimizer
+from edged.bundles.graph.templates import mlp
 from edged.domain.protocols import LearningRate
 from edged.engines import open_engine
-from edged.engines.portable import PortableEngine
-from edged.engines.portable_rule import LARGEST_SCALE, Rule
+from edged.engines.portable.engine import PortableEngine
+from edged.engines.portable.optimizer import LARGEST_SCALE, Rule
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from edged.storage.bundles import Bundle
+    from edged.storage.models.bundles import Bundle
 
 Arrays = dict[str, np.ndarray]
 STEPS, RATE = 60, 0.05

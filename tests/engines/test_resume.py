@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edged.domain.protocols import LearningRate
-from edged.engines.native import NativeEngine
+from edged.engines.native.engine import NativeEngine
 from tests.engines.bundles import batches, classifier, halfway
 
 if TYPE_CHECKING:

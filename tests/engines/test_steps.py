@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from edged.artifacts.build import build
-from edged.artifacts.optimizers import Optimizer
-from edged.artifacts.templates import mlp
+from edged.bundles.build import build
+from edged.bundles.graph.optimizers import Optimizer
+from edged.bundles.graph.templates import mlp
 from edged.domain.protocols import Anchor, LearningRate
 from edged.engines import open_engine
-from edged.engines.portable import FEWEST, PortableEngine
+from edged.engines.portable.engine import FEWEST, PortableEngine
 from edged.errors import BundleError, TrainingError
-from edged.storage.bundles import Bundle
+from edged.storage.models.bundles import Bundle
 from tests.engines.bundles import batches, classifier
 
 if TYPE_CHECKING:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from edged.artifacts.build import build
-from edged.artifacts.standardise import Statistics
-from edged.artifacts.templates import autoencoder, mlp
+from edged.bundles.build import build
+from edged.bundles.graph.templates import autoencoder, mlp
+from edged.bundles.source.standardise import Statistics
 from edged.domain.protocols import LearningRate
 from edged.engines.inference import InferenceModel
-from edged.engines.native import NativeEngine
-from edged.storage.bundles import Bundle
+from edged.engines.native.engine import NativeEngine
+from edged.storage.models.bundles import Bundle
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,7 +70,7 @@ def overwritten(bundle: Bundle, statistics: Statistics, path: Path) -> Bundle:
     engine.save(path)
     for name in ("training_model.onnx", "eval_model.onnx", "optimizer_model.onnx", "inference_model.onnx"):
         (path / name).write_bytes((bundle.path / name).read_bytes())
-    from edged.storage.bundles import seal
+    from edged.storage.models.bundles import seal
 
     return seal(Bundle(**{**vars(bundle), "path": path}), bundle.files)
 

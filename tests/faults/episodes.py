@@ -25,21 +25,21 @@ import numpy as np
 from edged import logs
 from edged.clock import VirtualClock
 from edged.config import GateConfig, ServingConfig
+from edged.device.promotion import Promoter
+from edged.device.promotion.rollout import Succession
+from edged.device.serving import Server, ServingLoop
 from edged.engines.inference import InferenceModel
 from edged.errors import ModelError, StorageError
-from edged.loop.promote import Promoter
-from edged.loop.serve import Server, ServingLoop
-from edged.loop.succession import Succession
-from edged.storage.files import Disk
-from edged.storage.registry import Registry
-from tests.loop.gates import Gate
-from tests.loop.linear import BAD, GOOD, SCHEMA, candidate, classes, inputs, samples
+from edged.storage.files.atomic import Disk
+from edged.storage.models.registry import Registry
+from tests.device.gates import Gate
+from tests.device.linear import BAD, GOOD, SCHEMA, candidate, classes, inputs, samples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from edged.domain.sample import Window
-    from tests.loop.linear import Floats
+    from edged.domain.stream.sample import Window
+    from tests.device.linear import Floats
 
 STAGES = ("verify", "stage", "load", "warm-up", "gate", "pointer", "probation")
 FAULTS = ("error", "kill", "ENOSPC", "timeout")

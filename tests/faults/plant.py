@@ -16,11 +16,11 @@ import numpy as np
 import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
 
-from edged.domain.schema import Schema
-from edged.storage.checkpoints import Checkpoints
-from edged.storage.registry import Registry
-from edged.storage.samples import SampleLog
-from tests.device import Device, Listener, wait_until
+from edged.domain.stream.schema import Schema
+from edged.storage.models.checkpoints import Checkpoints
+from edged.storage.models.registry import Registry
+from edged.storage.samples.log import SampleLog
+from tests.running_device import Device, Listener, wait_until
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

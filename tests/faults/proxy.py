@@ -9,7 +9,7 @@ import socket
 import struct
 import threading
 
-from edged.demo.broker import HOST
+from edged.workbench.demo.broker import HOST
 
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends a reset at once
 

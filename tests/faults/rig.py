@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.errors import StorageError
-from edged.storage.samples import SampleLog
-from tests.device import Device, Listener, wait_until
+from edged.storage.samples.log import SampleLog
+from tests.running_device import Device, Listener, wait_until
 
 if TYPE_CHECKING:
-    from edged.demo.broker import Mosquitto
+    from edged.workbench.demo.broker import Mosquitto
 
 STREAM: dict[str, Any] = {"features": 3, "classes": 2, "label": "y", "id": "id"}
 

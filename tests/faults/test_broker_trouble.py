@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edged import configfile
-from edged.local import status_of
-from tests.device import Listener, running, wait_until
+from edged.config import loader
+from edged.device.admin.state import status_of
 from tests.faults.proxy import Proxy
 from tests.faults.rig import Rig, payload, restart
+from tests.running_device import Listener, running, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from edged.demo.broker import Mosquitto
+    from edged.workbench.demo.broker import Mosquitto
     from tests.conftest import MakeBroker
 
 LASTING = ("allow_anonymous true", "persistence true")
@@ -164,7 +164,7 @@ def test_two_daemons_of_one_name_do_not_fight_and_say_what_is_wrong(
     with running(first, broker.port):
         second.start()
         try:
-            config = configfile.load(first.path, {})
+            config = loader.load(first.path, {})
             began = time.monotonic()
             wait_until(
                 lambda: "does another client call itself edged-rig?" in str(status_of(config)), PATIENCE

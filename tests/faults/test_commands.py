@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from edged.storage.registry import Registry
-from tests.device import Device, Listener, running
+from edged.storage.models.registry import Registry
+from tests.device.commands.test_commands import LENIENT, ON_COMMAND, STREAM, feed
+from tests.running_device import Device, Listener, running
 from tests.steered import data
-from tests.test_steering import LENIENT, ON_COMMAND, STREAM, feed
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from edged.demo.broker import Mosquitto as Broker
+    from edged.workbench.demo.broker import Mosquitto as Broker
 
 KINDS = {
     "new": 0.25, "again": 0.3, "expired": 0.1, "old": 0.1, "broken": 0.1, "large": 0.02, "unknown": 0.05,

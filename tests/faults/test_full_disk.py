@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edged import configfile
-from edged.local import status_of
-from edged.storage.registry import Registry
-from tests.device import Listener, running, wait_until
+from edged.config import loader
+from edged.device.admin.state import status_of
+from edged.storage.models.registry import Registry
 from tests.faults.disks import RENAMES, SYNCS, WRITES, fill, may_mount, mounted
 from tests.faults.rig import Rig
 from tests.faults.tracing import failing, require_strace
+from tests.running_device import Listener, running, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from edged.demo.broker import Mosquitto
+    from edged.workbench.demo.broker import Mosquitto
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -106,7 +106,7 @@ def test_a_wal_that_cannot_be_folded_in_and_files_that_cannot_be_opened(
 def test_a_status_that_cannot_be_written_is_noticed_and_taken_back(broker: Mosquitto, tmp_path: Path) -> None:
     require_strace()
     rig = Rig(tmp_path, broker.port, report={"every": "0.2s"})
-    config = configfile.load(rig.device.path, {})
+    config = loader.load(rig.device.path, {})
     with running(rig.device, broker.port) as listener:
         assert rig.device.process is not None
         # The one that was written before there was a connection says "degraded", too.

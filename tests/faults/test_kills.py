@@ -15,22 +15,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from edged.engines import training_api
+from edged.engines.native import api
 from edged.errors import TrainingError
-from tests.device import Device, running
+from tests.device.learning_rig import model_bytes
+from tests.device.trainers import Ear, Plant
 from tests.faults.plant import STREAM, TRAINING, Gateway, campaign, whole
-from tests.loop.learning import model_bytes
-from tests.loop.trainers import Ear, Plant
+from tests.running_device import Device, running
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from edged.demo.broker import Mosquitto as Broker
-    from edged.storage.bundles import Bundle
+    from edged.storage.models.bundles import Bundle
+    from edged.workbench.demo.broker import Mosquitto as Broker
 
-pytestmark = pytest.mark.skipif(
-    not training_api.available(), reason="bundles are built with onnxruntime-training"
-)
+pytestmark = pytest.mark.skipif(not api.available(), reason="bundles are built with onnxruntime-training")
 
 KILLS = int(os.environ.get("EDGED_FAULTS_KILLS", "300"))
 READY_SECONDS = 3.0
@@ -42,9 +40,9 @@ RUN: dict[str, Any] = {"checkpoint_every": 50, "batch": 16}
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    from edged.artifacts.build import build
-    from edged.artifacts.standardise import Statistics
-    from edged.artifacts.templates import mlp
+    from edged.bundles.build import build
+    from edged.bundles.graph.templates import mlp
+    from edged.bundles.source.standardise import Statistics
 
     path: Path = tmp_path_factory.mktemp("bundles") / "classifier"
     return build(mlp(5, 3, (16,)), path, loss="cross_entropy", standardise=Statistics.identity(5))

@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from edged.engines import training_api
-from tests.device import Device, Listener, running
+from edged.engines.native import api
 from tests.faults.plant import STREAM, TRAINING, kill, rows, trainer
+from tests.running_device import Device, Listener, running
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from edged.demo.broker import Mosquitto as Broker
+    from edged.workbench.demo.broker import Mosquitto as Broker
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(300),
-    pytest.mark.skipif(not training_api.available(), reason="bundles are built with onnxruntime-training"),
+    pytest.mark.skipif(not api.available(), reason="bundles are built with onnxruntime-training"),
 ]
 
 

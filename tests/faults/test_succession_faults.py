@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from edged.storage.registry import Registry
+from edged.storage.models.registry import Registry
+from tests.device.gates import Gate
+from tests.device.linear import GOOD, candidate, inputs
 from tests.faults.episodes import FAULTS, NEW, OLD, STAGES
-from tests.loop.gates import Gate
-from tests.loop.linear import GOOD, candidate, inputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

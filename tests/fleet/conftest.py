@@ -13,18 +13,18 @@ import pytest
 import yaml
 from safetensors.numpy import save_file
 
-from edged.fleet.config import load
-from edged.fleet.coordinator import Coordinator
-from edged.mqtt import weights
-from edged.storage.files import DISK
+from edged.fleet.coordinator.config import load
+from edged.fleet.coordinator.coordinator import Coordinator
+from edged.mqtt import weight_encoding as weights
+from edged.storage.files.atomic import DISK
 from tests.fleet.senders import FLEET, Senders, base_weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from edged.domain.deltas import Floats
-    from edged.storage.files import Disk
+    from edged.domain.training.weight_deltas import Floats
+    from edged.storage.files.atomic import Disk
 
     MakeSite = Callable[..., "Site"]
 

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.config import MqttConfig
-from edged.domain.deltas import Coding, Floats, code, decode
-from edged.domain.federated.wire import DeviceState, FleetTopics, Receipts, Round, Update
-from edged.mqtt import updates
-from edged.mqtt.session import Session
+from edged.domain.federated.messages import DeviceState, FleetTopics, Receipts, Round, Update
+from edged.domain.training.weight_deltas import Coding, Floats, code, decode
+from edged.mqtt import update_encoding
+from edged.mqtt.client.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from edged.mqtt.delivery import Delivery
+    from edged.mqtt.client.message import Delivery
 
     Payloads = list[tuple[str, bytes]]
 
@@ -43,7 +43,7 @@ def change_of(
 
 def update_of(told: Round, device: str, change: dict[str, Floats], samples: int) -> tuple[Update, bytes]:
     """As it is sent."""
-    blob = updates.pack(code(change, Coding(told.config.encoding.dtype)))
+    blob = update_encoding.pack(code(change, Coding(told.config.encoding.dtype)))
     norm = float(np.sqrt(sum(float((v.astype(np.float64) ** 2).sum()) for v in change.values())))
     return Update(device, told.round, told.id, told.base.hash, samples, 0.5, norm, len(blob), "0" * 64), blob
 

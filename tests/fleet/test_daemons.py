@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from edged.artifacts.build import build
-from edged.artifacts.standardise import Statistics
-from edged.artifacts.templates import mlp
+from edged.bundles.build import build
+from edged.bundles.graph.templates import mlp
+from edged.bundles.source.standardise import Statistics
 from edged.engines.model_parameters import initial_parameters
 from edged.errors import StorageError
-from edged.fleet.config import load
-from edged.fleet.journal import read_lineage
-from edged.fleet.status import status_of
-from tests.device import Device, Listener, running, wait_until
+from edged.fleet.coordinator.config import load
+from edged.fleet.coordinator.journal import read_lineage
+from edged.fleet.coordinator.status import status_of
+from tests.running_device import Device, Listener, running, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from edged.demo.broker import Mosquitto
+    from edged.workbench.demo.broker import Mosquitto
     from tests.fleet.conftest import MakeSite, Site
 
 STREAM: dict[str, Any] = {"features": 6, "classes": 3, "label": "y"}

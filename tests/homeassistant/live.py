@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import yaml
 
-from tests.device import Device, running, wait_until
+from tests.running_device import Device, running, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

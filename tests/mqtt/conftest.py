@@ -7,13 +7,13 @@ import pytest
 import structlog
 
 from edged.config import MqttConfig
-from edged.mqtt.session import Session
+from edged.mqtt.client.session import Session
 from tests.mqtt.inbox import PATIENCE, Inbox, Log
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from edged.demo.broker import Mosquitto
+    from edged.workbench.demo.broker import Mosquitto
 
 
 class Connect(Protocol):

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from edged import logs
 from edged.config import MqttConfig
-from edged.mqtt.session import Session
+from edged.mqtt.client.session import Session
 
 if TYPE_CHECKING:
-    from edged.mqtt.delivery import Delivery
+    from edged.mqtt.client.message import Delivery
 
 
 def show(delivery: Delivery) -> None:

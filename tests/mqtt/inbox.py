@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping
     from typing import Any
 
-    from edged.mqtt.delivery import Delivery
-    from edged.mqtt.session import Session
+    from edged.mqtt.client.message import Delivery
+    from edged.mqtt.client.session import Session
 
 PATIENCE = 20.0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 
-from edged.demo.broker import HOST
+from edged.workbench.demo.broker import HOST
 
 
 class OldBroker:

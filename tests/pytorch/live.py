@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.artifacts.trained import CASES, OPTIMIZERS, Case, compare
+from tests.bundles.trained import CASES, OPTIMIZERS, Case, compare
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 1800
@@ -34,7 +34,7 @@ def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     names = [case.name for case in EXPORTERS[request.param]]
     options = ["--into", str(folder), *(["--dynamo"] if request.param == "dynamo" else [])]
     done = subprocess.run(
-        [python, "-W", "ignore", "-m", "tests.artifacts.exported.make_trained", *names, *options],
+        [python, "-W", "ignore", "-m", "tests.bundles.exported.make_trained", *names, *options],
         cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
         timeout=SECONDS,
     )  # fmt: skip

@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edged.artifacts.build import build
-from edged.artifacts.forms import Wanted
-from edged.artifacts.standardise import Statistics
-from edged.artifacts.templates import mlp
-from edged.demo.plant import CLASSES, FEATURES
+from edged.bundles.build import build
+from edged.bundles.export.forms import Wanted
+from edged.bundles.graph.templates import mlp
+from edged.bundles.source.standardise import Statistics
+from edged.workbench.demo.plant import CLASSES, FEATURES
 from tests.stock.losses import losses
 from tests.zoo import ZOO
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from edged.storage.bundles import Bundle
+    from edged.storage.models.bundles import Bundle
     from tests.zoo import Entry
 
 STEPS, ROWS, FIRST = 200, 16, 1000

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edged.engines import training_api
+from edged.engines.native import api
 from tests.stock.environments import Environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-collect_ignore = [] if training_api.available() else ["test_stock.py"]
+collect_ignore = [] if api.available() else ["test_stock.py"]
 
 
 @pytest.fixture(params=["oldest", "newest"])

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.commands import Answer
-from tests.device import Device
+from tests.running_device import Device
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

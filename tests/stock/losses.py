@@ -14,7 +14,7 @@ import numpy as np
 
 from edged.domain.protocols import LearningRate
 from edged.engines import open_engine
-from edged.storage.bundles import Bundle
+from edged.storage.models.bundles import Bundle
 
 RATE = LearningRate(0.01, warmup=5, total=400)
 

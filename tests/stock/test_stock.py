@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from edged.artifacts.forms import Wanted
-from edged.demo.world import simulated
+from edged.bundles.export.forms import Wanted
 from edged.engines.inference import InferenceModel
+from edged.workbench.demo.world import simulated
 from tests.commands import two_classes, write_config
-from tests.device import running
+from tests.running_device import running
 from tests.stock.bundles import check, classifier, learned
 from tests.stock.environments import Environment, StockDevice
 from tests.streams import generated
 
 if TYPE_CHECKING:
-    from edged.demo.broker import Mosquitto as Broker
+    from edged.workbench.demo.broker import Mosquitto as Broker
 
 pytestmark = pytest.mark.slow
 

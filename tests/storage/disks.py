@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edged.storage.files import Disk
+from edged.storage.files.atomic import Disk
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edged.domain.sample import Batch
-from edged.domain.schema import Schema
-from edged.storage.samples import SampleLog
+from edged.domain.stream.sample import Batch
+from edged.domain.stream.schema import Schema
+from edged.storage.samples.log import SampleLog
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
 
-    from edged.domain.sample import LabelValue
+    from edged.domain.stream.sample import LabelValue
 
 WIDTH = 3
 CLASSIFY = Schema(("a", "b", "c"), WIDTH, "classify", ("ok", "worn"))

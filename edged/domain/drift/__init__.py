@@ -12,10 +12,10 @@ from edged.domain.drift.cooldown import Cooldown
 from edged.domain.drift.ddm import DDM
 from edged.domain.drift.hddm_w import HDDMW
 from edged.domain.drift.inputs import InputDrift, InputRules
-from edged.domain.drift.levels import Detector, DriftSignal, FeatureShift, Level
 from edged.domain.drift.live import DriftRules, LiveDrift
 from edged.domain.drift.page_hinkley import PageHinkley
-from edged.domain.drift.watch import StreamWatch, bounded, error_watch
+from edged.domain.drift.signals import Detector, DriftSignal, FeatureShift, Level
+from edged.domain.drift.stream_watch import StreamWatch, bounded, error_watch
 
 __all__ = [
     "ADWIN",

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from math import log, sqrt
 from typing import ClassVar
 
-from edged.domain.drift.levels import DRIFT, LARGEST, NONE, WARNING, Level, StreamDetector, require
+from edged.domain.drift.signals import DRIFT, LARGEST, NONE, WARNING, Level, StreamDetector, require
 
 
 @dataclass(slots=True)

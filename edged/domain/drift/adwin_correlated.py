@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from edged.domain.drift.adwin import ADWIN
-from edged.domain.drift.levels import LARGEST, NONE, Level, require
+from edged.domain.drift.signals import LARGEST, NONE, Level, require
 
 # A difference of neighbouring blocks counts for at most this many times the present estimate, so that
 # the change to be found does not pass for noise.

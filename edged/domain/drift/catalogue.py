@@ -8,14 +8,14 @@ from edged.domain.drift.adwin import ADWIN
 from edged.domain.drift.adwin_correlated import CorrelatedADWIN
 from edged.domain.drift.ddm import DDM
 from edged.domain.drift.hddm_w import HDDMW
-from edged.domain.drift.levels import unreadable
 from edged.domain.drift.page_hinkley import PageHinkley
+from edged.domain.drift.signals import unreadable
 from edged.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from edged.domain.drift.levels import Detector
+    from edged.domain.drift.signals import Detector
 
 DETECTORS: dict[str, type[ADWIN | CorrelatedADWIN | PageHinkley | DDM | HDDMW]] = {
     "adwin": ADWIN,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from edged.domain.drift.adwin_correlated import CorrelatedADWIN
-from edged.domain.drift.watch import StreamWatch
+from edged.domain.drift.stream_watch import StreamWatch
 
 if TYPE_CHECKING:
     from edged.domain.drift.cooldown import Cooldown

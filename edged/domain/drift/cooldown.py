@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from edged.domain.drift.levels import DRIFT, NONE, WARNING, Level, require, unreadable
+from edged.domain.drift.signals import DRIFT, NONE, WARNING, Level, require, unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import log, sqrt
 from typing import ClassVar
 
-from edged.domain.drift.levels import DRIFT, NONE, WARNING, Level, StreamDetector, require
+from edged.domain.drift.signals import DRIFT, NONE, WARNING, Level, StreamDetector, require
 
 
 @dataclass(slots=True)

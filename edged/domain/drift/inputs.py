@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edged.domain.drift.cooldown import Cooldown
-from edged.domain.drift.levels import (
+from edged.domain.drift.signals import (
     DRIFT,
     NONE,
     WARNING,

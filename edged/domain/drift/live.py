@@ -11,15 +11,15 @@ from edged.domain.drift.catalogue import tuned_detector
 from edged.domain.drift.confidence import confidence_watch
 from edged.domain.drift.cooldown import Cooldown
 from edged.domain.drift.inputs import InputDrift, InputRules
-from edged.domain.drift.levels import unreadable
-from edged.domain.drift.watch import StreamWatch, bounded
+from edged.domain.drift.signals import unreadable
+from edged.domain.drift.stream_watch import StreamWatch, bounded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
-    from edged.domain.drift.levels import DriftSignal
+    from edged.domain.drift.signals import DriftSignal
 
 FIRST = 200  # errors of which the mean is what is to be expected
 

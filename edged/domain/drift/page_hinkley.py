@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from edged.domain.drift.levels import DRIFT, LARGEST, NONE, WARNING, Level, StreamDetector, require
+from edged.domain.drift.signals import DRIFT, LARGEST, NONE, WARNING, Level, StreamDetector, require
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from edged.domain.quantiles import quantiles
+from edged.domain.stream.quantiles import quantiles
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

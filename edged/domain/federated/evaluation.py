@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
-from edged.domain.federated.fields import Fields, read_object
-from edged.domain.federated.wire import LONGEST_LINE, MOST_ROUNDS
+from edged.domain.federated.json_fields import Fields, read_object
+from edged.domain.federated.messages import LONGEST_LINE, MOST_ROUNDS
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, cast
 
 if TYPE_CHECKING:
-    from edged.domain.federated.fields import Fields
+    from edged.domain.federated.json_fields import Fields
 
 Dtype = Literal["float32", "float16", "int8"]
 
@@ -29,7 +29,7 @@ class Base:
 
 @dataclass(frozen=True)
 class Encoding:
-    """How updates are coded; see `edged.domain.deltas.Coding`."""
+    """How updates are coded; see `edged.domain.training.weight_deltas.Coding`."""
 
     dtype: Dtype = "int8"
     step: float = 0.0

@@ -12,17 +12,17 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from edged.domain.federated.wire import DeviceState, FleetTopics, Receipts, Round, Update
+from edged.domain.federated.messages import DeviceState, FleetTopics, Receipts, Round, Update
 from edged.errors import EdgedError, RejectedUpdateError
 from edged.fleet.flower.absent import Absent
 from edged.fleet.flower.nodes import Nodes
 from edged.logs import get_logger
-from edged.mqtt.delivery import Delivery
+from edged.mqtt.client.message import Delivery
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from edged.fleet.config import CoordinatorConfig
+    from edged.fleet.coordinator.config import CoordinatorConfig
 
 LOOK_SECONDS = 0.5
 AGAIN_SECONDS = 60.0  # until a node that was not ready, or silent, is asked again

@@ -10,8 +10,8 @@ from flwr.serverapp import Grid
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from edged.domain.deltas import Weights
-    from edged.domain.federated.reduce import Contribution
+    from edged.domain.training.weight_deltas import Weights
+    from edged.fleet.rules.aggregation import Contribution
 
 
 def record_of(weights: Weights) -> Any:

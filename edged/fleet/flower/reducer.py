@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edged.domain.federated.reduce import Aggregate
 from edged.errors import NoDataError, TrainingError
-from edged.fleet.flower.strategies import MEMORY
+from edged.fleet.coordinator.flower_strategies import MEMORY
+from edged.fleet.rules.aggregation import Aggregate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
-    from edged.domain.deltas import Weights
-    from edged.domain.federated.layout import Layout
-    from edged.domain.federated.reduce import Contribution
+    from edged.domain.training.weight_deltas import Weights
+    from edged.fleet.rules.aggregation import Contribution
+    from edged.fleet.rules.layout import Layout
 
     Memory = Mapping[str, NDArray[Any]]
 

@@ -11,13 +11,13 @@ import time
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from edged.mqtt.codecs.json_text import JsonCodec, LabelCodec
+from edged.mqtt.codecs.json import JsonCodec, LabelCodec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from edged.config import StreamConfig
-    from edged.domain.sample import Decoded, LabelReading
+    from edged.domain.stream.sample import Decoded, LabelReading
     from edged.mqtt.codecs.compressed import Decoder
 
 T = TypeVar("T")
@@ -25,15 +25,15 @@ T = TypeVar("T")
 __all__ = ["JsonCodec", "LabelCodec", "label_codec", "sample_codec"]
 
 _PLACES = {
-    "json": ("json_text", "JsonCodec"),
+    "json": ("json", "JsonCodec"),
     "cbor": ("cbor", "CborCodec"),
-    "msgpack": ("messagepack", "MessagePackCodec"),
+    "msgpack": ("msgpack", "MessagePackCodec"),
     "senml": ("senml", "SenmlCodec"),
-    "csv": ("csv_line", "CsvCodec"),
+    "csv": ("csv", "CsvCodec"),
     "sparkplug": ("sparkplug", "SparkplugCodec"),
-    **dict.fromkeys(("float32", "float16", "int16"), ("arrays", "ArrayCodec")),
+    **dict.fromkeys(("float32", "float16", "int16"), ("raw_arrays", "ArrayCodec")),
 }
-_LABEL_PLACES = {"cbor": ("cbor", "CborLabelCodec"), "msgpack": ("messagepack", "MessagePackLabelCodec")}
+_LABEL_PLACES = {"cbor": ("cbor", "CborLabelCodec"), "msgpack": ("msgpack", "MessagePackLabelCodec")}
 
 
 def sample_codec(
@@ -75,7 +75,7 @@ def label_codec(stream: StreamConfig) -> Decoder[LabelReading]:
     ConfigError
         When a package that the codec needs is not installed.
     """
-    place = _LABEL_PLACES.get(stream.codec, ("json_text", "LabelCodec"))
+    place = _LABEL_PLACES.get(stream.codec, ("json", "LabelCodec"))
     codec: Decoder[LabelReading] = _made(place, stream)
     return _inflated(codec, stream)
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from edged.errors import RejectedSampleError
-from edged.mqtt.codecs.extras import required
 from edged.mqtt.codecs.objects import ObjectCodec, ObjectLabelCodec, Parse, check_size, the_object
+from edged.mqtt.optional_packages import required
 
 if TYPE_CHECKING:
     from collections.abc import Callable

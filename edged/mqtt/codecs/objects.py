@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from edged.domain.sample import LabelReading, Reading
+from edged.domain.stream.sample import LabelReading, Reading
 from edged.errors import RejectedSampleError
-from edged.mqtt.fields import (
+from edged.mqtt.field_access import (
     MISSING,
     Getter,
     features_of,

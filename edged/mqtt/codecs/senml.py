@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from edged.errors import ConfigError, RejectedSampleError
 from edged.mqtt.codecs.cbor import cbor_values
-from edged.mqtt.codecs.json_text import parse_any
+from edged.mqtt.codecs.json import parse_any
 from edged.mqtt.codecs.objects import Fields
-from edged.mqtt.fields import FLOAT32_MAX, parse_time
+from edged.mqtt.field_access import FLOAT32_MAX, parse_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from edged.config import StreamConfig
-    from edged.domain.sample import Decoded
+    from edged.domain.stream.sample import Decoded
 
 VERSION = 10
 ABSOLUTE_FROM = 2**28  # seconds; smaller times are relative to now

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from edged.errors import RejectedSampleError
 from edged.logs import get_logger
 from edged.mqtt.codecs.objects import Fields, check_size
-from edged.mqtt.fields import parse_time
-from edged.mqtt.sparkplug_wire import (
+from edged.mqtt.field_access import parse_time
+from edged.mqtt.sparkplug.payload import (
     BDSEQ,
     BOOLEAN,
     REBIRTH,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from edged.config import StreamConfig
-    from edged.domain.sample import Decoded
+    from edged.domain.stream.sample import Decoded
 
 MOST_READINGS = 1000
 MOST_DEVICES = 1000  # births that are remembered, of the devices heard last

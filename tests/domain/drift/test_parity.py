@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from edged.domain.drift import ADWIN, DDM, HDDMW, Level, PageHinkley
-from edged.domain.drift.levels import StreamDetector
+from edged.domain.drift.signals import StreamDetector
 from tests.domain.drift.make_reference import REFERENCE, SEEDS, spans
 from tests.domain.drift.streams import KINDS, stream
 

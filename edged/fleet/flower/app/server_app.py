@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from flwr.serverapp import Grid, ServerApp
 
-from edged.fleet.flower.serving import coordinate
+from edged.fleet.flower.server_app import coordinate
 
 if TYPE_CHECKING:
     from flwr.app import Context

@@ -1,0 +1,401 @@
+"""Building a bundle: from an inference model to everything a device needs to train it."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import onnx
+from onnx import TensorProto, helper
+
+from edged import __version__
+from edged.bundles.export.forms import Wanted, add_forms
+from edged.bundles.graph import onnxruntime_generator
+from edged.bundles.graph.edit import opset_of, refuse_taken, shape_of, value_info
+from edged.bundles.graph.external_parameters import MOST, set_apart, size_of, values_of
+from edged.bundles.graph.naming import Naming, made_with
+from edged.bundles.graph.optimizers import Optimizer
+from edged.bundles.losses.objective import objective, outputs_of
+from edged.bundles.losses.training_graph import TrainingGraph
+from edged.bundles.preflight import BOTH, engines_left, examine, lacking, refusal
+from edged.bundles.rewriting import inference_form, shortened, trainable_form
+from edged.bundles.rewriting.batch_norm import running_statistics
+from edged.bundles.source.normalise import conform, parameter_names, read_model
+from edged.bundles.source.recognise import note_probabilities
+from edged.bundles.source.standardise import (
+    INPUT,
+    STANDARD_OUTPUT,
+    Statistics,
+    standard_target,
+    standardise_model,
+)
+from edged.bundles.source.trainable import select
+from edged.bundles.step_graph.portable import MODELS, add_step_graph, raw_parameters
+from edged.engines.native.checkpoint import TrainingCheckpoint, dump
+from edged.errors import BundleError, ConfigError
+from edged.storage.files.atomic import STAGING, disk_errors
+from edged.storage.models.bundles import (
+    CUSTOM,
+    DESCRIPTION,
+    MEASURING,
+    Bundle,
+    Standardisation,
+    Tensor,
+    publish,
+    refuse_foreign,
+    seal,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from edged.bundles.losses.objective import Given, Head, Objective
+
+INFERENCE = "inference_model.onnx"
+NATIVE_FILES = (
+    onnxruntime_generator.TRAINING,
+    onnxruntime_generator.EVALUATION,
+    onnxruntime_generator.OPTIMIZER,
+    onnxruntime_generator.CHECKPOINT,
+)
+ENGINES = ("native", "portable", "both")
+CHECKPOINTS = ("full", "nominal")
+NAMELESS = Naming()
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """An inference model that is ready, and what is to be put behind it."""
+
+    model: onnx.ModelProto
+    objective: Objective
+    input: Tensor
+    target: Standardisation | None
+    trainable: list[str]
+    frozen: list[str]
+
+    @property
+    def output(self) -> Tensor:
+        """The main output."""
+        return self.objective.outputs[0]
+
+    def training_graph(self, model: onnx.ModelProto) -> TrainingGraph:
+        """The training graph made from this plan."""
+        return TrainingGraph(
+            model,
+            data=self.input,
+            labels=self.objective.labels,
+            loss=self.objective.name,
+            output=replace(self.output, name=_compared(self.output.name, self.target)),
+            target=self.target,
+            frozen=tuple(self.frozen),
+            general=self.objective.general,
+        )
+
+
+def build(
+    model: onnx.ModelProto | Path,
+    out: Path,
+    *,
+    loss: Given | Sequence[Head],
+    optimizer: str | Optimizer = "adamw",
+    train: Sequence[str] = (),
+    freeze: Sequence[str] = (),
+    standardise: Statistics | None = None,
+    engine: str = "both",
+    seed: int | None = None,
+    forms: Wanted = Wanted(),  # noqa: B008  it cannot be changed
+    checkpoint: str = "full",
+    external_above: int = MOST,
+    note: Callable[[str], None] = lambda _: None,
+    library: Path | None = None,
+    naming: Naming = NAMELESS,
+) -> Bundle:
+    """Build a bundle from an inference model and publish it as directory `out`.
+
+    The same input gives the same bytes, but for files in ORT format: onnxruntime writes what they hold in an
+    order that varies. An older bundle at `out` is replaced, anything else is not.
+
+    Parameters
+    ----------
+    model
+        One float32 input `(batch, ...)` and one float32 output, or one for each head; logits for the
+        classifying losses.
+    out
+        The bundle directory; its parent must exist.
+    loss
+        `cross_entropy`, `mse`, `bce_with_logits` or `l1`, the mean over the batch; a `CrossEntropy` with
+        weights of classes; an ONNX model of a loss, see `custom_loss`; a `BlockLoss`; or several heads,
+        the main one first: the sum of their losses is minimised.
+    optimizer
+        `adamw`, `adamw_pytorch`, `sgd` or `sgd_momentum` with its defaults, or an `Optimizer`.
+    train
+        Globs over parameter names, or `last:N` for the N last layers: only what matches is trained.
+        Everything, when empty.
+    freeze
+        The same: what matches is not trained.
+    standardise
+        Statistics that become part of the graphs; with None values go in as they are.
+    engine
+        Engine the bundle is for: `native`, `portable` or `both`. With `both`, a model that only one
+        of them can train becomes a bundle for that one.
+    seed
+        Noted in the bundle: the seed the model was initialised from, and from which the portable engine
+        draws the noise of its steps.
+    forms
+        What is to be there in other forms too: graphs in ORT format, a quantised inference model.
+    naming
+        Names and units of inputs and outputs; a device refuses a bundle that was built for others.
+    checkpoint
+        `full`, or `nominal`: without the values of parameters, which then are delivered apart, in
+        `parameters.safetensors`.
+    external_above
+        Bytes of parameters from which on they are written into a file of their own, `checkpoint.data`.
+    note
+        Told, in one line each, what was changed of the model, why `both` became one of them, and what could
+        not be quantised.
+    library
+        An ONNX file with functions for operators of the model that are not ONNX's own.
+
+    Raises
+    ------
+    ConfigError
+        When loss, optimizer or engine is unknown, or a glob matches nothing.
+    UnavailableError
+        Without the training build of onnxruntime.
+    BundleError
+        When the model cannot be trained or does not fit, or `out` is something else. With engine
+        `portable` also when a node has no form in standard operators.
+    StorageError
+        When it cannot be written.
+    """
+    rule = Optimizer.of(optimizer) if isinstance(optimizer, str) else optimizer
+    _check_choice(engine, ENGINES, "engine")
+    _check_choice(checkpoint, CHECKPOINTS, "checkpoint")
+    refuse_foreign(out)
+    functions = None if library is None else read_model(library)
+    made = conform(read_model(model, external_above), outputs_of(loss), library=functions, note=note)
+    plan = _plan(made, loss, train, freeze, standardise, note)
+    engine, refused = _possible(plan, rule, engine, note)
+    with _staging(out) as staged:
+        _graphs(plan, rule, staged, note)
+        portable = _portable(plan, rule, staged, engine, seed or 0, refused, note)
+        files = [
+            INFERENCE,
+            *(NATIVE_FILES if engine != "portable" else ()),
+            *(portable["models"].values() if portable else ()),
+        ]
+        described = replace(
+            naming.put(_describe(plan, staged, rule.name, standardise, seed)),
+            portable=portable, engines=_engines(files), refused=refused,
+        )  # fmt: skip
+        told, added = add_forms(staged, (*plan.trainable, *plan.frozen), forms, files, note)
+        added += _checkpoint(plan, staged, files, checkpoint, external_above, forms)
+        seal(replace(described, forms=told), [*files, *added])
+        _leave_only(staged, {*files, *added, DESCRIPTION})
+        publish(staged, out)
+    return Bundle.open(out, verify=False)
+
+
+def _graphs(plan: _Plan, optimizer: Optimizer, staged: Path, note: Callable[[str], None]) -> None:
+    """Write upstream's graphs for training, and the inference model."""
+    onnxruntime_generator.generate(
+        _with_loss(plan, note),
+        trainable=plan.trainable,
+        frozen=plan.frozen,
+        optimizer=optimizer,
+        out=staged,
+    )
+    raw_parameters(plan.model, (*plan.trainable, *plan.frozen))
+    onnx.save(inference_form(plan.model), str(staged / INFERENCE))
+
+
+def _leave_only(staged: Path, names: set[str]) -> None:
+    """Remove what was only made on the way: graphs of an engine that the bundle is not for."""
+    for file in staged.iterdir():
+        if file.name not in names:
+            file.unlink()
+
+
+def _check_choice(chosen: str, known: Sequence[str], where: str) -> None:
+    if chosen not in known:
+        raise ConfigError(f"there is no {where} {chosen!r}", where=where, remedy=f"one of {', '.join(known)}")
+
+
+def _checkpoint(
+    plan: _Plan, staged: Path, files: list[str], checkpoint: str, external_above: int, forms: Wanted
+) -> list[str]:
+    """Write the initial parameters; the file that holds them, where it is one of their own."""
+    trainable, frozen = (values_of(plan.model.graph, names) for names in (plan.trainable, plan.frozen))
+    held = TrainingCheckpoint(trainable, frozen, nominal=checkpoint == "nominal")
+    path = staged / onnxruntime_generator.CHECKPOINT if onnxruntime_generator.CHECKPOINT in files else None
+    if held.nominal or size_of(plan.model.graph, (*trainable, *frozen)) > external_above:
+        if forms:
+            raise BundleError(
+                "other forms need the parameters in the inference model, these are in a file of their own",
+                remedy="build without --ort-format and --int8",
+            )
+        return [set_apart(path, staged / INFERENCE, held)]
+    if path is not None:
+        path.write_bytes(dump(held))
+    return []
+
+
+def _possible(
+    plan: _Plan, optimizer: Optimizer, engine: str, note: Callable[[str], None]
+) -> tuple[str, dict[str, str]]:
+    """The engine to build for, and why not for the other one."""
+    found = [*examine(plan.model, plan.trainable), *lacking(optimizer)]
+    left = engines_left(found, engine)
+    if not left:
+        raise refusal([finding for finding in found if engine == "both" or engine in finding.engines])
+    if engine != "both" or len(left) > 1:
+        return engine, {}
+    why = refusal([finding for finding in found if left[0] not in finding.engines]).line()
+    note(f"for the {left[0]} engine alone: {why}")
+    return left[0], {name: why for name in BOTH if name != left[0]}
+
+
+def _engines(files: Sequence[str]) -> tuple[str, ...]:
+    marks = {"native": onnxruntime_generator.TRAINING, "portable": MODELS["step"]}
+    return tuple(engine for engine, file in marks.items() if file in files)
+
+
+def _portable(
+    plan: _Plan,
+    optimizer: Optimizer,
+    staged: Path,
+    engine: str,
+    seed: int,
+    refused: dict[str, str],
+    note: Callable[[str], None],
+) -> dict[str, Any] | None:
+    """The description of the step graph, once it is written; None where the bundle has none.
+
+    Where the model is for the native engine alone, `refused` gets the reason.
+    """
+    if engine == "native":
+        return None
+    try:
+        return add_step_graph(
+            staged,
+            base=staged / INFERENCE,
+            source=plan.training_graph,
+            optimizer=optimizer,
+            seed=seed,
+        )
+    except BundleError as problem:
+        if engine == "portable":
+            raise
+        refused["portable"] = problem.line()
+        note(f"for the native engine alone: {problem.line()}")
+        return None
+
+
+def _plan(
+    model: onnx.ModelProto,
+    loss: Given | Sequence[Head],
+    train: Sequence[str],
+    freeze: Sequence[str],
+    statistics: Statistics | None,
+    note: Callable[[str], None],
+) -> _Plan:
+    trainable, frozen = select(model.graph, train, freeze)
+    _unique(model.graph)
+    target = statistics.target_names if statistics is not None else None
+    if followed := sorted(running_statistics(model.graph)):
+        note(f"running statistics are frozen, no gradient trains them: {shortened(followed)}")
+    if statistics is not None:
+        standardise_model(model, statistics)
+        frozen += [name for name in parameter_names(model.graph) if name not in (*trainable, *frozen)]
+    give = [_tensor(value) for value in model.graph.output]
+    compared = [_compared(give[0].name, target), *(tensor.name for tensor in give[1:])]
+    chosen = objective(model, give, compared, loss)
+    note_probabilities(model.graph, chosen.name, note)
+    if target is not None and chosen.name not in (*MEASURING, CUSTOM):
+        raise ConfigError(
+            f"a class cannot be standardised: loss {chosen.name}", where="statistics.target_mean"
+        )
+    refuse_taken(model.graph, [label.name for label in chosen.labels])
+    return _Plan(model, chosen, _tensor(model.graph.input[0]), target, trainable, frozen)
+
+
+def _compared(output: str, target: Standardisation | None) -> str:
+    """The tensor that a loss compares with the label, in the network's own units."""
+    return output if target is None else STANDARD_OUTPUT
+
+
+def _unique(graph: onnx.GraphProto) -> None:
+    seen: set[str] = set()
+    for tensor in graph.initializer:
+        if tensor.name in seen:
+            raise BundleError("two parameters have the same name", where=tensor.name)
+        seen.add(tensor.name)
+
+
+def _tensor(value: onnx.ValueInfoProto) -> Tensor:
+    return Tensor(str(value.name), tuple(shape_of(value)))
+
+
+def _with_loss(plan: _Plan, note: Callable[[str], None]) -> onnx.ModelProto:
+    """The forward model with the labels as further inputs and the loss as its only output."""
+    model = trainable_form(plan.model, plan.trainable, note=note)
+    graph, labels = model.graph, plan.objective.labels
+    graph.input.extend(value_info(label) for label in labels)
+    read = {}
+    if plan.target is not None:
+        read[labels[0].name] = standard_target(graph, labels[0].name, plan.target)
+    scalar = plan.objective.add_to(graph, read)
+    # The inference outputs stay inside as they are: an export takes the graph from there.
+    graph.value_info.extend(graph.output)
+    del graph.output[:]
+    graph.output.append(helper.make_tensor_value_info(scalar, TensorProto.FLOAT, []))
+    return model
+
+
+def _describe(
+    plan: _Plan, staged: Path, optimizer: str, statistics: Statistics | None, seed: int | None
+) -> Bundle:
+    return Bundle(
+        path=staged,
+        edged=__version__,
+        loss=plan.objective.name,
+        loss_options=plan.objective.options,
+        optimizer=optimizer,
+        input=plan.input,
+        output=plan.output,
+        label=plan.objective.labels[0],
+        more_outputs=plan.objective.outputs[1:],
+        more_labels=plan.objective.labels[1:],
+        losses=plan.objective.describe(),
+        trainable=tuple(plan.trainable),
+        frozen=tuple(plan.frozen),
+        standardise=INPUT if statistics is not None else None,
+        target_standardise=plan.target,
+        opset=opset_of(plan.model),
+        seed=seed,
+        made_with=made_with(),
+    )
+
+
+@contextmanager
+def _staging(out: Path) -> Iterator[Path]:
+    """A directory beside `out` in which the bundle is made; gone afterwards, whatever happens."""
+    try:
+        staged = Path(tempfile.mkdtemp(prefix=f"{STAGING}{out.name}-", dir=out.parent))
+    except OSError as problem:
+        raise BundleError(
+            f"cannot write here: {problem.strerror}",
+            where=str(out.parent),
+            remedy="create the parent directory",
+        ) from problem
+    staged.chmod(0o755)
+    try:
+        with disk_errors("building the bundle", out):
+            yield staged
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)

@@ -1,0 +1,261 @@
+"""The offline commands: from files and words on the command line to a model or a bundle."""
+
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from edged.bundles.build import NAMELESS, build
+from edged.bundles.export.forms import Wanted
+from edged.bundles.export.parameters import get
+from edged.bundles.graph.edit import shape_of
+from edged.bundles.graph.templates import autoencoder, cnn1d, cnn2d, gru, mlp
+from edged.bundles.inspect import inspect
+from edged.bundles.losses.options import parse
+from edged.bundles.source.normalise import read_model
+from edged.bundles.source.standardise import Statistics
+from edged.domain.stream.running_statistics import RunningMoments
+from edged.errors import ConfigError
+from edged.storage.files.atomic import publish_file
+from edged.storage.models.bundles import MEASURING
+from edged.storage.recordings import read_stream
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    import onnx
+
+    from edged.bundles.graph.naming import Naming
+    from edged.bundles.graph.optimizers import Optimizer
+    from edged.bundles.losses.objective import Given, Head
+    from edged.storage.recordings import Recorded
+
+_Shape = TypeVar("_Shape", tuple[int, int], tuple[int, int, int])
+
+HIDDEN = {"mlp": "64,32", "autoencoder": "64,32", "cnn1d": "32,32", "cnn2d": "16,32", "gru": "64"}
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a model takes: a row of numbers, `(rows, channels)` of a window, `(channels, height, width)`."""
+
+    sizes: tuple[int, ...]
+
+    @property
+    def width(self) -> int:
+        """Numbers in a sample."""
+        return math.prod(self.sizes)
+
+    @property
+    def window(self) -> tuple[int, int] | None:
+        """Rows and channels; None where samples are no windows."""
+        return (self.sizes[0], self.sizes[1]) if len(self.sizes) == 2 and self.sizes[0] > 1 else None
+
+    @property
+    def image(self) -> tuple[int, int, int] | None:
+        """Channels, height and width, one channel where none is named; None where samples are no images."""
+        if len(self.sizes) < 2:
+            return None
+        *channels, height, width = self.sizes
+        return (channels[0] if channels else 1, height, width)
+
+    @classmethod
+    def parse(cls, inputs: str | None, window: int | None, channels: int | None) -> Inputs:
+        """From `--inputs 9`, `--inputs 128x9`, or `--window 128 --channels 9`; ConfigError otherwise."""
+        if inputs is None and window is not None and channels is not None:
+            return cls((window, channels))
+        sizes = [] if inputs is None else inputs.lower().split("x")
+        if window is not None or channels is not None or not 1 <= len(sizes) <= 3:
+            raise ConfigError(
+                "expected the size of the input", where="--inputs",
+                remedy="such as --inputs 9; for windows --inputs 128x9, or --window 128 --channels 9;"
+                " for images --inputs 3x32x32",
+            )  # fmt: skip
+        if not all(size.isdecimal() and int(size) >= 1 for size in sizes):
+            raise ConfigError(f"{inputs!r} is no size", where="--inputs", remedy="such as 9, or 128x9")
+        return cls(tuple(map(int, sizes)))
+
+
+def new_model(
+    kind: str,
+    *,
+    inputs: Inputs,
+    outputs: int | None,
+    hidden: str | None,
+    out: Path,
+    seed: int,
+    features: str = "",
+) -> onnx.ModelProto:
+    """Write a small network to `out`.
+
+    `hidden` are layer sizes such as `64,32`, those of the kind when absent; an autoencoder takes the last one
+    as its code. `features` are names such as `statistics,spectrum`, of what an mlp sees instead of a window.
+
+    Raises
+    ------
+    ConfigError
+        When the kind is unknown, sizes are no numbers, `outputs` is missing, or the kind is for windows.
+    """
+    if kind not in HIDDEN:
+        raise ConfigError(f"unknown kind {kind!r}", where="model new", remedy=f"one of {', '.join(HIDDEN)}")
+    sizes = _sizes(HIDDEN[kind] if hidden is None else hidden)
+    names = [name.strip() for name in features.split(",") if name.strip()]
+    if names and kind != "mlp":
+        raise ConfigError(f"a network of kind {kind} sees the window itself", where="--features",
+                          remedy="leave them out, or take an mlp")  # fmt: skip
+    if kind == "autoencoder":
+        code = sizes[-1] if sizes else max(1, inputs.width // 2)
+        model = autoencoder(inputs.width, sizes[:-1], code, seed=seed)
+    elif outputs is None:
+        raise ConfigError(f"this {kind} needs --outputs", where="--outputs", remedy="classes or targets")
+    elif kind == "mlp":
+        model = mlp(inputs.width, outputs, sizes, seed=seed, window=inputs.window, features=names)
+    elif kind == "cnn2d":
+        model = cnn2d(_shaped(kind, inputs.image, "such as 28x28, or 3x32x32"), outputs, sizes, seed=seed)
+    else:
+        window = _shaped(kind, inputs.window, "such as 128x9: 128 readings of 9 channels")
+        model = (cnn1d if kind == "cnn1d" else gru)(window, outputs, sizes, seed=seed)
+    publish_file(out, model.SerializeToString(deterministic=True))
+    return model
+
+
+def _shaped(kind: str, shape: _Shape | None, example: str) -> _Shape:
+    if shape is None:
+        raise ConfigError(f"a {kind} takes {'images' if kind == 'cnn2d' else 'windows'}", where="--inputs",
+                          remedy=example)  # fmt: skip
+    return shape
+
+
+def _sizes(hidden: str) -> list[int]:
+    try:
+        sizes = [int(part) for part in hidden.split(",") if part.strip()]
+    except ValueError:
+        sizes = [0]
+    if any(size < 1 for size in sizes):
+        raise ConfigError(f"{hidden!r} is no list of layer sizes", where="--hidden", remedy="such as 64,32")
+    return sizes
+
+
+def build_from_file(
+    model: Path,
+    out: Path,
+    *,
+    loss: Sequence[str],
+    optimizer: Optimizer,
+    train: Sequence[str],
+    freeze: Sequence[str],
+    data: Path | None,
+    standardise: bool,
+    engine: str,
+    forms: Wanted = Wanted(),  # noqa: B008  it cannot be changed
+    class_weights: str | None = None,
+    ignore_index: int | None = None,
+    label_smoothing: float = 0.0,
+    library: Path | None = None,
+    naming: Naming = NAMELESS,
+    label: str | None = None,
+    checkpoint: str = "full",
+) -> dict[str, Any]:
+    """Build the bundle `out` from a model file; what `inspect` says of it, and `notes` on the way.
+
+    `loss` and what is for cross_entropy are written as `loss_options` has it. `library` is an ONNX file with
+    functions for custom operators.
+    With `standardise` the graph gets input statistics (and for value losses target statistics):
+    those of `data`, or neutral ones that the first training run fits. Without `data`, inputs of more axes
+    than (batch, n) are left as they are, with a note. Of a csv the features of `naming` are read, where it
+    has names, and the column `label`.
+
+    Raises
+    ------
+    EdgedError
+        One line on what cannot be built and why.
+    """
+    notes: list[str] = []
+    if standardise and data is None and (rank := len(shape_of(read_model(model).graph.input[0]))) != 2:
+        standardise = False
+        notes.append(f"inputs are taken as they are: standardisation is for (batch, n), not for {rank} axes")
+    recorded = None if data is None else read_stream(data, features=naming.features, label=label)
+    given = parse(loss, class_weights, ignore_index, label_smoothing)
+    statistics = _statistics(model, given, recorded, str(data)) if standardise else None
+    built = build(
+        model, out, loss=given, optimizer=optimizer, train=train, freeze=freeze, standardise=statistics,
+        engine=engine, forms=forms, checkpoint=checkpoint, naming=naming, note=notes.append, library=library,
+    )  # fmt: skip
+    return inspect(built.path) | {"notes": notes}
+
+
+def write_parameter(bundle: Path, name: str, out: Path | None) -> None:
+    """Write one parameter of a bundle to the file `out` in numpy's format.
+
+    Raises
+    ------
+    ConfigError
+        Without a file, or when there is no such parameter.
+    """
+    if out is None:
+        raise ConfigError("a file is missing", where="-o", remedy="such as -o weight.npy")
+    held = io.BytesIO()
+    np.save(held, get(bundle, name), allow_pickle=False)
+    publish_file(out, held.getvalue())
+
+
+def read_parameters(assignments: Sequence[str]) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
+    """The arrays of `NAME=FILE.npy` by name; ConfigError when that cannot be read."""
+    values = {}
+    for assignment in assignments:
+        name, equals, file = assignment.rpartition("=")
+        if not equals:
+            raise ConfigError(f"{assignment!r} is no NAME=FILE.npy", where="--set")
+        try:
+            values[name] = np.load(file, allow_pickle=False)
+        except (OSError, ValueError) as problem:
+            raise ConfigError(f"cannot be read: {problem}", where=file) from problem
+    return values
+
+
+def _statistics(path: Path, loss: Given | list[Head], recorded: Recorded | None, where: str) -> Statistics:
+    model = read_model(path)
+    width, outputs = (_row(value, path) for value in (model.graph.input[0], model.graph.output[0]))
+    reconstruct = model.graph.output[0].name == "reconstruction"
+    # Of several outputs, each in a unit of its own, targets are taken as they are.
+    values = loss in MEASURING
+    if recorded is None:
+        return Statistics.identity(
+            width, outputs if values and not reconstruct else None, reconstruct=reconstruct
+        )
+    if recorded.x.shape[1] != width:
+        raise ConfigError(
+            f"the data has {recorded.x.shape[1]} features, the model takes {width}",
+            where=where,
+            remedy="a model of windows wants windows: X of the shape (n, rows, channels)",
+        )
+    given = dict(zip(("mean", "scale"), _moments(recorded.x), strict=True))
+    if values and not reconstruct and recorded.y is not None:
+        y = np.asarray(recorded.y, np.float32).reshape(len(recorded.x), -1)
+        given |= dict(zip(("target_mean", "target_scale"), _moments(y), strict=True))
+    return Statistics.of(given, reconstruct=reconstruct)
+
+
+def _row(value: onnx.ValueInfoProto, path: Path) -> int:
+    size = 1
+    for axis in value.type.tensor_type.shape.dim[1:]:
+        if axis.dim_value < 1:
+            raise ConfigError(
+                f"{value.name!r} has an axis of unknown length besides the batch",
+                where=str(path),
+                remedy="export the model with fixed sizes, or use --no-standardise",
+            )
+        size *= axis.dim_value
+    return size
+
+
+def _moments(values: np.ndarray[Any, np.dtype[np.float32]]) -> tuple[list[float], list[float]]:
+    moments = RunningMoments(len(values))
+    moments.update(values)
+    mean, scale = moments.scale()
+    return mean.tolist(), scale.tolist()

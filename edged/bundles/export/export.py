@@ -1,0 +1,256 @@
+"""Models for other programs, of a bundle or a device: with other outputs, optimised, quantised, smaller."""
+
+from __future__ import annotations
+
+import difflib
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from edged.bundles.export.forms import BASE
+from edged.bundles.export.int8 import Quantiser, left_in_float32
+from edged.bundles.graph.edit import reads
+from edged.bundles.graph.ort_format import LEVELS, write_optimised
+from edged.bundles.source import foreign
+from edged.bundles.source.normalise import parameter_names, read_model
+from edged.domain.model_files import FLOAT32, SUFFIXES, model_in
+from edged.engines import model_parameters, open_engine
+from edged.engines.runtime import ort
+from edged.errors import BundleError, ConfigError
+from edged.storage.files.atomic import publish_file
+from edged.storage.models.bundles import DESCRIPTION, Bundle
+from edged.storage.recordings import read_stream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    Unpack = Callable[[bytes], dict[str, NDArray[np.float32]]]
+
+ROWS, RUNS = 256, 200
+LARGEST_HALF = float(np.finfo(np.float16).max)
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is to become of a model.
+
+    Attributes
+    ----------
+    outputs
+        Names of tensors that it is to answer with, those inside it too; its own, when empty.
+    optimise
+        `none`, `basic`, `extended`, or `all`, which is for processors like this machine's.
+    int8
+        Whether its layers multiply 8-bit integers.
+    fp16
+        Whether weights are stored as float16: half the size, computed with as float32.
+    """
+
+    outputs: tuple[str, ...] = ()
+    optimise: str = "none"
+    int8: bool = False
+    fp16: bool = False
+
+
+def export(
+    source: Path,
+    out: Path,
+    wish: Wish,
+    *,
+    unpack: Unpack,
+    bundle: Path | None = None,
+    data: Path | None = None,
+) -> dict[str, Any]:
+    """Write a model to `out`, as ONNX or in ORT format as its name ends; what came of it, ready for JSON.
+
+    Parameters
+    ----------
+    source
+        A bundle, a directory made by upstream, one of the registry, or an ONNX file.
+    out
+        The file.
+    wish
+        What is to become of it.
+    unpack
+        Reads the file of weights beside a model.
+    bundle
+        That a model in ORT format was trained from.
+    data
+        A recorded stream, on which the model is compared with what it was; random rows without.
+
+    Raises
+    ------
+    ConfigError
+        When there is no such output or level, the name has another ending, or a weight does not fit float16.
+    BundleError, CorruptError
+        When the model cannot be read, or not had like this.
+    """
+    if out.suffix not in SUFFIXES:
+        raise ConfigError(f"{out.name!r} is no name of a model", where="-o", remedy="end it in .onnx or .ort")
+    if wish.optimise not in LEVELS:
+        raise ConfigError(
+            f"unknown level {wish.optimise!r}", where="--optimise", remedy=f"one of {', '.join(LEVELS)}"
+        )
+    model = _read(source, bundle, unpack)
+    before, main = model.SerializeToString(), str(model.graph.output[0].name)
+    rows = _rows(model, data)
+    left: list[str] = []
+    if wish.outputs:
+        choose_outputs(model, wish.outputs)
+    if wish.int8:
+        names = parameter_names(model.graph)
+        model = Quantiser(model, names).run()
+        left = left_in_float32(model, names)
+    if wish.fp16:
+        halve(model)
+    content = _written(model, out.suffix, wish)
+    publish_file(out, content)
+    return {
+        "file": str(out),
+        "bytes": len(content),
+        "source_bytes": len(before),
+        "outputs": [str(value.name) for value in model.graph.output],
+        "float32_layers": left,
+        **_compared(before, content, main, rows),
+    }
+
+
+def _read(source: Path, bundle: Path | None, unpack: Unpack) -> onnx.ModelProto:
+    if (source / DESCRIPTION).is_file():
+        return read_model(Bundle.open(source).path / BASE[FLOAT32])
+    if source.is_dir() and foreign.is_foreign(source):
+        with tempfile.TemporaryDirectory() as folder:
+            out = Path(folder) / "model.onnx"
+            open_engine("native", foreign.adopt(source, Path(folder))[0]).export(out)
+            return read_model(out)
+    path = model_in(source) if source.is_dir() else source
+    if not ort.in_ort_format(path):
+        return read_model(path)
+    if bundle is None or not source.is_dir():
+        raise ConfigError(
+            "a model in ORT format does not become another one", where=str(path),
+            remedy="name its directory, and with --bundle the bundle that it was trained from",
+        )  # fmt: skip
+    made = Bundle.open(bundle)
+    values = model_parameters.parameters_of(source, made, unpack)
+    model = read_model(made.path / BASE[FLOAT32])
+    for tensor in model.graph.initializer:
+        if tensor.name in values:
+            tensor.CopyFrom(numpy_helper.from_array(values[tensor.name], tensor.name))
+    return model
+
+
+def choose_outputs(model: onnx.ModelProto, names: Sequence[str]) -> None:
+    """Let the model answer with these tensors, and compute nothing else.
+
+    Raises
+    ------
+    ConfigError
+        When no node computes one of them.
+    """
+    graph = model.graph
+    computed = [name for node in graph.node for name in node.output if name]
+    for name in names:
+        if name not in computed:
+            near = difflib.get_close_matches(name, computed, 5, 0.3) or computed[-5:]
+            remedy = f"such as {', '.join(near)}"
+            raise ConfigError(f"no node computes {name!r}", where="--outputs", remedy=remedy)
+    inferred = onnx.shape_inference.infer_shapes(model).graph
+    known = {value.name: value for value in (*inferred.value_info, *inferred.output)}
+    values = [known.get(name) or helper.make_empty_tensor_value_info(name) for name in names]
+    del graph.output[:]
+    graph.output.extend(values)
+    _prune(graph, set(names))
+
+
+def _prune(graph: onnx.GraphProto, wanted: set[str]) -> None:
+    kept = []
+    for node in reversed(graph.node):
+        if wanted.intersection(node.output):
+            wanted |= reads(node)
+            kept.append(node)
+    del graph.node[:]
+    graph.node.extend(reversed(kept))
+    tensors = [tensor for tensor in graph.initializer if tensor.name in wanted]
+    del graph.initializer[:]
+    graph.initializer.extend(tensors)
+
+
+def halve(model: onnx.ModelProto) -> None:
+    """Store float32 weights as float16, behind a Cast: every runtime computes with them as before.
+
+    Raises
+    ------
+    ConfigError
+        When a number does not fit.
+    """
+    graph, casts = model.graph, []
+    for tensor in graph.initializer:
+        if tensor.data_type != TensorProto.FLOAT or not tensor.dims:
+            continue
+        name, values = str(tensor.name), numpy_helper.to_array(tensor)
+        if np.abs(values).max(initial=0.0) > LARGEST_HALF:
+            raise ConfigError("holds a number that float16 cannot", where=name, remedy="leave out --fp16")
+        stored = f"float16/{name}"
+        tensor.CopyFrom(numpy_helper.from_array(values.astype(np.float16), stored))
+        casts.append(helper.make_node("Cast", [stored], [name], name=f"{stored}/cast", to=TensorProto.FLOAT))
+    nodes = list(graph.node)
+    del graph.node[:]
+    graph.node.extend([*casts, *nodes])
+
+
+def _written(model: onnx.ModelProto, suffix: str, wish: Wish) -> bytes:
+    content = bytes(model.SerializeToString(deterministic=True))
+    if wish.optimise == "none" and suffix == SUFFIXES[0]:
+        return content
+    with tempfile.TemporaryDirectory() as folder:
+        source, out = Path(folder) / "source.onnx", Path(folder) / f"out{suffix}"
+        source.write_bytes(content)
+        # What is computed beforehand from weights of two bytes would have four again.
+        write_optimised(source, out, wish.optimise, weights_change=wish.fp16)
+        return out.read_bytes()
+
+
+def _rows(model: onnx.ModelProto, data: Path | None) -> NDArray[np.float32]:
+    shape = [dim.dim_value for dim in model.graph.input[0].type.tensor_type.shape.dim[1:]]
+    if data is None:
+        return np.random.default_rng(0).standard_normal((ROWS, *shape)).astype(np.float32)
+    x = read_stream(data).x[:ROWS]
+    if x.shape[1] != np.prod(shape):
+        raise ConfigError(f"has {x.shape[1]} features, the model takes {np.prod(shape)}", where=str(data))
+    return x.reshape(-1, *shape)
+
+
+def _compared(before: bytes, after: bytes, output: str, rows: NDArray[np.float32]) -> dict[str, Any]:
+    """Largest difference of the main output, where it is still there, and the time of a row, in µs."""
+    sessions = [_session(content) for content in (before, after)]
+    times = [_microseconds(session, rows[:1]) for session in sessions]
+    told: dict[str, Any] = {"difference": None, "us": times}
+    if output in [value.name for value in sessions[1].get_outputs()]:
+        old, new = (session.run([output], {session.get_inputs()[0].name: rows})[0] for session in sessions)
+        told |= {"difference": float(np.abs(new - old).max()), "largest": float(np.abs(old).max())}
+    return told
+
+
+def _session(content: bytes) -> Any:
+    try:
+        return ort.session(content)
+    except ort.ERRORS as problem:
+        raise BundleError(f"cannot be loaded: {ort.one_line(problem)}", where="model") from problem
+
+
+def _microseconds(session: Any, row: NDArray[np.float32]) -> float:
+    name, times = session.get_inputs()[0].name, []
+    for _ in range(RUNS):
+        began = time.perf_counter()
+        session.run(None, {name: row})
+        times.append(time.perf_counter() - began)
+    return round(float(np.median(times)) * 1e6, 1)

@@ -1,0 +1,207 @@
+"""Single parameters and properties of a bundle: looked at, taken out, put in. So too of checkpoints."""
+
+from __future__ import annotations
+
+import math
+import re
+import shutil
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edged.bundles.export.forms import BASE
+from edged.bundles.graph.external_parameters import set_apart
+from edged.bundles.source.contents import Held, held_in
+from edged.domain.model_files import FLOAT32, INT8
+from edged.engines.native import checkpoint as training_checkpoint
+from edged.engines.onnx.base_model import BaseModel
+from edged.engines.onnx.fields import raw_offsets
+from edged.errors import ConfigError
+from edged.storage.files.atomic import STAGING, disk_errors, publish_file
+from edged.storage.models.bundles import DESCRIPTION, Bundle, publish, seal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from edged.engines.native.checkpoint import Property, TrainingCheckpoint
+
+Floats = NDArray[np.float32]
+
+_NUMBER = re.compile(r"[+-]?\d+")
+
+
+def told(path: Path) -> dict[str, Any]:
+    """What is in a bundle or checkpoint.
+
+    `parameters` is a table: of each `name`, `shape`, `size`, `trainable`, and `min`, `max`, `mean`, `std` of
+    its values. `properties` are by name. `optimizer_state` is whether moments are there, `step` the number
+    of updates that they are from.
+
+    Parameters
+    ----------
+    path
+        A bundle, a directory that upstream's `generate_artifacts` made, a generation of a device's
+        checkpoints, or a file in onnxruntime's format.
+
+    Raises
+    ------
+    BundleError, CorruptError
+        When it cannot be read.
+    """
+    held = held_in(path)
+    rows = [
+        {
+            "name": name,
+            "shape": list(value.shape),
+            "size": value.size,
+            "trainable": name in held.trainable,
+            **{what: float(getattr(value, what)()) for what in ("min", "max", "mean", "std")},
+        }
+        for name, value in held.values.items()
+    ]
+    return {
+        "parameters": rows,
+        "properties": dict(held.properties),
+        "optimizer_state": bool(held.moments),
+        "step": held.step,
+    }
+
+
+def get(path: Path, name: str) -> Floats:
+    """The value of a parameter; ConfigError when there is none of this name."""
+    held = held_in(path)
+    if name not in held.values:
+        raise _unknown(name, held)
+    return held.values[name]
+
+
+def get_property(path: Path, name: str) -> Property:
+    """A property; ConfigError when there is none of this name."""
+    properties = held_in(path).properties
+    if name not in properties:
+        known = ", ".join(sorted(properties)) or "none"
+        raise ConfigError("there is no such property", where=name, remedy=f"properties: {known}")
+    return properties[name]
+
+
+def put(
+    path: Path, values: Mapping[str, NDArray[Any]], properties: Mapping[str, Property] | None = None
+) -> None:
+    """Change parameters and properties of a bundle, or of a checkpoint in onnxruntime's format.
+
+    A bundle is published again, its fingerprint another. Checkpoint and inference model are changed alike, so
+    every engine begins with the new values.
+
+    Raises
+    ------
+    ConfigError
+        When a parameter is not known, has another shape, or a number is not finite, or a property is out of
+        range, or it is a generation of checkpoints, whose hashes would no longer fit.
+    BundleError, CorruptError, StorageError
+        When it cannot be read or written; what was there stays.
+    """
+    held = held_in(path)
+    ready = {name: _fitting(name, value, held) for name, value in values.items()}
+    made = {name: _storable(name, value) for name, value in (properties or {}).items()}
+    changed = replace(held, values=held.values | ready, properties={**held.properties, **made})
+    if (path / DESCRIPTION).is_file():
+        _put_bundle(Bundle.open(path), changed, ready)
+    elif held.checkpoint is not None:
+        publish_file(held.checkpoint, training_checkpoint.dump(changed.as_checkpoint()))
+    else:
+        raise ConfigError("a generation of checkpoints stays as it is", where=str(path),
+                          remedy="change the bundle, or a checkpoint in onnxruntime's format")  # fmt: skip
+
+
+def parse_property(text: str) -> tuple[str, Property]:
+    """The property that `NAME=VALUE` names: a whole number, another number, or text.
+
+    >>> parse_property("steps=12"), parse_property("rate=0.5"), parse_property('serial="007"')
+    (('steps', 12), ('rate', 0.5), ('serial', '007'))
+    """
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise ConfigError(f"{text!r} is no NAME=VALUE", where="--set-property")
+    if len(value) > 1 and value[0] == value[-1] == '"':
+        return name, value[1:-1]
+    if _NUMBER.fullmatch(value):
+        return name, int(value)
+    try:
+        return name, float(value)
+    except ValueError:
+        return name, value
+
+
+def _put_bundle(bundle: Bundle, changed: Held, ready: Mapping[str, Floats]) -> None:
+    path = bundle.path
+    staged = Path(tempfile.mkdtemp(prefix=f"{STAGING}{path.name}-", dir=path.resolve().parent))
+    try:
+        with disk_errors("changing the bundle", path):
+            staged.chmod(0o755)
+            for name in bundle.files:
+                shutil.copyfile(path / name, staged / name)
+            moved = replace(bundle, path=staged, properties=changed.properties)
+            _change_forms(moved, changed.values)
+            _change(moved, changed.as_checkpoint(), ready)
+        seal(moved, bundle.files)
+        publish(staged, path)
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+
+
+def _change_forms(bundle: Bundle, values: Mapping[str, Floats]) -> None:
+    for form in (FLOAT32, INT8):
+        base = BaseModel.of_form(bundle, form)
+        if base is not None:
+            base.path.write_bytes(base.with_parameters(values))
+
+
+def _change(bundle: Bundle, held: TrainingCheckpoint, ready: Mapping[str, Floats]) -> None:
+    checkpoint = bundle.checkpoint if bundle.checkpoint.is_file() else None
+    if bundle.apart:
+        nominal = bundle.parameters_file is not None
+        set_apart(checkpoint, bundle.inference_model, replace(held, nominal=nominal))
+        return
+    if checkpoint is not None:
+        checkpoint.write_bytes(training_checkpoint.dump(held))
+    plain = bundle.path / BASE[FLOAT32]
+    content = bytearray(plain.read_bytes())
+    places = dict(raw_offsets(bytes(content)))
+    for name, value in ready.items():
+        if name in places:  # statistics of the target are known to training alone
+            content[places[name] : places[name] + 4 * math.prod(value.shape)] = value.astype("<f4").tobytes()
+    plain.write_bytes(content)
+
+
+def _fitting(name: str, value: NDArray[Any], held: Held) -> Floats:
+    if name not in held.values:
+        raise _unknown(name, held)
+    known = held.values[name]
+    if value.shape != known.shape:
+        raise ConfigError(f"has shape {list(value.shape)}, the model takes {list(known.shape)}", where=name)
+    made = np.asarray(value, np.float32)
+    if not np.isfinite(made).all():
+        raise ConfigError("holds a number that is not finite", where=name)
+    return made
+
+
+def _storable(name: str, value: Property) -> Property:
+    """The value as a checkpoint holds it: int64, float32 or text."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int):
+        if not -(1 << 63) <= value < 1 << 63:
+            raise ConfigError(f"{value} does not fit into 64 bits", where=name)
+        return value
+    if not abs(value) <= float(np.finfo(np.float32).max):
+        raise ConfigError(f"{value} is no finite float32 number", where=name)
+    return float(np.float32(value))
+
+
+def _unknown(name: str, held: Held) -> ConfigError:
+    listed = ", ".join(held.values)
+    return ConfigError("there is no such parameter", where=name, remedy=f"parameters: {listed}")

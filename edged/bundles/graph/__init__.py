@@ -1,0 +1,1 @@
+"""Tools for ONNX graphs: edit, templates, shapes, writer."""

@@ -1,0 +1,104 @@
+"""Reading and rewiring ONNX graphs: the few things the offline phase does to every model."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+import onnx
+from onnx import TensorProto, helper
+
+from edged.errors import BundleError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from edged.storage.models.bundles import Tensor
+
+# What onnx.load raises for bytes that are no model; its package has no type information.
+DecodeError: type[Exception] = importlib.import_module("google.protobuf.message").DecodeError
+
+DTYPES = {"float32": TensorProto.FLOAT, "int64": TensorProto.INT64}
+
+
+def shape_of(value: onnx.ValueInfoProto) -> list[int | str]:
+    """Dimensions of an input or output; an unnamed free one is `?`."""
+    dims = value.type.tensor_type.shape.dim
+    return [dim.dim_value if dim.HasField("dim_value") else dim.dim_param or "?" for dim in dims]
+
+
+def value_info(tensor: Tensor) -> onnx.ValueInfoProto:
+    """The graph input or output that `tensor` describes."""
+    return helper.make_tensor_value_info(tensor.name, DTYPES[tensor.dtype], list(tensor.shape))
+
+
+def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """Bodies of If, Loop and Scan."""
+    for attribute in node.attribute:
+        if attribute.type == onnx.AttributeProto.GRAPH:
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def consumed(graph: onnx.GraphProto) -> set[str]:
+    """Names of all tensors that nodes read, bodies of control flow included."""
+    return {name for node in graph.node for name in reads(node)}
+
+
+def reads(node: onnx.NodeProto) -> set[str]:
+    """Names of all tensors that a node reads, those that only its bodies read included."""
+    return set(node.input).union(*(consumed(body) for body in subgraphs(node)))
+
+
+def rename_reads(graph: onnx.GraphProto, old: str, new: str) -> None:
+    """Let every node that reads `old` read `new`."""
+    for node in graph.node:
+        rename_inputs(node, {old: new})
+
+
+def rename_inputs(node: onnx.NodeProto, new: Mapping[str, str]) -> None:
+    """Let a node and its bodies read tensors under their new names."""
+    for i, name in enumerate(node.input):
+        node.input[i] = new.get(name, name)
+    for body in subgraphs(node):
+        for inner in body.node:
+            rename_inputs(inner, new)
+
+
+def rename_writes(graph: onnx.GraphProto, old: str, new: str) -> None:
+    """Let the node that writes `old` write `new`."""
+    for node in graph.node:
+        for i, name in enumerate(node.output):
+            if name == old:
+                node.output[i] = new
+
+
+def all_names(graph: onnx.GraphProto) -> set[str]:
+    """Every tensor name of the graph."""
+    names = consumed(graph)
+    for group in (graph.input, graph.output, graph.initializer):
+        names.update(item.name for item in group)
+    for node in graph.node:
+        names.update(node.output)
+    return names
+
+
+def refuse_taken(graph: onnx.GraphProto, names: list[str]) -> None:
+    """Raise BundleError when the model already has tensors of these names."""
+    taken = sorted(all_names(graph).intersection(names))
+    if taken:
+        raise BundleError(
+            "the model already has a tensor of a name that is needed",
+            where=taken[0],
+            remedy="rename it in the model, or leave out the standardisation",
+        )
+
+
+def opset_of(model: onnx.ModelProto) -> int:
+    """Version of the standard operators."""
+    return next((int(entry.version) for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 0)
+
+
+def node(operator: str, inputs: list[str], output: str, **attributes: Any) -> onnx.NodeProto:
+    """A standard node with one output, named after it."""
+    return helper.make_node(operator, inputs, [output], name=output, **attributes)

@@ -1,0 +1,87 @@
+"""What the numbers of a model stand for, as far as whoever builds the bundle tells it; and what built it."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+
+from edged.engines.runtime.ort import onnxruntime
+from edged.errors import ConfigError
+
+if TYPE_CHECKING:
+    from edged.domain.stream.schema import Schema
+    from edged.storage.models.bundles import Bundle
+
+
+@dataclass(frozen=True)
+class Naming:
+    """Names and units of the inputs (of the channels, for windows), label names, units of the targets.
+
+    Each may be empty. A device whose configuration names something else refuses the bundle.
+    """
+
+    features: tuple[str, ...] = ()
+    units: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+    target_units: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, schema: Schema) -> Naming:
+        """As a stream's configuration has it."""
+        return cls(schema.names, schema.units, schema.named_classes, schema.target_units)
+
+    def given(self, **texts: str | None) -> Naming:
+        """With what was given as one text, separated by commas, instead; None leaves what there is."""
+        parts = {
+            name: tuple(part.strip() for part in text.split(","))
+            for name, text in texts.items()
+            if text is not None
+        }
+        return replace(self, **parts)
+
+    def put(self, bundle: Bundle) -> Bundle:
+        """The bundle's description with these names.
+
+        Raises
+        ------
+        ConfigError
+            When there are more or fewer than the model has numbers.
+        """
+        take, give = bundle.input, bundle.output
+        for where, found in (("--features", self.features), ("--units", self.units)):
+            if found and take.width % len(found):
+                raise _count(where, found, f"{take.width} inputs")
+        if self.features and self.units and len(self.features) != len(self.units):
+            raise _count("--units", self.units, f"{len(self.features)} named inputs")
+        outputs = 2 if bundle.loss == "bce_with_logits" and give.width == 1 else give.width
+        if self.classes and len(self.classes) != outputs:
+            raise _count("--classes", self.classes, f"{outputs} classes")
+        if self.target_units and len(self.target_units) != give.width:
+            raise _count("--target-units", self.target_units, f"{give.width} outputs")
+        if len(set(self.features)) < len(self.features) or len(set(self.classes)) < len(self.classes):
+            raise ConfigError("a name comes twice", where="--features, --classes")
+        return replace(
+            bundle,
+            input=replace(take, names=self.features, units=self.units),
+            output=replace(give, names=self.classes, units=self.target_units),
+        )
+
+
+def _count(where: str, found: tuple[str, ...], wanted: str) -> ConfigError:
+    return ConfigError(
+        f"{len(found)} given, the model has {wanted}", where=where, remedy="one for each, separated by commas"
+    )
+
+
+def made_with() -> dict[str, str]:
+    """Versions of what builds bundles here."""
+    return {
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "onnx": str(onnx.__version__),
+        "onnxruntime": str(onnxruntime.__version__),
+    }

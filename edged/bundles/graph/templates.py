@@ -1,0 +1,195 @@
+"""Small networks as ONNX models, made with numpy alone."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from edged.bundles.graph.network import IR_VERSION, OPSET, Activation, Network, check_sizes
+from edged.bundles.graph.window_features import add_features
+from edged.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import onnx
+
+__all__ = ["IR_VERSION", "OPSET", "Activation", "autoencoder", "cnn1d", "cnn2d", "gru", "mlp"]
+
+KERNEL, POOL = 5, 4  # moments that a filter sees, and that are made one
+IMAGE_KERNEL, IMAGE_POOL = 3, 2  # rows and columns of pixels that a filter sees, and that are made one
+CODE = 64  # units between the convolutions and the output
+
+
+def mlp(
+    inputs: int,
+    outputs: int,
+    hidden: Sequence[int] = (64, 32),
+    *,
+    activation: Activation = "relu",
+    output: str = "logits",
+    seed: int = 0,
+    window: tuple[int, int] | None = None,
+    features: Sequence[str] = (),
+) -> onnx.ModelProto:
+    """A multilayer perceptron `x (batch, inputs)` → `output (batch, outputs)`, float32.
+
+    Without hidden layers it is a linear model. Parameters are `layer1.weight (out, in)`,
+    `layer1.bias (out,)` and so on, initialised from `seed` after He et al. 2015.
+
+    With `features`, names out of `window_features.FEATURES`, it sees those instead, computed inside the
+    graph from a `window` of `(rows, channels)`.
+
+    Raises
+    ------
+    ConfigError
+        When a size is below 1, the activation or a feature unknown, or a window missing.
+    """
+    network = Network(seed, activation)
+    width = add_features(network, *(window or (1, inputs)), features) if features else inputs
+    _chain(network, [width, *hidden, outputs], output)
+    return network.model("mlp", inputs, outputs)
+
+
+def autoencoder(
+    inputs: int,
+    hidden: Sequence[int] = (32,),
+    code: int = 8,
+    *,
+    activation: Activation = "relu",
+    seed: int = 0,
+) -> onnx.ModelProto:
+    """An autoencoder `x (batch, inputs)` → `reconstruction (batch, inputs)`, float32.
+
+    `hidden` are the encoder's layers, the decoder mirrors them; the code of `code` values is linear.
+    Parameters are named and initialised as by `mlp`, numbered from the input on.
+
+    Raises
+    ------
+    ConfigError
+        When a size is below 1 or the activation unknown.
+    """
+    network = Network(seed, activation)
+    _chain(network, [inputs, *hidden, code], "code")
+    _chain(network, [code, *reversed(hidden), inputs], "reconstruction")
+    return network.model("autoencoder", inputs, inputs)
+
+
+def cnn1d(
+    window: tuple[int, int],
+    outputs: int,
+    filters: Sequence[int] = (32, 32),
+    *,
+    output: str = "logits",
+    seed: int = 0,
+) -> onnx.ModelProto:
+    """Convolutions over time: `x (batch, rows·channels)` → `output (batch, outputs)`, float32.
+
+    `window` is `(rows, channels)`. A layer of filters over 5 moments for each of `filters`, behind each the
+    largest of 4 moments while there are enough; then a dense layer of 64. Parameters are named and
+    initialised as by `mlp`.
+
+    Raises
+    ------
+    ConfigError
+        When a size is below 1, or there are no filters.
+    """
+    if not filters:
+        raise ConfigError("a cnn1d needs layers", where="--hidden", remedy="such as 32,64")
+    size, channels = window
+    network = _on_windows(window, filters, seed, order=[0, 2, 1])
+    length = size
+    for before, after in zip([channels, *filters], filters, strict=False):
+        network.convolve(before, after, KERNEL)
+        if length >= 2 * POOL:
+            network.add("MaxPool", [network.current], kernel_shape=[POOL], strides=[POOL])
+            length //= POOL
+    network.add("Flatten", [network.current])
+    network.dense(filters[-1] * length, CODE)
+    network.dense(CODE, outputs, output)
+    return network.model("cnn1d", size * channels, outputs)
+
+
+def cnn2d(
+    image: tuple[int, int, int],
+    outputs: int,
+    filters: Sequence[int] = (16, 32),
+    *,
+    output: str = "logits",
+    seed: int = 0,
+) -> onnx.ModelProto:
+    """Convolutions over images: `x (batch, channels·height·width)` → `output (batch, outputs)`, float32.
+
+    `image` is `(channels, height, width)`, the order of the numbers in a row. A layer of 3 × 3 filters for
+    each of `filters`, behind each the largest of 2 × 2 pixels while there are enough; then a dense layer of
+    64. Parameters are named and initialised as by `mlp`.
+
+    Raises
+    ------
+    ConfigError
+        When a size is below 1, or there are no filters.
+    """
+    if not filters:
+        raise ConfigError("a cnn2d needs layers", where="--hidden", remedy="such as 16,32")
+    check_sizes(*image, *filters)
+    channels, *sides = image
+    network = Network(seed)
+    network.add(
+        "Reshape", [network.current, network.constant("image.shape", np.array([0, *image], np.int64))]
+    )
+    for before, after in zip([channels, *filters], filters, strict=False):
+        network.convolve_images(before, after, IMAGE_KERNEL)
+        if min(sides) >= 2 * IMAGE_POOL:
+            network.add("MaxPool", [network.current], kernel_shape=[IMAGE_POOL] * 2, strides=[IMAGE_POOL] * 2)
+            sides = [side // IMAGE_POOL for side in sides]
+    network.add("Flatten", [network.current])
+    network.dense(filters[-1] * sides[0] * sides[1], CODE)
+    network.dense(CODE, outputs, output)
+    return network.model("cnn2d", math.prod(image), outputs)
+
+
+def gru(
+    window: tuple[int, int],
+    outputs: int,
+    hidden: Sequence[int] = (64,),
+    *,
+    output: str = "logits",
+    seed: int = 0,
+) -> onnx.ModelProto:
+    """Gated recurrent layers: `x (batch, rows·channels)` → `output (batch, outputs)`, float32.
+
+    `window` is `(rows, channels)`. One layer for each of `hidden`; the last layer's mean over time is what
+    the output is computed from. Parameters are `layer1.weight_ih`, `layer1.weight_hh` and `layer1.bias` in
+    ONNX's order of gates.
+
+    Raises
+    ------
+    ConfigError
+        When a size is below 1, or there are no layers.
+    """
+    if not hidden:
+        raise ConfigError("a gru needs layers", where="--hidden", remedy="such as 64")
+    size, channels = window
+    network = _on_windows(window, hidden, seed, order=[1, 0, 2])
+    for before, after in zip([channels, *hidden], hidden, strict=False):
+        network.recur(before, after)
+    network.add("ReduceMean", [network.current], axes=[0], keepdims=0)
+    network.dense(hidden[-1], outputs, output)
+    return network.model("gru", size * channels, outputs)
+
+
+def _chain(network: Network, sizes: Sequence[int], output: str) -> None:
+    check_sizes(*sizes)
+    for i in range(1, len(sizes)):
+        network.dense(sizes[i - 1], sizes[i], output if i == len(sizes) - 1 else "")
+
+
+def _on_windows(window: tuple[int, int], layers: Sequence[int], seed: int, *, order: list[int]) -> Network:
+    """A network that begins with flat windows as `(batch, rows, channels)`, their axes in this order."""
+    check_sizes(*window, *layers)
+    network = Network(seed)
+    shape = network.constant("window.shape", np.array([0, *window], np.int64))
+    network.add("Transpose", [network.add("Reshape", [network.current, shape])], perm=order)
+    return network

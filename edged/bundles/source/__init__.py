@@ -1,0 +1,1 @@
+"""Any ONNX model, brought into the form that bundles are made from."""

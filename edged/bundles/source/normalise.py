@@ -1,0 +1,333 @@
+"""Bringing a model from anywhere into the form the offline phase works on, or refusing it clearly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+from onnx import TensorProto, version_converter
+
+from edged.bundles.graph import external_data
+from edged.bundles.graph.edit import (
+    DecodeError,
+    consumed,
+    opset_of,
+    reads,
+    rename_reads,
+    rename_writes,
+    shape_of,
+)
+from edged.bundles.graph.external_parameters import MOST
+from edged.bundles.graph.templates import IR_VERSION, OPSET
+from edged.bundles.rewriting import batch_norm, dropout, initialisers, opset_downgrade, recurrent, shortened
+from edged.bundles.rewriting.rewriter import ROWS, measured
+from edged.bundles.source.functions import refuse_unknown, write_out
+from edged.bundles.source.recognise import refuse_finished
+from edged.engines.runtime import ort
+from edged.errors import BundleError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    Note = Callable[[str], None]
+
+BATCH = "batch"
+# Before it, shapes are not kept in a form that the converter reads.
+OLDEST = 7
+_PYTORCH = (".pt", ".pt2", ".pth")
+_CONVERTER_ERRORS = (
+    RuntimeError,
+    ValueError,
+    version_converter.ConvertError,
+    onnx.checker.ValidationError,
+    onnx.shape_inference.InferenceError,
+)
+# Outputs that do not fit together make numpy raise ValueError.
+_TRIAL_ERRORS: tuple[type[Exception], ...] = (*ort.ERRORS, ValueError)
+
+
+def read_model(source: onnx.ModelProto | Path, most: int = MOST) -> onnx.ModelProto:
+    """A private copy of the model, or the model in file `source`.
+
+    What of it is in other files, and more than `most` bytes, stays there.
+
+    Raises
+    ------
+    BundleError
+        When the file cannot be read as an ONNX model.
+    """
+    if not isinstance(source, (str, Path)):
+        model = onnx.ModelProto()
+        model.CopyFrom(source)
+        return model
+    try:
+        return external_data.load(Path(source), most)
+    except OSError as problem:
+        raise BundleError(f"cannot be read: {problem.strerror}", where=str(source)) from problem
+    except (DecodeError, *_CONVERTER_ERRORS) as problem:
+        ours = "export it with torch.onnx.export, in evaluation mode: docs/preflight.md"
+        remedy = ours if Path(source).suffix in _PYTORCH else "export it again, or see if it was cut short"
+        raise BundleError("is no ONNX model", where=str(source), remedy=remedy) from problem
+
+
+def conform(
+    model: onnx.ModelProto,
+    outputs: Sequence[str] | None = None,
+    *,
+    library: onnx.ModelProto | None = None,
+    note: Note = lambda _: None,
+) -> onnx.ModelProto:
+    """The model with opset 17, IR version 8, a dynamic batch axis, one float32 input and its outputs.
+
+    `outputs` are the float32 outputs that it keeps, in their order, with all that they depend on; all of
+    them when empty. With None it must have exactly one.
+
+    Input and outputs keep their names. Nodes without a name get one, so that errors can name them. Only
+    dropout is left as a training export has it; `inference_form` is without.
+
+    Parameters
+    ----------
+    model
+        The model; it is changed.
+    library
+        A model with functions for operators that are not ONNX's own.
+    note
+        Told, in one line each, what was changed of what the network computes in or is stored as.
+
+    Raises
+    ------
+    BundleError
+        When it cannot be brought there, naming what stands in the way.
+    ConfigError
+        When the library has no functions.
+    """
+    model = write_out(model, library, note)
+    _weights_are_no_inputs(model.graph)
+    _name_nodes(model.graph)
+    refuse_finished(model.graph)
+    refuse_unknown(model)
+    _check_one(model.graph.input, "input", "export one input only")
+    if outputs is None:
+        _check_one(model.graph.output, "output", "name it with --loss NAME=LOSS, or export one output only")
+    elif outputs:
+        _keep_outputs(model.graph, outputs)
+    for value in (*model.graph.input, *model.graph.output):
+        _check_value(value, "input" if value in model.graph.input else "output")
+    came = f"opset {opset_of(model)} and IR version {model.ir_version}"
+    model = standard_opset(model)
+    if came != (now := f"opset {OPSET} and IR version {IR_VERSION}"):
+        note(f"brought from {came} to {now}")
+    for output in model.graph.output:
+        _output_is_computed(model.graph, output.name)
+    _name_nodes(model.graph)
+    _undo_export(model.graph, note)
+    _free_batch(model, note)
+    return _with_shapes(_infer_shapes(model))
+
+
+def parameter_names(graph: onnx.GraphProto, *, scalars: bool = False) -> list[str]:
+    """Float32 initializers that nodes read, in the model's order.
+
+    Those of rank 0 are bounds, exponents and the like rather than weights: only with `scalars`.
+    """
+    read = consumed(graph)
+    return [
+        str(tensor.name)
+        for tensor in graph.initializer
+        if tensor.name in read and tensor.data_type == TensorProto.FLOAT and (scalars or len(tensor.dims) > 0)
+    ]
+
+
+def _weights_are_no_inputs(graph: onnx.GraphProto) -> None:
+    # Files of IR version 3 list every weight as an input too.
+    weights = {tensor.name for tensor in graph.initializer}
+    kept = [value for value in graph.input if value.name not in weights]
+    del graph.input[:]
+    graph.input.extend(kept)
+
+
+def _check_one(values: Iterable[onnx.ValueInfoProto], what: str, remedy: str) -> None:
+    names = [value.name for value in values]
+    if len(names) != 1:
+        told = ", ".join(names) or "none"
+        raise BundleError(f"the model must have exactly one {what}, it has: {told}", remedy=remedy)
+
+
+def _keep_outputs(graph: onnx.GraphProto, wanted: Sequence[str]) -> None:
+    """Leave these outputs, and only what they depend on."""
+    there = {value.name: value for value in graph.output}
+    missing = [name for name in wanted if name not in there]
+    if missing:
+        raise BundleError(
+            "the model has no such output", where=missing[0], remedy=f"outputs: {', '.join(there)}"
+        )
+    kept = [there[name] for name in wanted]
+    del graph.output[:]
+    graph.output.extend(kept)
+    read, nodes = set(wanted), list[onnx.NodeProto]()
+    for node in reversed(graph.node):
+        if not read.isdisjoint(node.output):
+            read.update(reads(node))
+            nodes.append(node)
+    del graph.node[:]
+    graph.node.extend(reversed(nodes))
+
+
+def _check_value(value: onnx.ValueInfoProto, what: str) -> None:
+    if value.type.tensor_type.elem_type != TensorProto.FLOAT:
+        raise BundleError(f"the model's {what} must be float32", where=value.name)
+    if len(value.type.tensor_type.shape.dim) < 2:
+        raise BundleError(
+            f"the model's {what} has shape {shape_of(value)}, it must be (batch, sizes...)",
+            where=value.name,
+            remedy="export it with a batch axis first",
+        )
+
+
+def standard_opset(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with opset 17 and IR version 8; BundleError when it cannot be converted."""
+    # First the IR version: before 4 the converter looks for weights among the inputs.
+    model.ir_version = IR_VERSION
+    _name_nodes(model.graph)
+    made = _to_opset(opset_downgrade.express(model))
+    opset_downgrade.finish(made)
+    made.ir_version = IR_VERSION
+    return made
+
+
+def _to_opset(model: onnx.ModelProto) -> onnx.ModelProto:
+    version = opset_of(model)
+    if version == OPSET:
+        return model
+    if any(map(external_data.is_elsewhere, model.graph.initializer)):
+        raise BundleError(
+            f"the model has opset {version} and is too large to be converted to {OPSET}",
+            where=str(model.graph.name),
+            remedy=f"export it with opset_version={OPSET}",
+        )
+    latest = int(onnx.defs.onnx_opset_version())
+    if not OLDEST <= version <= latest:
+        raise BundleError(
+            f"the model has opset {version}, this onnx {onnx.__version__} converts {OLDEST} to {latest}",
+            where=str(model.graph.name),
+            remedy=f"export it with opset_version={OPSET}",
+        )
+    try:
+        return version_converter.convert_version(model, OPSET)
+    except _CONVERTER_ERRORS as problem:
+        raise BundleError(
+            f"the model has opset {version} and cannot be converted to {OPSET}: {ort.one_line(problem)}",
+            where=str(model.graph.name),
+            remedy=f"export it with opset_version={OPSET}",
+        ) from problem
+
+
+def _output_is_computed(graph: onnx.GraphProto, name: str) -> None:
+    if not any(name in node.output for node in graph.node):
+        raise BundleError("no node computes the model's output", where=name)
+    if name in consumed(graph):
+        # The output must end the graph: what is put behind it must not feed back into the network.
+        inner = f"{name}.inner"
+        rename_reads(graph, name, inner)
+        rename_writes(graph, name, inner)
+        graph.node.append(onnx.helper.make_node("Identity", [inner], [name], name=f"{name}.identity"))
+
+
+def _name_nodes(graph: onnx.GraphProto) -> None:
+    """A name of its own for every node: ONNX asks for none, onnxruntime refuses two of the same."""
+    given, taken = {node.name for node in graph.node}, {""}
+    for i, node in enumerate(graph.node):
+        if node.name in taken:
+            name = f"{node.op_type}_{i}"
+            node.name = name if name not in given | taken else f"{name}.{len(given | taken)}"
+        taken.add(node.name)
+
+
+def _undo_export(graph: onnx.GraphProto, note: Note) -> None:
+    """Undo what exporters do to a network that is only to be served, or only to be trained."""
+    recurrent.without_zero_states(graph)
+    if fixed := initialisers.fix_numbers(graph):
+        note(f"numbers of the exporter's, no parameters: {shortened(fixed)}")
+    if parted := initialisers.give_each_its_own(graph):
+        note(f"stored once by the exporter, each its own parameter again: {shortened(parted)}")
+    initialisers.fix_group_statistics(graph)
+    if turned := batch_norm.in_inference_form(graph):
+        note(f"exported in training mode, in inference with its running statistics: {shortened(turned)}")
+    dropout.without_inactive(graph)
+
+
+def _free_batch(model: onnx.ModelProto, note: Note) -> None:
+    graph = model.graph
+    rows = shape_of(graph.input[0])[0]
+    was_fixed = isinstance(rows, int)
+    for value in (graph.input[0], *graph.output):
+        value.type.tensor_type.shape.dim[0].Clear()
+        value.type.tensor_type.shape.dim[0].dim_param = BATCH
+    free = [size for size in shape_of(graph.input[0])[1:] if not isinstance(size, int) or size < 1]
+    if free:
+        raise BundleError(
+            f"the model's input has sizes that vary: {shape_of(graph.input[0])}",
+            where=graph.input[0].name,
+            remedy="only the batch may be dynamic; fix the other axes in the export",
+        )
+    if was_fixed:
+        # Shapes in between were made for the fixed batch.
+        del graph.value_info[:]
+        _try_batches(model)
+        note(f"the batch was fixed at {rows}: it may be of any size now")
+
+
+def _try_batches(model: onnx.ModelProto) -> None:
+    """Rows must come out the same alone and together, or the old batch size is fixed somewhere inside."""
+    width = shape_of(model.graph.input[0])
+    rows = (
+        np.random.default_rng(0).standard_normal((3, *[int(size) for size in width[1:]])).astype(np.float32)
+    )
+    try:
+        session = ort.session(dropout.inference_form(model).SerializeToString())
+        together = session.run(None, {model.graph.input[0].name: rows})
+        alone = [session.run(None, {model.graph.input[0].name: rows[i : i + 1]}) for i in range(3)]
+        fits = all(
+            np.allclose(whole, np.concatenate(parts), rtol=1e-4, atol=1e-5)
+            for whole, parts in zip(together, zip(*alone, strict=True), strict=True)
+        )
+    except _TRIAL_ERRORS:
+        fits = False
+    if not fits:
+        raise BundleError(
+            "the batch size is fixed inside the graph",
+            where=model.graph.input[0].name,
+            remedy="export with a dynamic batch axis",
+        )
+
+
+def _infer_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
+    try:
+        return onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
+    except _CONVERTER_ERRORS as problem:
+        what = f"the model's shapes contradict each other: {ort.one_line(problem)}"
+        raise BundleError(what, where=str(model.graph.name)) from problem
+
+
+def _with_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Fill in the shapes that inference leaves open, as behind a Reshape to a computed shape."""
+    open_ones = {
+        str(value.name): value
+        for value in model.graph.value_info
+        if any(not isinstance(size, int) and size != BATCH for size in shape_of(value))
+    }
+    if open_ones:
+        for name, (one, other) in measured(dropout.inference_form(model), set(open_ones)).items():
+            if name in open_ones and len(one) == len(other):
+                _set_shape(open_ones[name], one, other)
+    return model
+
+
+def _set_shape(value: onnx.ValueInfoProto, one: tuple[int, ...], other: tuple[int, ...]) -> None:
+    for dim, sizes in zip(value.type.tensor_type.shape.dim, zip(one, other, strict=True), strict=True):
+        if sizes[0] == sizes[1]:
+            dim.dim_value = sizes[0]
+        elif sizes == ROWS:
+            dim.dim_param = BATCH

@@ -1,0 +1,199 @@
+"""Standardisation as part of the graph, so that raw units go in and come out everywhere.
+
+Inputs: `x` → minus `input.mean` → times `input.scale` → clipped to ±10 → network. Targets, where they
+are standardised: the network's own output is in standardised units; for serving it is brought back by
+`target.scale` and `target.mean`, for the loss the raw label is brought to the network's units instead.
+So no target counts for more because of its unit, and no precision is lost by scaling back and forth.
+
+The four vectors are parameters, frozen in training: an engine can overwrite them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import numpy_helper
+
+from edged.bundles.graph.edit import node, refuse_taken, rename_reads, rename_writes
+from edged.errors import BundleError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import onnx
+
+    from edged.storage.models.bundles import Standardisation
+
+LIMIT = 10.0
+INPUT: Standardisation = {"mean": "input.mean", "scale": "input.scale"}
+TARGET: Standardisation = {"mean": "target.mean", "scale": "target.scale"}
+STANDARD_INPUT = "input.standard"
+STANDARD_OUTPUT = "output.standard"
+STANDARD_TARGET = "target.standard"
+LOW, HIGH = "limit.low", "limit.high"
+
+Vector = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What inputs and targets look like: `mean` and `scale` (1/std), each `(d,)` float32.
+
+    `target_mean` and `target_scale` `(k,)` are for regression targets. With `reconstruct` the target
+    is the input, so it shares the input's statistics and follows them when they are overwritten.
+
+    Raises
+    ------
+    BundleError
+        When lengths differ, a value is not finite or a scale not positive.
+    """
+
+    mean: Vector
+    scale: Vector
+    target_mean: Vector | None = None
+    target_scale: Vector | None = None
+    reconstruct: bool = False
+
+    def __post_init__(self) -> None:
+        _check_pair("mean", self.mean, self.scale)
+        if (self.target_mean is None) != (self.target_scale is None):
+            raise BundleError("target_mean and target_scale belong together", where="statistics")
+        if self.target_mean is not None and self.target_scale is not None:
+            _check_pair("target_mean", self.target_mean, self.target_scale)
+            if self.reconstruct:
+                raise BundleError(
+                    "a reconstruction shares the input's statistics", where="statistics.target_mean"
+                )
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any], *, reconstruct: bool = False) -> Statistics:
+        """From lists as in JSON: keys `mean`, `scale`, and perhaps `target_mean`, `target_scale`."""
+        names = ("mean", "scale", "target_mean", "target_scale")
+        try:
+            vectors = [None if values.get(k) is None else np.asarray(values[k], np.float32) for k in names]
+        except (TypeError, ValueError) as problem:
+            raise BundleError("must be lists of numbers", where="statistics") from problem
+        mean, scale, target_mean, target_scale = vectors
+        if mean is None or scale is None:
+            raise BundleError("mean and scale are needed", where="statistics")
+        return cls(mean, scale, target_mean, target_scale, reconstruct)
+
+    @classmethod
+    def identity(cls, inputs: int, targets: int | None = None, *, reconstruct: bool = False) -> Statistics:
+        """Statistics that change nothing: places for an engine to write the fitted ones into."""
+        neutral = np.zeros(inputs, np.float32), np.ones(inputs, np.float32)
+        if targets is None:
+            return cls(*neutral, reconstruct=reconstruct)
+        return cls(*neutral, np.zeros(targets, np.float32), np.ones(targets, np.float32))
+
+    @property
+    def target_names(self) -> Standardisation | None:
+        """Parameters that standardise the target; None when labels are taken as they are."""
+        if self.reconstruct:
+            return INPUT
+        return None if self.target_mean is None else TARGET
+
+
+def _check_pair(name: str, mean: Vector, scale: Vector) -> None:
+    if mean.ndim != 1 or mean.shape != scale.shape:
+        raise BundleError(
+            f"mean {mean.shape} and scale {scale.shape} must be equally long", where=f"statistics.{name}"
+        )
+    if not (np.isfinite(mean).all() and np.isfinite(scale).all() and (scale > 0).all()):
+        raise BundleError(
+            "mean must be finite, scale (1/std) finite and above 0",
+            where=f"statistics.{name}",
+            remedy="use scale 1 for constant features",
+        )
+
+
+def standardise_model(model: onnx.ModelProto, statistics: Statistics) -> None:
+    """Put the standardisation into the inference graph of `model`, in place.
+
+    The model has one input `(batch, d)` and one output `(batch, k)`, which keep their names.
+
+    Raises
+    ------
+    BundleError
+        When widths differ or names are taken.
+    """
+    graph = model.graph
+    _check_width(graph.input[0], statistics.mean, "input")
+    if statistics.target_mean is not None:
+        _check_width(graph.output[0], statistics.target_mean, "output")
+    if statistics.reconstruct:
+        _check_width(graph.output[0], statistics.mean, "output")
+    refuse_taken(graph, _needed_names(statistics))
+    _standardise_input(graph, statistics)
+    if statistics.target_names is not None:
+        _raw_output(graph, statistics)
+
+
+def _needed_names(statistics: Statistics) -> list[str]:
+    names = [*INPUT.values(), STANDARD_INPUT, LOW, HIGH, "input.centred", "input.scaled"]
+    if statistics.target_names is not None:
+        names += [*TARGET.values(), STANDARD_OUTPUT, STANDARD_TARGET, "output.scaled", "target.centred"]
+    return [str(name) for name in names]
+
+
+def _check_width(value: onnx.ValueInfoProto, vector: Vector, what: str) -> None:
+    dims = value.type.tensor_type.shape.dim
+    if len(dims) != 2 or dims[1].dim_value != len(vector):
+        raise BundleError(
+            f"statistics of length {len(vector)} do not fit the model's {what}",
+            where=value.name,
+            remedy="standardisation is for (batch, n) values with n numbers each",
+        )
+
+
+def _standardise_input(graph: onnx.GraphProto, statistics: Statistics) -> None:
+    name = graph.input[0].name
+    rename_reads(graph, name, STANDARD_INPUT)
+    nodes = [
+        # Limits are Constant nodes, not initializers, so that nothing takes them for parameters.
+        node("Constant", [], LOW, value_float=-LIMIT),
+        node("Constant", [], HIGH, value_float=LIMIT),
+        node("Sub", [name, INPUT["mean"]], "input.centred"),
+        node("Mul", ["input.centred", INPUT["scale"]], "input.scaled"),
+        node("Clip", ["input.scaled", LOW, HIGH], STANDARD_INPUT),
+    ]
+    rest = list(graph.node)
+    del graph.node[:]
+    graph.node.extend(nodes + rest)
+    _add_parameters(graph, INPUT, statistics.mean, statistics.scale)
+
+
+def _raw_output(graph: onnx.GraphProto, statistics: Statistics) -> None:
+    names, output = statistics.target_names or TARGET, graph.output[0].name
+    rename_reads(graph, output, STANDARD_OUTPUT)
+    rename_writes(graph, output, STANDARD_OUTPUT)
+    graph.node.append(node("Div", [STANDARD_OUTPUT, names["scale"]], "output.scaled"))
+    last = node("Add", ["output.scaled", names["mean"]], output)
+    # What computed the output before may bear its name still.
+    last.name = f"{output}.raw"
+    graph.node.append(last)
+    if statistics.target_mean is not None and statistics.target_scale is not None:
+        _add_parameters(graph, TARGET, statistics.target_mean, statistics.target_scale)
+
+
+def _add_parameters(graph: onnx.GraphProto, names: Standardisation, mean: Vector, scale: Vector) -> None:
+    graph.initializer.append(numpy_helper.from_array(mean, names["mean"]))
+    graph.initializer.append(numpy_helper.from_array(scale, names["scale"]))
+
+
+def standard_target(graph: onnx.GraphProto, label: str, names: Standardisation) -> str:
+    """Add what brings the raw `label` to the network's units; the name of the result.
+
+    A reconstruction's target is clipped where its input is: what the network cannot see it need not match,
+    and one absurd reading does not fill the whole loss.
+    """
+    graph.node.append(node("Sub", [label, names["mean"]], "target.centred"))
+    if names != INPUT:
+        graph.node.append(node("Mul", ["target.centred", names["scale"]], STANDARD_TARGET))
+        return STANDARD_TARGET
+    graph.node.append(node("Mul", ["target.centred", names["scale"]], "target.scaled"))
+    graph.node.append(node("Clip", ["target.scaled", LOW, HIGH], STANDARD_TARGET))
+    return STANDARD_TARGET

@@ -1,0 +1,103 @@
+"""Which parameters are trained: by globs over their names, and by layers counted from the output."""
+
+from __future__ import annotations
+
+import re
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from edged.bundles.rewriting.batch_norm import running_statistics
+from edged.bundles.source.normalise import parameter_names
+from edged.errors import BundleError, ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import onnx
+
+_LAST = re.compile(r"last:([1-9][0-9]*)")
+# What gives a parameter in another form: the node behind it is the layer.
+_FORMS = {"Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
+
+
+def select(
+    graph: onnx.GraphProto, train: Sequence[str], freeze: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Names of trainable and frozen parameters.
+
+    Parameters
+    ----------
+    graph
+        The forward graph.
+    train
+        Globs, or `last:N` for the N last layers: only what matches is trained. Everything, when empty.
+    freeze
+        Globs, or `last:N`: what matches is not trained. Running statistics never are.
+
+    Raises
+    ------
+    BundleError
+        When there are no parameters.
+    ConfigError
+        When a glob matches nothing, there are not as many layers, or nothing is left to train.
+    """
+    names = parameter_names(graph)
+    if not names:
+        raise BundleError("the model has no float32 parameters", where=str(graph.name))
+    wanted = _matching(graph, train, "train") if train else names
+    fixed = running_statistics(graph).union(_matching(graph, freeze, "freeze"))
+    trainable = [name for name in wanted if name not in fixed]
+    if not trainable:
+        raise ConfigError("nothing is left to train", where="freeze", remedy=f"parameters: {_listed(names)}")
+    return trainable, [name for name in names if name not in trainable]
+
+
+def layers(graph: onnx.GraphProto) -> list[list[str]]:
+    """Parameters by layer, from the input on: those of one node, the bias that is added to it among them."""
+    names, seen = set(parameter_names(graph)), set[str]()
+    stands_for: dict[str, str] = {name: name for name in names}
+    found: list[list[str]] = []
+    ends: dict[str, list[str]] = {}
+    for node in graph.node:
+        own = [stands_for[name] for name in node.input if name in stands_for]
+        if not own:
+            continue
+        if node.op_type in _FORMS:
+            stands_for[node.output[0]] = own[0]
+            continue
+        layer = (
+            next((ends[name] for name in node.input if name in ends), None) if node.op_type == "Add" else None
+        )
+        if layer is None:
+            layer = []
+            found.append(layer)
+        layer += [name for name in own if name not in seen]
+        seen.update(own)
+        ends[node.output[0]] = layer
+    return [layer for layer in found if layer]
+
+
+def _matching(graph: onnx.GraphProto, globs: Sequence[str], what: str) -> list[str]:
+    names, chosen = parameter_names(graph, scalars=True), set[str]()
+    for glob in globs:
+        if last := _LAST.fullmatch(glob):
+            chosen.update(_last(layers(graph), int(last[1]), what))
+            continue
+        matching = [name for name in names if fnmatchcase(name, glob)]
+        if not matching:
+            remedy = f"parameters: {_listed(names)}"
+            raise ConfigError(f"{glob!r} matches no parameter", where=what, remedy=remedy)
+        chosen.update(matching)
+    return [name for name in names if name in chosen]
+
+
+def _last(found: list[list[str]], count: int, what: str) -> list[str]:
+    if count > len(found):
+        raise ConfigError(f"last:{count} asks for more layers than there are", where=what,
+                          remedy=f"the model has {len(found)} layers with parameters")  # fmt: skip
+    return [name for layer in found[-count:] for name in layer]
+
+
+def _listed(names: list[str], limit: int = 20) -> str:
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more

@@ -1,0 +1,363 @@
+"""The step graph: a whole training step in standard operators, for any onnxruntime.
+
+Forward and backward pass come from onnxruntime's own gradient builder, lowered node by node. Put around
+them: a loss in which every row has a weight, the square sum of the gradients, and the optimizer's update.
+New state comes out as new tensors, so the caller decides whether it becomes the state: a step that is not
+finite changes nothing.
+
+Small parameters lie one behind the other in a flat state tensor, large ones in their own. The forward pass
+reads them one by one as inputs of their own, which the engine lets share the memory of the state: nothing
+is split or copied.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from edged.bundles.graph.edit import all_names, consumed, reads, rename_inputs, value_info
+from edged.bundles.graph.templates import IR_VERSION
+from edged.bundles.graph.writer import NOISE
+from edged.bundles.losses.builtin import OUTPUT
+from edged.bundles.losses.general import GeneralLoss, without_gradient
+from edged.bundles.losses.training_graph import ACCUMULATOR, TrainingGraph, known_shapes
+from edged.bundles.losses.weighted import WEIGHTS, row_gradient, weighted_loss
+from edged.bundles.lowering import OPSET, Writer, lower
+from edged.bundles.lowering.reorder import pooled_first
+from edged.bundles.step_graph import guidance, optimizer_updates
+from edged.bundles.step_graph.multi_step import PREFIX, scan, unpack
+from edged.errors import BundleError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from edged.bundles.graph.optimizers import Optimizer
+    from edged.bundles.graph.parameter_groups import Group, Part
+
+SQUARES = "step.squares"
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class StepGraph:
+    """The graphs of the portable engine by name, and what has to be known to run them.
+
+    `step` updates; `carry` does the same with gradients that earlier steps left, and gives them out;
+    `guided` is `carry` with a penalty and a distillation term; `many` makes several steps, one after the
+    other; `evaluation` computes the loss alone.
+    """
+
+    models: dict[str, onnx.ModelProto]
+    description: dict[str, Any]
+
+
+def build_step_graph(source: TrainingGraph, evaluation: onnx.ModelProto, optimizer: Optimizer) -> StepGraph:
+    """The step graph for what onnxruntime's artifact generator made.
+
+    Raises
+    ------
+    BundleError
+        When an operator cannot be lowered, naming its node.
+    """
+    step = Step(source, optimizer)
+    models = {
+        "step": step.model(),
+        "carry": Step(source, optimizer, carry=True).model(),
+        "evaluation": _evaluation_model(source, evaluation),
+    }
+    if source.small:
+        models["many"] = Step(source, optimizer, inside=True).many()
+    if source.guidable:
+        models["guided"] = Step(source, optimizer, carry=True, guided=True).model()
+    return StepGraph(models, _describe(source, optimizer, step.to))
+
+
+class Step:
+    """One training step, written node by node.
+
+    Parameters
+    ----------
+    source
+        The training graph.
+    optimizer
+        The optimizer.
+    carry
+        Whether gradients that earlier steps left come in, and the sum goes out.
+    guided
+        Whether anchor weights and a teacher pull besides the labels.
+    inside
+        Whether it is inside of a loop, where joined parameters have to be split.
+    """
+
+    def __init__(
+        self,
+        source: TrainingGraph,
+        optimizer: Optimizer,
+        *,
+        carry: bool = False,
+        guided: bool = False,
+        inside: bool = False,
+    ) -> None:
+        self.inside = inside
+        self.source, self.optimizer, self.carry, self.guided = source, optimizer, carry, guided
+        # The loss is always named the same and its own gradient is a constant 1.
+        self.to = Writer(
+            source.shapes,
+            all_names(source.graph),
+            row_weights=WEIGHTS,
+            loss_gradient=f"{OUTPUT}_grad",
+            values={str(item.name): numpy_helper.to_array(item) for item in source.graph.initializer},
+            read=consumed(source.graph),
+        )
+        self.outputs: Shapes = {OUTPUT: (1,), SQUARES: ()}
+        self._losses: list[str] = []
+        self._rewrite()
+        self._update(self._gradients())
+        self._remember()
+        self.to.add("Sum" if len(self._losses) > 1 else "Identity", self._losses, OUTPUT)
+
+    def model(self) -> onnx.ModelProto:
+        """The finished graph."""
+        batch = self.source.data.shape[0]
+        inputs = [_float(WEIGHTS, [batch, 1])]
+        if self.to.noise_width:
+            inputs.append(_float(NOISE, [batch, self.to.noise_width]))
+        inputs += [_float(name, [1]) for name in optimizer_updates.scalars(self.optimizer).values()]
+        kinds = (*self.optimizer.kinds, "carry") if self.carry else self.optimizer.kinds
+        if self.guided:
+            inputs.append(_float(guidance.TEACHER, [batch, *self.source.row]))
+            inputs += [_float(name, []) for name in guidance.SCALARS.values()]
+            kinds = (*kinds, "anchor", "strength")
+        inputs += _states(self.source.groups, kinds)
+        if not self.inside:
+            inputs += parameters(self.source.groups)
+        constants = self.source.graph.initializer
+        if self.source.general:
+            constants = without_gradient(constants)
+        return finish(self.to, self.source, inputs, self.outputs, constants)
+
+    def many(self) -> onnx.ModelProto:
+        """The finished graph as the body of a loop over batches."""
+        state = {
+            part.tensor(kind): part.tensor(f"new_{kind}")
+            for group in self.source.groups
+            for part in group.parts
+            for kind in self.optimizer.kinds
+        }
+        state |= {name: _renewed(name) for name in self.to.remembered}
+        frozen = [name for name in self.source.frozen if name not in state]
+        return as_model(scan(self.model().graph, state, frozen))
+
+    def _rewrite(self) -> None:
+        """The nodes of the training graph, with the loss weighted row by row."""
+        if self.inside:
+            unpack(self.source.groups, self.to)
+        write = GeneralLoss(self.source, self.to).write if self.source.general else self._write
+        for item in pooled_first(self.source.graph.node):
+            if item.op_type == ACCUMULATOR:
+                continue
+            if self.guided and f"{self.source.output}_grad" in item.output:
+                self._distil(item)
+            elif loss := write(item):
+                self._losses.append(loss)
+
+    def _write(self, item: onnx.NodeProto) -> str | None:
+        """Write a node where the loss is a mean over the rows; its name, once it is there."""
+        each = self.source.each_loss
+        if OUTPUT in item.output:
+            return weighted_loss(item, self.to)
+        if each is not None and f"{each}_grad" in item.output:
+            row_gradient(each, self.to.shape(each, item), self.to)
+        else:
+            lower(item, self.to)
+        return None
+
+    def _distil(self, item: onnx.NodeProto) -> None:
+        """Add the distillation term to the loss, and its gradient to the output's that `item` computes."""
+        term, gradient = guidance.distillation(self.source, self.to)
+        self._losses.append(term)
+        own = onnx.NodeProto()
+        own.CopyFrom(item)
+        place = list(item.output).index(f"{self.source.output}_grad")
+        own.output[place] = self.to.name("own_gradient")
+        lower(own, self.to)
+        self.to.add("Add", [own.output[place], gradient], item.output[place])
+
+    def _gradients(self) -> dict[Part, str]:
+        """The gradient of every part, with what a penalty and earlier steps add to it."""
+        return {
+            part: self._complete(part, gradient)
+            for group in self.source.groups
+            for part, gradient in zip(group.parts, self._in_parts(group), strict=True)
+        }
+
+    def _complete(self, part: Part, gradient: str) -> str:
+        if self.guided:
+            penalty, gradient = guidance.penalty(part, gradient, self.to)
+            self._losses.append(penalty)
+        if self.carry:
+            gradient = self.to.add("Add", [gradient, part.tensor("carry")], part.tensor("carried"))
+            self.outputs[gradient] = part.shape
+        return gradient
+
+    def _in_parts(self, group: Group) -> list[str]:
+        to, sizes = self.to, [part.size for part in group.parts]
+        if len(sizes) == 1:
+            return [self._joined(group)]
+        names = [part.tensor("gradient") for part in group.parts]
+        split = [self._joined(group), to.sizes(*sizes)]
+        to.keep(helper.make_node("Split", split, names, name=f"{group.name}.parts"))
+        return names
+
+    def _joined(self, group: Group) -> str:
+        """The gradients of a group, one behind the other; they broadcast to the state's shape."""
+        flat = [self._flat(name, shape) for name, shape in group.parameters]
+        return self.to.add("Concat", flat, f"{group.name}.joined", axis=0) if group.joined else flat[0]
+
+    def _flat(self, parameter: str, shape: tuple[int, ...]) -> str:
+        gradient = self.source.gradients[parameter]
+        return gradient if len(shape) == 1 else self.to.add("Reshape", [gradient, self.to.sizes(-1)])
+
+    def _update(self, gradients: dict[Part, str]) -> None:
+        to = self.to
+        squares = [to.add("ReduceSumSquare", [gradient], keepdims=0) for gradient in gradients.values()]
+        to.add("Sum" if len(squares) > 1 else "Identity", squares, SQUARES)
+        if self.optimizer.clip_norm:
+            clipped = optimizer_updates.clipped(list(gradients.values()), SQUARES, to)
+            gradients = dict(zip(gradients, clipped, strict=True))
+        for part, gradient in gradients.items():
+            new = optimizer_updates.update(part, gradient, self.optimizer, to)
+            self.outputs |= dict.fromkeys(new, part.shape)
+
+    def _remember(self) -> None:
+        """Outputs with the new values of frozen parameters that follow the data: running statistics."""
+        frozen = self.source.frozen
+        for name, new in self.to.remembered.items():
+            if name not in frozen:
+                raise BundleError("only a frozen parameter can hold running statistics", where=name)
+            self.outputs[self.to.add("Identity", [new], _renewed(name))] = frozen[name]
+
+
+def _renewed(parameter: str) -> str:
+    return f"step.new.{parameter}"
+
+
+def _evaluation_model(source: TrainingGraph, evaluation: onnx.ModelProto) -> onnx.ModelProto:
+    graph = evaluation.graph
+    to = Writer(known_shapes(evaluation), all_names(graph))
+    for item in graph.node:
+        lower(item, to)
+    return finish(to, source, parameters(source.groups), {OUTPUT: ()}, graph.initializer)
+
+
+# ---- putting it together ----------------------------------------------------------------------
+
+
+def _float(name: str, shape: Sequence[int | str]) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+
+
+def _states(groups: Iterable[Group], kinds: Iterable[str]) -> list[onnx.ValueInfoProto]:
+    kept = tuple(kinds)
+    parts = [part for group in groups for part in group.parts]
+    return [_float(part.tensor(kind), part.shape) for part in parts for kind in kept]
+
+
+def parameters(groups: Iterable[Group]) -> list[onnx.ValueInfoProto]:
+    """Inputs for the parameters one by one, which lie in the memory of the state tensors."""
+    return [_float(name, shape) for group in groups for name, shape in group.parameters]
+
+
+def finish(
+    to: Writer,
+    source: TrainingGraph,
+    inputs: Sequence[onnx.ValueInfoProto],
+    wanted: Mapping[str, tuple[int, ...]],
+    initializers: Iterable[onnx.TensorProto],
+) -> onnx.ModelProto:
+    """A model of what was written, as far as the wanted outputs depend on it."""
+    nodes = _needed(_without_identities(to.nodes, wanted), wanted)
+    read = {name for item in nodes for name in reads(item)}
+    frozen = [_float(name, shape) for name, shape in source.frozen.items()]
+    tensors = [tensor for tensor in (*initializers, *to.constants) if tensor.name in read]
+    outputs = [_float(name, shape) for name, shape in wanted.items()]
+    takes = [value_info(source.data), *map(value_info, source.labels), *inputs, *frozen]
+    return as_model(helper.make_graph(nodes, "step", takes, outputs, tensors))
+
+
+def as_model(graph: onnx.GraphProto) -> onnx.ModelProto:
+    """The graph as a model of the opset and version that all runtimes covered can read."""
+    return helper.make_model(
+        graph,
+        opset_imports=[helper.make_opsetid("", OPSET)],
+        ir_version=IR_VERSION,
+        producer_name="edged",
+    )
+
+
+def _without_identities(nodes: list[onnx.NodeProto], wanted: Collection[str]) -> list[onnx.NodeProto]:
+    """The nodes without those that only give a tensor a second name; each costs a step its share of time."""
+    kept, same = [], dict[str, str]()
+    for item in nodes:
+        if item.op_type == "Identity" and item.output[0] not in wanted:
+            same[item.output[0]] = same.get(item.input[0], item.input[0])
+            continue
+        renamed = onnx.NodeProto()
+        renamed.CopyFrom(item)
+        rename_inputs(renamed, same)
+        kept.append(renamed)
+    return _named_as_wanted(kept, wanted)
+
+
+def _named_as_wanted(nodes: list[onnx.NodeProto], wanted: Collection[str]) -> list[onnx.NodeProto]:
+    """The nodes, in place, where one whose result has a wanted name only by an Identity has it itself."""
+    free = {name for item in nodes for name in item.output}.difference(wanted)
+    same: dict[str, str] = {}
+    kept = []
+    for item in nodes:
+        if item.op_type == "Identity" and item.input[0] in free and item.input[0] not in same:
+            same[item.input[0]] = item.output[0]
+        else:
+            kept.append(item)
+    for item in kept:
+        rename_inputs(item, same)
+        item.output[:] = [same.get(name, name) for name in item.output]
+    return kept
+
+
+def _needed(nodes: list[onnx.NodeProto], wanted: Iterable[str]) -> list[onnx.NodeProto]:
+    """The nodes on which the wanted tensors depend, in their order."""
+    read, kept = set(wanted), []
+    for item in reversed(nodes):
+        if not read.isdisjoint(item.output):
+            read.update(reads(item))
+            kept.append(item)
+    return kept[::-1]
+
+
+def _describe(source: TrainingGraph, optimizer: Optimizer, to: Writer) -> dict[str, Any]:
+    return {
+        "loss": OUTPUT,
+        "squares": SQUARES,
+        "weights": WEIGHTS,
+        "scalars": optimizer_updates.scalars(optimizer),
+        "optimizer": optimizer.describe(),
+        "many": PREFIX if source.small else None,
+        "groups": [
+            {
+                "name": group.name,
+                "shape": list(group.shape),
+                "parameters": [{"name": name, "shape": list(shape)} for name, shape in group.parameters],
+                "parts": [{"name": part.name, "shape": list(part.shape)} for part in group.parts],
+            }
+            for group in source.groups
+        ],
+        "frozen": [{"name": name, "shape": list(shape)} for name, shape in source.frozen.items()],
+        "noise": {"name": NOISE, "width": to.noise_width},
+        "remembered": {name: _renewed(name) for name in to.remembered},
+        "guidance": guidance.describe(source.loss) if source.guidable else None,
+    }

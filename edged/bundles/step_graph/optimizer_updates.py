@@ -1,0 +1,108 @@
+"""The optimizers' updates in standard operators, and the clipping before them.
+
+Whatever changes from update to update comes in as a scalar: see `Scalars`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from edged.bundles.graph.optimizers import Optimizer
+    from edged.bundles.graph.parameter_groups import Part
+    from edged.bundles.lowering import Writer
+
+# Inputs of the step graph, float32 scalars that the engine computes for every update.
+SIZE, KEEP = "step.size", "step.keep"
+ROOT_SLOPE, ROOT_OFFSET = "step.root_slope", "step.root_offset"
+CEILING, SPARE = "step.ceiling", "step.spare"
+FRESH = "step.fresh"
+
+
+def scalars(optimizer: Optimizer) -> dict[str, str]:
+    """The scalars an optimizer reads: what they are, and the inputs that take them."""
+    if optimizer.adaptive:
+        found = {"slope": ROOT_SLOPE, "offset": ROOT_OFFSET}
+        if optimizer.weight_decay:
+            found["keep"] = KEEP
+    else:
+        found = {"size": SIZE}
+    if optimizer.clip_norm:
+        found |= {"ceiling": CEILING, "spare": SPARE}
+    if optimizer.dampening:
+        found["fresh"] = FRESH
+    return found
+
+
+def clipped(gradients: Sequence[str], squares: str, to: Writer) -> list[str]:
+    """Gradients times min(1, c/(n + 10⁻⁶)), where n is the norm of them all together.
+
+    As `torch.nn.utils.clip_grad_norm_` and onnxruntime's InplaceClipGradNorm; Pascanu et al. 2013.
+    """
+    norm = to.add("Add", [to.add("Sqrt", [squares]), SPARE])
+    factor = to.add("Min", [to.add("Div", [CEILING, norm]), to.number(1)])
+    return [to.add("Mul", [gradient, factor]) for gradient in gradients]
+
+
+def update(part: Part, gradient: str, optimizer: Optimizer, to: Writer) -> list[str]:
+    """Write the update of a part; the names of its new state tensors."""
+    if optimizer.adaptive:
+        adamw(part, gradient, optimizer, to)
+    else:
+        sgd(part, gradient, optimizer, to)
+    return [part.tensor(f"new_{kind}") for kind in optimizer.kinds]
+
+
+def sgd(part: Part, gradient: str, optimizer: Optimizer, to: Writer) -> None:
+    """θ − η·b, where b is the gradient or, with momentum, μb + (1 − τ)g; a weight decay w adds wθ to g.
+
+    The dampening τ does not touch the first gradient. In Nesterov's form the move is g + μb.
+    The form of `torch.optim.SGD`; without momentum and decay also onnxruntime's SGDOptimizerV2.
+    """
+    value = part.tensor("value")
+    if optimizer.weight_decay:
+        gradient = to.add("Add", [gradient, to.add("Mul", [value, to.number(optimizer.weight_decay)])])
+    if "momentum" in optimizer.kinds:
+        kept = to.add("Mul", [part.tensor("momentum"), to.number(optimizer.momentum)])
+        fresh = to.add("Mul", [gradient, FRESH]) if optimizer.dampening else gradient
+        moving = to.add("Add", [kept, fresh], part.tensor("new_momentum"))
+        if optimizer.nesterov:
+            ahead = to.add("Mul", [moving, to.number(optimizer.momentum)])
+            moving = to.add("Add", [gradient, ahead])
+        gradient = moving
+    to.add("Sub", [value, to.add("Mul", [gradient, SIZE])], part.tensor("new_value"))
+
+
+def adamw(part: Part, gradient: str, optimizer: Optimizer, to: Writer) -> None:
+    """AdamW (Loshchilov and Hutter 2019, algorithm 2) on scaled moments.
+
+    The gradient that comes in is s·g with s = β₂^(−t/2), for the engine multiplies the weights of the
+    rows with s. Kept are M = s·m/(1 − β₁) and V = s²·v/(1 − β₂), so that
+
+        M' = β₁/√β₂·M + s·g,   V' = V + (s·g)²,   θ' = θ − M'/(√V'/a + e/a)
+
+    which is four passes over the parameters less than the usual recurrences. a holds the learning rate,
+    (1 − β₁)/√(1 − β₂) and the bias corrections; e holds ε, s and, in PyTorch's form, the bias correction
+    of v. Now and then the engine divides s out of both moments, long before it grows too large.
+
+    The sum below the fraction is a BatchNormalization of one channel with mean 0 and variance 1: the one
+    standard operator that multiplies and adds in one pass. Mul and Add take two.
+    """
+    value, first, second = (part.tensor(kind) for kind in optimizer.kinds)
+    new_value, new_first, new_second = (part.tensor(f"new_{kind}") for kind in optimizer.kinds)
+    decay = to.number(optimizer.alpha / optimizer.beta**0.5)
+    to.add("Add", [to.add("Mul", [first, decay]), gradient], new_first)
+    to.add("Add", [second, to.add("Mul", [gradient, gradient])], new_second)
+    zero, one = (to.constant(np.full(1, value, np.float32)) for value in (0, 1))
+    affine = [to.add("Sqrt", [new_second]), ROOT_SLOPE, ROOT_OFFSET, zero, one]
+    move = to.add("Div", [new_first, to.add("BatchNormalization", affine, epsilon=0.0)])
+    if not optimizer.weight_decay:
+        to.add("Sub", [value, move], new_value)
+    elif optimizer.name == "adamw_pytorch":
+        to.add("Sub", [to.add("Mul", [value, KEEP]), move], new_value)
+    else:
+        to.add("Mul", [to.add("Sub", [value, move]), KEEP], new_value)

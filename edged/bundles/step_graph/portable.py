@@ -1,0 +1,107 @@
+"""What a bundle needs for the portable engine: the step graphs, and where weights lie in the base model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import onnx
+from onnx import numpy_helper
+
+from edged.bundles.graph import onnxruntime_generator
+from edged.bundles.graph.external_data import is_elsewhere
+from edged.bundles.graph.matmul_size import largest_product
+from edged.bundles.step_graph.builder import build_step_graph
+from edged.engines.onnx.fields import raw_offsets
+from edged.engines.runtime import ort
+from edged.errors import BundleError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+    from edged.bundles.graph.optimizers import Optimizer
+    from edged.bundles.losses.training_graph import TrainingGraph
+
+FORMAT = 2
+MODELS = {
+    "step": "step_model.onnx",
+    "carry": "step_carry_model.onnx",
+    "guided": "step_guided_model.onnx",
+    "many": "step_many_model.onnx",
+    "evaluation": "step_eval_model.onnx",
+}
+
+
+def add_step_graph(
+    staged: Path,
+    *,
+    base: Path,
+    source: Callable[[onnx.ModelProto], TrainingGraph],
+    optimizer: Optimizer,
+    seed: int,
+) -> dict[str, Any]:
+    """Write the step graphs into the bundle being made; their description for `bundle.json`.
+
+    `source` reads the training graph; `seed` is what the engine draws the noise of the steps from.
+
+    Raises
+    ------
+    BundleError
+        When the model cannot be trained by the portable engine, naming the node.
+    """
+    training, evaluation = (
+        onnx.load(str(staged / name))
+        for name in (onnxruntime_generator.TRAINING, onnxruntime_generator.EVALUATION)
+    )
+    read = source(training)
+    made = build_step_graph(read, evaluation, optimizer)
+    for key, model in made.models.items():
+        _check(model, key)
+        onnx.save(model, str(staged / MODELS[key]))
+    groups = made.description["groups"]
+    names = [item["name"] for group in groups for item in group["parameters"]]
+    names += [item["name"] for item in made.description["frozen"]]
+    return {
+        "format": FORMAT,
+        "models": {key: MODELS[key] for key in made.models},
+        "data": read.data.name,
+        "label": read.labels[0].name,
+        **({"labels": [label.name for label in read.labels]} if len(read.labels) > 1 else {}),
+        "offsets": _chosen(base.read_bytes(), names),
+        "largest_product": largest_product(onnx.load(str(base))),
+        **made.description,
+        "noise": {**made.description["noise"], "seed": seed},
+    }
+
+
+def _check(model: onnx.ModelProto, key: str) -> None:
+    """Only standard operators, and a runtime takes them."""
+    foreign = sorted({item.domain for item in model.graph.node} - {""})
+    if foreign:
+        raise BundleError(f"operators of {', '.join(foreign)} are left", where=MODELS[key])
+    try:
+        ort.session(model.SerializeToString())
+    except ort.ERRORS as problem:
+        raise BundleError(
+            f"the step graph is not valid: {ort.one_line(problem)}",
+            where=MODELS[key],
+            remedy="build with --engine native",
+        ) from problem
+
+
+def raw_parameters(model: onnx.ModelProto, names: Iterable[str]) -> None:
+    """Let the named initializers hold their values as raw bytes, whatever form they came in."""
+    wanted = set(names)
+    for tensor in model.graph.initializer:
+        if tensor.name not in wanted or is_elsewhere(tensor):
+            continue
+        if not tensor.HasField("raw_data"):
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor), tensor.name))
+
+
+def _chosen(content: bytes, names: Sequence[str]) -> dict[str, int]:
+    found = dict(raw_offsets(content))
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise BundleError("is not stored in the inference model as raw data", where=missing[0])
+    return {name: found[name] for name in names}

@@ -1,0 +1,153 @@
+"""`edged ctl`: ask devices over MQTT, and watch them."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path  # noqa: TC003  typer reads the annotations
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from edged.errors import ConfigError
+
+if TYPE_CHECKING:
+    from edged.mqtt.control_client import Address
+
+FAILED, REFUSED = 1, 3
+
+
+def ctl(
+    words: Annotated[
+        list[str], typer.Argument(metavar="DEVICE COMMAND [KEY=VALUE]...", help="or: watch [DEVICE]")
+    ],
+    broker: Annotated[
+        str, typer.Option("--broker", envvar="EDGED_BROKER", help="mqtt://user@host:port/root, or mqtts://")
+    ] = "mqtt://localhost",
+    timeout: Annotated[float, typer.Option("--timeout", min=0.1, help="seconds without a word")] = 30.0,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="wait for the answer, or only send")] = True,
+    seconds: Annotated[float | None, typer.Option("--seconds", min=0.1, help="how long to watch")] = None,
+    password_file: Annotated[Path | None, typer.Option("--password-file", help="its first line")] = None,
+    ca: Annotated[Path | None, typer.Option("--ca", help="certificates of those to trust (PEM)")] = None,
+    cert: Annotated[Path | None, typer.Option("--cert", help="certificate of one's own (PEM)")] = None,
+    key: Annotated[Path | None, typer.Option("--key", help="its key (PEM)")] = None,
+    sign: Annotated[
+        Path | None, typer.Option("--sign", metavar="KEY", help="private key, made by `edged keys new`")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON object on stdout, or one a line")] = False,
+) -> None:
+    """Send a command to a device over MQTT and wait for the answer; or watch devices live.
+
+    Values are JSON, or else text: steps=200, dry_run=true, training.every=2h. `DEVICE capabilities` lists the
+    commands. Exit codes: 0 done, 1 failed or no answer, 2 usage, 3 refused.
+    """
+    from edged.mqtt.control_client import Address
+
+    password = os.environ.get("EDGED_PASSWORD")
+    if password_file is not None:
+        password = _first_line(password_file)
+    address = Address.parse(broker, password=password, ca=ca, cert=cert, key=key)
+    if words[0] == "watch":
+        _watch(address, words[1] if len(words) > 1 else None, seconds, as_json=as_json)
+        return
+    if len(words) < 2:
+        raise ConfigError(
+            "which command?", where="ctl", remedy=f"`edged ctl {words[0]} capabilities` lists them"
+        )
+    device, command, *pairs = words
+    fields = dict(_pair(text) for text in pairs)
+    code = _ask(address, device, command, fields, timeout, key=sign, wait=wait, as_json=as_json)
+    if code:
+        raise typer.Exit(code)
+
+
+def _first_line(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").partition("\n")[0]
+    except (OSError, UnicodeDecodeError) as problem:
+        raise ConfigError(f"cannot be read: {problem}", where=str(path)) from problem
+
+
+def _pair(text: str) -> tuple[str, Any]:
+    name, found, value = text.partition("=")
+    if not found or not name:
+        raise ConfigError("expected KEY=VALUE", where=text, remedy="such as steps=200")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+def _ask(
+    address: Address,
+    device: str,
+    command: str,
+    fields: dict[str, Any],
+    timeout: float,
+    *,
+    key: Path | None,
+    wait: bool,
+    as_json: bool,
+) -> int:
+    from edged.cli.ctl_output import show_answer
+    from edged.cli.output import err
+    from edged.mqtt.control_client import Operator
+
+    with Operator(address) as operator:
+        if not wait:
+            operator.send(device, command, fields, key)
+            return 0
+        answer: dict[str, Any] = {}
+        with err.status(f"{device}: {command}") as shown:
+            for kind, told in operator.ask(device, command, fields, timeout, key):
+                if kind == "answer":
+                    answer = told
+                rest = {k: v for k, v in told.items() if k not in ("transaction", "command", "ts", "status")}
+                shown.update(f"{device}: {command} {_brief(rest) if kind == 'progress' else ''}")
+    if as_json:
+        sys.stdout.write(json.dumps(answer, separators=(",", ":")) + "\n")
+    elif answer["status"] == "ok":
+        show_answer(command, answer["data"])
+    else:
+        sys.stderr.write(f"edged: {device}: {answer['error']}\n")
+    if answer["status"] == "ok":
+        return 0
+    return REFUSED if answer.get("reason") == "refused" else FAILED
+
+
+def _brief(told: dict[str, Any]) -> str:
+    return ", ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in told.items())
+
+
+def _watch(address: Address, device: str | None, seconds: float | None, *, as_json: bool) -> None:
+    """Show devices until interrupted, or for some seconds."""
+    from rich.live import Live
+
+    from edged.cli.ctl_output import Watched
+    from edged.cli.output import out
+    from edged.mqtt.control_client import Operator
+
+    watched = Watched(address.root)
+    until = float("inf") if seconds is None else time.monotonic() + seconds
+    with Operator(address) as operator:
+        base = f"{address.root}/{device or '+'}"
+        operator.subscribe([f"{base}/{name}" for name in ("status", "state/+", "metrics", "events")])
+        if as_json:
+            for topic, payload in _until(operator, until):
+                told = watched.take(topic, payload)
+                if told is not None:
+                    sys.stdout.write(json.dumps(told, separators=(",", ":")) + "\n")
+                    sys.stdout.flush()
+            return
+        with Live(watched.screen(device), console=out, auto_refresh=False) as live:
+            for topic, payload in _until(operator, until):
+                if watched.take(topic, payload) is not None or device is not None:
+                    live.update(watched.screen(device), refresh=True)
+
+
+def _until(operator: Any, until: float) -> Any:
+    """Messages in pieces of an hour: a queue cannot wait for ever."""
+    while time.monotonic() < until:
+        yield from operator.messages(min(until, time.monotonic() + 3600.0))

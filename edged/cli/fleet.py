@@ -1,0 +1,163 @@
+"""`edged fleet`: many devices on one broker, and what they learn together."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from edged.cli.output import AsJson, print_json
+from edged.errors import ConfigError
+
+fleet_app = typer.Typer(
+    help="Many devices on one broker, and what they learn together.", no_args_is_help=True
+)
+
+FleetPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="the fleet's configuration (YAML)")]
+
+
+@fleet_app.command("ui")
+def fleet_ui(
+    broker: Annotated[
+        str, typer.Option("--broker", envvar="EDGED_BROKER", help="mqtt://host:port/root, or mqtts://")
+    ] = "mqtt://localhost",
+    broker_ws: Annotated[
+        str | None,
+        typer.Option("--broker-ws", metavar="URL", help="ws:// or wss:// of the broker"),
+    ] = None,
+    root: Annotated[str | None, typer.Option("--root", help="topics begin with it (edged)")] = None,
+    listen: Annotated[str, typer.Option("--listen", help="on this machine only")] = "127.0.0.1:8090",
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="write the page's files there, and end")
+    ] = None,
+    ca: Annotated[Path | None, typer.Option("--ca", help="certificates of those to trust (PEM)")] = None,
+    cert: Annotated[Path | None, typer.Option("--cert", help="certificate of one's own (PEM)")] = None,
+    key: Annotated[Path | None, typer.Option("--key", help="its key (PEM)")] = None,
+) -> None:
+    """Show all devices on a broker in a browser, and send them commands.
+
+    User and password are asked in the page and kept in its memory only. With --broker-ws the browser speaks
+    to the broker itself; otherwise this command passes its bytes on to --broker.
+    """
+    import secrets
+    import signal
+    from contextlib import suppress
+
+    from edged.fleet.page.files import PageSettings, write_files
+    from edged.fleet.page.relay import Relay
+    from edged.fleet.page.server import PageServer, loopback
+    from edged.mqtt.control_client import Address
+
+    direct = broker_ws is not None or out is not None
+    if direct and (ca or cert or key):
+        raise ConfigError(
+            "a browser has its own certificates", where="--ca, --cert, --key", remedy="leave them out"
+        )
+    if out is not None:
+        names = write_files(PageSettings(broker_ws or "", root or "edged"), out)
+        sys.stderr.write(f"{out}: {len(names)} files\n")
+        return
+    address = Address.parse(broker, ca=ca, cert=cert, key=key)
+    relay = None if direct else Relay(address)
+    # With a certificate whoever gets to the relay has its rights: a code from the terminal opens it.
+    code = secrets.token_hex(16) if relay is not None and cert is not None else None
+    settings = PageSettings(broker_ws or "", root or ("edged" if direct else address.root), code is not None)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with PageServer(loopback(listen), settings, relay, code) as server, suppress(KeyboardInterrupt):
+        sys.stderr.write(f"{server.url} shows the fleet; Ctrl-C ends it\n")
+        if code is not None:
+            sys.stderr.write(f"code: {code}\n")
+        sys.stderr.flush()
+        server.serve_forever()
+
+
+@fleet_app.command("run")
+def fleet_run(config: FleetPath) -> None:
+    """Coordinate a fleet in the foreground: open rounds, take updates, make and try models."""
+    from edged.fleet.main import run
+
+    run(config)
+
+
+@fleet_app.command("status")
+def fleet_status(config: FleetPath, as_json: AsJson = False) -> None:
+    """What the coordinator on this machine is doing, running or stopped, and its newest rounds."""
+    from edged.fleet.coordinator.config import load
+    from edged.fleet.coordinator.status import lines_of, status_of
+
+    status = status_of(load(config))
+    print_json(status) if as_json else sys.stdout.write("\n".join(lines_of(status)) + "\n")
+
+
+@fleet_app.command("flower-app")
+def fleet_flower_app(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="new or empty")],
+    config: Annotated[
+        Path, typer.Option("--config", help="of the coordinator, on the SuperLink's machine")
+    ] = Path("/etc/edged/fleet.yaml"),
+) -> None:
+    """Write a Flower app that carries rounds between daemons and a coordinator in the SuperLink.
+
+    The machine with the SuperLink needs edged[flower], the devices flwr in an environment beside edged's
+    (docs/fleet-flower.md).
+    """
+    from edged.fleet.flower.make_app import write_app
+
+    sys.stderr.write(f"{folder}: {', '.join(write_app(folder, config))}\n")
+
+
+@fleet_app.command("sim")
+def fleet_sim(
+    data: Annotated[Path, typer.Argument(metavar="DATA", help="a recording with classes: .npz, .csv")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="DIR", help="writes the report there")
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option("--key", help="array that names each row's device; else skewed classes"),
+    ] = None,
+    unseen: Annotated[
+        int, typer.Option("--unseen", help="keys that take no part, to ask the model about")
+    ] = 0,
+    devices: Annotated[int, typer.Option("--devices", help="without --key: how many", min=2)] = 20,
+    alpha: Annotated[float, typer.Option("--alpha", help="without --key: small is skewed", min=0.01)] = 0.5,
+    rounds: Annotated[int, typer.Option("--rounds", min=1)] = 20,
+    epochs: Annotated[int, typer.Option("--epochs", help="of each device in a round", min=1)] = 5,
+    learning_rate: Annotated[float, typer.Option("--learning-rate", min=1e-6)] = 0.1,
+    batch_size: Annotated[int, typer.Option("--batch-size", min=1)] = 32,
+    optimizer: Annotated[str, typer.Option("--optimizer", help="sgd, sgd_momentum or adamw")] = "sgd",
+    proximal: Annotated[float, typer.Option("--proximal", help="mu of FedProx", min=0)] = 0.0,
+    dynamic: Annotated[float, typer.Option("--dynamic", help="alpha of FedDyn", min=0)] = 0.0,
+    step: Annotated[float, typer.Option("--step", help="of int8 values; 0 is the finest", min=0)] = 0.5,
+    reduce: Annotated[str, typer.Option("--reduce", help="mean, trimmed_mean or median")] = "mean",
+    trim: Annotated[float, typer.Option("--trim", help="share that trimmed_mean cuts at either end")] = 0.1,
+    opposed: Annotated[
+        str, typer.Option("--opposed", help="devices that point against the others: count or leave_out")
+    ] = "count",
+    poison: Annotated[
+        float, typer.Option("--poison", help="share of devices that do harm", min=0, max=1)
+    ] = 0.0,
+    attack: Annotated[str, typer.Option("--attack", help="flip or scale: what they do")] = "flip",
+    personal: Annotated[
+        list[str] | None, typer.Option("--personal", metavar="GLOB", help="layers that stay on devices")
+    ] = None,
+    central: Annotated[
+        bool, typer.Option("--central/--no-central", help="train one model on all rows, to compare")
+    ] = True,
+    seed: Annotated[int, typer.Option("--seed")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Simulate a fleet on parts of a recording: real engines, a real broker and coordinator."""
+    from edged.fleet.simulation.command import lines_of, run
+    from edged.fleet.simulation.simulation import Plan
+
+    plan = Plan(
+        data, key, devices, alpha, unseen, rounds, epochs, learning_rate, batch_size, proximal=proximal,
+        dynamic=dynamic, step=step, reduce=reduce, trim=trim, opposed=opposed, poison=poison,
+        attack=Plan.attack_of(attack), optimizer=optimizer, personal=tuple(personal or ()), central=central,
+        seed=seed,
+    )  # fmt: skip
+    report = run(plan, out)
+    print_json(report) if as_json else sys.stdout.write("\n".join(lines_of(report)) + "\n")

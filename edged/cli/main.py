@@ -1,0 +1,376 @@
+"""The commands. Thin: each reads its arguments, calls one function and prints what came of it.
+
+`--json` puts one JSON object on stdout; everything else goes to stderr. Exit codes: 0 done,
+1 failed, 2 usage or configuration, 3 refused, 4 not available here, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from edged import __version__
+from edged.cli.bundles import artifacts_app
+from edged.cli.ctl import ctl
+from edged.cli.fleet import fleet_app
+from edged.cli.models import keys_app, model_app, recipe_app
+from edged.cli.output import AsJson, print_json
+from edged.cli.state import backup, restore, weights_app
+from edged.errors import ConfigError, EdgedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+app = typer.Typer(
+    name="edged",
+    help="Keeps a small ONNX model right where it runs: learns from MQTT streams, swaps without a gap.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+config_app = typer.Typer(help="Check, show or describe a configfile.", no_args_is_help=True)
+contract_app = typer.Typer(help="The public contract, for programs.", no_args_is_help=True)
+app.add_typer(config_app, name="config")
+app.add_typer(contract_app, name="contract")
+app.add_typer(artifacts_app, name="artifacts")
+app.add_typer(model_app, name="model")
+app.add_typer(keys_app, name="keys")
+app.add_typer(weights_app, name="weights")
+app.add_typer(recipe_app, name="recipe")
+app.add_typer(fleet_app, name="fleet")
+
+ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="configuration file (YAML)")]
+
+# Typer has click inside or beside it, depending on its version: the base of all its usage errors.
+_UsageProblem: Any = typer.BadParameter.__mro__[2]
+
+
+def main() -> int:
+    """Entry point: errors become one line and an exit code."""
+    try:
+        code = app(prog_name="edged", standalone_mode=False)
+    except EdgedError as problem:
+        sys.stderr.write(f"edged: {problem.line()}\n")
+        return problem.exit_code
+    except typer.Exit as ended:
+        return ended.exit_code
+    except _UsageProblem as problem:
+        _show_usage(problem)
+        return 2
+    except (KeyboardInterrupt, typer.Abort):
+        sys.stderr.write("edged: interrupted\n")
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+    return code if isinstance(code, int) else 0
+
+
+def _show_usage(problem: Any) -> None:
+    """One line on what is wrong; a command without anything shows its help instead."""
+    message = problem.format_message()
+    if "\n" in message:
+        problem.show()
+        return
+    context = getattr(problem, "ctx", None)
+    where = context.command_path if context is not None else "edged"
+    sys.stderr.write(f"{where}: {message.rstrip('.')} (see `{where} --help`)\n")
+
+
+def _load(path: Path, *, quiet: bool = True) -> Any:
+    from edged import logs
+    from edged.config import loader
+
+    loaded = loader.load(path)
+    logs.configure("warning" if quiet else loaded.log.level, loaded.log.format)
+    return loaded
+
+
+def _version(value: bool) -> None:
+    if value:
+        sys.stdout.write(f"edged {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version and exit")
+    ] = False,
+) -> None:
+    """Options of every command."""
+
+
+# ---- the daemon ----------------------------------------------------------------------------
+
+
+@app.command()
+def run(config: ConfigPath) -> None:
+    """Run the daemon in the foreground, as systemd does."""
+    # glibc gives every thread an arena and keeps what was freed: megabytes on a device that idles for years.
+    os.environ.setdefault("MALLOC_ARENA_MAX", "1")
+    os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", "65536")
+    os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", "131072")
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # Looking for plugins of pydantic, and for the interpreter's own list of places for time zones: 2 MB.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    os.environ.setdefault("PYTHONTZPATH", "/usr/share/zoneinfo")
+    # A process of its own without the command line's libraries: they cost 20 MB for years.
+    os.execv(sys.executable, [sys.executable, "-m", "edged.daemon", str(config)])  # noqa: S606
+
+
+@app.command()
+def status(
+    config: ConfigPath,
+    healthy: Annotated[
+        bool, typer.Option("--healthy", help="one line; exit code 1 unless it runs and nothing is wrong")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """What the daemon on this machine is doing, running or stopped."""
+    if healthy:
+        _show_health(_load(config), as_json)
+        return
+    from edged.cli.output import show_status
+    from edged.device.admin.state import status_of
+
+    values = status_of(_load(config))
+    print_json(values) if as_json else show_status(values)
+
+
+def _show_health(config: Any, as_json: bool) -> None:
+    from edged.device.admin.health import health
+
+    well, line = health(config)
+    print_json({"healthy": well, "line": line}) if as_json else sys.stdout.write(f"{line}\n")
+    if not well:
+        raise typer.Exit(1)
+
+
+@app.command()
+def train(
+    config: ConfigPath,
+    resume: Annotated[bool, typer.Option("--resume", help="only take up an interrupted run")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """One training run in the foreground; the candidate goes through the gate."""
+    from edged.cli.output import TrainingProgress, show_training
+    from edged.device.admin.state import train_once
+
+    with TrainingProgress() as progress:
+        result = train_once(_load(config), resume=resume, on_progress=progress.update)
+    print_json(result) if as_json else show_training(result)
+    if not result["verdict"]["accepted"]:
+        raise typer.Exit(3)
+
+
+@app.command()
+def evaluate(
+    configs: Annotated[list[Path], typer.Argument(metavar="CONFIG...", help="one, or several to compare")],
+    data: Annotated[Path, typer.Option("--data", help="recorded stream, .npz or .csv[.gz]")],
+    several: Annotated[bool, typer.Option("--compare", help="compare configurations with the first")] = False,
+    out: Annotated[
+        Path | None, typer.Option("-o", help="keep state, report.html and report.json in this directory")
+    ] = None,
+    labels_delay: Annotated[
+        int, typer.Option("--labels-delay", min=0, help="samples until a label is known")
+    ] = 100,
+    label_rate: Annotated[
+        float, typer.Option("--label-rate", min=0, max=1, help="share of labels that arrive")
+    ] = 1.0,
+    label_requests: Annotated[
+        bool, typer.Option("--label-requests", help="that share is asked for by edged, not drawn at random")
+    ] = False,
+    pretrain: Annotated[
+        int | None,
+        typer.Option(
+            "--pretrain", min=0, help="rows of pre-training; 10 % when absent; 0: what the bundle has learned"
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="everything random follows from it")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Replay a recorded stream through the whole loop on a virtual clock, prequentially."""
+    from edged.cli.output import ReplayProgress, show_comparison, show_evaluation, show_note
+    from edged.workbench import evaluation
+
+    if several != (len(configs) > 1):
+        raise ConfigError(
+            f"{len(configs)} configuration{'s' * (len(configs) != 1)}",
+            where="--compare",
+            remedy="give one configuration, or --compare with two or more",
+        )
+    options = evaluation.Options(labels_delay, label_rate, seed, pretrain, label_requests)
+    loaded = [_load(path) for path in configs]
+    with ReplayProgress() as progress:
+        if several:
+            named = list(zip(_names(configs), loaded, strict=True))
+            report = evaluation.run_several(named, data, options, out, progress.update)
+        else:
+            report = evaluation.run(loaded[0], data, options, out, progress.update)
+    if as_json:
+        print_json(report)
+    else:
+        (show_comparison if several else show_evaluation)(report)
+        if out is not None:
+            show_note(f"report: {out / ('compare.html' if several else 'report.html')}")
+
+
+def _names(paths: Sequence[Path]) -> list[str]:
+    """What the configurations are called: their file names, with their place where two are the same."""
+    stems = [path.stem for path in paths]
+    return [stem if stems.count(stem) == 1 else f"{stem}-{i + 1}" for i, stem in enumerate(stems)]
+
+
+@app.command()
+def demo(
+    seconds: Annotated[int, typer.Option("--seconds", min=10, max=3600, help="how long it runs")] = 60,
+    data: Annotated[Path | None, typer.Option("--data", help="replay this recorded stream instead")] = None,
+    bundle: Annotated[
+        Path | None, typer.Option("--bundle", help="prepared bundle, where none can be built")
+    ] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option("--rate", min=1, help="samples a second at most; 180, less on a slow board"),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="of the simulated plant")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """The main job with nothing set up: broker, plant, daemon and trainer, live in the terminal."""
+    from edged import logs
+    from edged.workbench.demo.run import run_demo
+
+    logs.configure("error", "auto")
+    summary = run_demo(seconds=seconds, data=data, seed=seed, quiet=as_json, bundle=bundle, rate=rate)
+    if as_json:
+        print_json(summary)
+
+
+@app.command()
+def doctor(config: ConfigPath, as_json: AsJson = False) -> None:
+    """Preflight: packages, engine, bundle, disk, clock, broker, permissions."""
+    from edged.cli.doctor import examine
+    from edged.cli.output import show_findings
+
+    findings = examine(config)
+    print_json([f.as_dict() for f in findings]) if as_json else show_findings(findings)
+    if any(f.level == "error" for f in findings):
+        raise typer.Exit(1)
+
+
+@app.command()
+def wipe(
+    config: ConfigPath,
+    samples: Annotated[bool, typer.Option("--samples", help="samples with their labels")] = False,
+    labels: Annotated[bool, typer.Option("--labels", help="labels, the samples stay")] = False,
+    checkpoints: Annotated[bool, typer.Option("--checkpoints", help="what the learner knows")] = False,
+    models: Annotated[bool, typer.Option("--models", help="all models but the bundle's own")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="all of it, counts and history too")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Erase what the device has collected and learned, down to the bytes in its files."""
+    from edged.cli.output import show_pairs
+    from edged.device.admin import state
+    from edged.errors import ConfigError
+
+    asked = {
+        "samples": samples, "labels": labels, "checkpoints": checkpoints, "models": models, "all": everything,
+    }  # fmt: skip
+    what = [name for name, wanted in asked.items() if wanted]
+    if not what:
+        remedy = "name --samples, --labels, --checkpoints, --models or --all"
+        raise ConfigError("nothing to erase was named", where="wipe", remedy=remedy)
+    loaded = _load(config)
+    if not yes:
+        if not sys.stdin.isatty():
+            raise ConfigError(
+                "this cannot be undone and nobody can be asked", where="wipe", remedy="add --yes"
+            )
+        typer.confirm(f"erase {', '.join(what)} in {loaded.storage.dir} for good?", abort=True, err=True)
+    gone = state.wipe(loaded, what)
+    print_json(gone) if as_json else show_pairs("erased", gone)
+
+
+app.command("backup")(backup)
+app.command("restore")(restore)
+app.command("ctl")(ctl)
+
+
+# ---- models --------------------------------------------------------------------------------
+
+
+@app.command(
+    context_settings={"allow_extra_args": True},
+    help="The registry: CONFIG list | show V | rollback [V] | pin V | unpin | export V -o FILE.",
+)
+def models(
+    config: ConfigPath,
+    action: Annotated[str, typer.Argument(help="list, show, rollback, pin, unpin or export")] = "list",
+    version: Annotated[int | None, typer.Argument(help="model version")] = None,
+    out: Annotated[Path | None, typer.Option("-o", help="file to export to")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Look at and change the registry."""
+    from edged.cli.output import show_models
+    from edged.device.admin.state import on_models
+
+    answer = on_models(_load(config), action, version, out)
+    print_json(answer) if as_json else show_models(action, answer)
+
+
+# ---- configuration -------------------------------------------------------------------------
+
+
+@config_app.command("check")
+def config_check(config: ConfigPath) -> None:
+    """Validate; the first problem is named with file, line, key and remedy."""
+    _load(config)
+    sys.stdout.write(f"{config}: ok\n")
+
+
+@config_app.command("show")
+def config_show(config: ConfigPath, as_json: AsJson = False) -> None:
+    """Print the configuration with every default filled in."""
+    import yaml
+
+    values = _load(config).model_dump(mode="json")
+    print_json(values) if as_json else sys.stdout.write(yaml.safe_dump(values, sort_keys=False))
+
+
+@config_app.command("schema")
+def config_schema(
+    _config: Annotated[Path | None, typer.Argument(metavar="[CONFIG]", hidden=True)] = None,
+) -> None:
+    """Print the JSON schema of the configfile."""
+    from edged.config import Config
+
+    sys.stdout.write(json.dumps(Config.model_json_schema(), indent=1) + "\n")
+
+
+@contract_app.command("schemas")
+def contract_schemas(
+    out: Annotated[
+        Path | None, typer.Option("-o", help="write one file for each topic into this directory")
+    ] = None,
+) -> None:
+    """JSON schemas (draft 2020-12) of everything that goes over MQTT."""
+    from edged.domain.messages.files import schemas
+
+    if out is None:
+        print_json(schemas())
+        return
+    for name, schema in schemas().items():
+        file = out / f"{name}.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(schema, indent=1) + "\n", encoding="utf-8")
+    sys.stderr.write(f"{out}: {len(schemas())} schemas\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

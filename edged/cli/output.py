@@ -1,0 +1,334 @@
+"""What the commands show a person: tables and progress bars on stderr or stdout."""
+
+from __future__ import annotations
+
+import json
+import sys
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from edged.domain.messages.encoding import json_ready
+from edged.domain.text import number as _number
+from edged.domain.text import summary
+from edged.domain.text import when as _when
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import TracebackType
+
+    from edged.cli.doctor import Finding
+
+ALARMS_SHOWN = 8
+out = Console()
+err = Console(stderr=True)
+
+
+def _table(title: str, columns: Sequence[str]) -> Table:
+    table = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column)
+    return table
+
+
+def show_pairs(title: str, values: Mapping[str, Any]) -> None:
+    """Names and values, one a line."""
+    out.print(pairs(title, values))
+
+
+def pairs(title: str, values: Mapping[str, Any]) -> Table:
+    """Names and values, one a line, as they are: what looks like a style to rich is none."""
+    table = _table(title, ("", ""))
+    table.show_header = False
+    for name, value in values.items():
+        table.add_row(name, Text(_number(value) if isinstance(value, float) else str(value)))
+    return table
+
+
+def show_status(values: Mapping[str, Any]) -> None:
+    """`edged status`."""
+    show_pairs("edged", summary(values))
+
+
+def show_training(result: Mapping[str, Any]) -> None:
+    """`edged train`."""
+    verdict = result["verdict"]
+    show_pairs(
+        "training run",
+        {
+            "run": result["run"],
+            "samples": result["samples"],
+            "steps": result["steps"],
+            "loss": f"{_number(result['loss_first'])} → {_number(result['loss_last'])}",
+            "engine": result["engine"],
+            "seconds": result["seconds"],
+            "verdict": "accepted" if verdict["accepted"] else "refused",
+            "reasons": "; ".join(verdict["reasons"]),
+            "champion": result["champion"],
+        },
+    )
+
+
+def show_models(action: str, answer: Any) -> None:
+    """`edged models`."""
+    if action != "list":
+        show_pairs(f"models {action}", answer)
+        return
+    table = _table("models", ("version", "status", "parent", "source", "samples", "gain", "created"))
+    for record in answer:
+        mark = " ◀ champion" if record["champion"] else ""
+        mark += " (pinned)" if record["pinned"] else ""
+        table.add_row(
+            f"{record['version']}{mark}",
+            record["status"],
+            _number(record["parent"]),
+            record["source"],
+            _number(record["data"].get("samples") if record["data"] else None),
+            _number(record["metrics"].get("gain")),
+            _when(record["created"]),
+        )
+    out.print(table)
+
+
+def show_evaluation(report: Mapping[str, Any]) -> None:
+    """`edged evaluate`."""
+    names = list(report["metric"])
+    table = _table("prequential evaluation", ("", *names))
+    for row, title in (("metric", "adapted"), ("frozen", "frozen"), ("no_change", "last label")):
+        table.add_row(title, *(_number(report[row].get(name)) for name in names))
+    if report["last_of_keys"] is not None:
+        table.add_row("at keys' ends", *(_number(report["last_of_keys"]["metric"].get(n)) for n in names))
+    out.print(table)
+    if report["anomaly"] is not None:
+        show_pairs("", _alarms(report["anomaly"]))
+    show_pairs(
+        "",
+        {
+            k: report[k]
+            for k in (
+                "samples",
+                "scored",
+                "trainings",
+                "promotions",
+                "rejections",
+                "rollbacks",
+                "labels_used",
+                "forgetting",
+                "engine",
+                "seconds",
+                "train_seconds",
+                "peak_rss_mb",
+            )
+        },
+    )
+
+
+def _alarms(found: Mapping[str, Any]) -> dict[str, Any]:
+    """How many alarms there were, and where they began and ended."""
+    spans = [f"{a['row']}–{'' if a['end'] is None else a['end']}" for a in found["alarms"]]
+    shown = ", ".join(spans[:ALARMS_SHOWN]) + (", …" if len(spans) > ALARMS_SHOWN else "")
+    return {"alarms": f"{len(spans)}: {shown}" if spans else "none", "set aside": found["flagged"]}
+
+
+def show_comparison(comparison: Mapping[str, Any]) -> None:
+    """`edged evaluate --compare`."""
+    reports, gains = comparison["reports"], comparison["gains"]
+    names = list(next(iter(reports.values()))["metric"])
+    table = _table(
+        "compared", ("", *names, f"gain against {comparison['against']}", "95 % interval", "better")
+    )
+    for name, report in reports.items():
+        gain = gains.get(name)
+        told = ("", "", "") if gain is None else (
+            f"{gain['gain']:+.4f}", f"{gain['low']:+.4f} to {gain['high']:+.4f}", gain["better"]
+        )  # fmt: skip
+        table.add_row(name, *(_number(report["metric"].get(n)) for n in names), *told)
+    out.print(table)
+
+
+def show_note(text: str) -> None:
+    """One line on stderr."""
+    err.print(text, highlight=False, markup=False)
+
+
+def show_bundle(values: Mapping[str, Any]) -> None:
+    """`edged artifacts build` and `inspect`."""
+    terms = [
+        f"{term['weight']:g}·{term['loss']}({term['output']}{_settings(term.get('options', {}))})"
+        for term in values["losses"]
+    ]
+    single = values["loss"] + _settings(values["loss_options"])
+    _say(f"{values['path']}: {' + '.join(terms) or single}, {values['optimizer']}")
+    _show_contents(values)
+    notes = values.get("notes", ())
+    _show_notes(notes)
+    for engine, why in values["refused"].items():
+        if not any(why in note for note in notes):
+            _say(f"not {engine}: {why}")
+
+
+def _settings(options: Mapping[str, Any]) -> str:
+    """Options of a loss in words, behind a comma each."""
+    return "".join(f", {name.replace('_', ' ')} {_listed(value)}" for name, value in options.items())
+
+
+def _listed(value: Any) -> str:
+    return ":".join(f"{part:g}" for part in (value if isinstance(value, list) else [value]))
+
+
+def show_check(values: Mapping[str, Any]) -> None:
+    """`edged artifacts check`."""
+    engines = " and ".join(values["engines"])
+    _say(
+        f"{values['model']}: " + (f"can be trained by {engines}" if engines else "cannot be trained as it is")
+    )
+    for finding in values["findings"]:
+        where = f"node {finding['node']}: " if finding["node"] else ""
+        operator = f"operator {finding['operator']} " if finding["operator"] else ""
+        remedy = f" → {finding['remedy']}" if finding["remedy"] else ""
+        _say(f"not {' nor '.join(finding['engines'])}: {where}{operator}{finding['what']}{remedy}")
+    _show_notes(values["notes"])
+    if "parameters" in values:
+        _show_contents(values)
+
+
+def _show_contents(values: Mapping[str, Any]) -> None:
+    """The parameters of a bundle, and the sizes of its files."""
+    table = _table("", ("parameter", "shape", "size", ""))
+    for row in values["parameters"]:
+        table.add_row(
+            row["name"],
+            "×".join(map(str, row["shape"])) or "scalar",
+            f"{row['size']:,}",
+            "trained" if row["trainable"] else "frozen",
+        )
+    table.add_row("together", "", f"{values['trainable_size']:,}", "trained")
+    table.add_row("", "", f"{values['frozen_size']:,}", "frozen")
+    out.print(table)
+    sizes = {file["name"]: f"{file['bytes']:,} bytes" for file in values["files"]}
+    show_pairs("", _names_of(values) | sizes | {"together": f"{values['bytes']:,} bytes"})
+
+
+def _say(line: str) -> None:
+    """One line as it is, however wide the terminal."""
+    out.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _show_notes(notes: Sequence[str]) -> None:
+    for note in notes:
+        _say(f"note: {note}")
+
+
+def _names_of(values: Mapping[str, Any]) -> dict[str, str]:
+    """What inputs and outputs stand for, as far as it was told."""
+    told = {}
+    for what, tensor in (("inputs", values["input"]), ("outputs", values["output"])):
+        units = [f" ({unit})" if unit else "" for unit in tensor["units"]] or [""] * len(tensor["names"])
+        names = tensor["names"] or [""] * len(units)
+        if names:
+            told[what] = ", ".join(
+                f"{name}{unit}".strip() for name, unit in zip_longest(names, units, fillvalue="")
+            )
+    return told
+
+
+def show_export(values: Mapping[str, Any]) -> None:
+    """`edged artifacts export`."""
+    before, after = values["us"]
+    told = {
+        "size": f"{values['bytes']:,} bytes, before {values['source_bytes']:,}",
+        "outputs": ", ".join(values["outputs"]),
+        "one row": f"{after:g} µs here, before {before:g} µs",
+    }
+    if values["difference"] is not None:
+        told["difference"] = f"at most {values['difference']:.3g}, with outputs up to {values['largest']:.3g}"
+    if values["float32_layers"]:
+        told["not quantised"] = ", ".join(values["float32_layers"])
+    show_pairs(values["file"], told)
+
+
+def show_parameters(bundle: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """`edged artifacts params`."""
+    table = _table(bundle, ("parameter", "shape", "min", "mean", "max", "std", ""))
+    for row in rows:
+        table.add_row(
+            row["name"],
+            "×".join(map(str, row["shape"])) or "scalar",
+            *(f"{row[what]:.4g}" for what in ("min", "mean", "max", "std")),
+            "trained" if row["trainable"] else "frozen",
+        )
+    out.print(table)
+
+
+def show_findings(findings: Sequence[Finding]) -> None:
+    """`edged doctor`."""
+    marks = {"ok": "[green]ok[/]", "warning": "[yellow]warning[/]", "error": "[red]error[/]"}
+    for finding in findings:
+        remedy = f" → {finding.remedy}" if finding.remedy else ""
+        out.print(f"{marks[finding.level]:<8} {finding.what}: {finding.result}{remedy}", highlight=False)
+
+
+class _Bar:
+    """A progress bar on stderr that is there only on a terminal."""
+
+    def __init__(self, *columns: str) -> None:
+        texts = [TextColumn(column) for column in columns]
+        self._progress = Progress(
+            texts[0],
+            BarColumn(),
+            *texts[1:],
+            TimeRemainingColumn(),
+            console=err,
+            transient=True,
+            disable=not err.is_terminal,
+        )
+        self._task = self._progress.add_task("", total=None, what="", note="")
+
+    def __enter__(self) -> Any:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+
+class TrainingProgress(_Bar):
+    """Steps and loss of a run."""
+
+    def __init__(self) -> None:
+        super().__init__("training", "{task.completed}/{task.total} steps", "{task.fields[note]}")
+
+    def update(self, message: Mapping[str, Any]) -> None:
+        """A progress message of the trainer."""
+        self._progress.update(
+            self._task,
+            total=message["steps"],
+            completed=message["step"],
+            note=f"loss {_number(message['loss'])}",
+        )
+
+
+class ReplayProgress(_Bar):
+    """Position in a recorded stream."""
+
+    def __init__(self) -> None:
+        super().__init__("replaying", "{task.completed}/{task.total} samples", "{task.fields[note]}")
+
+    def update(self, position: int, total: int, version: int) -> None:
+        """After every block of samples."""
+        self._progress.update(self._task, total=total, completed=position, note=f"model {version}")
+
+
+AsJson = Annotated[bool, typer.Option("--json", help="one JSON object on stdout")]
+
+
+def print_json(values: Any) -> None:
+    """One JSON object on stdout, in one line."""
+    sys.stdout.write(json.dumps(json_ready(values), separators=(",", ":"), default=str) + "\n")

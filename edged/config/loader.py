@@ -1,0 +1,360 @@
+"""Reading the configuration: YAML, environment, and errors that say file, line, key and remedy.
+
+`load` applies environment overrides (`EDGED_MQTT__HOST=...`). Relative paths are relative to the
+configuration file.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_origin
+
+import yaml
+from pydantic import ValidationError
+
+from edged.config import Config, Section
+from edged.domain.messages.settable import settable
+from edged.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from edged.config import StreamConfig
+
+OVERLAY = "config.set.json"
+"""In the state directory: what was set by command."""
+
+ENV_PREFIX = "EDGED_"
+
+_PATHS = (
+    ("model", "bundle"),
+    ("storage", "dir"),
+    ("mqtt", "password_file"),
+    ("mqtt", "tls", "ca_file"),
+    ("mqtt", "tls", "cert_file"),
+    ("mqtt", "tls", "key_file"),
+    ("mqtt", "tls", "crl_file"),
+    ("model", "keys"),
+    ("commands", "keys"),
+    ("web", "unix_socket"),
+    ("web", "tls", "cert_file"),
+    ("web", "tls", "key_file"),
+    ("web", "tokens", "read_file"),
+    ("web", "tokens", "infer_file"),
+    ("web", "tokens", "control_file"),
+    ("web", "tokens", "scrape_file"),
+)
+_MAKING = {"bundle": "build one with `edged artifacts build`", "keys": "make a pair with `edged keys new`"}
+_MUST_EXIST = tuple(path for path in _PATHS if path[-1] not in ("dir", "unix_socket"))
+
+
+def load(
+    path: Path,
+    environ: dict[str, str] | None = None,
+    *,
+    overlay: Mapping[str, Any] | None = None,
+    ignored: list[str] | None = None,
+) -> Config:
+    """Read, override and validate the configuration in `path`.
+
+    What was set by the command `config.set` lies over the file, and the environment over both. Where it does
+    not fit the file any more it is left out, so that no device stays down for it; `ignored` is told why.
+
+    Parameters
+    ----------
+    path
+        The file.
+    environ
+        Environment variables; those of this process when absent.
+    overlay
+        Keys such as `training.every` with their values, instead of what was set: then they have to fit.
+    ignored
+        Gets one line if those that were set are left out.
+
+    Raises
+    ------
+    ConfigError
+        With file, line and key of the first problem and what would be right.
+    """
+    root, data = read_yaml(path, "the configuration", "begin with `device: {id: ...}`")
+    data = {key: value for key, value in data.items() if value is not None}
+    environ = dict(os.environ) if environ is None else environ
+    if overlay is not None:
+        return _validated(data, path, root, environ, overlay)
+    plain = _validated(copy.deepcopy(data), path, root, environ, {})
+    kept = read_overlay(plain.storage.dir / OVERLAY)
+    if not kept:
+        return plain
+    try:
+        return _validated(data, path, root, environ, kept)
+    except ConfigError as problem:
+        if ignored is not None:
+            ignored.append(problem.line())
+        return plain
+
+
+def load_stream(path: Path) -> StreamConfig:
+    """The section `stream` of a configuration, on a machine that need not have the device's other files.
+
+    Raises
+    ------
+    ConfigError
+        As `load`.
+    """
+    root, data = read_yaml(path, "the configuration", "begin with `device: {id: ...}`")
+    parts = {key: data[key] for key in ("device", "stream") if data.get(key) is not None}
+    return _validated(parts, path, root, {}, {}).stream
+
+
+def read_overlay(path: Path) -> dict[str, Any]:
+    """What was set by command: keys such as `training.every`; nothing where it cannot be read."""
+    try:
+        values = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    known = settable()
+    return {key: values[key] for key in known if key in values} if isinstance(values, dict) else {}
+
+
+def _validated(
+    data: dict[str, Any], path: Path, root: Any, environ: dict[str, str], overlay: Mapping[str, Any]
+) -> Config:
+    overridden = _apply_overlay(data, overlay) | _apply_environment(data, environ)
+    _resolve_paths(data, path.resolve().parent)
+    try:
+        config = Config.model_validate(data)
+    except ValidationError as problem:
+        raise first_problem(problem, path, root, overridden) from None
+    _check_files(config, path, root, overridden)
+    return config
+
+
+def _apply_overlay(data: dict[str, Any], overlay: Mapping[str, Any]) -> dict[str, str]:
+    for dotted, value in overlay.items():
+        section, key = dotted.split(".")
+        inner = data.get(section)
+        if inner is None or isinstance(inner, dict):
+            data[section] = {**(inner or {}), key: value}
+    return {dotted: f"config.set: {dotted}" for dotted in overlay}
+
+
+def read_yaml(path: Path, what: str, remedy: str) -> tuple[Any, dict[str, Any]]:
+    """The mapping in a YAML file: as nodes, which know their lines, and as values.
+
+    Raises
+    ------
+    ConfigError
+        When `what` cannot be read, is not UTF-8 or YAML, gives a key twice, or is no mapping; then `remedy`.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as problem:
+        raise ConfigError(
+            f"cannot read {what}: {problem.strerror}",
+            where=str(path),
+            remedy="name an existing YAML file",
+        ) from problem
+    except UnicodeDecodeError as problem:
+        raise ConfigError(f"{what} is not UTF-8 text", where=str(path)) from problem
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        data = yaml.safe_load(text)
+    except RecursionError:
+        raise ConfigError(f"{what} is nested too deep", where=str(path)) from None
+    except yaml.YAMLError as problem:
+        mark = getattr(problem, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark else ""
+        told = getattr(problem, "problem", None) or "cannot be parsed"
+        raise ConfigError(f"not valid YAML: {told}", where=f"{path}{line}") from problem
+    if not isinstance(data, dict):
+        raise ConfigError(f"{what} must be a mapping", where=str(path), remedy=remedy)
+    _refuse_duplicates(root, path)
+    return root, data
+
+
+def from_json(text: str) -> Config:
+    """The configuration from its own JSON form, as handed to the trainer process."""
+    try:
+        return Config.model_validate_json(text)
+    except ValidationError as problem:
+        first = problem.errors()[0]
+        raise ConfigError(first["msg"], where=".".join(map(str, first["loc"]))) from None
+
+
+def _refuse_duplicates(node: Any, path: Path, above: str = "") -> None:
+    if isinstance(node, yaml.SequenceNode):
+        for position, item in enumerate(node.value):
+            _refuse_duplicates(item, path, f"{above}{position}.")
+    if not isinstance(node, yaml.MappingNode):
+        return
+    seen: set[str] = set()
+    for key, value in node.value:
+        name = f"{above}{key.value}"
+        if key.value in seen:
+            place = f"{path}:{key.start_mark.line + 1}: {name}"
+            raise ConfigError("this key is given twice", where=place, remedy="remove one of them")
+        seen.add(key.value)
+        _refuse_duplicates(value, path, f"{name}.")
+
+
+def _apply_environment(data: dict[str, Any], environ: dict[str, str]) -> dict[str, str]:
+    overridden: dict[str, str] = {}
+    for name in sorted(environ):
+        if not name.startswith(ENV_PREFIX):
+            continue
+        if "__" not in name:
+            _refuse_single_underscore(name)
+            continue
+        keys = name[len(ENV_PREFIX) :].lower().split("__")
+        section: Any = data
+        inner: Any = data
+        for key in keys[:-1]:
+            inner = section.setdefault(key, {})
+            if not isinstance(inner, dict):
+                break
+            section = inner
+        if not isinstance(inner, dict):
+            continue  # the file has no section there: validation says so
+        try:
+            section[keys[-1]] = yaml.safe_load(environ[name])
+        except yaml.YAMLError:
+            section[keys[-1]] = environ[name]
+        overridden[".".join(keys)] = f"environment variable {name}"
+    return overridden
+
+
+def _refuse_single_underscore(name: str) -> None:
+    section, _, key = name[len(ENV_PREFIX) :].lower().partition("_")
+    if key and section in Config.model_fields:
+        raise ConfigError(
+            "section and key are joined by two underscores",
+            where=f"environment variable {name}",
+            remedy=f"name it {ENV_PREFIX}{section.upper()}__{key.upper()}",
+        )
+
+
+def _resolve_paths(data: dict[str, Any], base: Path) -> None:
+    for keys in _PATHS:
+        section: Any = data
+        for key in keys[:-1]:
+            section = section.get(key) if isinstance(section, dict) else None
+        value = section.get(keys[-1]) if isinstance(section, dict) else None
+        if isinstance(section, dict) and isinstance(value, str):
+            section[keys[-1]] = _absolute(value, base)
+        elif isinstance(section, dict) and isinstance(value, list):
+            section[keys[-1]] = [_absolute(v, base) if isinstance(v, str) else v for v in value]
+    storage = data.setdefault("storage", {})
+    if isinstance(storage, dict):
+        storage.setdefault("dir", str(base / "state"))
+
+
+def _absolute(path: str, base: Path) -> str:
+    return str(base / Path(path).expanduser())
+
+
+def first_problem(
+    problem: ValidationError,
+    path: Path,
+    root: Any,
+    overridden: dict[str, str],
+    model: type[Section] = Config,
+    hint: str = "`edged config schema` lists every key",
+) -> ConfigError:
+    """What is wrong with a file that should hold `model`, with its line, and what to do: at worst `hint`."""
+    first = min(problem.errors(), key=lambda e: (e["type"] != "extra_forbidden", len(e["loc"])))
+    keys = _keys_of([str(part) for part in first["loc"]], model)
+    dotted = ".".join(keys)
+    if first["type"] == "missing":
+        place = _located(path, root, keys[:-1], named=dotted)
+        return ConfigError("this key is required", where=place, remedy=_EXAMPLES.get(dotted, hint))
+    where = _place(path, root, keys, overridden)
+    what = _WORDS.get(first["type"], first["msg"].removeprefix("Value error, "))
+    if first["type"] == "extra_forbidden":
+        known = _known_keys(keys[:-1], model)
+        import difflib
+
+        near = difflib.get_close_matches(keys[-1], known, n=1)
+        remedy = f"did you mean {near[0]}?" if near else "known here: " + ", ".join(known)
+        return ConfigError("unknown key", where=where, remedy=remedy)
+    return ConfigError(what, where=where, remedy=hint)
+
+
+_WORDS = {"model_type": "expected a section: keys with values", "model_attributes_type": "expected a section"}
+
+
+def _place(path: Path, root: Any, keys: list[str], overridden: dict[str, str]) -> str:
+    """What gave the value over the file, else the file's line."""
+    dotted = ".".join(keys)
+    names = [name for key, name in overridden.items() if key == dotted or key.startswith(f"{dotted}.")]
+    given = _located(path, root, keys)
+    if dotted in overridden or (names and given == _located(path, root, [], named=dotted)):
+        return overridden.get(dotted, names[0])
+    return given
+
+
+def _section_of(model: Any, key: str) -> Any:
+    """The section that a key of a section holds, alone or in a list, or None where it holds a value."""
+    annotation = model.model_fields[key].annotation
+    options = [annotation, *getattr(annotation, "__args__", ())]
+    plain = [o for o in options if isinstance(o, type) and get_origin(o) is None]
+    return next((o for o in plain if issubclass(o, Section)), None)
+
+
+def _keys_of(location: list[str], model: Any) -> list[str]:
+    """Keys of the file from pydantic's location, which also names members of unions."""
+    kept: list[str] = []
+    for key in location:
+        if model is None:
+            break
+        kept.append(key)
+        if not key.isdigit():  # a position in a list of sections
+            model = _section_of(model, key) if key in model.model_fields else None
+    return kept
+
+
+def _known_keys(keys: list[str], model: Any) -> list[str]:
+    for key in keys:
+        if not key.isdigit():
+            model = _section_of(model, key)
+    return list(model.model_fields)
+
+
+def _located(path: Path, root: Any, keys: list[str], *, named: str = "") -> str:
+    node, line = root, None
+    for key in keys:
+        found = None
+        if isinstance(node, yaml.MappingNode):
+            found = next(((k, v) for k, v in node.value if k.value == key), None)
+        elif isinstance(node, yaml.SequenceNode) and key.isdigit() and int(key) < len(node.value):
+            found = node.value[int(key)], node.value[int(key)]
+        if found is None:
+            break
+        line, node = found[0].start_mark.line + 1, found[1]
+    place = f"{path}:{line}" if line is not None else str(path)
+    name = named or ".".join(keys)
+    return f"{place}: {name}" if name else place
+
+
+_EXAMPLES = {
+    "device": "add `device: {id: press-7}`",
+    "device.id": "add `id: press-7`",
+    "stream": "add `stream: {topic: sensors/#, features: [temp, vib]}`",
+    "stream.features": "add `features: [temp, vib]` or `features: 8`",
+}
+
+
+def _check_files(config: Config, path: Path, root: Any, overridden: dict[str, str]) -> None:
+    for keys in _MUST_EXIST:
+        value: Any = config
+        for key in keys:
+            value = getattr(value, key, None)
+        named = value if isinstance(value, list) else [value]
+        missing = next((item for item in named if isinstance(item, Path) and not item.exists()), None)
+        if missing is not None:
+            remedy = _MAKING.get(keys[-1], "create it or correct the path")
+            raise ConfigError(
+                f"{missing} does not exist", where=_place(path, root, list(keys), overridden), remedy=remedy
+            )

@@ -1,0 +1,88 @@
+"""`edged backup` and `edged restore`: a device's state in one file."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING, Any
+
+from edged import __version__
+from edged.clock import SystemClock
+from edged.errors import RefusedError
+from edged.signing import Keys, sign
+from edged.storage.backup import backup
+from edged.storage.files.atomic import DirectoryLock, disk_errors, make_directory
+from edged.storage.files.database import connect
+from edged.storage.files.owners import as_owner_of
+from edged.storage.samples.tables import check_stream
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from edged.config import Config
+
+
+def back_up(config: Config, out: Path, key: Path | None = None) -> dict[str, Any]:
+    """Write what the device knows to `out`, while its daemon runs or not; signed where a key is given.
+
+    Raises
+    ------
+    ConfigError
+        When the key cannot be used.
+    StorageError
+        When there is nothing to back up, it is damaged, or a disk refuses.
+    """
+    about = {"edged": __version__, "device": config.device.id, "created": SystemClock().now()}
+    signer = None if key is None else lambda message: sign(message, key)
+    told = backup.back_up(config.storage.dir, out, about, signer)
+    return {"file": str(out), **{k: v for k, v in told.items() if k != "format"}}
+
+
+def restore(
+    config: Config, source: Path, *, replace: bool = False, keys: Sequence[Path] = ()
+) -> dict[str, Any]:
+    """Put a backup in the place of this device's state; with keys one of them must have signed it.
+
+    Raises
+    ------
+    RefusedError
+        While a daemon runs, over a state that is there, of another stream, or with a signature that does not
+        count.
+    StorageError
+        When it is damaged or of a newer edged, or a disk refuses.
+
+    Notes
+    -----
+    Root acts as the owner of the state directory, who alone can be harmed then by what lies there.
+    """
+    state = config.storage.dir
+    pid = DirectoryLock.holder(state)
+    if pid is not None:
+        raise RefusedError(
+            f"another edged is using this state directory (pid {pid})",
+            where=str(state),
+            remedy="stop it first",
+        )
+    trusted = Keys(keys) if keys else None
+    make_directory(state)
+    with ExitStack() as opened:
+        with disk_errors("reading the backup", source):
+            content = opened.enter_context(source.open("rb"))
+        opened.enter_context(as_owner_of(state))
+        opened.enter_context(DirectoryLock(state))
+        about = backup.restore(
+            content,
+            state,
+            replace=replace,
+            trusted=None if trusted is None else lambda text, mark: trusted.signer(text, mark) is not None,
+            check=lambda unpacked: _same_stream(config, unpacked),
+        )
+    return {"state": str(state), **{k: v for k, v in about.items() if k not in ("format", "schemas")}}
+
+
+def _same_stream(config: Config, unpacked: Path) -> None:
+    """Raises StorageError where the samples are of another stream than the configuration's."""
+    path = unpacked / backup.SAMPLES
+    if path.exists():
+        with closing(connect(path, readonly=True)) as db:
+            check_stream(db, path, config.stream.to_schema())

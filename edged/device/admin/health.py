@@ -1,0 +1,45 @@
+"""Whether the daemon of a state directory runs and is well: for `edged status`, and what watches it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from edged.clock import SystemClock
+from edged.storage.files.atomic import DirectoryLock
+from edged.storage.models.registry import Registry
+
+if TYPE_CHECKING:
+    from edged.config import Config
+
+STATUS_SECONDS = 5.0  # that a status may be late
+
+
+def health(config: Config) -> tuple[bool, str]:
+    """Whether the daemon runs and has told nothing that is wrong, and one line on it.
+
+    Raises
+    ------
+    StorageError
+        When the registry cannot be read.
+    """
+    state = config.storage.dir
+    running = DirectoryLock.holder(state)
+    if running is None:
+        return False, f"stopped: no daemon runs on {state}"
+    problem = None
+    if (state / "state.db").exists():
+        with Registry.open(state, readonly=True) as registry:
+            last: dict[str, Any] = registry.get_value("status") or {}
+            problem = problem_of(last, registry.boots(), config.report.every)
+    return (True, f"online: process {running}") if problem is None else (False, f"degraded: {problem}")
+
+
+def problem_of(last: dict[str, Any], boot: int, report_every: float) -> str | None:
+    """What the running daemon has told last; where that is old, that it cannot tell any more."""
+    if last.get("boot") != boot or "told_at" not in last:
+        return None  # of an earlier start: this one has not come to it yet
+    # Both processes count on the same monotonic clock, whatever happens to the wall clock.
+    age = SystemClock().monotonic() - last["told_at"]
+    if age > 2 * report_every + STATUS_SECONDS:
+        return f"the daemon has not written its status for {age:.0f} s: is the disk full or read-only?"
+    return str(last["problem"]) if last.get("problem") else None

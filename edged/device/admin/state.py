@@ -1,0 +1,346 @@
+"""Commands on this machine's state directory: status, one training run, the registry."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from edged.clock import SystemClock
+from edged.device.admin.health import problem_of
+from edged.device.learning.scheduler import SETBACKS, Learner, setback_rules
+from edged.device.promotion import Promoter
+from edged.device.startup.bootstrap import open_samples, with_bundle
+from edged.device.transfers.bundle_installer import Installing
+from edged.domain.judging.overlap import judged_on
+from edged.domain.model_files import INT8, SUFFIXES
+from edged.domain.training.failure_backoff import Setbacks
+from edged.engines.inference import InferenceModel
+from edged.errors import ConfigError, RefusedError, StorageError
+from edged.storage.backup.restore import RESTORED
+from edged.storage.files.atomic import DirectoryLock, publish_file
+from edged.storage.models.checkpoints import Checkpoints
+from edged.storage.models.registry import Registry
+from edged.storage.models.signatures import open_bundle
+from edged.storage.outbox import queue
+from edged.storage.samples.erasure import erase_files, erase_members
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from edged.config import Config
+    from edged.storage.samples.log import SampleLog
+
+UNFINISHED = ("interrupted", "stopped")
+
+
+# Everything that a stream leaves in a state directory; other files in it are nobody's business.
+ERASED = (
+    "samples.db*", "state.db*", "outbox.db*", "*.damaged-*", "checkpoints", "candidates", "models",
+    "engine-choice.json", "exports", "updates", "rounds", "fleet", "incoming", "bundles",
+    ".restor*", ".replaced",
+)  # fmt: skip
+
+
+def status_of(config: Config) -> dict[str, Any]:
+    """What `edged status` prints, from the state directory, whether the daemon runs or not.
+
+    Counters are read from the sample log itself, so they are of this moment; what only the
+    daemon knows (live quality, pending messages) is what it wrote last.
+    """
+    state = config.storage.dir
+    running = DirectoryLock.holder(state)
+    values: dict[str, Any] = {
+        "state": "online" if running is not None else "stopped",
+        "pid": running,
+        "samples": 0,
+        "labels": 0,
+        "quarantined": 0,
+        "evicted": 0,
+        "model": {"version": None, "since": None, "quality": None},
+        "training": {"runs": 0, "last": None, "paused": None},
+        "outbox": {"pending": 0, "bytes": 0, "dropped": 0},
+        "engine": config.training.engine,
+        "on_hold": [],
+    }
+    if (state / "samples.db").exists():
+        samples = open_samples(config, readonly=True)
+        counters = samples.counters()
+        samples.close()
+        values |= {k: getattr(counters, k) for k in ("samples", "labels", "quarantined", "evicted")}
+    if running is None and (state / queue.DATABASE).exists():
+        values["outbox"] = queue.waiting(state / queue.DATABASE)._asdict()
+    if (state / "state.db").exists():
+        _add_registry(values, config)
+    return values
+
+
+def _add_registry(values: dict[str, Any], config: Config) -> None:
+    registry = Registry.open(config.storage.dir, readonly=True)
+    last: dict[str, Any] = registry.get_value("status") or {}
+    champion = registry.champion()
+    reign = registry.reign()
+    runs = registry.runs(1)
+    record = None if champion is None else registry.get(champion)
+    values["model"] = {
+        "version": champion,
+        "since": reign.ts if reign else None,
+        "parent": record and record.parent,
+        "pinned": record is not None and record.pinned,
+        "quality": last.get("model", {}).get("quality"),
+    }
+    values["training"] = {
+        "runs": registry.run_count(),
+        "last": asdict(runs[0]) if runs else None,
+        "paused": Setbacks.recalled(setback_rules(config.training), registry.get_value(SETBACKS)).pause(),
+    }
+    values["engine"] = last.get("engine") or values["engine"]
+    values["on_hold"] = registry.get_value("paused") or []
+    values["drift"] = last.get("drift")
+    if values["state"] == "online":
+        values["outbox"] = last.get("outbox", values["outbox"])
+        values |= {name: last[name] for name in ("host", "flash", "stuck") if name in last}
+        for name in ("progress", "waiting_for"):
+            values["training"][name] = last.get("training", {}).get(name)
+        problem = problem_of(last, registry.boots(), config.report.every)
+        if problem is not None:
+            values |= {"state": "degraded", "problem": problem}
+    registry.close()
+
+
+def train_once(
+    config: Config, *, resume: bool = False, on_progress: Callable[[dict[str, Any]], None] = lambda _: None
+) -> dict[str, Any]:
+    """One training run now, judged by the gate; what came of it.
+
+    Raises
+    ------
+    RefusedError
+        When the daemon is running (it trains by itself).
+    """
+    clock = SystemClock()
+    with ExitStack() as stack:
+        stack.enter_context(_lock(config.storage.dir, "train"))
+        config = with_bundle(config)
+        registry = Registry.open(config.storage.dir)
+        stack.callback(registry.close)
+        samples = open_samples(config, readonly=False)
+        stack.callback(samples.close)
+        promoter = _promoter(config, registry, samples, clock)
+        bundle = open_bundle(config.model.bundle or config.storage.dir / "bundle", config.model.keys)
+        champion = promoter.boot(bundle.inference_model, bundle.inference_sha256)
+        learner = Learner(
+            config,
+            clock=clock,
+            labelled_since=samples.labelled_since,
+            next_offset=samples.next_offset,
+            begin=registry.begin_run,
+            end=registry.end_run,
+            notify=lambda *_: None,
+            consumed=int(registry.get_value("consumed") or 0),
+            keep=lambda values: registry.set_value(SETBACKS, values),
+            kept=registry.get_value(SETBACKS),
+            bundle=bundle.fingerprint,
+        )
+        learner.process.bundle = Installing(config, registry).present
+        stack.callback(learner.process.close)
+        if resume and (not (runs := registry.runs(1)) or runs[0].outcome not in UNFINISHED):
+            raise RefusedError(
+                "no run was interrupted",
+                where=str(config.storage.dir),
+                remedy="leave out --resume to begin a new one",
+            )
+        result = learner.train("command", {}, on_progress)
+        if result is None:
+            last = registry.runs(1)[0]
+            raise StorageError(
+                str((last.result or {}).get("error", "the run failed")), where=f"run {last.id}"
+            )
+        registry.set_value("consumed", learner.consumed)
+        verdict, served = promoter.consider(result, champion)
+        if served is not None:
+            promoter.crown(served, "; ".join(verdict.reasons))
+        answer = {k: v for k, v in result.items() if k not in ("type", "memory", "candidate")}
+        return answer | {
+            "verdict": verdict.as_dict(),
+            "version": served.version if served else None,
+            "champion": registry.champion(),
+        }
+
+
+def _lock(state: Path, command: str | None = None) -> DirectoryLock:
+    pid = DirectoryLock.holder(state)
+    if pid is not None:
+        raise RefusedError(
+            f"another edged is using this state directory (pid {pid})",
+            where=str(state),
+            remedy="stop it first" + (f", or ask it over MQTT: request/{command}" if command else ""),
+        )
+    if command is not None and (state / RESTORED).exists():
+        raise RefusedError("a restore was cut off", where=str(state), remedy="`edged run` finishes it")
+    return DirectoryLock(state)
+
+
+def _promoter(config: Config, registry: Registry, samples: SampleLog, clock: SystemClock) -> Promoter:
+    return Promoter(
+        config=config.gate,
+        schema=config.stream.to_schema(),
+        registry=registry,
+        holdout=judged_on(samples, config.stream.window_rules),
+        load_model=lambda path: InferenceModel(
+            path, threads=config.serving.threads, providers=config.serving.provider
+        ),
+        clock=clock,
+        keep_models=config.storage.keep_models,
+        staging=config.storage.dir / "candidates",
+        int8=config.serving.quantise == INT8,
+    )
+
+
+def wipe(config: Config, what: Sequence[str]) -> dict[str, Any]:
+    """Erase parts of the state directory, down to the bytes in its files; how much of each went.
+
+    Parameters
+    ----------
+    config
+        Whose `storage.dir` is meant.
+    what
+        `samples` (their labels, refused messages and what models keep of them included), `labels`,
+        `checkpoints`, `models` (all but the bundle's own, which serves from then on), or `all`.
+
+    Raises
+    ------
+    RefusedError
+        While a daemon runs.
+    StorageError
+        When something could not be erased; do it again.
+    """
+    state = config.storage.dir
+    if not state.is_dir():
+        raise ConfigError("there is no such directory", where=str(state), remedy="check storage.dir")
+    if "labels" in what and config.stream.to_schema().labels_itself:
+        raise ConfigError(
+            "the labels of this stream are its samples", where="--labels", remedy="name --samples"
+        )
+    with _lock(state):
+        if "all" in what:
+            gone = {"files": erase_files(path for name in ERASED for path in sorted(state.glob(name)))}
+            return gone | {"kept": sorted(path.name for path in state.iterdir())}
+        gone = {}
+        if "samples" in what or "labels" in what:
+            gone |= _wipe_samples(config, samples="samples" in what)
+        if "checkpoints" in what:
+            gone["checkpoints"] = len(Checkpoints(state / "checkpoints", 1).numbers())
+            erase_files([state / "checkpoints"])
+        if "models" in what:
+            gone["models"] = _wipe_models(config)
+        if ("checkpoints" in what or "models" in what) and (state / "state.db").exists():
+            with Registry.open(state) as registry:
+                registry.set_value("label_trust", None)
+                if "checkpoints" in what:
+                    registry.set_value("consumed", 0)  # whoever begins anew learns from all that is there
+        return gone
+
+
+def _wipe_samples(config: Config, *, samples: bool) -> dict[str, int]:
+    """Everything that holds samples, or labels alone; copies of damaged databases in either case."""
+    state = config.storage.dir
+    gone = {"samples": 0, "labels": 0, "quarantined": 0}
+    if (state / "samples.db").exists():
+        with open_samples(config) as log:
+            gone = log.erase(samples=samples, labels=True, alone=True)
+    erase_files(sorted(state.glob("*.damaged-*")))
+    erase_files([state / "candidates"])  # they and models hold inputs to compare outputs on
+    for model in sorted((state / "models").glob("[0-9]*")):
+        erase_members(model, "probe_*.npy")
+    return gone
+
+
+def _wipe_models(config: Config) -> int:
+    """All models but the bundle's own, which becomes champion first: something can serve at any moment."""
+    state = config.storage.dir
+    if not (state / "state.db").exists():
+        return 0
+    config = with_bundle(config)
+    bundle = open_bundle(config.model.bundle or state / "bundle", config.model.keys)
+    with Registry.open(state) as registry, open_samples(config) as samples:
+        for record in registry.records():
+            if record.pinned:
+                registry.unpin(record.version)
+        _promoter(config, registry, samples, SystemClock()).install_base(bundle.inference_model)
+        learned = ("candidates", "exports", "updates", "rounds", "fleet", "incoming")
+        erase_files([state / name for name in learned])
+        return registry.erase()
+
+
+def on_models(config: Config, action: str, version: int | None, out: Path | None) -> Any:
+    """`edged models`: list and show read; the others change the registry while no daemon runs."""
+    state = config.storage.dir
+    if not (state / "state.db").exists():
+        raise ConfigError(
+            "there is no registry yet", where=str(state), remedy="run `edged run` or `edged train` first"
+        )
+    if action in ("list", "show", "export"):
+        with Registry.open(state, readonly=True) as registry:
+            return _read_models(registry, action, version, out)
+    if action not in ("rollback", "pin", "unpin"):
+        raise ConfigError(
+            f"unknown action {action!r}", where="models", remedy="list, show, rollback, pin, unpin or export"
+        )
+    with _lock(state, action), Registry.open(state) as registry:
+        return _change_models(config, registry, action, version)
+
+
+def _read_models(registry: Registry, action: str, version: int | None, out: Path | None) -> Any:
+    champion = registry.champion()
+    if action == "list":
+        return [asdict(r) | {"champion": r.version == champion} for r in registry.records()]
+    record = registry.get(_required(version))
+    path = registry.verify(record.version)
+    if action == "show":
+        return asdict(record) | {"champion": record.version == champion, "path": str(path)}
+    if out is None:
+        raise ConfigError("export needs a file", where="-o", remedy="add -o model.onnx")
+    if out.suffix in SUFFIXES and out.suffix != path.suffix:
+        right = f"name it {out.stem}{path.suffix}"
+        raise ConfigError(f"this model is stored as {path.suffix}", where="-o", remedy=right)
+    publish_file(out, path.read_bytes())
+    return {"version": record.version, "file": str(out)}
+
+
+def _change_models(config: Config, registry: Registry, action: str, version: int | None) -> Any:
+    if action == "unpin":
+        for record in registry.records():
+            if record.pinned:
+                registry.unpin(record.version)
+        return {"pinned": None}
+    if action == "pin":
+        return _pin(registry, _required(version))
+    samples = open_samples(config, readonly=False)
+    try:
+        failing = registry.champion()
+        if failing is None:
+            raise RefusedError("there is no champion to roll back from", where="models")
+        served = _promoter(config, registry, samples, SystemClock()).rollback(failing, "command", version)
+        return {"from": failing, "to": served.version}
+    finally:
+        samples.close()
+
+
+def _pin(registry: Registry, version: int) -> dict[str, Any]:
+    """Serve this version and no other until `unpin`: candidates are judged but not promoted."""
+    registry.verify(registry.get(version).version)
+    for record in registry.records():
+        if record.pinned and record.version != version:
+            registry.unpin(record.version)
+    registry.pin(version)
+    if registry.champion() != version:
+        registry.set_champion(version, "pinned", SystemClock().now())
+    return {"pinned": version}
+
+
+def _required(version: int | None) -> int:
+    if version is None:
+        raise ConfigError("which version?", where="models", remedy="add its number; `list` shows them")
+    return version

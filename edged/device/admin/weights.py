@@ -1,0 +1,124 @@
+"""An update of weights that was received, made into files that other programs read."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from edged.domain.training.weight_deltas import fingerprint
+from edged.engines.model_parameters import initial_parameters
+from edged.engines.portable.description import Description, base_model
+from edged.errors import ConfigError, RefusedError, StorageError
+from edged.mqtt import update_encoding, weight_encoding
+from edged.storage.models.bundles import Bundle
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Weights = dict[str, NDArray[np.float32]]
+
+MANIFESTS = ("manifest", "manifest.json")
+
+
+def unpacked(source: Path, bases: Sequence[Path] = ()) -> Weights:
+    """The parameters of an update.
+
+    Parameters
+    ----------
+    source
+        A directory with `manifest` and the chunks `0`, `1`, …, each as it was published; or whole weights in
+        one file, as they lie beside a model.
+    bases
+        What differences may be to: bundles, safetensors files, or such files and directories again.
+
+    Raises
+    ------
+    StorageError
+        When something is missing or damaged.
+    RefusedError
+        When it is a difference and none of the bases is its own.
+    """
+    if source.is_file():
+        return _file(source)
+    manifest = _manifest(source)
+    chunks = [_read(source / str(number)) for number in range(len(manifest.get("chunks", ())))]
+    known = {fingerprint(values): values for values in (_base(base) for base in bases)}
+    return update_encoding.received(manifest, weight_encoding.join(manifest, chunks), known.get)
+
+
+def write(parameters: Weights, out: Path, bundle: Path | None) -> int:
+    """Write parameters as `.safetensors`, or as the `.onnx` inference model of a bundle; bytes written.
+
+    Raises
+    ------
+    ConfigError
+        When a model is wanted and no bundle is named, or the name has another ending.
+    RefusedError
+        When they are not those of this bundle.
+    """
+    if out.suffix == ".safetensors":
+        from safetensors.numpy import save
+
+        content = bytes(save(parameters))
+    elif out.suffix == ".onnx" and bundle is not None:
+        content = _model(parameters, Bundle.open(bundle))
+    else:
+        raise ConfigError(
+            "is neither .safetensors nor, with --bundle, .onnx", where=str(out), remedy="name another file"
+        )
+    try:
+        return out.write_bytes(content)
+    except OSError as problem:
+        raise StorageError(f"cannot be written: {problem.strerror}", where=str(out)) from problem
+
+
+def _model(parameters: Weights, bundle: Bundle) -> bytes:
+    base = base_model(bundle, Description.of(bundle))
+    own = {name: value.shape for name, value in base.parameters().items()}
+    if {name: value.shape for name, value in parameters.items()} != own:
+        raise RefusedError("the weights are not those of this bundle's network", where=str(bundle.path))
+    return bytes(base.with_parameters(parameters))
+
+
+def _base(path: Path) -> Weights:
+    if (path / "bundle.json").is_file():
+        return initial_parameters(Bundle.open(path))
+    return unpacked(path)
+
+
+def _file(path: Path) -> Weights:
+    if path.suffix == ".safetensors":
+        from safetensors import SafetensorError
+        from safetensors.numpy import load
+
+        try:
+            return dict(load(_read(path)))
+        except SafetensorError as problem:
+            raise StorageError(f"no safetensors: {problem}", where=str(path)) from None
+    return weight_encoding.unpack(_read(path))[0]
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    found = [folder / name for name in MANIFESTS if (folder / name).is_file()]
+    if not found:
+        raise StorageError(
+            "there is no manifest in it", where=str(folder), remedy="save all that was published"
+        )
+    try:
+        manifest = json.loads(_read(found[0]))
+    except ValueError:
+        manifest = None
+    if not isinstance(manifest, dict):
+        raise StorageError("is no JSON object", where=str(found[0]))
+    return manifest
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as problem:
+        raise StorageError(f"cannot be read: {problem.strerror}", where=str(path)) from problem

@@ -1,0 +1,433 @@
+"""The parts of one running device, wired together: the one place that knows all of the serving side."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from edged import logs
+from edged.clock import SystemClock
+from edged.device.commands import Labelling, Parts, Steering
+from edged.device.commands.authorisation import authorisation
+from edged.device.commands.dispatcher import Control
+from edged.device.commands.transfers import Arrivals
+from edged.device.events import Reactions
+from edged.device.ingest import Ingest
+from edged.device.integrations.home_assistant import Discovery
+from edged.device.learning.conditions import BoardWatch, ClockWatch, ConditionsReader
+from edged.device.learning.regime_recall import Recall
+from edged.device.learning.scheduler import SETBACKS, Learner
+from edged.device.learning.worker import CANCELLED, Learning
+from edged.device.promotion import Promoter
+from edged.device.promotion.rollout import Succession
+from edged.device.reporting.periodic import Telling
+from edged.device.reporting.publisher import Publishing
+from edged.device.reporting.reporter import Reporter, will_payload
+from edged.device.reporting.status import SelfReport
+from edged.device.reporting.weight_updates import Updates
+from edged.device.serving import Server, ServingLoop
+from edged.device.serving.label_requester import Asking
+from edged.device.startup import open_state as restore
+from edged.device.startup.open_state import open_state
+from edged.device.transfers.bundle_installer import Installing
+from edged.domain.judging.label_requests import LabelRequests
+from edged.domain.judging.overlap import judged_on
+from edged.domain.model_files import INT8
+from edged.domain.stream.admission import Intake
+from edged.domain.stream.windowing import Windowing
+from edged.engines.inference import InferenceModel
+from edged.host.board import BoardReader
+from edged.host.cpu_affinity import fitting
+from edged.host.scheduler import Timetable
+from edged.host.systemd import Notifier, Watchdog
+from edged.host.vitals import VitalsReader
+from edged.mqtt.client.connection import in_flight
+from edged.mqtt.client.session import Session
+from edged.mqtt.codecs import label_codec, sample_codec
+from edged.mqtt.topics import Topics, matches
+from edged.storage.models.signatures import open_bundle
+from edged.storage.sequence import Sequence
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from edged.config import Config
+    from edged.device.fleet_member.adapter import Membership
+    from edged.device.integrations.sparkplug import EdgeNode
+    from edged.device.web.front import Front
+    from edged.domain.protocols import Served
+    from edged.storage.models.bundles import Bundle
+
+log = logs.get_logger("edged.device")
+
+BREATH = 0.003  # seconds left to the serving thread between two pieces of loading a model
+
+
+def _breathe() -> None:
+    time.sleep(BREATH)
+
+
+class Wired:
+    """All parts of one running device, wired together.
+
+    `give_up` is called, with the name of the file, when a database turns out to be damaged.
+    """
+
+    def __init__(
+        self, config: Config, path: Path, notifier: Notifier, give_up: Callable[[str], None]
+    ) -> None:
+        self._path = path
+        self.clock = SystemClock()
+        self.notifier = notifier
+        self._state = state = open_state(config, self.clock)
+        self.config, self.recovery, self.boot = state.config, state.recovery, state.boot
+        self.schema = self.config.stream.to_schema()
+        self.registry, self.samples, self._reader = state.registry, state.samples, state.reader
+        self._sequence = Sequence(self.registry)
+        self.on = Reactions(self)
+        self.timetable = Timetable(self.clock)
+        self.watchdog = Watchdog(notifier, ("ingest", "serve"))
+        self._connect()
+        self._judge_and_serve()
+        self._learn()
+        self._report(give_up)
+        self.learner.triggers.interrupted = state.interrupted and not self.registry.get_value(CANCELLED)
+
+    # ---- wiring ----------------------------------------------------------------------------
+
+    def _connect(self) -> None:
+        config = self.config
+        self.topics = Topics(config.topic_root)
+        self.session = Session(
+            config.mqtt,
+            client_id=config.mqtt.client_id or f"edged-{config.device.id}",
+            will=(self.topics.status, will_payload(self.boot), True),
+            on_online=self.on.online,
+            on_offline=self.on.connection_changed,
+        )
+        self.installing = Installing(config, self.registry)
+        self.updates = Updates(config, self._present_bundle, self.registry)
+        self.publishing = Publishing(
+            config,
+            topics=self.topics,
+            session=self.session,
+            registry=self.registry,
+            updates=self.updates,
+            clock=self.clock,
+            boot=self.boot,
+            number=self._sequence,
+        )
+        self.reporter = Reporter(
+            topics=self.topics,
+            publish=self.publishing.now,
+            deliver=self.publishing.deliver,
+            number=self._sequence,
+            clock=self.clock,
+            boot=self.boot,
+        )
+
+    def _present_bundle(self) -> Bundle:
+        path = self.installing.present()
+        if path is None or path == self._state.bundle.path:
+            return self._state.bundle
+        return open_bundle(path, self.config.model.keys)
+
+    def _judge_and_serve(self) -> None:
+        config = self.config
+        self.promoter = Promoter(
+            config=config.gate,
+            schema=self.schema,
+            registry=self.registry,
+            holdout=judged_on(self._reader, config.stream.window_rules),
+            load_model=self._load_model,
+            clock=self.clock,
+            keep_models=config.storage.keep_models,
+            staging=config.storage.dir / "candidates",
+            int8=config.serving.quantise == INT8,
+            breathe=_breathe,
+            regimes=restore.regimes(self.registry),
+        )
+        self.recall = Recall(self.schema, self.promoter.regimes, self._reader, enabled=config.gate.recall)
+        self.promoter.bank = self.recall.bank
+        self.server = Server(
+            config.serving,
+            config.gate,
+            self.schema,
+            self._first_model(),
+            config.drift.rules(),
+            config.anomaly.rules(),
+        )
+        restore.restore_drift(self.registry, self.server.drift)
+        restore.restore_anomalies(self.registry, self.server.anomalies)
+        self.recall.crowned(self.server.champion.version)
+        predecessor = self.promoter.unproven(self.server.champion.version)
+        if predecessor is not None:
+            self.server.resume(predecessor)
+        self.succession = Succession(self.promoter, self.server, self.reporter.event, self.on.rest)
+        self.server.rescue = self.succession.rescue
+        self.asking = self._asking()
+        self.serving = self._serving_loop()
+
+    def _learn(self) -> None:
+        config = self.config
+        self.board_watch = BoardWatch(self.clock, BoardReader().read, self.reporter.event)
+        self.clock_watch = ClockWatch(self.clock, self.reporter.event)
+        self.learner = Learner(
+            config,
+            clock=self.clock,
+            labelled_since=self._reader.labelled_since,
+            next_offset=self._reader.next_offset,
+            begin=self.registry.begin_run,
+            end=self.registry.end_run,
+            notify=self.reporter.event,
+            consumed=int(self.registry.get_value("consumed") or 0),
+            keep=lambda values: self.registry.set_value(SETBACKS, values),
+            kept=self.registry.get_value(SETBACKS),
+            bundle=self._state.bundle.fingerprint,
+            conditions=ConditionsReader(
+                self.clock,
+                VitalsReader(config.storage.dir),
+                self.serving.latencies,
+                lambda: self.board_watch.reasons,
+                self.on.worn,
+            ).read,
+            error=self.server.live_error,
+        )
+        self.learner.budget = restore.budget(self.registry)
+        self.ingest = self._ingest()
+
+    def _report(self, give_up: Callable[[str], None]) -> None:
+        config = self.config
+        self.selfreport = SelfReport(
+            clock=self.clock,
+            boot=self.boot,
+            samples=self.samples,
+            registry=self.registry,
+            server=self.server,
+            serving=self.serving,
+            learner=self.learner,
+            promoter=self.promoter,
+            ingest=self.ingest,
+            session=self.session,
+            vitals=VitalsReader(config.storage.dir, child=lambda: self.learner.process.pid),
+            requested=lambda: self.asking.requested,
+            outbox=self.publishing.outbox,
+            recovery=self.recovery,
+            paused=self.on.paused,
+            commands=lambda: dict(self.control.counts),
+        )
+        self.telling = Telling(
+            settings=self.on.settings,
+            selfreport=self.selfreport,
+            reporter=self.reporter,
+            registry=self.registry,
+            samples=self.samples,
+            sequence=self._sequence,
+            notifier=self.notifier,
+            clock=self.clock,
+            give_up=give_up,
+            on_metrics=self.on.metrics,
+        )
+        self.learning = Learning(
+            learner=self.learner,
+            succession=self.succession,
+            samples=self.samples,
+            registry=self.registry,
+            recall=self.recall,
+            drift_state=self.server.drift_state,
+            publish_states=self.telling.states,
+            promoted=self.publishing.weights,
+            anomalies=self.server.anomalies,
+        )
+        self._steer()
+
+    def _steer(self) -> None:
+        parts = Parts(
+            config=self.config,
+            path=self._path,
+            clock=self.clock,
+            topics=self.topics,
+            session=self.session,
+            publishing=self.publishing,
+            registry=self.registry,
+            samples=self.samples,
+            reader=self._reader,
+            ingest=self.ingest,
+            server=self.server,
+            serving=self.serving,
+            learner=self.learner,
+            learning=self.learning,
+            promoter=self.promoter,
+            succession=self.succession,
+            recall=self.recall,
+            selfreport=self.selfreport,
+            publish_states=self.telling.states,
+            notify=self.reporter.event,
+            tasks=lambda: self.control.tasks,
+            receive=self.on.command,
+        )
+        labelling = Labelling(self.schema, self.samples, self.ingest, self.serving, self.learning, self.clock)
+        self.arrivals = Arrivals(
+            self.config,
+            clock=self.clock,
+            registry=self.registry,
+            session=self.session,
+            topics=self.topics,
+            publishing=self.publishing,
+            updates=self.updates,
+            learning=self.learning,
+            succession=self.succession,
+            process=self.learner.process,
+            installing=self.installing,
+            notify=self.reporter.event,
+        )
+        self.steering = Steering(parts, labelling, self.arrivals.commands())
+        self.control = Control(
+            self.steering.commands(),
+            config=self.config.commands,
+            clock=self.clock,
+            journal=self.registry,
+            answer=self.steering.answer,
+            acknowledge=self.steering.pauses.second_line.acknowledge,
+            check=self.steering.check,
+            progress=self.steering.progress,
+            authorise=authorisation(self.config, self.registry, self.clock),
+        )
+        self.discovery = Discovery(
+            self.config,
+            session=self.session,
+            registry=self.registry,
+            commands=self.steering.commands(),
+            later=self.timetable.soon,
+        )
+        self.edgenode = self._edge_node()
+        self.membership = self._membership()
+
+        self.web = self._web(parts)
+
+    def _web(self, parts: Parts) -> Front | None:
+        if self.config.web is None:
+            return None
+        from edged.device.web.front import Front
+
+        post = None if self.membership is None else self.membership.post
+        web = Front(self.config.web, parts, post)
+        self.reporter.heard = web.heard
+        self.selfreport.problem_of_web = lambda: web.problem
+        return web
+
+    def _edge_node(self) -> EdgeNode | None:
+        if self.config.sparkplug is None:
+            return None
+        from edged.device.integrations.sparkplug import EdgeNode
+
+        return EdgeNode(
+            self.config,
+            registry=self.registry,
+            control=self.control,
+            topics=self.topics,
+            commands=self.steering.commands(),
+            clock=self.clock,
+        )
+
+    def _membership(self) -> Membership | None:
+        if self.config.fleet is None:
+            return None
+        from edged.device.fleet_member.adapter import Hands, Membership
+
+        work = Hands(
+            self.config,
+            self.config.fleet,
+            clock=self.clock,
+            registry=self.registry,
+            learner=self.learner,
+            learning=self.learning,
+            succession=self.succession,
+            present_bundle=self._present_bundle,
+            labelled_since=self._reader.labelled_since,
+        )
+        return Membership(
+            self.config,
+            self.config.fleet,
+            work,
+            clock=self.clock,
+            registry=self.registry,
+            session=self.session,
+            between=self.learning.between,
+            notify=self.reporter.event,
+        )
+
+    def _first_model(self) -> Served:
+        bundle = self._state.bundle
+        served = self.promoter.boot(bundle.inference_model, bundle.inference_sha256)
+        for version in self.promoter.unusable:
+            self.recovery.note(f"model {version} cannot be used: model {served.version} serves")
+        return served
+
+    def _load_model(self, path: Path) -> InferenceModel:
+        model = InferenceModel(
+            path,
+            threads=fitting(self.config.serving.threads),
+            breathe=_breathe,
+            providers=self.config.serving.provider,
+        )
+        model.warm_up()
+        return model
+
+    def _asking(self) -> Asking:
+        labels = self.config.labels
+        rule = LabelRequests(
+            labels.request_share,
+            random=labels.request_random,
+            holdout=self.config.gate.holdout,
+            per_day=labels.requests_per_day,
+            seed=self.boot,
+        )
+        return Asking(rule, self.schema, self.clock, self.reporter.event)
+
+    def _serving_loop(self) -> ServingLoop:
+        return ServingLoop(
+            self.server,
+            schema=self.schema,
+            batch=self.config.serving.batch,
+            publish=self.on.predicted,
+            sample_id=self.on.sample_id,
+            on_answered=self.on.answered,
+            on_outcome=self.on.probation_ended,
+            on_failed=self.on.champion_failed,
+            on_drift=self.on.drifted,
+            on_fall=self.on.fallen,
+            on_anomaly=lambda change: self.reporter.event("anomaly", change.as_dict()),
+            beat=lambda: self.watchdog.beat("serve"),
+        )
+
+    def _ingest(self) -> Ingest:
+        stream = self.config.stream
+        codec = sample_codec(stream, now=self.clock.now, publish=self.session.publish)
+        label_filter = stream.label_topic
+        forecast = (stream.forecast_columns, stream.horizon) if self.schema.task == "forecast" else None
+        return Ingest(
+            config=self.config.storage,
+            schema=self.schema,
+            unacknowledged=self.config.mqtt.receive_maximum,
+            store=self.samples,
+            clock=self.clock,
+            decode=codec.decode,
+            decode_label=label_codec(stream).decode if label_filter else None,
+            is_label=(lambda topic: matches(label_filter, topic)) if label_filter else (lambda _: False),
+            acknowledge=self.session.ack,
+            redeliver=self.session.drop,
+            on_batch=self.on.read,
+            on_labels=self.on.labelled,
+            on_committed=self.on.committed,
+            on_rejected=self.on.rejected,
+            beat=lambda: self.watchdog.beat("ingest"),
+            on_problem=self.on.tell_soon,
+            forecast=forecast,
+            join_expiry=stream.join_expiry,
+            intake=Intake(stream.intake_rules(), self.schema.channels),
+            windowing=None if stream.window is None else Windowing(stream.window.rules(), stream.width),
+            notice=self.on.noticed,
+            in_flight=lambda: in_flight(self.config.mqtt, self.session.protocol),
+        )

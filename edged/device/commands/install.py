@@ -1,0 +1,86 @@
+"""The commands `bundle.install` and `model.install`: from chunks over MQTT, or an address that is allowed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from edged.errors import ConfigError, RefusedError
+
+if TYPE_CHECKING:
+    from edged.config import InstallConfig
+    from edged.device.commands.announce import Transfers
+
+
+class InstallSteering:
+    """Handlers of the commands.
+
+    Parameters
+    ----------
+    config
+        Section `install`.
+    signed
+        Whether only what is signed is taken; only bundles are.
+    transfers
+        Opens them.
+    """
+
+    def __init__(self, config: InstallConfig, transfers: Transfers, *, signed: bool) -> None:
+        self._config = config
+        self._transfers = transfers
+        self._signed = signed
+
+    def install_bundle(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Announce a bundle file, or ask how it stands.
+
+        Takes `transfer`, a name that the sender chooses, and either `manifest` (`bytes`, `sha256`, `chunks`),
+        to send the chunks over MQTT, or `url` with `bytes` and `sha256`, to have it fetched.
+
+        Raises
+        ------
+        ConfigError
+            When a field is not usable.
+        RefusedError
+            When bundles, or such addresses, are not taken, this one is too large, or another is under way.
+        """
+        return self._install("bundle", request)
+
+    def install_model(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Announce a model file of the network that the device has; fields and errors as for a bundle.
+
+        Raises
+        ------
+        RefusedError
+            Also where only what is signed is taken.
+        """
+        if self._signed:
+            raise RefusedError(
+                "this device takes signed bundles only, and a model file has no signature",
+                where="model.keys",
+                remedy="send a signed bundle with bundle.install",
+            )
+        return self._install("model", request)
+
+    def _install(self, kind: str, request: dict[str, Any]) -> dict[str, Any]:
+        if not self._config.accept:
+            raise RefusedError(
+                f"this device takes no {kind}s", where="install.accept", remedy="set it to true"
+            )
+        url, manifest = request.get("url"), request.get("manifest")
+        if url is not None:
+            self._check(url)
+            whole = {"bytes": request.get("bytes"), "sha256": request.get("sha256")}
+            manifest = {**whole, "chunks": [whole]}
+        note = {"kind": kind, "url": url}
+        return self._transfers.announce(
+            request["transfer"], manifest, note, self._config.max_bytes, fetched=url is not None
+        )
+
+    def _check(self, url: str) -> None:
+        if not url.isascii() or not url.isprintable() or " " in url:
+            raise ConfigError("is no address", where="url")
+        path = url.partition("://")[2].partition("/")[2]
+        plain = not set(path) & set("?#%\\@") and ".." not in path.split("/")
+        if not plain or not url.startswith(tuple(self._config.urls)):
+            raise RefusedError(
+                "nothing is fetched from this address", where=url[:200], remedy="add it to install.urls"
+            )

@@ -1,0 +1,158 @@
+"""Commands about models: which of them serves, how good it is, and a copy of it."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from edged.domain.judging.metrics import score
+from edged.domain.judging.outputs import answers, errors
+from edged.errors import EdgedError, RefusedError
+from edged.mqtt import weight_encoding
+from edged.storage.files.atomic import make_directory, publish_file, remove
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from edged.device.commands.context import Parts
+    from edged.domain.commands.tasks import Task
+    from edged.domain.protocols import Served
+
+EXPORTS = "exports"
+EXPORTS_KEPT = 8
+ROWS = 500  # judged on, when the command does not say
+PIECE = 64  # rows asked at once: predictions go on in between
+BREATH = 0.003
+
+
+class ModelCommands:
+    """`promote`, `rollback`, `pin`, `unpin`, `evaluate` and `export`."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    def roll_back(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Serve an earlier model again."""
+        change = self._parts.succession.roll_back("command", _version(request))
+        self._parts.publish_states()
+        return change
+
+    def promote(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Serve a stored model, on probation."""
+        to = int(request["version"])
+        others = [version for version in self._pinned() if version != to]
+        if others:
+            raise RefusedError(f"version {others[0]} is pinned", where=f"version {to}", remedy="send unpin")
+        return self._serve(to, watch=True)
+
+    def _serve(self, version: int, *, watch: bool) -> dict[str, Any]:
+        change = self._parts.succession.promote(version, watch=watch)
+        self._parts.recall.crowned(version)
+        self._parts.publish_states()
+        return change
+
+    def _pinned(self) -> list[int]:
+        return [record.version for record in self._parts.registry.records() if record.pinned]
+
+    def pin(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Serve one version until `unpin`: candidates are judged, but do not take over."""
+        registry, champion = self._parts.registry, self._parts.server.champion.version
+        version = _version(request) or champion
+        registry.verify(registry.get(version).version)
+        if version != champion:
+            self._serve(version, watch=False)
+        for other in self._pinned():
+            if other != version:
+                registry.unpin(other)
+        registry.pin(version)
+        self._parts.publish_states()
+        return {"pinned": version}
+
+    def unpin(self, _: dict[str, Any]) -> dict[str, Any]:
+        """Let candidates take over again."""
+        pinned = self._pinned()
+        for version in pinned:
+            self._parts.registry.unpin(version)
+        self._parts.publish_states()
+        return {"unpinned": pinned}
+
+    # ---- how good --------------------------------------------------------------------------
+
+    def evaluate(self, request: dict[str, Any], task: Task) -> dict[str, Any]:
+        """Judge a model on the newest labelled samples that were never trained on."""
+        parts = self._parts
+        parts.ingest.settled()
+        window = parts.reader.holdout_window(int(request.get("rows", ROWS)))
+        if len(window) == 0:
+            raise RefusedError("no labelled sample was kept for judging yet", where="evaluate")
+        served = self._model(_version(request))
+        raw = []
+        for start in range(0, len(window), PIECE):
+            if task.cancelled:
+                raise EdgedError("it was cancelled", where="evaluate")
+            raw.append(served.model.predict(window.x[start : start + PIECE]))
+            task.progress({"rows": min(start + PIECE, len(window)), "of": len(window)})
+            time.sleep(BREATH)
+        return {
+            "version": served.version,
+            "rows": len(window),
+            "first_offset": int(window.offsets[0]),
+            "last_offset": int(window.offsets[-1]),
+            "figures": self._figures(served, np.concatenate(raw), window.y),
+        }
+
+    def _model(self, version: int | None) -> Served:
+        champion = self._parts.server.champion
+        return (
+            champion if version in (None, champion.version) else self._parts.promoter.open(int(version or 0))
+        )
+
+    def _figures(self, served: Served, raw: NDArray[np.float32], y: NDArray[np.float32]) -> dict[str, float]:
+        schema = self._parts.server.schema
+        told = answers(schema, raw)
+        if schema.labels_itself:
+            return {"error": float(np.mean(errors(schema, told, y, served.scale)))}
+        return score(schema, y.astype(np.float64), told.astype(np.float64))
+
+    # ---- a copy ----------------------------------------------------------------------------
+
+    def export(self, request: dict[str, Any], task: Task) -> dict[str, Any]:
+        """Write a model or its weights into the state directory's `exports/`; the newest eight stay."""
+        parts, what = self._parts, request.get("what", "model")
+        version = _version(request) or parts.server.champion.version
+        source = parts.registry.verify(parts.registry.get(version).version)
+        name = f"model-{version}{source.suffix}"
+        if what == "weights":
+            source, name = source.parent / weight_encoding.FILE, f"weights-{version}.safetensors.zst"
+            if not source.exists():
+                raise RefusedError(
+                    "its weights were not kept apart from the model",
+                    where=f"version {version}",
+                    remedy="set report.weights, or export the model",
+                )
+        folder, content = parts.config.storage.dir / EXPORTS, source.read_bytes()
+        task.progress({"bytes": len(content)})
+        make_directory(folder)
+        publish_file(folder / name, content)
+        _prune(folder, EXPORTS_KEPT)
+        return {
+            "version": version,
+            "file": f"{EXPORTS}/{name}",
+            "bytes": len(content),
+            "sha256": hashlib.sha256(content).hexdigest(),
+        }
+
+
+def _version(request: dict[str, Any]) -> int | None:
+    return None if request.get("version") is None else int(request["version"])
+
+
+def _prune(folder: Path, keep: int) -> None:
+    files = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime)
+    for path in files[:-keep]:
+        remove(path)

@@ -1,0 +1,134 @@
+"""What comes into the device in chunks (weights, models, bundles), wired together with its commands."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from edged.device.commands import InstallSteering, Transfers, WeightsSteering
+from edged.device.transfers.installer import Applying
+from edged.device.transfers.receiver import Incoming
+from edged.logs import get_logger
+from edged.storage.journal.transfers import Staging
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from edged.clock import Clock
+    from edged.config import Config
+    from edged.device.learning.trainer_client import TrainerProcess
+    from edged.device.learning.worker import Learning
+    from edged.device.promotion.rollout import Succession
+    from edged.device.reporting.publisher import Publishing
+    from edged.device.reporting.weight_updates import Updates
+    from edged.device.transfers.bundle_installer import Installing
+    from edged.mqtt.client.session import Session
+    from edged.mqtt.topics import Topics
+    from edged.storage.journal.transfers import Transfer
+    from edged.storage.models.registry import Registry
+
+Request = dict[str, Any]
+
+log = get_logger("edged.arrivals")
+
+
+class Arrivals:
+    """Transfers that come in, carried out between two training runs.
+
+    Parameters
+    ----------
+    config, clock, registry, session, topics, publishing, updates, learning, succession, process
+        The parts that it brings together.
+    installing
+        Makes candidates of bundles, and knows which bundle trains.
+    notify
+        Told `(event, fields)`.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        clock: Clock,
+        registry: Registry,
+        session: Session,
+        topics: Topics,
+        publishing: Publishing,
+        updates: Updates,
+        learning: Learning,
+        succession: Succession,
+        process: TrainerProcess,
+        installing: Installing,
+        notify: Callable[[str, Request], None],
+    ) -> None:
+        self._config, self._session, self._topics = config, session, topics
+        self._learning, self._process = learning, process
+        process.bundle = installing.present
+        staging = Staging(
+            config.storage.dir,
+            max_bytes=max(config.weights.max_bytes, config.install.max_bytes),
+            expire=config.weights.expire,
+            clock=clock,
+        )
+        self._incoming = Incoming(staging, acknowledge=session.ack, complete=self._received)
+        self._applying = Applying(
+            registry=registry,
+            make={"weights": self._mixed, "model": self._model, "bundle": installing.candidate},
+            bring=self._fetch,
+            whole=self._incoming.whole,
+            done=self._incoming.end,
+            consider=succession.consider,
+            notify=notify,
+            clock=clock,
+        )
+        transfers = Transfers(self._incoming, self._applying, topics.incoming)
+        self._weights = WeightsSteering(
+            config.weights,
+            updates=updates,
+            send=publishing.update,
+            champion=lambda: succession.champion,
+            transfers=transfers,
+        )
+        self._installs = InstallSteering(config.install, transfers, signed=bool(config.model.keys))
+
+    def commands(self) -> dict[str, Callable[[Request], Request]]:
+        """The commands with their handlers."""
+        return {
+            "weights.get": self._weights.get,
+            "weights.apply": self._weights.apply,
+            "model.install": self._installs.install_model,
+            "bundle.install": self._installs.install_bundle,
+        }
+
+    def start(self) -> None:
+        """Take chunks, where any are wanted; call it before the session is started."""
+        if self._config.weights.accept or self._config.install.accept:
+            self._session.subscribe([self._topics.incoming_weights], 1, self._incoming.receive)
+            self._incoming.resume()
+
+    def stop(self) -> None:
+        """Take no more."""
+        self._incoming.stop()
+
+    def _received(self, transfer: Transfer) -> None:
+        def carry_out() -> None:
+            served = self._applying.apply(transfer)
+            if served is not None:
+                self._learning.crowned(served)
+
+        self._learning.between(carry_out)
+
+    def _mixed(self, run: int, transfer: Transfer, folder: Path) -> Request:
+        order = {"run": run, "apply": str(folder), "mix": transfer.note.get("mix", True)}
+        return self._process.run(order, lambda message: log.debug("trainer", **message))
+
+    def _model(self, run: int, _: Transfer, folder: Path) -> Request:
+        order = {"run": run, "model": str(folder)}
+        return self._process.run(order, lambda message: log.debug("trainer", **message))
+
+    def _fetch(self, transfer: Transfer) -> None:
+        url = transfer.note.get("url")
+        if url is not None:
+            from edged.host.download import fetch  # memory that few devices need
+
+            self._incoming.fill(transfer, fetch(url, transfer.pieces[0].size, self._config.install.timeout))

@@ -1,0 +1,266 @@
+"""The device's part in a fleet that learns together, wired: only where the section `fleet` is configured."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+from edged import __version__
+from edged.device.fleet_member import Member
+from edged.device.fleet_member.local_transport import Post
+from edged.domain.federated.messages import FleetTopics
+from edged.domain.federated.participation import Memory
+from edged.errors import EdgedError
+from edged.logs import get_logger
+from edged.storage.models.fleet_models import FleetModels
+from edged.storage.models.sent_updates import ROUNDS, SentUpdates
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from edged.clock import Clock
+    from edged.config import Config
+    from edged.config.fleet import FleetConfig
+    from edged.device.learning.scheduler import Learner
+    from edged.device.learning.worker import Learning
+    from edged.device.promotion.rollout import Succession
+    from edged.domain.federated.messages import Round
+    from edged.mqtt.client.message import Delivery
+    from edged.mqtt.client.session import Session
+    from edged.storage.models.bundles import Bundle
+    from edged.storage.models.registry import Registry
+
+Message = dict[str, Any]
+
+MEMORY = "fleet"  # name of the registry's value that outlives restarts
+FRESH_SECONDS = 30.0  # that it is remembered which bundle trains
+CHARGED = 50.0  # percent of a battery from which on it counts as charged, where no guard says
+
+log = get_logger("edged.membership")
+
+
+class SessionLine:
+    """The device's own session as the line to its fleet: every message is taken as it comes."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    @property
+    def connected(self) -> bool:
+        """Whether it stands."""
+        return self._session.connected
+
+    def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:
+        """Hand a message over; False when it was refused."""
+        return self._session.publish(topic, payload, qos=1, retain=retain)
+
+    def follow(self, pattern: str, sink: Callable[[Delivery], None]) -> None:
+        """Take what is published on a filter, and what is kept there."""
+
+        def taken(delivery: Delivery) -> None:
+            sink(delivery)
+            self._session.ack([delivery])
+
+        self._session.subscribe([pattern], 1, taken, kept_again=True)
+
+    def leave(self, pattern: str) -> None:
+        """No longer."""
+        self._session.unsubscribe([pattern])
+
+
+class Hands:
+    """What the device does in a round, by its trainer and its gate; see `protocols.Work`.
+
+    Parameters
+    ----------
+    config, fleet
+        The configuration, and its section `fleet`.
+    clock, registry, learner, learning, succession
+        The parts that it brings together.
+    present_bundle
+        The bundle that trains.
+    labelled_since
+        Counts labelled samples after a position in label order.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        fleet: FleetConfig,
+        *,
+        clock: Clock,
+        registry: Registry,
+        learner: Learner,
+        learning: Learning,
+        succession: Succession,
+        present_bundle: Callable[[], Bundle],
+        labelled_since: Callable[[int], int],
+    ) -> None:
+        self._config, self._fleet, self._clock, self._registry = config, fleet, clock, registry
+        self._learner, self._learning, self._succession = learner, learning, succession
+        self._present_bundle, self._labelled_since = present_bundle, labelled_since
+        self._fingerprint, self._read_at = "", float("-inf")
+
+    def why_not(self) -> str:
+        """What keeps it from training now; empty when nothing does."""
+        return ", ".join(self._learner.held_back())
+
+    def new_samples(self, consumed: int) -> int:
+        """Labelled ones after a position in label order."""
+        return self._labelled_since(consumed)
+
+    def bundle(self) -> str:
+        """Fingerprint of what it trains."""
+        now = self._clock.monotonic()
+        if now - self._read_at > FRESH_SECONDS:  # to open one reads it whole
+            self._fingerprint, self._read_at = self._present_bundle().fingerprint, now
+        return self._fingerprint
+
+    def state(self) -> Message:
+        """The fields `version`, `idle`, `charged` and `cool` of its state."""
+        now, guards = self._learner.conditions(), self._config.training
+        least = CHARGED if guards.min_battery is None else guards.min_battery
+        hot = guards.max_temperature is not None and (now.temperature_c or -273.0) > guards.max_temperature
+        return {
+            "version": __version__,
+            "idle": self._learner.progress is None,
+            "charged": now.on_battery is not True or (now.battery_percent or 0.0) >= least,
+            "cool": not hot and not now.board,
+        }
+
+    def train(self, announced: Round, model: Path) -> Message:
+        """Train in the round and keep an update."""
+        left = announced.deadline - self._clock.now()
+        order = {
+            "round": json.loads(announced.payload()),
+            "model": str(model),
+            # What comes after the deadline is taken into a later round; a clock may be wrong, too.
+            "seconds": min(self._fleet.budget, left) if left > 1.0 else self._fleet.budget,
+        }
+        result = self._run("fleet_round", announced, order)
+        told = ("samples", "steps", "norm", "moved", "before", "after", "bytes", "seconds")
+        self._registry.end_run(
+            result["run"], self._clock.now(), "done", {name: result[name] for name in told}
+        )
+        return result
+
+    def judge(self, announced: Round, model: Path, standing: tuple[str, Path] | None) -> Message:
+        """Try the fleet's model here; what came of it."""
+        digest, path = standing or (None, None)
+        order = {
+            "id": announced.id,
+            "model": str(model),
+            "hash": announced.base.hash,
+            "standing": None if path is None else str(path),
+            "standing_hash": digest,
+            "personal": list(announced.config.personal),
+            "adopt": self._fleet.adopt,
+        }
+        result = self._run("fleet_model", announced, order)
+        taken, reason = self._decided(result)
+        told = {"share": result["share"], "taken": taken, "reason": reason}
+        self._registry.end_run(result["run"], self._clock.now(), "done", told)
+        return result | told
+
+    def _decided(self, result: Message) -> tuple[bool, str]:
+        if result["candidate"] is not None:
+            served = self._succession.consider(result)
+            if served is not None:
+                self._learning.crowned(served)
+            return served is not None, "; ".join(map(str, self._succession.told.get("reasons", ())))
+        if result["share"] == 0.0:
+            return False, "the device's own weights do better on its holdout"
+        if result["serves"]:
+            return True, "it serves already"
+        if not self._fleet.adopt:
+            return False, "fleet.adopt is false"
+        return False, "there is no holdout to choose by"
+
+    def _run(self, kind: str, announced: Round, order: Message) -> Message:
+        run = self._registry.begin_run(
+            kind, self._clock.now(), {"round": announced.round, "id": announced.id}
+        )
+        started = time.monotonic()
+        try:
+            return self._learner.process.run(
+                {"run": run, **order}, lambda message: log.debug("trainer", **message)
+            )
+        except EdgedError as problem:
+            self._registry.end_run(run, self._clock.now(), "failed", {"error": problem.line()})
+            raise
+        finally:
+            self._learner.spend(time.monotonic() - started)
+
+
+class Membership:
+    """The device in its fleet.
+
+    Parameters
+    ----------
+    config, fleet
+        The configuration, and its section `fleet`.
+    work
+        What the device does in a round.
+    clock, registry, session
+        Of the device.
+    between
+        Carries something out between two training runs.
+    notify
+        Told `(event, fields)`.
+
+    Attributes
+    ----------
+    post
+        Where rounds are handed in; None where they come over MQTT.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        fleet: FleetConfig,
+        work: Hands,
+        *,
+        clock: Clock,
+        registry: Registry,
+        session: Session,
+        between: Callable[[Callable[[], None]], None],
+        notify: Callable[[str, Message], None],
+    ) -> None:
+        self._topics = FleetTopics(fleet.name, config.mqtt.root)
+        self.post = self._post(fleet, work) if fleet.flower else None
+        self._line = self.post or SessionLine(session)
+
+        def told(event: str, fields: Message) -> None:
+            if self.post is not None:
+                self.post.heard(event, fields)
+            notify(event, fields)
+
+        self._member = Member(
+            config.device.id,
+            fleet,
+            topics=self._topics,
+            line=self._line,
+            work=work,
+            between=between,
+            models=FleetModels(config.storage.dir),
+            kept=SentUpdates(config.storage.dir, ROUNDS),
+            memory=Memory.from_state(registry.get_value(MEMORY)),
+            remember=lambda memory: registry.set_value(MEMORY, memory.state()),
+            notify=told,
+            clock=clock,
+        )
+
+    def _post(self, fleet: FleetConfig, work: Hands) -> Post:
+        return Post(fleet, self._topics, bundle=work.bundle, judged=lambda: self._member.judged)
+
+    def start(self) -> None:
+        """Begin; call it before the session is started."""
+        self._line.follow(self._topics.round, self._member.round_came)
+        self._line.follow(self._topics.ack("+"), self._member.receipts_came)
+        self._member.start()
+
+    def stop(self) -> None:
+        """Take part in nothing more."""
+        self._member.stop()

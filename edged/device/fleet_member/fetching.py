@@ -1,0 +1,71 @@
+"""A model of the fleet on its way to the device, part by part."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from edged.domain.federated.messages import FleetTopics, joined
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from edged.device.fleet_member.protocols import Line
+    from edged.domain.federated.settings import Base
+    from edged.mqtt.client.message import Delivery
+
+SILENT_SECONDS = 60.0  # without a part that is still missing, until it is asked for anew
+
+
+class Fetching:
+    """Fetches one model at a time.
+
+    Parameters
+    ----------
+    topics, line
+        Where models are.
+    came
+        Told of each part that comes, on the network thread.
+    """
+
+    def __init__(self, topics: FleetTopics, line: Line, came: Callable[[Delivery], None]) -> None:
+        self._topics, self._line, self._came = topics, line, came
+        self._base: Base | None = None
+        self._pattern = ""
+        self._parts: dict[int, bytes] = {}
+        self._since = 0.0
+
+    def want(self, base: Base, now: float) -> None:
+        """Have this one come, and no other; again where its parts do not come."""
+        if self._base == base and now - self._since <= SILENT_SECONDS:
+            return
+        other = self._base is not None
+        self.end()
+        if other:
+            return  # the broker must have heard of the end before it keeps sending what it has
+        self._base, self._pattern, self._since = base, self._topics.model(base.hash, "+"), now
+        self._line.follow(self._pattern, self._came)
+
+    def part(self, topic: str, payload: bytes, now: float) -> bytes | None:
+        """A part that came; the whole model with the last one.
+
+        Raises
+        ------
+        RejectedUpdateError
+            When the parts together are not as large as was announced.
+        """
+        *_, digest, number = topic.split("/")
+        base = self._base
+        if base is None or base.hash != digest or not number.isdecimal() or int(number) >= base.parts:
+            return None
+        self._parts[int(number)], self._since = payload, now
+        if len(self._parts) < base.parts:
+            return None
+        parts = [self._parts[n] for n in range(base.parts)]
+        self.end()
+        return joined(parts, base)
+
+    def end(self) -> None:
+        """Want nothing more."""
+        if self._base is not None:
+            self._line.leave(self._pattern)
+        self._base, self._parts = None, {}

@@ -1,0 +1,196 @@
+"""The line to a fleet over this machine: somebody else carries the messages, such as Flower's SuperNode.
+
+It takes the place of the broker. What the member publishes is kept until it is asked for, the newest of each
+kind; rounds, models and receipts are handed in.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from edged.domain.federated.evaluation import Evaluation
+from edged.domain.federated.messages import FleetTopics, Round, Update, split
+from edged.domain.federated.participation import stranger
+from edged.errors import RefusedError
+from edged.mqtt.client.message import Delivery
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from edged.config import FleetConfig
+    from edged.domain.federated.settings import Base
+
+    Sink = Callable[[Delivery], None]
+
+SETTLED = ("fleet_accepted", "fleet_refused")
+BROKEN_OFF = ("fleet_declined", "fleet_failed")
+
+
+class Post:
+    """What is carried between one member and its fleet.
+
+    Parameters
+    ----------
+    config, topics
+        Of the fleet.
+    bundle
+        Gives the fingerprint of what the device trains.
+    judged
+        Gives that of the fleet's model which was tried last.
+    """
+
+    connected = True
+
+    def __init__(
+        self,
+        config: FleetConfig,
+        topics: FleetTopics,
+        *,
+        bundle: Callable[[], str],
+        judged: Callable[[], str],
+    ) -> None:
+        self._config, self._topics = config, topics
+        self._bundle, self._judged = bundle, judged
+        self._lock = threading.Lock()
+        self._sinks: dict[str, Sink] = {}
+        self._model: tuple[str, bytes] = ("", b"")
+        self._round: Round | None = None
+        self._state = b""
+        self._parts: dict[int, tuple[Update, bytes]] = {}
+        self._evaluation: tuple[Evaluation, bytes] | None = None
+        self._why_not = ""
+
+    # What the member does.
+
+    def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:  # noqa: ARG002  all is kept
+        """Keep a message until it is asked for."""
+        kind, *_ = self._topics.sender(topic)
+        with self._lock:
+            if kind == "state":
+                self._state = payload
+            elif kind == "eval":
+                self._evaluation = Evaluation.read(payload), payload
+            else:
+                update, piece = Update.read(payload)
+                if any(kept.sha256 != update.sha256 for kept, _ in self._parts.values()):
+                    self._parts.clear()
+                self._parts[update.part] = update, piece
+        return True
+
+    def follow(self, pattern: str, sink: Sink) -> None:
+        """Take what is handed in on a filter, and a model that was handed in before."""
+        with self._lock:
+            self._sinks[pattern] = sink
+            digest, blob = self._model
+        if digest and pattern == self._topics.model(digest, "+"):
+            self._parts_to(sink, digest, blob)
+
+    def leave(self, pattern: str) -> None:
+        """No longer."""
+        with self._lock:
+            self._sinks.pop(pattern, None)
+
+    def heard(self, event: str, fields: dict[str, Any]) -> None:
+        """An event of the member: nothing comes of the round for now, or an update has its receipt."""
+        with self._lock:
+            if event in SETTLED:
+                self._parts = {n: kept for n, kept in self._parts.items() if kept[0].round != fields["round"]}
+            elif event in BROKEN_OFF and self._round is not None and fields["round"] == self._round.round:
+                self._why_not = str(fields["reason"])
+
+    # What the carrier does.
+
+    def hand_in(self, announced: Round, receipts: bytes, model: bytes) -> None:
+        """Bring a round with its model, and receipts for an earlier update, which may be empty.
+
+        Raises
+        ------
+        RefusedError
+            When the round is none of this device's.
+        """
+        strange = stranger(announced, self._config.name, self._bundle())
+        if strange:
+            raise RefusedError(strange, where="round")
+        if _missized(announced.base, model):
+            raise RefusedError(f"the model has {len(model)} bytes, {announced.base.bytes} in its round")
+        with self._lock:
+            self._round, self._why_not = announced, ""
+            self._model = announced.base.hash, model
+            sinks = dict(self._sinks)
+        if receipts:
+            sinks[self._topics.ack("+")](_delivery(self._topics.ack(announced.round), receipts))
+        sinks[self._topics.round](_delivery(self._topics.round, announced.payload()))
+        waiting = sinks.get(self._topics.model(announced.base.hash, "+"))
+        if waiting is not None:
+            self._parts_to(waiting, announced.base.hash, model)
+
+    def _parts_to(self, sink: Sink, digest: str, blob: bytes) -> None:
+        for number, part in enumerate(split(blob)):
+            sink(_delivery(self._topics.model(digest, number), part))
+
+    def state(self) -> bytes:
+        """The device's state; empty before there is one."""
+        with self._lock:
+            return self._state
+
+    def newest(self) -> bytes | None:
+        """The newest update that has no receipt, of whatever round: its line, and the whole blob."""
+        with self._lock:
+            return self._whole()
+
+    def _whole(self) -> bytes | None:
+        found = [self._parts[part] for part in sorted(self._parts)]
+        if not found or len(found) != found[0][0].parts:
+            return None
+        line = json.dumps(asdict(replace(found[0][0], part=0, parts=1)), allow_nan=False)
+        return line.encode() + b"\n" + b"".join(piece for _, piece in found)
+
+    def update(self, token: str) -> bytes | None:
+        """The update for round `token`; None as long as there is none.
+
+        Raises
+        ------
+        RefusedError
+            When the device trains in another round, or declines this one for now.
+        """
+        with self._lock:
+            if any(update.id == token for update, _ in self._parts.values()):
+                return self._whole()
+            self._waits(token)
+        return None
+
+    def evaluation(self, token: str) -> bytes | None:
+        """What the device makes of the model of round `token`, likewise."""
+        with self._lock:
+            found = self._evaluation
+            known = self._round is not None and found is not None and found[0].base == self._round.base.hash
+            if found is not None and known and found[0].id == token:
+                return found[1]
+            self._waits(token)
+            if self._round is not None:
+                self._reports(self._round)
+        return None
+
+    def _reports(self, announced: Round) -> None:
+        if not self._config.report or not announced.config.evaluate:
+            raise RefusedError("no report is made: it is not wanted, or fleet.report is false", where="round")
+        if self._judged() == announced.base.hash:
+            raise RefusedError("this device has tried the model before", where="round")
+
+    def _waits(self, token: str) -> None:
+        if self._round is None or self._round.id != token:
+            raise RefusedError("no such round was handed in", where="round")
+        if self._why_not:
+            raise RefusedError(self._why_not, where="round")
+
+
+def _missized(base: Base, model: bytes) -> bool:
+    return len(model) != base.bytes or len(split(model)) != base.parts
+
+
+def _delivery(topic: str, payload: bytes) -> Delivery:
+    return Delivery(topic, payload, 0, 0, False, False, 0, time.monotonic())

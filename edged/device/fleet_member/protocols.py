@@ -1,0 +1,53 @@
+"""What a member of a fleet needs from its device: a connection, and hands that train."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from edged.domain.federated.messages import Round
+    from edged.mqtt.client.message import Delivery
+
+Message = dict[str, Any]
+
+
+class Line(Protocol):
+    """The connection to the fleet."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether it stands."""
+
+    def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:
+        """Hand a message over; False when it was refused."""
+
+    def follow(self, pattern: str, sink: Callable[[Delivery], None]) -> None:
+        """Take what is published on a filter, and what is kept there."""
+
+    def leave(self, pattern: str) -> None:
+        """No longer."""
+
+
+class Work(Protocol):
+    """What a device does in a round; `train` and `judge` are called between two runs."""
+
+    def why_not(self) -> str:
+        """What keeps it from training now; empty when nothing does."""
+
+    def new_samples(self, consumed: int) -> int:
+        """Labelled ones after a position in label order."""
+
+    def bundle(self) -> str:
+        """Fingerprint of what it trains."""
+
+    def state(self) -> Message:
+        """The fields `version`, `idle`, `charged` and `cool` of its state."""
+
+    def train(self, announced: Round, model: Path) -> Message:
+        """Train in the round and keep an update; `number` and `about` of it, and figures."""
+
+    def judge(self, announced: Round, model: Path, standing: tuple[str, Path] | None) -> Message:
+        """Try the fleet's model here; what came of it."""

@@ -1,0 +1,109 @@
+"""Updates on their way to the coordinator: sent again and again until a receipt names them."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from edged.domain.federated.messages import FleetTopics, Receipts, Update
+from edged.domain.federated.participation import pause_before
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from edged.config import FleetConfig
+    from edged.device.fleet_member.protocols import Line, Message
+    from edged.storage.models.sent_updates import SentUpdates
+
+
+@dataclass
+class Waiting:
+    """An update without receipt: what was kept with it, how often it was sent, and when it is to be next."""
+
+    number: int
+    about: Mapping[str, Any]
+    at: float
+    sendings: int = 0
+
+
+class Sending:
+    """The updates of one device that have no receipt yet, on the thread of its member.
+
+    Parameters
+    ----------
+    device, config, topics, line
+        Whose they are, and where they go.
+    kept
+        Where they lie.
+    """
+
+    def __init__(
+        self, device: str, config: FleetConfig, topics: FleetTopics, line: Line, kept: SentUpdates
+    ) -> None:
+        self._device, self._config, self._topics = device, config, topics
+        self._line, self._kept = line, kept
+        self._waiting: dict[int, Waiting] = {}
+
+    def take_up(self, settled: Iterable[int], now: float) -> list[Waiting]:
+        """What an earlier process has left, of each round the newest; oldest first."""
+        newest: dict[str, Waiting] = {}
+        for sent in self._kept.all():  # newest first
+            if sent.number not in settled:
+                at = now + self._config.resend * random.random()
+                newest.setdefault(str(sent.about["id"]), Waiting(sent.number, sent.about, at))
+        self._waiting = {waiting.number: waiting for waiting in newest.values()}
+        return [self._waiting[number] for number in sorted(self._waiting)]
+
+    def add(self, number: int, about: Mapping[str, Any], at: float) -> None:
+        """A new one, to be sent at that moment of the monotonic clock."""
+        self._waiting[number] = Waiting(number, about, at)
+
+    def send(self, now: float) -> None:
+        """Send what is due."""
+        due = [waiting for waiting in self._waiting.values() if waiting.at <= now]
+        for waiting in due if self._line.connected else []:
+            sent = self._kept.get(waiting.number)
+            if sent is None:
+                del self._waiting[waiting.number]  # newer ones have taken its place
+                continue
+            for topic, payload in self._before(waiting.about).messages(self._topics, sent.blob):
+                self._line.publish(topic, payload)
+            waiting.sendings += 1
+            waiting.at = now + pause_before(
+                waiting.sendings, self._config.resend, self._config.spread, random.random()
+            )
+
+    def settle(self, payload: bytes) -> list[tuple[int, Message]]:
+        """Number, and what is told, of each that these receipts name; it is sent no more.
+
+        Raises
+        ------
+        RejectedUpdateError
+            When they are not as they should be.
+        """
+        receipts, settled = Receipts.read(payload), []
+        for waiting in [w for w in self._waiting.values() if w.about["id"] == receipts.id]:
+            refused = receipts.refused.get(self._device)
+            if refused is None and self._device not in receipts.accepted:
+                continue
+            del self._waiting[waiting.number]
+            told = {"round": waiting.about["round"], "sendings": waiting.sendings}
+            settled.append((waiting.number, told if refused is None else told | {"reason": refused}))
+        return settled
+
+    def _before(self, about: Mapping[str, Any]) -> Update:
+        """The line before the update."""
+        report = self._config.report
+        return Update(
+            device=self._device,
+            round=about["round"],
+            id=about["id"],
+            base=about["base"],
+            samples=about["samples"],
+            loss=about["loss"] if report else None,
+            norm=about["norm"],
+            bytes=0,
+            sha256="",
+            metrics=about["metrics"] if report else {},
+        )

@@ -1,0 +1,5 @@
+"""Ingest: deliveries -> samples -> one commit -> acknowledgement; labels -> the samples they are for."""
+
+from edged.device.ingest.ingestor import Ingest
+
+__all__ = ["Ingest"]

@@ -1,0 +1,1 @@
+"""Other systems that the device appears in: Home Assistant, Sparkplug B."""

@@ -1,0 +1,101 @@
+"""Announcing the device to Home Assistant, again when that starts, and taking it back when switched off."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from edged import __version__
+from edged.domain.home_assistant import BIRTH, Announced, announcement, topic
+from edged.errors import StorageError
+from edged.logs import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from edged.config import Config
+    from edged.mqtt.client.message import Delivery
+    from edged.mqtt.client.session import Session
+    from edged.storage.models.registry import Registry
+
+log = get_logger("edged.discovery")
+
+ANNOUNCED = "discovery"
+
+
+class Discovery:
+    """The retained message by which Home Assistant knows this device.
+
+    Parameters
+    ----------
+    config, session, registry
+        The parts that it brings together; the registry remembers where the device is announced.
+    commands
+        Those that exist here.
+    later
+        Runs something soon, on a thread that may wait for the disk.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        session: Session,
+        registry: Registry,
+        commands: Collection[str],
+        later: Callable[[Callable[[], None]], None],
+    ) -> None:
+        self._session = session
+        self._registry = registry
+        self._later = later
+        wanted, must_sign = config.discovery, config.commands.must_be_signed
+        self._topic = topic(wanted.prefix, config.device.id) if wanted.enabled else None
+        self.filters = [f"{wanted.prefix}/status"] if wanted.enabled else []
+        unsigned = () if must_sign is None else set(commands) - must_sign
+        self._device = Announced(
+            id=config.device.id,
+            name=wanted.name or config.device.id,
+            root=config.topic_root,
+            task=config.stream.resolved_task,
+            version=__version__,
+            commands=unsigned,
+        )
+        before = registry.get_value(ANNOUNCED)
+        self._leftover = before if before != self._topic else None
+
+    def online(self) -> None:
+        """After each connection: announce, and take back what an earlier configuration had announced."""
+        if self._leftover is not None:
+            self._send(self._leftover, b"", self._taken_back)
+        self._announce()
+
+    def receive(self, delivery: Delivery) -> None:
+        """Home Assistant has started, or ends."""
+        if delivery.payload == BIRTH:
+            self._announce()
+        self._session.ack([delivery])
+
+    def _announce(self) -> None:
+        if self._topic is not None:
+            payload = json.dumps(announcement(self._device), separators=(",", ":"), ensure_ascii=False)
+            self._send(self._topic, payload.encode(), self._announced)
+
+    def _send(self, place: str, payload: bytes, done: Callable[[], None]) -> None:
+        self._session.publish(place, payload, qos=1, retain=True, on_done=lambda: self._later(done))
+
+    def _taken_back(self) -> None:
+        if self._leftover is not None:
+            self._leftover = None
+            self._remember()
+
+    def _announced(self) -> None:
+        if self._leftover is None:
+            self._remember()
+
+    def _remember(self) -> None:
+        """What has to be taken back one day; when it cannot be kept now it is the next time."""
+        try:
+            if self._registry.get_value(ANNOUNCED) != self._topic:
+                self._registry.set_value(ANNOUNCED, self._topic)
+        except StorageError as problem:
+            log.warning("discovery_not_remembered", problem=problem.line())

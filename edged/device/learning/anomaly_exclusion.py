@@ -1,0 +1,70 @@
+"""Samples that looked anomalous leave the training data, and come back when they are accepted."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from edged.domain.stream.anomaly import Anomalies
+
+
+class Store(Protocol):
+    """The sample log, as far as it is used here."""
+
+    def next_offset(self) -> int:
+        """The offset for the next sample."""
+
+    def set_aside(self, offsets: Sequence[int]) -> None:
+        """Neither learn from these samples nor judge by them."""
+
+    def readmit(self, key: str, first: int) -> int:
+        """Learn from what was set aside of a key after all."""
+
+
+class Aside:
+    """Carries out in the sample log what was found of samples: durably, so off the serving thread.
+
+    A sample is judged before it is stored: what is not there yet is set aside the next time, and comes back
+    no sooner. May be called from several threads.
+    """
+
+    def __init__(self, anomalies: Anomalies | None, samples: Store) -> None:
+        self._anomalies = anomalies
+        self._samples = samples
+        self._offsets: list[int] = []
+        self._back: list[tuple[str, int, int]] = []  # key, first, and the newest that was aside then
+        self._lock = threading.Lock()
+
+    def settle(self) -> int:
+        """Set aside and readmit what is due; how many samples came back.
+
+        Raises
+        ------
+        StorageError
+            When the disk refuses: call it again, nothing is forgotten.
+        """
+        if self._anomalies is None:
+            return 0
+        with self._lock:
+            return self._settle(self._anomalies)
+
+    def _settle(self, anomalies: Anomalies) -> int:
+        offsets, back = anomalies.take()
+        self._offsets += offsets
+        self._back += [(key, first, max(self._offsets, default=-1)) for key, first in back]
+        if not self._offsets and not self._back:
+            return 0
+        stored = self._samples.next_offset()
+        here = [offset for offset in self._offsets if offset < stored]
+        if here:
+            self._samples.set_aside(here)
+            self._offsets = [offset for offset in self._offsets if offset >= stored]
+        readmitted = 0
+        while self._back and self._back[0][2] < stored:
+            key, first, _ = self._back[0]
+            readmitted += self._samples.readmit(key, first)
+            self._back.pop(0)
+        return readmitted

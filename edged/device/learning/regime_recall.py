@@ -1,0 +1,125 @@
+"""Regimes that end and come back: what is remembered of them, and whose model is tried again."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from edged.domain.drift import Level
+from edged.domain.judging.regimes import Signature
+from edged.domain.stream.sample import Window
+from edged.logs import get_logger
+
+if TYPE_CHECKING:
+    from edged.domain.drift import DriftSignal
+    from edged.domain.judging.regimes import Regimes
+    from edged.domain.stream.schema import Schema
+
+log = get_logger("edged.recall")
+
+ROWS = 60  # newest labelled rows on which a model of the bank is tried
+FEWEST = 20
+EVERY = 25  # new labels between two tries
+BANK = 4  # models of earlier regimes that are tried
+NEAR = 1.0  # distance of signatures beyond which a regime is another one
+BEFORE = 300  # labels before a signal at which the model of the ended regime served: what adapts is not it
+REIGNS = 32
+
+
+class Labelled(Protocol):
+    """The sample log, as far as it is read here."""
+
+    def training_window(self, after_seq: int, limit: int, *, upto_seq: int | None = None) -> Window:
+        """Labelled samples that may be trained on."""
+
+    def holdout_window(self, limit: int, *, before_seq: int | None = None) -> Window:
+        """Labelled samples that are never trained on."""
+
+    def last_seq(self) -> int:
+        """Newest position in label order."""
+
+
+class Recall:
+    """Ends regimes when a drift is signalled, and says which models of the bank are worth a try.
+
+    The bank are the models that served the newest regimes; the registry keeps them. They are tried on
+    labelled rows that neither they nor the champion have learned from, whenever enough of them are new: a
+    comparison costs less than a millisecond, and a regime may be back long before a detector is sure.
+    """
+
+    def __init__(self, schema: Schema, regimes: Regimes, samples: Labelled, *, enabled: bool = True) -> None:
+        self._enabled = enabled
+        self._schema = schema
+        self.regimes = regimes
+        self._samples = samples
+        self._reigns: deque[tuple[int, int]] = deque(maxlen=REIGNS)
+        self._tried = 0
+
+    def crowned(self, version: int) -> None:
+        """A model serves from now on."""
+        self._reigns.append((self._samples.last_seq(), version))
+
+    def drifted(self, signal: DriftSignal) -> bool:
+        """Whether a signal has ended a regime."""
+        return signal.level is Level.DRIFT and self.ended(signal.source)
+
+    def ended(self, source: str) -> bool:
+        """The present regime has ended, unless it had only begun."""
+        until = self._samples.last_seq()
+        begun = self.regimes.begun
+        rows = self._samples.training_window(begun, ROWS * 4, upto_seq=max(begun, until - BEFORE))
+        signature = self._signature(rows) if len(rows) >= FEWEST else None
+        ended = self.regimes.end(until, source, self._served_at(until - BEFORE), signature)
+        if ended:
+            log.info("regime_ended", source=source, label=until, version=self.regimes.ended[-1].version)
+        return ended
+
+    def _served_at(self, seq: int) -> int | None:
+        before = [version for at, version in self._reigns if at <= seq]
+        return before[-1] if before else (self._reigns[0][1] if self._reigns else None)
+
+    def bank(self) -> list[int]:
+        """Versions of the models of the newest regimes, newest first, which the registry must keep."""
+        if not self._enabled:
+            return []
+        versions = [r.version for r in reversed(self.regimes.ended) if r.version is not None]
+        return list(dict.fromkeys(versions))[:BANK]
+
+    def worth_trying(self, consumed: int, champion: int) -> tuple[list[int], Window] | None:
+        """Versions whose regime may be back, nearest first, and the rows to try them on.
+
+        `consumed` is the position in label order up to which everything was learned.
+        """
+        if self._samples.last_seq() - self._tried < EVERY or not self.bank():
+            return None
+        self._tried = self._samples.last_seq()
+        fresh = self._fresh(consumed)
+        if len(fresh) < FEWEST:
+            return None
+        now = self._signature(fresh)
+        kept = set(self.bank()) - {champion}
+        near = sorted(
+            (regime.signature.distance(now), regime.version)
+            for regime in self.regimes.ended
+            if regime.version in kept and regime.signature is not None
+        )
+        versions = [version for distance, version in near if distance <= NEAR and version is not None]
+        return (list(dict.fromkeys(versions)), fresh) if versions else None
+
+    def _fresh(self, consumed: int) -> Window:
+        """The newest labelled rows that nobody has learned from, oldest first."""
+        train = self._samples.training_window(consumed, ROWS)
+        held = self._samples.holdout_window(ROWS)
+        held = held.take(held.seq > consumed)
+        both = [np.concatenate(pair) for pair in zip(_columns(train), _columns(held), strict=True)]
+        order = np.argsort(both[1], kind="stable")[-ROWS:]
+        return Window(both[0][order], both[1][order], both[2][order], both[3][order])
+
+    def _signature(self, rows: Window) -> Signature:
+        return Signature.of(rows.x, rows.y, len(self._schema.classes))
+
+
+def _columns(window: Window) -> tuple[np.ndarray, ...]:
+    return window.offsets, window.seq, window.x, window.y

@@ -1,0 +1,333 @@
+"""The trainer as a child process: orders go in, messages come out, and its end has a reason."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import threading
+import time
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+from edged.errors import (
+    ConfigError,
+    EdgedError,
+    NoDataError,
+    RefusedError,
+    StorageError,
+    TrainingError,
+    UnavailableError,
+)
+from edged.host.child_process import command, end, ending, message_in
+from edged.host.vitals import written_bytes
+from edged.logs import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from edged.config import Config
+
+log = get_logger("edged.trainer_process")
+
+Message = dict[str, Any]
+
+KILL_AFTER = 5.0
+LONGEST_LINE = 1 << 24  # bytes; what the trainer says is far shorter
+OF_PROCESS = ("engine", "base", "dry_run")
+"""What a run may ask for that changes the whole process: it has one of its own."""
+
+RESTARTS = 2  # how often an order is given again to a trainer that left for idleness just then
+
+
+class NothingNewError(NoDataError):
+    """The trainer has learned everything up to label position `consumed`."""
+
+    def __init__(self, what: str, consumed: int) -> None:
+        self.consumed = consumed
+        super().__init__(what)
+
+
+class StoppedRunError(TrainingError):
+    """The run was asked to stop; the next one takes it up. No failure."""
+
+
+class TrainerProcess:
+    """The trainer as a child process that stays between runs.
+
+    `run` blocks until the run has ended; `cancel` may be called from any thread. `bundle` tells the bundle to
+    train from at each order: where it is another one than before, another process is started.
+
+    Attributes
+    ----------
+    written
+        Bytes that trainers have handed to the disk, however their runs have ended; of the present one up to
+        its newest message. 0 where the kernel does not tell.
+    durable
+        Whether what the next process writes must outlive a power cut.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._process: subprocess.Popen[bytes] | None = None
+        self._selector = selectors.DefaultSelector()
+        self._buffer = b""
+        self._lock = threading.Lock()
+        self._cancelled = False
+        self._rest: float | None = 0.0
+        self._special: Message = {}
+        self._outdated = False
+        self._started_with: Path | None = None
+        self.written = 0
+        self.durable = True
+        self._counted = 0  # of them by the present process
+        self.bundle: Callable[[], Path | None] = lambda: self._config.model.bundle
+
+    @property
+    def pid(self) -> int | None:
+        """Process id while it lives."""
+        process = self._process
+        return process.pid if process is not None and process.poll() is None else None
+
+    def configure(self, config: Config) -> None:
+        """Train by this configuration, from the next process on, which the next run starts."""
+        self._config, self._outdated = config, True
+
+    def ask_checkpoint(self) -> bool:
+        """Have the run write a checkpoint after its present step; False where it cannot hear of it."""
+        return self.pid is not None and self._send({"checkpoint": True})
+
+    def run(self, request: Message, on_message: Callable[[Message], None]) -> Message:
+        """Do one training run and return its result message.
+
+        `engine` and `base` in the request hold for this run alone, which has a process of its own then, as
+        one with `dry_run` has.
+
+        Raises
+        ------
+        NothingNewError
+            When nothing is new.
+        RefusedError
+            When what came from elsewhere does not fit, or is not worth having.
+        UnavailableError
+            When the engine is missing on this machine.
+        StoppedRunError
+            When it was cancelled.
+        StorageError
+            When the disk refused what the run had to write or read.
+        TrainingError
+            When the run failed, or made no progress for `training.timeout`.
+        """
+        self._cancelled = False
+        special = {name: request[name] for name in OF_PROCESS if request.get(name)}
+        if special or self._outdated:
+            self._end()
+            self._outdated = False
+        self._special = special
+        try:
+            return self._run({k: v for k, v in request.items() if k not in ("engine", "base")}, on_message)
+        finally:
+            if special:
+                self._special = {}
+                self._end()
+
+    def _run(self, request: Message, on_message: Callable[[Message], None]) -> Message:
+        self._order(request)
+        answered, restarts = False, 0
+        while True:
+            message = self._receive(self._config.training.timeout)
+            self._count()
+            if message is None:
+                code = self._exit_code()
+                if code == 0 and not answered and restarts < RESTARTS:
+                    # It had idled too long and was leaving when the order came.
+                    restarts += 1
+                    self._order(request)
+                    continue
+                raise self._ended(code)
+            answered = answered or message["type"] != "ready"
+            kind = message["type"]
+            if kind == "result":
+                return message
+            if kind == "error":
+                self._raise(message)
+            on_message(message)
+
+    def cancel(self) -> None:
+        """Ask a run to stop after the present step and its checkpoint."""
+        with self._lock:
+            if self._process is not None and self._process.poll() is None:
+                self._cancelled = True
+                self._process.send_signal(signal.SIGTERM)
+
+    def end(self) -> None:
+        """End the process, kindly first; the next order starts another."""
+        self._end()
+
+    def pace(self, rest: float) -> None:
+        """How long a run rests after each step, in times of the step's own length; without end if infinite.
+
+        From any thread. A process that leaves after each run (`training.resident: 0`) cannot hear it.
+        """
+        told = rest if isfinite(rest) else None
+        if told != self._rest:
+            self._rest = told
+            self._send({"pace": told})
+
+    def close(self) -> None:
+        """End the process for good."""
+        self._end()
+        self._selector.close()
+
+    def _order(self, request: Message) -> None:
+        """Hand a request to the process, starting one where there is none."""
+        for _ in range(2):
+            self._ensure()
+            if self._send(request):
+                break
+            self._end()
+        if (
+            self._config.training.resident == 0
+            and self._process is not None
+            and self._process.stdin is not None
+        ):
+            self._process.stdin.close()
+
+    def _ensure(self) -> None:
+        process, bundle = self._process, self.bundle()
+        if process is not None and (process.stdin is None or process.stdin.closed):
+            self._end(kindly=False)
+        if process is not None and bundle != self._started_with:
+            self._end()
+        with self._lock:
+            if self._process is not None and self._process.poll() is None:
+                return
+            self._forget()
+            try:
+                self._process = subprocess.Popen(
+                    command("edged.trainer"), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+                )
+            except OSError as problem:
+                raise TrainingError(f"the trainer cannot be started: {problem.strerror}") from problem
+            if self._process.stdout is None:
+                raise TrainingError("the trainer has no output")
+            os.set_blocking(self._process.stdout.fileno(), False)
+            self._selector.register(self._process.stdout, selectors.EVENT_READ)
+        settings = self._config.model_dump(mode="json", exclude_unset=True)
+        if "engine" in self._special:
+            settings.setdefault("training", {})["engine"] = self._special["engine"]
+        if bundle is not None:
+            settings["model"] = {**settings.get("model", {}), "bundle": str(bundle)}
+        self._started_with = bundle
+        base = self._special.get("base", "checkpoint")
+        self._send({"config": settings, "base": base, "durable": self.durable})
+        if self._rest != 0.0:
+            self._send({"pace": self._rest})
+
+    def _send(self, message: Message) -> bool:
+        process = self._process
+        if process is None or process.stdin is None:
+            return False
+        try:
+            process.stdin.write(json.dumps(message).encode() + b"\n")
+            process.stdin.flush()
+        except (BrokenPipeError, ValueError):
+            return False
+        return True
+
+    def _receive(self, timeout: float) -> Message | None:
+        """The next message, or None when the process has ended or was ended for its silence."""
+        deadline = time.monotonic() + timeout
+        while True:
+            line = self._line(deadline, timeout)
+            if line is None:
+                return None
+            message = message_in(line)
+            if message is not None:
+                return message
+
+    def _line(self, deadline: float, timeout: float) -> bytes | None:
+        """The next whole line of output; None at its end, and at the deadline, which ends the process."""
+        while b"\n" not in self._buffer and len(self._buffer) < LONGEST_LINE:
+            if not self._selector.select(max(0.0, deadline - time.monotonic())):
+                log.warning("trainer_silent", seconds=timeout)
+                self._end()
+                return None
+            stdout = self._process.stdout if self._process is not None else None
+            chunk = stdout.read(1 << 16) if stdout is not None else b""
+            if not chunk:
+                return None
+            self._buffer += chunk
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line
+
+    def _raise(self, message: Message) -> None:
+        what, reason = message["what"], message.get("reason")
+        if reason == "no_data":
+            raise NothingNewError(what, message["consumed"])
+        if reason == "RefusedError":
+            raise RefusedError(what, where=message.get("where", ""), remedy=message.get("remedy", ""))
+        self._end()
+        kind: type[EdgedError] = TrainingError
+        if reason == "UnavailableError":
+            kind = UnavailableError
+        elif reason in ("ConfigError", "BundleError", "CorruptError"):
+            kind = ConfigError
+        elif reason == "InterruptedRunError":
+            kind = StoppedRunError
+        elif reason == "StorageError":
+            kind = StorageError
+        raise kind(what, where=message.get("where", ""), remedy=message.get("remedy", ""))
+
+    def _ended(self, code: int | None) -> TrainingError:
+        what, remedy = ending(code)
+        if self._cancelled:
+            return StoppedRunError(f"the trainer {what} when it was asked to stop")
+        return TrainingError(f"the trainer {what}", remedy=remedy)
+
+    def _exit_code(self) -> int | None:
+        """How the process ended, after its output has."""
+        process = self._process
+        if process is None:
+            return None
+        try:
+            code: int | None = process.wait(KILL_AFTER)
+        except subprocess.TimeoutExpired:
+            code = None
+        self._end()
+        return code
+
+    def _end(self, *, kindly: bool = True) -> None:
+        """End the process; not `kindly` when it is leaving by itself already."""
+        with self._lock:
+            process = self._process
+            if process is not None:
+                self._count()
+                end(process, KILL_AFTER, kindly=kindly)
+            self._forget()
+
+    def _count(self) -> None:
+        """Add what the process has written: after its end, once that is noted, nobody can tell."""
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        told = written_bytes(process.pid) or 0
+        self.written += max(0, told - self._counted)
+        self._counted = max(told, self._counted)
+
+    def _forget(self) -> None:
+        process, self._process, self._buffer, self._counted = self._process, None, b"", 0
+        if process is None:
+            return
+        if process.stdout is not None:
+            if process.stdout in {key.fileobj for key in self._selector.get_map().values()}:
+                self._selector.unregister(process.stdout)
+            process.stdout.close()
+        if process.stdin is not None:
+            try:
+                process.stdin.close()
+            except BrokenPipeError:
+                log.debug("trainer_input_closed")

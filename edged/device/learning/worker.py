@@ -1,0 +1,409 @@
+"""Two threads: one for training runs and what their candidates become, one for changes that cannot wait."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from edged.device.learning.anomaly_exclusion import Aside
+from edged.domain.training.run_queue import RunOrder, RunOrders
+from edged.errors import EdgedError, RefusedError, StorageError
+from edged.logs import get_logger
+from edged.storage.samples.erasure import erase_files
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from edged.device.learning.regime_recall import Recall
+    from edged.device.learning.scheduler import Learner
+    from edged.device.promotion.rollout import Succession
+    from edged.domain.commands.tasks import Task
+    from edged.domain.drift import DriftSignal
+    from edged.domain.protocols import Served
+    from edged.domain.stream.anomaly import Anomalies
+    from edged.storage.models.registry import Registry
+    from edged.storage.samples.log import SampleLog
+
+log = get_logger("edged.learning")
+
+CANCELLED = "cancelled"
+"""The registry's value that says that the run which has not ended was cancelled, and is not gone on with."""
+
+UNTOLD = (None, "interrupted", "stopped")
+"""Outcomes of runs that go on, so that nobody is told of them yet."""
+
+ASKED_RUNS = 100  # newest runs among which that of a command is looked for
+IDLE_SECONDS = 1.0
+KEEP_SECONDS = 300.0  # between two writings of the detectors' state: a hundred kilobytes, for flash to wear
+SETTLE_SECONDS = 2.0
+
+
+class Learning:
+    """Where training runs are started, and the outcomes of probations carried out.
+
+    A run may take hours: a champion that fails meanwhile is replaced by the other thread.
+
+    Parameters
+    ----------
+    learner, succession, samples, registry
+        The parts that it brings together.
+    publish_states
+        Called after each run that ended well, and after each change of champion.
+    promoted
+        Called with the version of each candidate that became champion.
+    """
+
+    def __init__(
+        self,
+        *,
+        learner: Learner,
+        succession: Succession,
+        samples: SampleLog,
+        registry: Registry,
+        recall: Recall,
+        drift_state: Callable[[], dict[str, Any]],
+        publish_states: Callable[[], None],
+        promoted: Callable[[int], None],
+        anomalies: Anomalies | None = None,
+    ) -> None:
+        self._learner = learner
+        self._succession = succession
+        self._samples = samples
+        self._registry = registry
+        self._recall = recall
+        self._anomalies = anomalies
+        self._aside = Aside(anomalies, samples)
+        self._drift_state = drift_state
+        self._publish_states = publish_states
+        self._promoted = promoted
+        self._kept_at = float("-inf")
+        self._wake = threading.Event()
+        self._ending = threading.Event()
+        self._orders = RunOrders(self._command_wanted)
+        self._running: RunOrder | None = None
+        self._checkpointing: list[Task] = []
+        learner.checkpointed = self._checkpointed
+        self._between: deque[Callable[[], None]] = deque()
+        self._changes: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._changer = threading.Thread(target=self._change, name="change", daemon=True)
+        self._thread = threading.Thread(target=self._loop, name="learn", daemon=True)
+
+    # ---- what other threads call -----------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to work."""
+        self._thread.start()
+        self._changer.start()
+
+    def wake(self) -> None:
+        """Something has happened that may start a run."""
+        self._wake.set()
+
+    def later(self, action: Callable[[], None]) -> None:
+        """Carry out a change of champion soon: the serving thread must not wait for it."""
+        self._changes.put(action)
+
+    def drifted(self, signal: DriftSignal, rise: float) -> None:
+        """A drift or a warning of one was signalled, with errors larger by `rise`: from any thread."""
+        self.later(lambda: self._drifted(signal, rise))
+
+    def fallen(self, rise: float) -> None:
+        """Live quality has fallen, errors are larger by the share `rise`: from any thread."""
+        self.later(lambda: self._fallen(rise))
+
+    def command(self, options: dict[str, Any], task: Task | None = None) -> None:
+        """Train as soon as the present run has ended, whatever the guards say; `task` ends with that run.
+
+        Those that ask for the same before it has begun get the same run.
+
+        Raises
+        ------
+        RefusedError
+            When too many runs wait.
+        """
+        self._orders.add(options, task)
+        self.wake()
+
+    def _command_wanted(self, wanted: bool) -> None:
+        self._learner.triggers.commanded = wanted
+
+    def adopt(self, options: dict[str, Any], task: Task) -> None:
+        """After a restart: `task` is about a run that ended untold, or was cut off, or has not begun."""
+        if self._told_late(task):
+            return
+        if not self._learner.triggers.interrupted or options.get("dry_run"):
+            self.command(options, task)
+            return
+        self._orders.resume(RunOrder(options, [task]))
+        self.wake()
+
+    def _told_late(self, task: Task) -> bool:
+        """Tell of a run that had ended when the daemon did, before that could be told."""
+        for run in self._registry.runs(ASKED_RUNS):
+            if task.key in run.request.get("asked_by", ()) and run.outcome not in UNTOLD:
+                found = (r.verdict for r in self._registry.records() if r.run == run.id)
+                RunOrder({}, [task]).finish(
+                    str(run.outcome), {"run": run.id, **(run.result or {})}, next(found, None)
+                )
+                return True
+        return False
+
+    def cancel(self, task: Task | None = None) -> int | None:
+        """End the present run, its last checkpoint stays; or `task`, before its run has begun.
+
+        Returns
+        -------
+        The number of the run, None for one that had not begun.
+
+        Raises
+        ------
+        RefusedError
+            When there is nothing to cancel.
+        """
+        if task is not None and self._orders.withdraw(task):
+            task.fail(EdgedError("it was cancelled before it began", where="train"))
+            return None
+        running, progress = self._running, self._learner.progress
+        if progress is None or running is None or not (task is None or task in running.tasks):
+            raise RefusedError("no run is under way", where="cancel")
+        running.cancelled = True
+        self._registry.set_value(CANCELLED, True)
+        self._learner.process.cancel()
+        return int(progress["run"])
+
+    def between(self, action: Callable[[], None]) -> None:
+        """Do something between two runs; again where it raises StorageError."""
+        self._between.append(action)
+        self.wake()
+
+    def crowned(self, served: Served) -> None:
+        """A model that was not trained here has taken over."""
+        self._recall.crowned(served.version)
+        self._publish_states()
+        self._promoted(served.version)
+
+    def want_checkpoint(self, task: Task) -> bool:
+        """Have the present run written down, and `task` told; False where there is none.
+
+        Raises
+        ------
+        RefusedError
+            When the trainer cannot hear of it.
+        """
+        if not self._under_way():
+            return False
+        self._checkpointing.append(task)
+        if not self._learner.process.ask_checkpoint():
+            raise RefusedError(
+                "the trainer cannot be told within a run", where="training.resident", remedy="set it above 0"
+            )
+        if not self._under_way():
+            self._checkpointed({})  # the run has ended meanwhile
+        return True
+
+    def _under_way(self) -> bool:
+        return self._learner.progress is not None
+
+    def _checkpointed(self, message: dict[str, Any]) -> None:
+        tasks, self._checkpointing = self._checkpointing, []
+        for task in tasks:
+            task.done({"generation": message.get("generation"), "step": message.get("step")})
+
+    def erase(
+        self,
+        state: Path,
+        done: Callable[[dict[str, int]], None],
+        *,
+        samples: bool = False,
+        labels: bool = False,
+        checkpoints: bool = False,
+        before: Callable[[], object] = lambda: None,
+        also: Callable[[], dict[str, int]] = dict,
+    ) -> None:
+        """Erase what was collected and learned, between two runs, while the daemon goes on.
+
+        The champion stays and serves. The trainer is ended first: it holds samples in memory.
+
+        Parameters
+        ----------
+        state
+            The state directory.
+        done
+            Called on this thread with how much of each went.
+        samples, labels, checkpoints
+            What goes; see `SampleLog.erase`.
+        before
+            Called first, in the same moment: what is on its way into the log shall go, too.
+        also
+            Erases more in the same moment; how much of it.
+        """
+
+        def between_runs() -> None:
+            self._learner.process.end()
+            gone: dict[str, int] = {}
+            before()
+            if samples or labels:
+                gone |= self._samples.erase(samples=samples, labels=labels)
+            if checkpoints:
+                gone["checkpoints"] = erase_files([state / "checkpoints"])
+                self._learner.consumed = 0
+                self._registry.set_value("consumed", 0)
+            done(gone | also())
+
+        self.between(between_runs)
+
+    def end(self) -> None:
+        """Begin nothing new."""
+        self._ending.set()
+        self._changes.put(None)
+        self.wake()
+
+    def join(self, timeout: float) -> None:
+        """Wait for what is being done."""
+        self._thread.join(timeout)
+        self._changer.join(timeout)
+
+    # ---- the threads -----------------------------------------------------------------------
+
+    def _loop(self) -> None:
+        while not self._ending.is_set():
+            self._wake.wait(IDLE_SECONDS)
+            self._wake.clear()
+            try:
+                self._do_between_runs()
+                self._aside.settle()
+                self._try_recall()
+                trigger = self._learner.due()
+                if trigger is not None:
+                    self._run(trigger)
+            except StorageError as problem:
+                log.warning("learning_held", problem=problem.line(), remedy="tried again")
+                self._ending.wait(IDLE_SECONDS)
+            except Exception:
+                log.exception("learning_failed")
+                self._ending.wait(IDLE_SECONDS)
+
+    def _do_between_runs(self) -> None:
+        """What the disk refuses stays first, and is tried again."""
+        while self._between:
+            try:
+                self._between[0]()
+            except StorageError:
+                raise
+            except Exception:
+                self._between.popleft()
+                raise
+            self._between.popleft()
+
+    def _drifted(self, signal: DriftSignal, rise: float) -> None:
+        self._learner.drifted(signal, rise)
+        if self._recall.drifted(signal):
+            self._registry.set_value("regimes", self._recall.regimes.state())
+
+    def _fallen(self, rise: float) -> None:
+        self._learner.fallen(rise)
+        if self._recall.ended("error"):
+            self._registry.set_value("regimes", self._recall.regimes.state())
+
+    def _try_recall(self) -> None:
+        """A regime may be back: its model is tried before anything is learned."""
+        found = self._recall.worth_trying(self._learner.consumed, self._succession.champion)
+        if found is None:
+            return
+        served = self._succession.recall(*found)
+        if served is not None:
+            self._recall.crowned(served.version)
+            self._publish_states()
+
+    def keep(self) -> None:
+        """Remember what a restart goes on from: the drift detectors, and what training has cost today."""
+        self._kept_at = time.monotonic()
+        self._registry.set_value("drift", self._drift_state())
+        self._registry.set_value("budget", self._learner.budget.state())
+        if self._anomalies is not None:
+            self._registry.set_value("anomalies", self._anomalies.state())
+
+    def _run(self, trigger: str) -> None:
+        """One run, and what becomes of it; who has asked for it is told."""
+        self._running = order = self._orders.take(trigger)
+        try:
+            self._forget_cancelled()
+            for task in order.tasks:
+                task.executing()
+            self._learner.asked_by = [task.key for task in order.tasks if task.key is not None]
+            options = self._learner.usual_options() | order.options
+            result = self._learner.train(trigger, options, order.progress)
+            verdict = None if result is None else self._judged(result, order)
+        except Exception:
+            order.fail(EdgedError("internal error, see the device's log", where="train"))
+            raise
+        finally:
+            self._running = None
+            self._checkpointed((self._learner.ended or ("", {}))[1])
+        ended = self._learner.ended
+        if ended is None:
+            self._orders.resume(order)  # the disk did not let it begin: it is tried again by itself
+        elif order.cancelled and ended[0] == "stopped":
+            self._learner.triggers.cancelled(self._learner.new())
+            order.fail(EdgedError("it was cancelled", where="train"))
+        elif ended[0] != "stopped" or not self._ending.is_set():
+            order.finish(*ended, verdict)
+
+    def _judged(self, result: dict[str, Any], order: RunOrder) -> dict[str, Any]:
+        if not order.options.get("dry_run"):
+            return self._learned(result)
+        self._succession.rehearse(result)
+        return {**self._succession.told, "promoted": None}
+
+    def _forget_cancelled(self) -> None:
+        try:
+            if self._registry.get_value(CANCELLED):
+                self._registry.set_value(CANCELLED, False)
+        except StorageError as problem:
+            log.warning("cancellation_not_forgotten", problem=problem.line())
+
+    def _learned(self, result: dict[str, Any]) -> dict[str, Any]:
+        """A run has ended well: judge its candidate and remember how far it came; the verdict."""
+        served = self._succession.consider(result)
+        self._learner.effort.judged(forgets=self._succession.forgets)
+        try:
+            self._samples.protect(result["memory"])
+            self._registry.set_value("consumed", self._learner.consumed)
+            self._registry.set_value("budget", self._learner.budget.state())
+            if time.monotonic() >= self._kept_at + KEEP_SECONDS:
+                self.keep()
+        except StorageError as problem:
+            # The trainer's checkpoint knows it, too, and says so when nothing is new.
+            log.warning("position_not_kept", problem=problem.line())
+        self._publish_states()
+        if served is not None:
+            self._recall.crowned(served.version)
+            self._promoted(served.version)
+        return {**self._succession.told, "promoted": None if served is None else served.version}
+
+    def _change(self) -> None:
+        """Carry out changes as they come, and make those durable that a full disk has refused."""
+        while True:
+            try:
+                action = self._changes.get(timeout=SETTLE_SECONDS)
+            except queue.Empty:
+                action = self._settle
+            if action is None:
+                return
+            try:
+                action()
+                if action != self._settle:
+                    self._publish_states()
+            except Exception:
+                log.exception("change_failed")
+
+    def _settle(self) -> None:
+        self._succession.settle()
+        try:
+            self._aside.settle()  # here, too: a run that goes on for hours holds up the other thread
+        except StorageError as problem:
+            log.warning("not_set_aside", problem=problem.line(), remedy="tried again")

@@ -1,0 +1,149 @@
+"""The life of a running device: start, reload, stop."""
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING
+
+from edged import __version__, logs
+from edged.config import loader
+from edged.device.assembly import Wired
+from edged.device.learning.conditions import Pacer
+from edged.errors import ConfigError, StorageError
+from edged.mqtt.topics import widest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+log = logs.get_logger("edged.device")
+
+WATCH_SECONDS = 5.0  # between two looks at the board and at the clock
+
+
+class Device(Wired):
+    """All parts of one running device, wired together, with a beginning and an end.
+
+    `give_up` is called, with the name of the file, when a database turns out to be damaged.
+    """
+
+    def start(self) -> None:
+        """Connect and begin to work."""
+        self.serving.start()
+        self.ingest.start()
+        self.control.start()  # before the learning thread: a run that goes on is told whose it is
+        self.learning.start()
+        self.publishing.start()
+        self._plan()
+        stream = self.config.stream
+        # A message comes once for each filter that covers it: subscribe to none that another covers.
+        filters = widest([*stream.topics, *([stream.label_topic] if stream.label_topic else [])])
+        self.session.subscribe(filters, 1, self.ingest.receive)
+        self.session.subscribe([self.topics.requests], 1, self.control.receive, as_published=True)
+        self.steering.pauses.begin()
+        self.session.subscribe(self.discovery.filters, 1, self.discovery.receive)
+        self.arrivals.start()
+        if self.membership is not None:
+            self.membership.start()
+        if self.web is not None:
+            self.web.listen()
+        self.session.start()
+        if self.edgenode is not None:
+            self.edgenode.start()
+        self.reporter.event(
+            "started",
+            {
+                "boot": self.boot,
+                "version": __version__,
+                "model": self.server.champion.version,
+                "boot_reason": self.recovery.reason,
+                "repaired": self.recovery.repaired,
+            },
+        )
+        gc.collect()
+        gc.freeze()
+        self.notifier.ready()
+        if self.web is not None:
+            self.web.start()
+
+    def _plan(self) -> None:
+        training = self.config.training
+        if training.cron is not None:
+            self.timetable.cron(training.cron, self._scheduled)
+        elif training.every:
+            self.timetable.every(training.every, self._scheduled)
+        self.timetable.every(self.config.report.every, self.telling.periodically)
+        if self.config.weights.every:
+            self.timetable.every(self.config.weights.every, self.publishing.weights_if_new)
+        self.timetable.every(WATCH_SECONDS, self.board_watch.look)
+        self.timetable.every(WATCH_SECONDS, self.clock_watch.look)
+        pacer = Pacer(
+            training.serving_p99,
+            self.serving.latencies,
+            self.learner.process,
+            lambda: training.wait_throttled and bool(self.board_watch.reasons),
+        )
+        self.timetable.every(1.0, pacer.look)
+        self.timetable.soon(self.telling.now)
+        self.timetable.start()
+
+    def _scheduled(self) -> None:
+        self.learner.triggers.scheduled = True
+        self.learning.wake()
+
+    def reload(self, path: Path) -> None:
+        """Read the configuration again: the log level is applied, other changes are named.
+
+        A configuration that cannot be used changes nothing.
+        """
+        self.notifier.reloading()
+        try:
+            config = loader.load(path)
+        except ConfigError as problem:
+            log.error("reload_refused", problem=problem.line())
+        else:
+            logs.configure(config.log.level, config.log.format)
+            changed = [
+                name
+                for name in type(config).model_fields
+                if name not in ("log", "model") and getattr(config, name) != getattr(self.config, name)
+            ]
+            log.info("reloaded", level=config.log.level, needs_restart=changed)
+        self.notifier.ready()
+
+    def stop(self, damaged: str | None = None) -> None:
+        """Orderly: no new messages, what is here committed and answered, trainer ended, goodbye said.
+
+        `damaged` is the database because of which it ends, if it is one.
+        """
+        self.notifier.stopping()
+        if self.web is not None:
+            self.web.stop()
+        self.learning.end()
+        self.timetable.stop(1.0)
+        self.learner.process.cancel()
+        self.ingest.stop()
+        self.serving.stop()
+        self.control.stop()
+        self.arrivals.stop()
+        if self.membership is not None:
+            self.membership.stop()
+        self.steering.pauses.end()
+        self.learning.join(8.0)
+        self.learner.process.close()
+        self._keep_learning()
+        self.reporter.farewell()
+        if self.edgenode is not None:
+            self.edgenode.stop()
+        if damaged is None:
+            self.telling.keep_status({**self.selfreport.status(), "state": "stopped"})
+        self.session.stop()
+        self.publishing.stop()
+        self._sequence.end()
+        self._state.close("damaged" if damaged else "clean_stop", damaged)
+
+    def _keep_learning(self) -> None:
+        """For the next start; on a full disk it goes on from an older state."""
+        try:
+            self.learning.keep()
+        except StorageError as problem:
+            log.warning("state_not_kept", problem=problem.line())

@@ -1,0 +1,136 @@
+"""What the gate does with a candidate's files: verified, compared, and in which form it would serve."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from edged.device.promotion.model_loader import line_of
+from edged.domain.judging.comparison import Comparison
+from edged.domain.judging.gate import Evidence, GateRules, Verdict, judge_recalled, refuse
+from edged.errors import EdgedError
+from edged.host.timeout import within
+from edged.storage.models.candidates import Probing, verify_candidate, verify_quantised
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from edged.config import GateConfig
+    from edged.device.promotion.model_loader import Models
+    from edged.domain.judging.regimes import Regimes
+    from edged.domain.protocols import Holdout, Model, Served
+    from edged.domain.stream.sample import Window
+    from edged.domain.stream.schema import Schema
+    from edged.storage.models.registry import Registry
+
+UNIT_ROWS = 1000  # newest samples by which the errors of a reconstruction are weighed
+
+
+class Judging:
+    """Compares candidates with the champion by the configured rules."""
+
+    def __init__(
+        self,
+        config: GateConfig,
+        schema: Schema,
+        registry: Registry,
+        holdout: Holdout,
+        models: Models,
+        *,
+        load_model: Callable[[Path], Model],
+        regimes: Regimes,
+        breathe: Callable[[], None],
+        int8: bool,
+    ) -> None:
+        self._config = config
+        self._comparison = Comparison(schema, holdout, gate_rules(config), regimes, breathe)
+        self._schema = schema
+        self._registry = registry
+        self._holdout = holdout
+        self._models = models
+        self._load_model = load_model
+        self._breathe = breathe
+        self._int8 = int8
+
+    def configure(self, config: GateConfig) -> None:
+        """Judge by other rules from the next candidate on."""
+        self._config = config
+        self._comparison.rules = gate_rules(config)
+
+    def verify(self, folder: Path) -> tuple[Model, float]:
+        """Whole, loadable, with the trainer's own outputs, and fast enough."""
+        return verify_candidate(folder, self._load_model, self._probing(), self._breathe)
+
+    def _probing(self) -> Probing:
+        return Probing(self._schema.width, self._models.widths, self._config.tolerance, self._config.latency)
+
+    def with_form(
+        self,
+        verdict: Verdict,
+        folder: Path,
+        models: tuple[Model, Served],
+        scale: NDArray[np.float32] | None,
+        *,
+        first: bool,
+    ) -> Verdict:
+        """The verdict, and where models are served as int8, in which form this one will be."""
+        if not self._int8:
+            return verdict
+        from edged.domain.judging.quantised import choose_form, served_as_float32
+
+        def load() -> tuple[Model, float] | None:
+            return verify_quantised(folder, self._load_model, self._probing(), self._breathe)
+
+        def choose() -> Verdict:
+            recent = self._holdout.holdout_window(self._config.recent)
+            both = models[0], models[1].model
+            return choose_form(verdict, load, self._comparison, both, recent, scale, first=first)
+
+        try:
+            return within(self._config.timeout, "judging the quantised form", choose)
+        except (EdgedError, OSError, ValueError, MemoryError) as problem:
+            return served_as_float32(verdict, line_of(problem))
+
+    def judge(
+        self,
+        model: Model,
+        champion: Served,
+        *,
+        first: bool = False,
+        contest: dict[str, list[float]] | None = None,
+    ) -> tuple[Verdict, NDArray[np.float32] | None]:
+        """The verdict on a loaded candidate, and what weighed the errors. `first` compares nothing."""
+        recent = self._holdout.holdout_window(self._config.recent)
+        self._breathe()
+        scale = self.scale(champion, recent)
+        if first:
+            return Verdict(True, ("first model trained for this stream",)), scale
+        pinned = [record.version for record in self._registry.records() if record.pinned]
+        if pinned:
+            return refuse(f"version {pinned[0]} is pinned"), scale
+        evidence = Evidence(**{name: np.asarray(of) for name, of in contest.items()}) if contest else None
+        return self._comparison.judge(model, champion.model, recent, scale, evidence), scale
+
+    def scale(self, champion: Served, recent: Window) -> NDArray[np.float32] | None:
+        """What weighs errors; fixed with the first model for reconstructions: scores stay comparable."""
+        if not self._schema.labels_itself:
+            return self._comparison.scale(recent)
+        if champion.scale is not None:
+            return champion.scale
+        return self._comparison.scale(self._holdout.training_window(0, UNIT_ROWS))
+
+    def recalled(
+        self, model: Model, champion: Served, window: Window, scale: NDArray[np.float32] | None, tried: int
+    ) -> Verdict:
+        """The verdict on one of `tried` models of earlier regimes, by rows nobody has learned from."""
+        evidence = self._comparison.evidence(model, champion.model, window, scale)
+        return judge_recalled(self._schema.task, evidence, tried)
+
+
+def gate_rules(config: GateConfig) -> GateRules:
+    """The configured rules."""
+    return GateRules(config.min_gain, config.max_regret, config.min_holdout, config.significance)

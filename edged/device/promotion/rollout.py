@@ -1,0 +1,308 @@
+"""Succession: who serves. Candidates take over, disappointing ones go, failing ones are replaced.
+
+Joins promotion (what is durable) with serving (what answers). A candidate becomes durable first, then
+the one reference that the serving loop looks at is exchanged. A champion that fails leaves in the other
+order: its predecessor, still loaded, answers from the next batch on, whatever the disk says, and is made
+durable then. A crash in between leaves the failed one in the pointer: it is on probation again after it.
+Safe to call from several threads.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, Protocol
+
+from edged.errors import CorruptError, EdgedError, RefusedError, StorageError
+from edged.logs import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from edged.domain.judging.gate import Verdict
+    from edged.domain.protocols import Served
+    from edged.domain.stream.sample import Window
+
+
+log = get_logger("edged.succession")
+
+DISAPPOINTED = "probation failed: on live samples it was worse than its predecessor"
+
+
+class Promotion(Protocol):
+    """The durable side."""
+
+    def consider(self, result: dict[str, Any], champion: Served) -> tuple[Verdict, Served | None]:
+        """Verify, judge and store a candidate."""
+
+    def appraise(self, result: dict[str, Any], champion: Served) -> Verdict:
+        """Verify and judge a candidate that is not to be kept."""
+
+    def open(self, version: int) -> Served:
+        """Load a stored model."""
+
+    def base(self, reason: str) -> Served:
+        """Make the bundle's own model the durable champion, under a new version."""
+
+    def resting(self) -> dict[str, Any] | None:
+        """Whether training should pause after this verdict, and why."""
+
+    def recall(self, versions: list[int], champion: Served, window: Window) -> tuple[Verdict, Served] | None:
+        """Try models of earlier regimes."""
+
+    def crown(self, served: Served, reason: str) -> None:
+        """Make it the durable champion."""
+
+    def withdraw(self, version: int, reason: str) -> Verdict:
+        """Refuse an accepted one after all."""
+
+    def confirm(self, version: int) -> None:
+        """Probation passed."""
+
+    def stand_down(self, failing: int, to: int, reason: str) -> None:
+        """Make durable that another serves in the place of one that failed."""
+
+    def rollback(self, failing: int, reason: str, to: int | None = None) -> Served:
+        """Make an earlier one the durable champion again."""
+
+
+class Serving(Protocol):
+    """The side that answers."""
+
+    champion: Served
+    previous: Served | None
+
+    def swap(self, served: Served, *, watch: bool = True) -> None:
+        """Serve another model from the next batch on."""
+
+    def revert(self, served: Served) -> None:
+        """The same when what is served has failed: nothing goes back to that."""
+
+
+class Succession:
+    """Decides nothing by itself: carries out verdicts, probation outcomes and commands.
+
+    `notify(event, fields)` is told of every change; `rest(times)` holds back the next
+    training run and answers for how many new labels.
+    """
+
+    def __init__(
+        self,
+        promotion: Promotion,
+        serving: Serving,
+        notify: Callable[[str, dict[str, Any]], None],
+        rest: Callable[[int], int],
+    ) -> None:
+        self._promotion = promotion
+        self._serving = serving
+        self._notify = notify
+        self._rest = rest
+        self._lock = threading.RLock()
+        self._owed: list[tuple[int, str]] = []  # failed versions that the registry does not know of yet
+        self.origins: dict[str, int] = {}
+        self.forgets = False
+        self.told: dict[str, Any] = {}
+        """What was told of the newest verdict on a candidate."""
+
+    @property
+    def champion(self) -> int:
+        """Version of the model that serves."""
+        return self._serving.champion.version
+
+    def consider(self, result: dict[str, Any]) -> Served | None:
+        """Bring the candidate of a training run before the gate; the new champion, if it became one."""
+        beside = result.get("challenger")
+        if beside is not None:
+            served = self._judge({**result, **beside, "beside": result["candidate"]})
+            if served is not None:
+                return served
+        return self._judge(result)
+
+    def _judge(self, result: dict[str, Any]) -> Served | None:
+        champion = self._serving.champion
+        try:
+            verdict, served = self._promotion.consider(result, champion)
+        except StorageError as problem:  # there will be a newer candidate; this one was no worse for it
+            self.told = {"run": result["run"], "accepted": False, "reasons": [problem.line()]}
+            self._notify("candidate_rejected", self.told)
+            return None
+        self.forgets = verdict.forgets
+        told = {"run": result["run"], **{k: result[k] for k in result.get("told", ())}, **verdict.as_dict()}
+        self.told = told
+        if served is None:
+            self._notify("candidate_rejected", told)
+            if "source" not in result:
+                self._perhaps_rest()
+            return None
+        against = self._take_over(served, champion, "; ".join(verdict.reasons))
+        if against is not None:
+            self.told = told | self._promotion.withdraw(served.version, against).as_dict()
+            self._notify("candidate_rejected", self.told)
+            return None
+        self._crowned(served, champion, result.get("source", "training"), told)
+        return served
+
+    def rehearse(self, result: dict[str, Any]) -> None:
+        """Bring the candidate of a dry run before the gate; whatever the verdict, nothing changes."""
+        verdict = self._promotion.appraise(result, self._serving.champion)
+        self.told = {"run": result["run"], **verdict.as_dict()}
+
+    def promote(self, to: int, *, watch: bool = True) -> dict[str, Any]:
+        """Serve a stored model because somebody wants it, with `watch` on probation; what changed.
+
+        Raises
+        ------
+        RefusedError
+            When that version serves already.
+        EdgedError
+            When it cannot be loaded.
+        """
+        champion = self._serving.champion
+        if to == champion.version:
+            raise RefusedError("that version is being served already", where=f"version {to}")
+        served = self._promotion.open(to)
+        with self._lock:
+            if self._serving.champion is not champion:
+                raise RefusedError("another model took over meanwhile", where=f"version {to}")
+            self._promotion.crown(served, "command")
+            self._serving.swap(served, watch=watch)
+        self._crowned(served, champion, "command", {"reasons": ["command"]})
+        return {"from": champion.version, "to": to}
+
+    def begin_anew(self, reason: str) -> None:
+        """Serve the bundle's own model, as on the first day."""
+        with self._lock:
+            before = self._serving.champion.version
+            served = self._promotion.base(reason)
+            self._serving.revert(served)
+            self._owed.clear()
+        self._notify("model_rolled_back", {"from": before, "to": served.version, "reason": reason})
+
+    def recall(self, versions: list[int], window: Window) -> Served | None:
+        """Try models of earlier regimes on rows that nobody has learned from; the one that serves now."""
+        champion = self._serving.champion
+        found = self._promotion.recall(versions, champion, window)
+        if found is None:
+            return None
+        verdict, served = found
+        against = self._take_over(served, champion, "its regime is back: " + "; ".join(verdict.reasons))
+        if against is not None:
+            log.error("recall_failed", version=served.version, problem=against)
+            return None
+        self._crowned(served, champion, "bank", verdict.as_dict())
+        return served
+
+    def _crowned(self, served: Served, before: Served, origin: str, told: dict[str, Any]) -> None:
+        self.origins[origin] = self.origins.get(origin, 0) + 1
+        self._notify(
+            "model_promoted",
+            {"version": served.version, "parent": before.version, "origin": origin, **told},
+        )
+
+    def _take_over(self, served: Served, champion: Served, reason: str) -> str | None:
+        """Durable first, then serving; what stood against it."""
+        with self._lock:
+            if self._serving.champion is not champion:
+                return "another model took over while it was judged"
+            try:
+                self._promotion.crown(served, reason)
+            except StorageError as problem:
+                return problem.line()
+            self._serving.swap(served)
+        return None
+
+    def _perhaps_rest(self) -> None:
+        pause = self._promotion.resting()
+        if pause is not None:
+            labels = self._rest(pause.pop("times"))
+            self._notify("training_paused", {**pause, "new_labels": labels})
+
+    def probation_ended(self, version: int, passed: bool) -> None:
+        """The probation of a version has an outcome; void if another serves by now."""
+        with self._lock:
+            if self._serving.champion.version != version:
+                return
+            if passed:
+                self._confirm(version)
+                return
+            previous = self._serving.previous
+            if previous is None:
+                self.roll_back(DISAPPOINTED)
+                return
+            self._serving.revert(previous)
+            self._fallen(version, DISAPPOINTED)
+
+    def _confirm(self, version: int) -> None:
+        try:
+            self._promotion.confirm(version)
+        except StorageError as problem:
+            log.warning("confirmation_not_kept", version=version, problem=problem.line())
+
+    def champion_failed(self, failing: int, reason: str) -> None:
+        """The serving loop has gone back to its predecessor by itself; make that durable."""
+        with self._lock:
+            self._fallen(failing, reason)
+
+    def _fallen(self, failing: int, reason: str) -> None:
+        back = self._serving.champion.version
+        self._notify("model_rolled_back", {"from": failing, "to": back, "reason": reason})
+        self._owed.append((failing, reason))
+        self.settle()
+
+    def settle(self) -> bool:
+        """Make durable what serving has done already; False while the disk refuses. Call it again then."""
+        with self._lock:
+            while self._owed:
+                failing, reason = self._owed[0]
+                try:
+                    self._stand_down(failing, reason)
+                except StorageError as problem:
+                    log.warning("rollback_not_durable", version=failing, problem=problem.line())
+                    return False
+                except RefusedError as problem:
+                    # It goes on serving from memory; nothing on the disk is any better.
+                    log.error("rollback_not_durable", version=failing, problem=problem.line())
+                self._owed.pop(0)
+        return True
+
+    def _stand_down(self, failing: int, reason: str) -> None:
+        serving = self._serving.champion.version
+        try:
+            self._promotion.stand_down(failing, serving, reason)
+        except CorruptError as problem:
+            # What is served cannot be read back: find one that can, and serve that.
+            served = self._promotion.rollback(failing, reason)
+            self._serving.revert(served)
+            change = {"from": serving, "to": served.version, "reason": problem.line()}
+            self._notify("model_rolled_back", change)
+
+    def rescue(self, failing: Served, reason: str) -> Served | None:
+        """Another model when what is served fails and has no predecessor; None when there is none."""
+        with self._lock:
+            if self._serving.champion is not failing:
+                return self._serving.champion
+            try:
+                self.roll_back(reason)
+            except EdgedError as problem:
+                log.error("no_model_left", problem=problem.line())
+                return None
+            return self._serving.champion
+
+    def roll_back(self, reason: str, to: int | None = None) -> dict[str, Any]:
+        """Serve `to` again, or the model that served before; what changed.
+
+        Raises
+        ------
+        RefusedError
+            When that version serves already, or none can be loaded.
+        """
+        with self._lock:
+            failing, previous = self._serving.champion.version, self._serving.previous
+            if to is None and previous is not None:
+                to = previous.version
+            if to == failing:
+                raise RefusedError("that version is being served already", where=f"version {to}")
+            served = self._promotion.rollback(failing, reason, to=to)
+            self._serving.revert(served)
+        change = {"from": failing, "to": served.version, "reason": reason}
+        self._notify("model_rolled_back", change)
+        return change

@@ -1,0 +1,1 @@
+"""Status, metrics, events and weights: published now, or stored and forwarded."""

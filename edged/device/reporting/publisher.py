@@ -1,0 +1,199 @@
+"""What leaves the device and by which way: at once or not at all, or through the outbox."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import TYPE_CHECKING, Any
+
+from edged.device.reporting.store_and_forward import Forwarder
+from edged.domain.commands.delivery_policy import Kind, Parcel, extended
+from edged.errors import EdgedError, StorageError
+from edged.logs import get_logger
+from edged.storage.outbox.queue import DATABASE, Outbox
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from edged.clock import Clock
+    from edged.config import Config
+    from edged.device.reporting.weight_updates import Update, Updates
+    from edged.mqtt.client.session import Session
+    from edged.mqtt.topics import Topics
+    from edged.storage.models.registry import Registry
+
+PATIENCE = 10.0  # seconds that predictions wait for a busy broker
+PUBLISHED, HANDED_OVER = "weights_published", "weights_handed_over"  # names of values in the registry
+QOS = {Kind.EVENT: 1, Kind.WEIGHTS: 1, Kind.METRICS: 0, Kind.PREDICTION: 1}  # without an outbox
+
+log = get_logger("edged.publishing")
+
+
+class Publishing:
+    """Sends states while there is a connection, and everything else as the configuration wants it.
+
+    Parameters
+    ----------
+    config, topics, session, registry, updates, clock
+        The parts that it brings together.
+    boot, number
+        Which start of the daemon this is, and what numbers its messages.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        topics: Topics,
+        session: Session,
+        registry: Registry,
+        updates: Updates,
+        clock: Clock,
+        boot: int,
+        number: Callable[[], int],
+    ) -> None:
+        self._config = config
+        self._topics = topics
+        self._session = session
+        self._registry = registry
+        self._updates = updates
+        self._updating = threading.Lock()
+        self._clock = clock
+        self._boot = boot
+        self._number = number
+        self._pause = threading.Event()  # never set: something to wait on without spinning
+        self._unpublished = 0
+        self.silent = False
+        """Whether predictions are kept back."""
+
+        self._forwarder = self._open() if config.outbox.enabled else None
+
+    def _open(self) -> Forwarder:
+        config, outbox = self._config.outbox, None
+        path = self._config.storage.dir / DATABASE
+        try:
+            outbox = Outbox.open(path, max_bytes=config.max_bytes, max_age=config.max_age, clock=self._clock)
+        except StorageError as problem:
+            log.error("outbox_unavailable", problem=problem.line())
+        session = self._session
+        return Forwarder(
+            outbox,
+            publish=session.publish,
+            connected=lambda: session.connected,
+            rate=config.rate,
+            clock=self._clock,
+        )
+
+    # ---- life ----------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to send what waits from an earlier life."""
+        if self._forwarder is not None:
+            self._forwarder.start()
+        try:
+            self._send_again()
+        except EdgedError as problem:
+            log.warning("weights_not_published", problem=problem.line())
+
+    def wake(self) -> None:
+        """The connection was made or lost."""
+        if self._forwarder is not None:
+            self._forwarder.wake()
+
+    def stop(self) -> None:
+        """Keep what the broker does not have; call it after the session was stopped."""
+        if self._forwarder is not None:
+            self._forwarder.stop()
+
+    # ---- sending -------------------------------------------------------------------------------
+
+    def now(self, topic: str, payload: bytes, *, qos: int, retain: bool) -> bool:
+        """What is said again at each connection, and worth nothing without one."""
+        return self._session.connected and self._session.publish(topic, payload, qos=qos, retain=retain)
+
+    def deliver(self, kind: Kind, topic: str, payload: bytes) -> None:
+        """What must arrive, sooner or later."""
+        if self._forwarder is not None:
+            self._forwarder.deliver(kind, topic, payload)
+        elif not self._session.publish(topic, payload, qos=QOS[kind]):
+            self._unpublished += 1
+
+    def predictions(self, payloads: list[bytes]) -> None:
+        """A batch of predictions, as `serving` says."""
+        serving, topic = self._config.serving, self._topics.predictions
+        if not serving.publish or self.silent:
+            return
+        if serving.must_deliver:
+            for payload in payloads:
+                more = b',"boot":%d,"seq":%d}' % (self._boot, self._number())
+                self.deliver(Kind.PREDICTION, topic, extended(payload, more))
+            return
+        self._wait_for_room(serving.qos, len(payloads))
+        for payload in payloads:
+            if not self._session.publish(topic, payload, qos=serving.qos):
+                self._unpublished += 1
+
+    def _wait_for_room(self, qos: int, count: int) -> None:
+        """While the broker takes them, predictions wait for room rather than being dropped."""
+        session, deadline = self._session, self._clock.monotonic() + PATIENCE
+        while session.room(qos) < count and session.connected and self._clock.monotonic() < deadline:
+            self._pause.wait(0.002)
+
+    def weights(self, version: int) -> None:
+        """A model was promoted: its weights, if that is wanted."""
+        if self._config.report.weights:
+            self._send_next(version)
+
+    def weights_if_new(self) -> None:
+        """The champion's weights, unless they were the last to be published: by schedule."""
+        version = self._registry.champion()
+        if version is not None and version != self._registry.get_value(PUBLISHED):
+            self._send_next(version)
+
+    def _send_next(self, version: int) -> None:
+        """Kept first where others follow on it, then handed over: what is not noted as such is sent again."""
+        try:
+            with self._updating:
+                update = self._updates.next(version)
+                self.update(update)
+                self._note_sent(update)
+        except EdgedError as problem:
+            log.warning("weights_not_published", version=version, problem=problem.line())
+
+    def _send_again(self) -> None:
+        """The update that an end of the process has kept from being handed over."""
+        update = self._updates.again(self._registry.get_value(HANDED_OVER) or 0)
+        if update is not None:
+            self.update(update)
+            self._note_sent(update)
+
+    def _note_sent(self, update: Update) -> None:
+        self._registry.set_value(PUBLISHED, update.version)
+        if update.number is not None:
+            self._registry.set_value(HANDED_OVER, update.number)
+
+    def update(self, update: Update, chunks: Sequence[int] | None = None) -> None:
+        """All chunks of an update, or those of these numbers, and its manifest after them."""
+        numbers = range(len(update.chunks)) if chunks is None else chunks
+        parts = [(str(number), update.chunks[number]) for number in numbers]
+        parts.append(("manifest", json.dumps(update.manifest).encode()))
+        parcels = [
+            Parcel(Kind.WEIGHTS, self._topics.weights(update.version, name), part) for name, part in parts
+        ]
+        if self._forwarder is not None:
+            self._forwarder.store(parcels)
+            return
+        for parcel in parcels:
+            self.deliver(*parcel)
+
+    # ---- saying how it stands ------------------------------------------------------------------
+
+    def outbox(self) -> dict[str, Any]:
+        """What the broker does not have yet, and what was given up."""
+        if self._forwarder is None:
+            return {"pending": self._session.pending, "bytes": 0, "dropped": self._dropped()}
+        pending, size, dropped = self._forwarder.outstanding()
+        return {"pending": pending, "bytes": size, "dropped": dropped + self._dropped()}
+
+    def _dropped(self) -> int:
+        return self._session.dropped + self._unpublished

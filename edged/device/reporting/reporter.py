@@ -1,0 +1,173 @@
+"""Reporting: status, state, metrics and events over MQTT."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import TYPE_CHECKING, Any, Protocol
+
+from edged import __version__
+from edged.domain.commands.delivery_policy import Kind
+from edged.logs import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from edged.clock import Clock
+
+log = get_logger("edged.report")
+
+
+class Topics(Protocol):
+    """Names of the topics of one device."""
+
+    @property
+    def status(self) -> str:
+        """Birth and last will."""
+
+    @property
+    def metrics(self) -> str:
+        """Periodic figures."""
+
+    @property
+    def events(self) -> str:
+        """What happened."""
+
+    def state(self, name: str) -> str:
+        """Retained state."""
+
+
+def will_payload(boot: int) -> bytes:
+    """The last will: what the broker says of us when we are gone without a word."""
+    return _json({"state": "offline", "version": __version__, "boot": boot})
+
+
+class Reporter:
+    """Publishes what happens and how things stand.
+
+    All methods may be called from any thread.
+
+    Parameters
+    ----------
+    topics
+        Where it is published.
+    publish
+        Sends what holds for now alone: `publish(topic, payload, qos=, retain=)`. States that do not
+        get through are said again by the next birth.
+    deliver
+        Sends what must arrive: `deliver(kind, topic, payload)`.
+    number
+        Numbers messages; goes on over restarts.
+    boot
+        Which start of the daemon this is.
+
+    Attributes
+    ----------
+    heard
+        Is told what is said, whether the broker hears it or not: `heard(name, values)`, where the name is the
+        topic below the device's own, such as `events`.
+    """
+
+    def __init__(
+        self,
+        *,
+        topics: Topics,
+        publish: Callable[..., bool],
+        deliver: Callable[[Kind, str, bytes], None],
+        number: Callable[[], int],
+        clock: Clock,
+        boot: int,
+    ) -> None:
+        self._topics = topics
+        self._publish = publish
+        self._deliver = deliver
+        self._number = number
+        self._clock = clock
+        self._boot = boot
+        self._states: dict[str, dict[str, Any]] = {}
+        self._lock = threading.Lock()
+        self.heard: Callable[[str, dict[str, Any]], None] = lambda *_: None
+
+    def birth(self) -> None:
+        """After every (re)connect: we are here, and this is how things stand."""
+        self._status("online")
+        with self._lock:
+            states = dict(self._states)
+        for name, values in states.items():
+            self._send_state(name, values)
+
+    def farewell(self) -> None:
+        """Before an orderly end."""
+        self._status("offline")
+
+    def _status(self, state: str) -> None:
+        self._publish(
+            self._topics.status,
+            _json(
+                {
+                    "state": state,
+                    "version": __version__,
+                    "boot": self._boot,
+                    "seq": self._number(),
+                    "ts": self._clock.now(),
+                }
+            ),
+            qos=1,
+            retain=True,
+        )
+
+    def state(self, name: str, values: dict[str, Any]) -> None:
+        """Publish a retained state when it has changed, and again after every reconnect."""
+        with self._lock:
+            if self._states.get(name) == values:
+                return
+            self._states[name] = values
+        self._send_state(name, values)
+        self.heard(f"state/{name}", values)
+
+    def _send_state(self, name: str, values: dict[str, Any]) -> None:
+        self._publish(self._topics.state(name), _json(values), qos=1, retain=True)
+
+    def event(self, name: str, fields: dict[str, Any] | None = None) -> None:
+        """Something happened; also in the log."""
+        values = fields or {}
+        log.info(name, **values)
+        said = {"event": name, **self._stamp(), **values}
+        self._deliver(Kind.EVENT, self._topics.events, _json(said))
+        self.heard("events", said)
+
+    def metrics(self, values: dict[str, Any]) -> None:
+        """Counters and gauges of now."""
+        said = {**self._stamp(), **values}
+        self._deliver(Kind.METRICS, self._topics.metrics, _json(said))
+        self.heard("metrics", said)
+
+    def _stamp(self) -> dict[str, Any]:
+        """When, and in which order: a receiver sorts by `boot` and `seq`."""
+        return {"ts": self._clock.now(), "seq": self._number(), "boot": self._boot}
+
+
+class Throttle:
+    """Lets through one event of a kind a second and counts the rest.
+
+    So a flood of bad messages does not become a flood of events.
+    """
+
+    def __init__(self, clock: Clock, every: float = 1.0) -> None:
+        self._clock = clock
+        self._every = every
+        self._last: dict[str, float] = {}
+        self._held: dict[str, int] = {}
+
+    def admit(self, kind: str) -> int | None:
+        """None to hold back; else how many were held back since the last one."""
+        now = self._clock.monotonic()
+        if now - self._last.get(kind, float("-inf")) < self._every:
+            self._held[kind] = self._held.get(kind, 0) + 1
+            return None
+        self._last[kind] = now
+        return self._held.pop(kind, 0)
+
+
+def _json(values: dict[str, Any]) -> bytes:
+    return json.dumps(values, separators=(",", ":"), default=float).encode()

@@ -1,0 +1,188 @@
+"""Updates of weights as they leave the device: whole, or as differences that follow on each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from edged.domain.training.weight_deltas import Coding, changes, code, decode, fingerprint
+from edged.engines.model_parameters import WEIGHTS_FILE, initial_parameters, parameters_of
+from edged.errors import RefusedError
+from edged.mqtt import update_encoding, weight_encoding
+from edged.storage.models.sent_updates import SentUpdates
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from edged.config import Config
+    from edged.domain.training.weight_deltas import Coded
+    from edged.storage.models.bundles import Bundle
+    from edged.storage.models.registry import Registry
+
+    Weights = dict[str, NDArray[np.float32]]
+
+TOLD = ("samples", "first_offset", "last_offset")
+
+
+@dataclass(frozen=True)
+class Update:
+    """One update of a model version, ready to be sent; `number` is its place among those kept."""
+
+    version: int
+    blob: bytes
+    chunks: list[bytes]
+    manifest: dict[str, Any]
+    number: int | None = None
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is asked for; `base` is `last`, `bundle` or a model version."""
+
+    mode: str
+    coding: Coding
+    base: str | int
+
+
+class Updates:
+    """Makes updates from the models of the registry.
+
+    Parameters
+    ----------
+    config, bundle, registry
+        Whose models they are, and how updates are wanted.
+    """
+
+    def __init__(self, config: Config, bundle: Callable[[], Bundle], registry: Registry) -> None:
+        self._config = config
+        self._bundle = bundle
+        self._registry = registry
+        self._sent = SentUpdates(config.storage.dir)
+
+    def wish(self, **other: Any) -> Wish:
+        """What is configured, with something else in its place where it is given."""
+        config, given = self._config.weights, {k: v for k, v in other.items() if v is not None}
+        mode, dtype = given.get("mode", config.mode), given.get("dtype", config.dtype)
+        step = config.step if mode == "delta" and dtype == "int8" else 0.0
+        coding = Coding(dtype, given.get("top_k", config.top_k), step)
+        return Wish(mode, coding, given.get("base", config.base))
+
+    def next(self, version: int) -> Update:
+        """The update that is due with a new champion; one that others follow on is durable then.
+
+        Raises
+        ------
+        EdgedError
+            When the model cannot be read, or the disk refuses.
+        """
+        wish = self.wish()
+        if wish.mode == "full" or wish.base != "last":
+            return self.asked(version, wish)
+        current, before = self._parameters(version), self._sent.newest()
+        held = before.held() if before is not None else {}
+        base = None
+        if before is not None and _alike(held, current):
+            base = {"version": before.about["version"], "sha256": fingerprint(held)}
+            coded, held = changes(current, held, wish.coding, self._bundle().frozen)
+        else:
+            coded, held = code(current, Coding()), current
+        about = self._about(version, wish, base, held)
+        sent = self._sent.add({"version": version, **about}, update_encoding.pack(coded), held)
+        return self._cut(version, sent.blob, about, sent.number)
+
+    def again(self, after: int) -> Update | None:
+        """The newest of those that follow on each other, if it came after number `after`."""
+        sent = self._sent.newest()
+        if sent is None or sent.number <= after:
+            return None
+        return self._cut(sent.about["version"], sent.blob, sent.about, sent.number)
+
+    def asked(self, version: int, wish: Wish) -> Update:
+        """The update of one version that someone asks for; the same wish gives the same bytes.
+
+        Raises
+        ------
+        RefusedError
+            When a difference to what went before is asked for and is no longer kept.
+        EdgedError
+            When a model cannot be read.
+        """
+        if wish.mode == "delta" and wish.base == "last":
+            sent = self._sent.of_version(version)
+            if sent is None:
+                raise RefusedError(
+                    "no update of it that follows on another is kept",
+                    where=f"version {version}",
+                    remedy='ask for "mode": "full", or for another base: "bundle" or a version',
+                )
+            return self._cut(version, sent.blob, sent.about)
+        current = self._parameters(version)
+        if wish.mode == "full":
+            return self._whole(version, current, wish)
+        base = self._base(wish.base)
+        if not _alike(base, current):
+            raise RefusedError("has other parameters than its base", where=f"version {version}")
+        coded, held = changes(current, base, wish.coding, self._bundle().frozen)
+        named = {"version": wish.base, "sha256": fingerprint(base)}
+        return self._cut(version, update_encoding.pack(coded), self._about(version, wish, named, held))
+
+    def _whole(self, version: int, current: Weights, wish: Wish) -> Update:
+        dtype = wish.coding.dtype
+        if dtype == "float32":
+            kept = self._folder(version) / WEIGHTS_FILE
+            device = {"device": self._config.device.id}
+            blob = kept.read_bytes() if kept.exists() else weight_encoding.pack(current, device)
+            return self._cut(
+                version, blob, self._about(version, wish, None, current, weight_encoding.ENCODING)
+            )
+        coded: dict[str, Coded] = code(current, Coding(dtype), self._bundle().frozen)
+        return self._cut(
+            version, update_encoding.pack(coded), self._about(version, wish, None, decode(coded))
+        )
+
+    def _cut(self, version: int, blob: bytes, about: dict[str, Any], number: int | None = None) -> Update:
+        chunks = weight_encoding.split(blob, self._config.report.chunk)
+        more = {key: value for key, value in about.items() if key != "version"}
+        return Update(version, blob, chunks, weight_encoding.manifest(version, blob, chunks, **more), number)
+
+    def _about(
+        self,
+        version: int,
+        wish: Wish,
+        base: dict[str, Any] | None,
+        held: Weights,
+        encoding: str = weight_encoding.CODED,
+    ) -> dict[str, Any]:
+        record = self._registry.get(version)
+        return {
+            "encoding": encoding,
+            "device": self._config.device.id,
+            "bundle": self._bundle().fingerprint,
+            "mode": "full" if base is None else "delta",
+            "dtype": wish.coding.dtype if base is not None or wish.mode == "full" else "float32",
+            "top_k": 1.0 if base is None else wish.coding.top_k,
+            "base": base,
+            "parameters": fingerprint(held),
+            "created": record.created,
+            "data": {name: record.data.get(name) for name in TOLD},
+            "metrics": {name: value for name, value in record.metrics.items() if name != "scale"},
+        }
+
+    def _base(self, base: str | int) -> Weights:
+        return initial_parameters(self._bundle()) if base == "bundle" else self._parameters(int(base))
+
+    def _parameters(self, version: int) -> Weights:
+        return parameters_of(
+            self._folder(version), self._bundle(), lambda blob: weight_encoding.unpack(blob)[0]
+        )
+
+    def _folder(self, version: int) -> Path:
+        return self._registry.verify(version).parent
+
+
+def _alike(one: Weights, other: Weights) -> bool:
+    return one.keys() == other.keys() and all(one[name].shape == other[name].shape for name in one)

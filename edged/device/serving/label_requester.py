@@ -1,0 +1,72 @@
+"""Label requests: the samples whose labels would teach most are offered on MQTT."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from edged.clock import Clock
+    from edged.domain.judging.label_requests import LabelRequests
+    from edged.domain.judging.predictions import Predictions
+    from edged.domain.stream.sample import Batch
+    from edged.domain.stream.schema import Schema
+
+MOST_VALUES = 64  # features shown in a request
+
+
+class Asking:
+    """Asks for labels of samples that have been answered and came without one.
+
+    `notify(event, fields)` sends a request; `rule` chooses.
+    """
+
+    def __init__(
+        self,
+        rule: LabelRequests,
+        schema: Schema,
+        clock: Clock,
+        notify: Callable[[str, dict[str, Any]], None],
+    ) -> None:
+        self._rule = rule
+        self._schema = schema
+        self._clock = clock
+        self._notify = notify
+        self._recent: deque[tuple[Batch, int, str, Predictions, int]] = deque()
+
+    @property
+    def requested(self) -> int:
+        """Requests since the start."""
+        return self._rule.requested
+
+    def answered(self, batch: Batch, part: slice, ids: Sequence[str], made: Predictions) -> None:
+        """The model has answered these samples of a batch."""
+        if not self._rule.active:
+            return
+        chosen = self._rule.choose(made, batch.x[part], self._clock.monotonic())
+        places = range(*part.indices(len(batch)))
+        self._recent.extend((batch, place, ids[i], made, i) for i, place in enumerate(places))
+        if chosen:
+            wanted = set(chosen)
+            for one in self._recent:
+                if int(one[0].offsets[one[1]]) in wanted and one[0].labels[one[1]] is None:
+                    self._notify("label_requested", self._request(*one))
+        while len(self._recent) > self._rule.waiting:
+            self._recent.popleft()
+
+    def _request(self, batch: Batch, place: int, sample_id: str, made: Predictions, i: int) -> dict[str, Any]:
+        request: dict[str, Any] = {
+            "id": sample_id,
+            "key": batch.keys[place],
+            "sample_ts": float(batch.ts[place]),
+            "values": [float(f"{value:.6g}") for value in batch.x[place, :MOST_VALUES].tolist()],
+            "model": made.version,
+        }
+        if made.confidence is not None:
+            request["answer"] = self._schema.classes[int(made.answers[i, 0])]
+            request["confidence"] = round(float(made.confidence[i]), 4)
+        else:
+            request["answer"] = [float(f"{value:.6g}") for value in made.answers[i].tolist()]
+        return request

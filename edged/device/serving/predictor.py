@@ -1,0 +1,325 @@
+"""The champion answers every sample, and is exchanged by one reference assignment."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from edged.domain.drift import LiveDrift
+from edged.domain.judging.gate import Probation
+from edged.domain.judging.outputs import answers, probabilities
+from edged.domain.judging.predictions import LiveQuality, Memory, Predictions
+from edged.domain.judging.quality_drop import QualityFall
+from edged.domain.stream.anomaly import Anomalies, AnomalyRules, Judged
+from edged.domain.stream.quantiles import quantiles
+from edged.errors import ModelError, RefusedError
+from edged.logs import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from edged.config import GateConfig, ServingConfig
+    from edged.domain.drift import DriftRules
+    from edged.domain.protocols import Served
+    from edged.domain.stream.schema import Schema
+
+log = get_logger("edged.serve")
+
+ENOUGH_LABELS = 100  # for a share of wrong answers to say something
+
+
+class Server:
+    """Predicts with the champion and learns from labels how good it is live.
+
+    `predict` and `label` belong to one thread (the serving thread, or a replay); `swap` may be
+    called from any other.
+    """
+
+    def __init__(
+        self,
+        config: ServingConfig,
+        gate: GateConfig,
+        schema: Schema,
+        champion: Served,
+        drift: DriftRules | None = None,
+        anomaly: AnomalyRules | None = None,
+    ) -> None:
+        self._config = config
+        self._gate = gate
+        self._schema = self.schema = schema
+        self.champion = champion
+        self.previous: Served | None = None
+        self._memory = Memory(config.remember, schema)
+        self.quality = LiveQuality()
+        self.drift = LiveDrift(classes=schema.task == "classify", features=schema.channels, rules=drift)
+        self.anomalies = Anomalies(anomaly or AnomalyRules()) if schema.labels_itself else None
+        self._watching = threading.Lock()
+        self._probation: Probation | None = None
+        self._fall = QualityFall()
+        self._fallen = False
+        self.failed: tuple[Served, str] | None = None
+        self.predictions = 0
+        self.unanswerable = 0
+        self.label_delay: int | None = None
+        self._newest = 0
+        self._overdue: tuple[Probation, float] | None = None
+        self._missed = 0  # rows that only the predecessor could answer, in this probation
+        self.rescue: Callable[[Served, str], Served | None] = lambda *_: None
+
+    # ---- predicting ------------------------------------------------------------------------
+
+    def predict(self, offsets: NDArray[np.int64], x: NDArray[np.float32]) -> Predictions:
+        """Answers for `x` `(n, d)`. A champion that fails is replaced by its predecessor at once.
+
+        Without a predecessor `rescue` is asked for another model.
+
+        Raises
+        ------
+        ModelError
+            When there is none.
+        """
+        made = self._by_champion(offsets, x)
+        self._memory.remember(made)
+        if made.confidence is not None:
+            with self._watching:
+                self.drift.confidence(made.confidence, offsets, made.version)
+        self.predictions += len(offsets)
+        self._newest = int(offsets[-1]) if len(offsets) else self._newest
+        return made
+
+    def ask(self, x: NDArray[np.float32], version: int | None = None) -> Predictions:
+        """Answers for rows `x` `(n, d)` that are no samples: they are neither watched nor remembered.
+
+        Raises
+        ------
+        RefusedError
+            When the model `version` is not loaded.
+        ModelError
+            When no model has an answer.
+        """
+        offsets, champion = np.zeros(len(x), np.int64), self.champion
+        if version in (None, champion.version):
+            made = self._by_champion(offsets, x)
+        else:
+            previous = self.previous
+            if previous is None or previous.version != version:
+                raise RefusedError("this version is not loaded", where=f"version {version}")
+            made = self._decode(previous, offsets, x, _outputs(previous, x))
+        self.predictions += len(x)
+        return made
+
+    def _by_champion(self, offsets: NDArray[np.int64], x: NDArray[np.float32]) -> Predictions:
+        served = self.champion
+        while True:
+            try:
+                raw = self._run(served, x)
+                return self._decode(served, offsets, x, raw)
+            except ModelError as problem:
+                served = self._fall_back(served, problem)
+
+    def shadow(self, offsets: NDArray[np.int64], x: NDArray[np.float32]) -> None:
+        """What can wait until a batch is published: watch its inputs; on probation ask the predecessor."""
+        with self._watching:
+            # Of a window its last reading: in windows that overlap every reading would count several times.
+            self.drift.inputs(x[:, -self._schema.channels :], offsets)
+        probation, previous = self._probation, self.previous
+        if probation is None or previous is None:
+            return
+        try:
+            raw = previous.model.predict(x)
+        except ModelError as problem:
+            log.error("previous_failed", version=previous.version, problem=problem.line())
+            self._probation = None  # without a predecessor there is nothing to compare with
+            return
+        self._memory.remember_shadow(offsets, answers(self._schema, raw))
+
+    def _run(self, served: Served, x: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Raw outputs as `_outputs` gives them; rows without an answer count."""
+        raw = _outputs(served, x)
+        missing = np.asarray(np.isnan(raw).any(axis=1))
+        if missing.any():
+            self._compare(served, x[missing])
+            self.unanswerable += int(missing.sum())
+        return raw
+
+    def _compare(self, served: Served, x: NDArray[np.float32]) -> None:
+        """On probation: whether the predecessor answers rows `x` that the champion does not."""
+        if self._probation is None or self.previous is None or served is not self.champion:
+            return
+        try:
+            raw = self.previous.model.predict(x)
+        except ModelError:
+            return
+        self._missed += int(np.isfinite(raw).all(axis=1).sum())
+        if self._missed >= max(10, self._gate.probation // 10):
+            raise ModelError(
+                f"no answer to {self._missed} rows that its predecessor answers",
+                where=f"version {served.version}",
+            )
+
+    def _fall_back(self, served: Served, problem: ModelError) -> Served:
+        log.error("champion_failed", version=served.version, problem=problem.line())
+        if self.champion is not served:
+            return self.champion  # another has taken its place meanwhile
+        previous = self.previous
+        if previous is not None and previous.version != served.version:
+            self.revert(previous)
+            self.failed = (served, problem.line())
+            return previous
+        other = self.rescue(served, problem.line())
+        if other is None:
+            raise problem
+        return other
+
+    def _decode(
+        self, served: Served, offsets: NDArray[np.int64], x: NDArray[np.float32], raw: NDArray[np.float32]
+    ) -> Predictions:
+        answer = answers(self._schema, raw)
+        answer[np.isnan(raw).any(axis=1)] = np.nan  # no class, not the first one
+        if self._schema.task == "classify":
+            output = probabilities(raw)
+            return Predictions(served.version, offsets, answer, output, output.max(axis=1))
+        if self._schema.labels_itself:
+            weight = served.scale if served.scale is not None else np.float32(1)
+            with np.errstate(over="ignore"):  # infinite: as unusual as can be, and no answer
+                score = (np.abs(raw - x) * weight).mean(axis=1, keepdims=True)
+            return Predictions(served.version, offsets, answer, score, None)
+        return Predictions(served.version, offsets, answer, raw, None)
+
+    # ---- exchanging ------------------------------------------------------------------------
+
+    def swap(self, served: Served, *, watch: bool = True) -> None:
+        """Serve another model from the next batch on; with `watch` it is on probation."""
+        self.previous = self.champion
+        self._watch(watch)
+        self.champion = served
+
+    def revert(self, served: Served) -> None:
+        """Serve an earlier model from the next batch on; what has failed is not gone back to."""
+        self.champion, self.previous = served, None
+        self._watch(False)
+
+    def resume(self, previous: Served) -> None:
+        """Go on with a probation that the end of an earlier process cut short."""
+        self.previous = previous
+        self._watch(True)
+
+    def _watch(self, watch: bool) -> None:
+        self._missed = 0
+        rules = self._gate
+        self._probation = (
+            Probation(self._schema.task, rules.probation, rules.probation_drop)
+            if watch and rules.probation
+            else None
+        )
+
+    def lapse(self, monotonic: float) -> None:
+        """End a probation whose labels do not come; call it now and then, with monotonic seconds."""
+        probation = self._probation
+        if probation is None:
+            return
+        if self._overdue is None or self._overdue[0] is not probation:
+            self._overdue = probation, monotonic + self._gate.probation_time
+        elif monotonic >= self._overdue[1]:
+            log.warning("probation_lapsed", version=self.champion.version, labelled=probation.count)
+            self._probation = None
+
+    def label(self, offsets: NDArray[np.int64], y: NDArray[np.float32]) -> bool | None:
+        """Join labels `(n, targets)` to answers. The probation's outcome once it is known."""
+        champion = self.champion
+        joined = self._memory.join(offsets, y, champion.scale, watched=champion.version)
+        if len(joined.offsets):
+            # The median of this group of labels: a few that are very late say nothing of the rest.
+            self.label_delay = int(self._newest - quantiles(joined.offsets, [0.5])[0])
+        limit = np.inf if self.anomalies is None else self.anomalies.limit
+        usual = joined.errors <= limit
+        wrong = joined.errors[usual]
+        self.quality.add(wrong)
+        with self._watching:
+            self.drift.errors(wrong, joined.offsets[usual])
+        self._fallen |= self._fall.add(wrong)
+        probation = self._probation
+        if probation is None:
+            return None
+        # What is unusual to both says nothing of either: a model need not reconstruct anomalies.
+        both = np.minimum(joined.beside, joined.shadow) <= limit
+        probation.add(joined.beside[both], joined.shadow[both])
+        outcome = probation.outcome()
+        if outcome is not None:
+            self._probation = None
+        return outcome
+
+    def judge(self, made: Predictions, keys: Sequence[str], ts: NDArray[np.float64]) -> Judged:
+        """Which samples are unusual where the stream labels itself; none before a model is trained."""
+        if self.anomalies is None or self.champion.scale is None:
+            return Judged(np.zeros(len(made.offsets), bool), [])
+        return self.anomalies.judge(keys, made.offsets, ts, made.output[:, 0])
+
+    @property
+    def rise(self) -> float:
+        """By what share the newest errors were larger than those before them, at the last look."""
+        return self._fall.rise
+
+    def take_fall(self) -> bool:
+        """Whether live quality has fallen since this was last asked."""
+        fallen, self._fallen = self._fallen, False
+        return fallen
+
+    def drift_state(self) -> dict[str, Any]:
+        """The state of the drift detectors, as of one moment; from any thread."""
+        with self._watching:
+            return self.drift.state()
+
+    def reset_drift(self) -> None:
+        """Let all drift detectors begin anew; from any thread."""
+        with self._watching:
+            rules = self.drift.rules
+            self.drift = LiveDrift(
+                classes=self._schema.task == "classify", features=self._schema.channels, rules=rules
+            )
+
+    def configure(self, gate: GateConfig) -> None:
+        """Watch probations by other rules, from the next on."""
+        self._gate = gate
+
+    def live_error(self) -> float | None:
+        """Share of the newest answers that were wrong; None before `ENOUGH_LABELS`, and for values."""
+        known = self._schema.task == "classify" and self.quality.count >= ENOUGH_LABELS
+        return self.quality.mean if known else None
+
+    def live_quality(self) -> dict[str, Any]:
+        """For metrics: mean error (or accuracy) over the newest labelled predictions."""
+        mean = self.quality.mean
+        name = "accuracy" if self._schema.task == "classify" else "error"
+        value = None if mean is None else (1.0 - mean if name == "accuracy" else mean)
+        return {name: value, "labelled": self.quality.count}
+
+
+def _outputs(served: Served, x: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Raw outputs; NaN in rows that are themselves too extreme for the model. Raises when zeros are, too."""
+    try:
+        raw = served.model.predict(x)
+    except ModelError:
+        raw = _one_by_one(served, x)
+    finite = np.asarray(np.isfinite(raw).all(axis=1))
+    if finite.all():
+        return raw
+    if not np.isfinite(served.model.predict(np.zeros_like(x[:1]))).all():
+        raise ModelError("the model's output is not finite", where=f"version {served.version}")
+    return np.where(finite[:, None], raw, np.float32("nan"))
+
+
+def _one_by_one(served: Served, x: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Raw outputs where a batch fails as a whole; NaN in the rows to blame. Raises when zeros fail, too."""
+    rest = served.model.predict(np.zeros_like(x[:1]))
+    raw = np.full((len(x), rest.shape[1]), np.nan, np.float32)
+    for i in range(len(x)):
+        try:
+            raw[i] = served.model.predict(x[i : i + 1])[0]
+        except ModelError as problem:
+            log.warning("row_unanswerable", version=served.version, problem=problem.line())
+    return raw

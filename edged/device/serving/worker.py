@@ -1,0 +1,230 @@
+"""The serving thread: what it takes from its queue, and who hears of the answers."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from edged.domain.judging.latencies import Latencies
+from edged.domain.judging.predictions import Predictions, encode
+from edged.errors import EdgedError, ModelError
+from edged.logs import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from edged.device.serving.predictor import Server
+    from edged.domain.drift import DriftSignal
+    from edged.domain.judging.inference_requests import Question, Questions
+    from edged.domain.protocols import Served
+    from edged.domain.stream.anomaly import Change
+    from edged.domain.stream.sample import Batch, LabelUpdate
+    from edged.domain.stream.schema import Schema
+
+log = get_logger("edged.serve")
+
+IDLE_SECONDS = 0.5
+MAX_WAITING = 64  # batches; beyond, ingest waits, acknowledges later, and the broker holds the rest
+CALL = "questions"  # in the queue of the serving thread: somebody asks
+SHORT_SECONDS = 0.002  # a run that takes less is shorter than what two changes of threads cost
+
+
+class ServingLoop:
+    """The serving thread: takes batches as they come, micro-batches what waits, publishes.
+
+    Labels pass through the same queue, so a label never overtakes its sample's prediction.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        *,
+        schema: Schema,
+        batch: int,
+        publish: Callable[[list[bytes]], None],
+        sample_id: Callable[[int], str],
+        on_answered: Callable[[Batch, slice, Sequence[str], Predictions], None],
+        on_outcome: Callable[[bool], None],
+        on_failed: Callable[[Served, str], None],
+        on_drift: Callable[[DriftSignal], None],
+        beat: Callable[[], object],
+        on_fall: Callable[[], None] = lambda: None,
+        on_anomaly: Callable[[Change], None] = lambda _: None,
+    ) -> None:
+        self._server = server
+        self._schema = schema
+        self._batch = batch
+        self._publish = publish
+        self._sample_id = sample_id
+        self._on_answered = on_answered
+        self._on_outcome = on_outcome
+        self._on_failed = on_failed
+        self._on_drift = on_drift
+        self._on_fall = on_fall
+        self._on_anomaly = on_anomaly
+        self._beat = beat
+        self._queue: queue.Queue[tuple[Batch, NDArray[np.float64]] | list[LabelUpdate] | str | None] = (
+            queue.Queue(MAX_WAITING)
+        )
+        self._questions: Questions | None = None
+        self._called = False
+        self._on_asked: Callable[[list[Question]], None] = lambda _: None
+        self._turn = threading.Lock()  # held by the one thread that is serving
+        self._took = float("inf")  # seconds of the last answer to questions
+        self._thread = threading.Thread(target=self._loop, name="serve", daemon=True)
+        self.latencies = Latencies()
+        self.errors = 0
+
+    def start(self) -> None:
+        """Begin to serve."""
+        self._thread.start()
+
+    def stop(self, timeout: float = 5.0) -> None:
+        """Answer what waits, then end."""
+        self._queue.put(None)
+        self._thread.join(timeout)
+
+    def submit(self, batch: Batch, received: NDArray[np.float64]) -> None:
+        """Hand over a batch; `received` `(n,)` monotonic seconds."""
+        self._queue.put((batch, received))
+
+    def label(self, updates: list[LabelUpdate]) -> None:
+        """Hand over labels that found their samples."""
+        self._queue.put(updates)
+
+    def take_questions(
+        self, questions: Questions, on_asked: Callable[[list[Question]], None]
+    ) -> Callable[[], None]:
+        """Answer rows that are no samples; `on_asked` gets them, those that were run together at once.
+
+        What is returned says that there are some. Where nothing is being served and answers are quick, the
+        caller's thread makes them itself, as a change of threads costs more; otherwise it goes on at once.
+        """
+        self._on_asked, self._questions = on_asked, questions
+        return self._asked
+
+    def _asked(self) -> None:
+        if self._took > SHORT_SECONDS or not self._turn.acquire(blocking=False):
+            self._call()
+            return
+        try:
+            self._answer_questions()
+        except Exception:
+            self.errors += 1
+            log.exception("serving_failed")
+        finally:
+            self._turn.release()
+
+    def _call(self) -> None:
+        """Wake the serving thread; where its queue is full, it looks for questions anyway."""
+        if not self._called:
+            self._called = True
+            with suppress(queue.Full):
+                self._queue.put_nowait(CALL)
+
+    def _loop(self) -> None:
+        while True:
+            self._server.lapse(time.monotonic())
+            try:
+                item = self._queue.get(timeout=IDLE_SECONDS)
+            except queue.Empty:
+                self._beat()
+                continue
+            if item is None:
+                return
+            with self._turn:
+                self._serve(item)
+            self._beat()
+
+    def _serve(self, item: tuple[Batch, NDArray[np.float64]] | list[LabelUpdate] | str) -> None:
+        """A batch, labels, or a call; and what they bring about."""
+        try:
+            if not isinstance(item, str):
+                self._handle(item)
+            self._answer_questions()
+            for signal in self._server.drift.take():
+                self._on_drift(signal)
+            if self._server.take_fall():
+                self._on_fall()
+        except Exception:
+            self.errors += 1
+            log.exception("serving_failed")
+
+    def _handle(self, item: tuple[Batch, NDArray[np.float64]] | list[LabelUpdate]) -> None:
+        if isinstance(item, list):
+            self._join([u.offset for u in item], [u.label for u in item])
+            return
+        batch, received = item
+        for start in range(0, len(batch), self._batch):
+            part = slice(start, start + self._batch)
+            try:
+                self._answer(batch, received, part)
+            except ModelError as problem:
+                self.errors += 1
+                log.error("prediction_failed", samples=len(batch.keys[part]), problem=problem.line())
+
+    def _answer(self, batch: Batch, received: NDArray[np.float64], part: slice) -> None:
+        offsets, x = batch.offsets[part], batch.x[part]
+        made = self._server.predict(offsets, x)
+        ids = [
+            own if own is not None else self._sample_id(offset)
+            for own, offset in zip(batch.ids[part], offsets.tolist(), strict=True)
+        ]
+        self._publish(encode(made, ids, batch.keys[part], batch.ts[part], self._schema.classes))
+        self.latencies.add(time.monotonic() - received[part])
+        self._on_answered(batch, part, ids, made)
+        self._server.shadow(offsets, x)
+        self._tell_failed()
+        if self._schema.labels_itself:
+            for change in self._server.judge(made, batch.keys[part], batch.ts[part]).changes:
+                self._on_anomaly(change)
+            self._report(self._server.label(offsets, x))
+            return
+        labelled = [i for i, label in enumerate(batch.labels[part]) if label is not None]
+        if labelled:
+            self._join(offsets[labelled].tolist(), [batch.labels[part][i] for i in labelled])
+
+    def _tell_failed(self) -> None:
+        failed, self._server.failed = self._server.failed, None
+        if failed is not None:
+            self._on_failed(*failed)
+
+    def _answer_questions(self) -> None:
+        """One micro-batch of those that wait; samples come in between."""
+        self._called = False
+        asked = [] if self._questions is None else self._questions.take(self._batch)
+        if not asked:
+            return
+        if self._questions:
+            self._call()
+        began = time.monotonic()
+        try:
+            made = self._server.ask(np.concatenate([question.x for question in asked]), asked[0].version)
+        except EdgedError as problem:
+            for question in asked:
+                question.problem = problem
+        else:
+            end = 0
+            for question in asked:
+                question.made, question.rows = made, slice(end, end + len(question.x))
+                end = question.rows.stop
+            now = time.monotonic()
+            self._took = now - began
+            self.latencies.add(np.repeat([now - q.received for q in asked], [len(q.x) for q in asked]))
+        self._on_asked(asked)
+        self._tell_failed()
+
+    def _join(self, offsets: list[int], labels: list[Any]) -> None:
+        y = np.asarray(labels, np.float32).reshape(len(labels), -1)
+        self._report(self._server.label(np.asarray(offsets, np.int64), y))
+
+    def _report(self, outcome: bool | None) -> None:
+        if outcome is not None:
+            self._on_outcome(outcome)

@@ -1,0 +1,164 @@
+"""Opening a state directory: lock, recovery, bundle, registry and sample log, in the order that is safe."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from edged.device.startup.bootstrap import open_samples, with_bundle
+from edged.device.startup.recovery import CHECK_SECONDS, Recovery, recover, renumber, unfinished
+from edged.domain.judging.regimes import Regimes
+from edged.domain.training.guards import Budget
+from edged.errors import BundleError, ConfigError, CorruptError, StorageError
+from edged.host.time_sync import boot_id
+from edged.logs import get_logger
+from edged.storage.files.atomic import DirectoryLock
+from edged.storage.journal import last_shutdown
+from edged.storage.models.bundles import Bundle
+from edged.storage.models.checkpoints import Checkpoints
+from edged.storage.models.registry import Registry
+from edged.storage.models.signatures import open_bundle
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from edged.clock import Clock
+    from edged.config import Config
+    from edged.domain.drift import LiveDrift
+    from edged.domain.stream.anomaly import Anomalies
+    from edged.storage.journal.last_shutdown import Ending
+    from edged.storage.samples.log import SampleLog
+
+log = get_logger("edged.opening")
+
+
+@dataclass
+class State:
+    """An open state directory; `config` names the bundle, `interrupted` says that a run was cut off."""
+
+    config: Config
+    bundle: Bundle
+    registry: Registry
+    samples: SampleLog
+    reader: SampleLog
+    recovery: Recovery
+    boot: int
+    interrupted: bool
+    lock: DirectoryLock
+
+    def close(self, how: Ending | None = "clean_stop", damaged: str | None = None) -> None:
+        """Close everything and note why, for the next start; with None nothing is noted, as after a crash."""
+        self.reader.close()
+        # The writer last: closing the last connection folds the write-ahead log into the file.
+        self.samples.close()
+        self.registry.close()
+        if how is not None:
+            note_end(self.config.storage.dir, how, damaged)
+        self.lock.release()
+
+
+def open_state(config: Config, clock: Clock, *, check_seconds: float = CHECK_SECONDS) -> State:
+    """Lock, recover and open what `config` names, ready to be served from.
+
+    `check_seconds` is how long one database may be checked.
+
+    Raises
+    ------
+    EdgedError
+        When another daemon holds it, the disk refuses, or there is neither a bundle nor a way to
+        build one. Nothing stays open then.
+    """
+    state = config.storage.dir
+    with ExitStack() as unless_opened:
+        lock = unless_opened.enter_context(DirectoryLock(state))
+        recovery = recover(
+            state,
+            boot_id=boot_id(),
+            now=clock.now(),
+            bundle=config.model.bundle,
+            check_seconds=check_seconds,
+        )
+        config = with_bundle(config)
+        bundle = _open_bundle(config, recovery)
+        bundle.check_schema(config.stream.to_schema())
+        bundle.check_form(config.serving.quantise)
+        registry = unless_opened.enter_context(Registry.open(state))
+        for what in registry.repaired:
+            recovery.note(what)
+        samples = unless_opened.enter_context(open_samples(config, clock=clock))
+        checkpoints = Checkpoints(state / "checkpoints", config.training.keep_checkpoints)
+        anew = renumber(samples, registry, checkpoints)
+        if anew is not None:
+            recovery.note(anew)
+        interrupted = unfinished(checkpoints)
+        for generation in checkpoints.damaged:
+            recovery.note(f"checkpoint {generation} is damaged: an earlier one is used")
+        reader = unless_opened.enter_context(open_samples(config, readonly=True))
+        boot = registry.next_boot()
+        unless_opened.pop_all()
+    return State(config, bundle, registry, samples, reader, recovery, boot, interrupted, lock)
+
+
+def _open_bundle(config: Config, recovery: Recovery) -> Bundle:
+    """The bundle, whole or not: what is being served does not depend on its training graphs.
+
+    Its own model is looked at once more before it serves. The trainer verifies the bundle for itself and
+    refuses to train from a damaged one. Where it must be signed, nothing of one that is not whole is used.
+    """
+    if config.model.bundle is None:
+        raise ConfigError("no bundle", where="model.bundle")
+    if config.model.keys:
+        return open_bundle(config.model.bundle, config.model.keys)
+    try:
+        return Bundle.open(config.model.bundle)
+    except (BundleError, CorruptError) as problem:
+        bundle = Bundle.open(config.model.bundle, verify=False)
+        recovery.note(f"{problem.line()}: serving goes on, training cannot")
+        return bundle
+
+
+def note_end(state: Path, how: Ending, damaged: str | None = None) -> None:
+    """Note why the daemon ends; on a disk that refuses, the next start will speak of a crash."""
+    try:
+        last_shutdown.end(state, boot_id(), how, damaged)
+    except StorageError as problem:
+        log.warning("end_not_noted", problem=problem.line())
+
+
+def regimes(registry: Registry) -> Regimes:
+    """The regimes that had ended; none where they cannot be read."""
+    kept = registry.get_value("regimes")
+    try:
+        return Regimes() if kept is None else Regimes.from_state(kept)
+    except CorruptError as problem:
+        log.warning("regimes_lost", problem=problem.line())
+        return Regimes()
+
+
+def restore_drift(registry: Registry, drift: LiveDrift) -> bool:
+    """Let the detectors go on where they were; False where they begin anew."""
+    kept = registry.get_value("drift")
+    try:
+        return kept is not None and drift.restore(kept)
+    except CorruptError as problem:
+        log.warning("drift_state_lost", problem=problem.line())
+        return False
+
+
+def restore_anomalies(registry: Registry, anomalies: Anomalies | None) -> bool:
+    """Let thresholds and alarms go on where they were; False where they begin anew."""
+    kept = registry.get_value("anomalies")
+    if anomalies is None or kept is None:
+        return False
+    try:
+        anomalies.restore(kept)
+    except (LookupError, TypeError, ValueError) as problem:
+        log.warning("anomalies_lost", problem=f"{type(problem).__name__}: {problem}")
+        return False
+    return True
+
+
+def budget(registry: Registry) -> Budget:
+    """What training has cost today."""
+    return Budget.from_state(registry.get_value("budget"))

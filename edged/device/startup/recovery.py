@@ -1,0 +1,145 @@
+"""Recovery: what a start does before any part opens, so that every part finds something whole.
+
+After an orderly end there is nothing to do; after a crash or a power cut half-written files are
+removed, what a part had begun is finished or undone, and a database that is damaged is set aside and
+begun anew. Nothing here needs to know how far the last process came: it only looks at what is there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from edged.logs import get_logger
+from edged.storage.backup import restore
+from edged.storage.files.atomic import fsync_directory, make_directory, sweep
+from edged.storage.files.damaged_database import damage, set_aside
+from edged.storage.journal import last_shutdown
+from edged.storage.models.bundles import finish_interrupted
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from edged.storage.journal.last_shutdown import Reason
+    from edged.storage.models.checkpoints import Checkpoints
+    from edged.storage.models.registry import Registry
+    from edged.storage.samples.log import SampleLog
+
+log = get_logger("edged.recover")
+
+DATABASES = ("samples.db", "state.db")
+PUBLISHED = ("models", "checkpoints", "candidates")
+CHECK_SECONDS = 1.0
+"""For each database: a device must not stand still because its log is large."""
+OFFSET_MARGIN = 1_000_000
+"""Offsets that a lost sample log may have given beyond those that are known."""
+
+_BEGUN = "log.begun"
+
+
+@dataclass
+class Recovery:
+    """Why the daemon starts, and what was repaired, one line each."""
+
+    reason: Reason
+    repaired: list[str] = field(default_factory=list)
+
+    def note(self, what: str) -> None:
+        """Something was repaired."""
+        log.warning("repaired", what=what)
+        self.repaired.append(what)
+
+
+def recover(
+    state: Path, *, boot_id: str, now: float, bundle: Path | None = None, check_seconds: float = CHECK_SECONDS
+) -> Recovery:
+    """Bring a state directory in order, before anything in it is opened and while it is locked.
+
+    Parameters
+    ----------
+    state
+        The state directory; made where there is none.
+    boot_id
+        See `storage.boots`.
+    now
+        Unix seconds, for the names of what is set aside.
+    bundle
+        Where the bundle lies; the standard one's place by default.
+    check_seconds
+        How long one database may be checked.
+
+    Raises
+    ------
+    StorageError
+        When the disk refuses. Nothing that was whole is worse for it; the next start tries again.
+    """
+    make_directory(state)
+    restored = restore.finish(state)
+    boot = last_shutdown.begin(state, boot_id)
+    found = Recovery(boot.reason)
+    if restored:
+        found.note("a restore that was cut off has been finished")
+    for place in {bundle or state / "bundle", state / "bundle"}:
+        if finish_interrupted(place):
+            found.note(f"the bundle {place.name} was put back in its place")
+    _sweep(state, found)
+    for name in DATABASES:
+        path = state / name
+        problem = damage(path, check_seconds)
+        if problem is None and boot.damaged == name:
+            problem = "the daemon found it damaged while it was running"
+        if problem is not None:
+            found.note(f"{name} was set aside as {set_aside(path, now)}: {problem}")
+    return found
+
+
+def _sweep(state: Path, found: Recovery) -> None:
+    """Remove what was never published, and make durable what a crash may have left just before that."""
+    for folder in (state, *(state / name for name in PUBLISHED)):
+        if folder.is_dir():
+            for name in sweep(folder):
+                found.note(f"removed {(folder / name).relative_to(state)}, which was never published")
+            fsync_directory(folder)
+    fsync_directory(state.absolute().parent)
+
+
+def renumber(samples: SampleLog, registry: Registry, checkpoints: Checkpoints) -> str | None:
+    """Where the sample log was lost, let the new one go on behind all that is known of the old one.
+
+    Checkpoints name replay memory by offset and how far they have learned by position in label order:
+    a log that began at 1 again would give them other samples, and labels that count as learned.
+
+    Returns
+    -------
+    What was done, in one line; None where there was nothing to do.
+    """
+    if samples.next_offset() != 1:
+        return None
+    offset, seq = _known(registry, checkpoints)
+    if (offset, seq) == (0, 0):
+        return None
+    offset += OFFSET_MARGIN
+    registry.set_value(_BEGUN, offset)  # first, so that a log that gets lost again is behind this one, too
+    samples.continue_from(offset, seq + 1)
+    return f"the sample log begins anew at offset {offset}"
+
+
+def unfinished(checkpoints: Checkpoints) -> bool:
+    """Whether the newest checkpoint was made in the middle of a training run, which can be gone on with."""
+    newest = checkpoints.latest()
+    return newest is not None and bool(newest.state.get("learner", {}).get("plan"))
+
+
+def _known(registry: Registry, checkpoints: Checkpoints) -> tuple[int, int]:
+    """The largest offset and the largest position in label order that anything kept speaks of."""
+    offsets, seqs = [int(registry.get_value(_BEGUN) or 0)], [int(registry.get_value("consumed") or 0)]
+    offsets += [int(record.data.get("last_offset") or 0) for record in registry.records()]
+    newest = checkpoints.latest()
+    if newest is not None:
+        learner: dict[str, Any] = newest.state.get("learner", {})
+        plan = learner.get("plan") or {}
+        seqs += [int(learner.get("consumed", 0)), int(plan.get("upto", 0))]
+        offsets += [int(offset) for offset in learner.get("excluded", [])]
+        memory = newest.arrays.get("memory_ids")
+        offsets += [] if memory is None or not len(memory) else [int(memory.max())]
+    return max(offsets), max(seqs)

@@ -1,0 +1,1 @@
+"""Weights, models and bundles that arrive in chunks."""

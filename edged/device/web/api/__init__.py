@@ -1,0 +1,1 @@
+"""HTTP interfaces for programs: inference protocol, metrics, events, commands."""

@@ -1,0 +1,98 @@
+"""Rounds of a fleet that another program carries: with `fleet.flower`, over the Unix socket alone."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from starlette.responses import Response
+
+from edged.device.web.http.bodies import read_body
+from edged.device.web.http.errors import HttpError, as_json
+from edged.device.web.http.routes import UNIX, Door, route
+from edged.domain.federated.messages import LARGEST_JSON, Round
+from edged.errors import EdgedError, RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from starlette.requests import Request
+    from starlette.routing import Route
+
+    from edged.device.fleet_member.local_transport import Post
+    from edged.device.web.http.authentication import Access
+    from edged.device.web.http.routes import Endpoint
+
+ROUNDS = "/api/fleet/rounds"
+OCTETS = "application/octet-stream"
+
+
+class Rounds:
+    """Endpoints below `/api/fleet`.
+
+    Parameters
+    ----------
+    post
+        Where rounds are handed in.
+    largest
+        Bytes that a model may have.
+    """
+
+    def __init__(self, post: Post, largest: int) -> None:
+        self._post, self._largest = post, largest
+
+    def routes(self, access: Access) -> list[Route]:
+        """All of them."""
+        kinds = {"update": self._post.update, "evaluation": self._post.evaluation}
+        doors = {f"{ROUNDS}/{{id}}/{kind}": _asked(found) for kind, found in kinds.items()}
+        return [
+            route("/api/fleet/state", Door({"GET": self.state}, ("control",), access)),
+            route("/api/fleet/update", Door({"GET": self.newest}, ("control",), access)),
+            route(ROUNDS, Door({"POST": self.hand_in}, ("control",), access, json_only=False)),
+            *(route(path, Door({"GET": endpoint}, ("control",), access)) for path, endpoint in doors.items()),
+        ]
+
+    async def state(self, request: Request) -> Response:
+        """How the device is."""
+        _local(request)
+        state = self._post.state()
+        if not state:
+            raise HttpError(503, "the device has not said yet how it is", kind="early")
+        return Response(state, media_type="application/json")
+
+    async def newest(self, request: Request) -> Response:
+        """The newest update without receipt."""
+        _local(request)
+        blob = self._post.newest()
+        if blob is None:
+            raise HttpError(404, "there is no update", kind="path")
+        return Response(blob, media_type=OCTETS)
+
+    async def hand_in(self, request: Request) -> Response:
+        """Take a line with the round, one with receipts or nothing, and the model."""
+        _local(request)
+        limit = self._largest + 2 * LARGEST_JSON
+        line, _, rest = (await read_body(request.scope, request.receive, limit)).partition(b"\n")
+        receipts, _, model = rest.partition(b"\n")
+        try:
+            announced = Round.read(line)
+            await asyncio.to_thread(self._post.hand_in, announced, receipts, model)
+        except RefusedError:
+            raise
+        except EdgedError as problem:
+            raise HttpError(400, problem.line(), kind="request") from None
+        return as_json({"id": announced.id}, 202)
+
+
+def _asked(found: Callable[[str], bytes | None]) -> Endpoint:
+    async def endpoint(request: Request) -> Response:
+        _local(request)
+        blob = found(request.path_params["id"])
+        return as_json({}, 202) if blob is None else Response(blob, media_type=OCTETS)
+
+    return endpoint
+
+
+def _local(request: Request) -> None:
+    if not request.scope["state"].get(UNIX):
+        raise HttpError(403, "rounds are handed in over the Unix socket", kind="scope")

@@ -1,0 +1,229 @@
+"""The Open Inference Protocol v2 (kserve/open-inference-protocol): health, metadata and predictions.
+
+`parameters.record: true` makes samples of the rows: they are stored, predicted, published and learned from
+like messages of the broker, and the answer comes when they are on the disk.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from starlette.responses import Response
+
+from edged import __version__
+from edged.device.web.api.histograms import Durations
+from edged.device.web.api.tensors import BINARY_HEADER, Reader, answer, inputs_of, outputs_of, wrong
+from edged.device.web.http.bodies import deflated, read_body
+from edged.device.web.http.errors import JSON, HttpError, as_json
+from edged.device.web.http.routes import told
+from edged.domain.stream.sample import Reading
+from edged.errors import EdgedError, RejectedSampleError
+from edged.mqtt.field_access import parse_id, parse_key, parse_time
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from edged.config import WebConfig
+    from edged.device.serving import Server
+    from edged.device.web.api.tensors import Asked
+    from edged.device.web.bridge import Asking
+    from edged.domain.stream.schema import Schema
+
+PLATFORM = "onnxruntime_onnx"
+OCTETS = "application/octet-stream"
+KEY = "http"  # of recorded samples that name none
+
+
+class Inference:
+    """Endpoints of the protocol for the one model of this device.
+
+    Parameters
+    ----------
+    config
+        Section `web`.
+    model
+        The model's name in URLs.
+    schema, server, asking
+        Of the stream, what serves, and the way to it.
+
+    Attributes
+    ----------
+    outcomes
+        Requests by the version that answered and by how: `ok`, `rejected`, `failed`, `overloaded`.
+    durations
+        Seconds from the request to its answer, by version.
+    ready
+        Whether requests are taken.
+    """
+
+    def __init__(
+        self,
+        config: WebConfig,
+        *,
+        model: str,
+        schema: Schema,
+        server: Server,
+        asking: Asking,
+    ) -> None:
+        self._config = config
+        self.model = model
+        self._schema = schema
+        self._server = server
+        self._asking = asking
+        self._reader = Reader(schema, config.max_rows, config.max_body)
+        self.durations = Durations()
+        self.outcomes: Counter[tuple[int, str]] = Counter()
+        self.ready = True
+
+    # ---- health and metadata -----------------------------------------------------------------
+
+    async def live(self, _: Request) -> Response:
+        """The process is there."""
+        return as_json({"live": True})
+
+    async def server_ready(self, _: Request) -> Response:
+        """Predictions are made."""
+        if not self.ready:
+            raise HttpError(503, "the device is stopping", kind="stopping")
+        return as_json({"ready": True})
+
+    async def server_metadata(self, _: Request) -> Response:
+        """What this server is."""
+        return as_json({"name": "edged", "version": __version__, "extensions": ["binary_tensor_data"]})
+
+    async def model_ready(self, request: Request) -> Response:
+        """The model, or the version, is loaded."""
+        self._wanted(request)
+        return as_json({"name": self.model, "ready": self.ready})
+
+    async def model_metadata(self, request: Request) -> Response:
+        """What the model takes and gives, and the versions of it that are loaded, the champion first."""
+        self._wanted(request)
+        return as_json(
+            {
+                "name": self.model,
+                "versions": [str(version) for version in self.loaded()],
+                "platform": PLATFORM,
+                "inputs": inputs_of(self._schema),
+                "outputs": outputs_of(self._schema),
+            }
+        )
+
+    def loaded(self) -> list[int]:
+        """Versions that can be asked now: the champion, and its predecessor where there is one."""
+        champion, previous = self._server.champion, self._server.previous
+        return [champion.version] + ([] if previous is None else [previous.version])
+
+    def _wanted(self, request: Request) -> int | None:
+        """The version that a path names; None for the champion.
+
+        Raises
+        ------
+        HttpError
+            404 when there is no such model or version.
+        """
+        named = request.path_params
+        if named["model"] != self.model:
+            raise HttpError(
+                404, f"there is no model {named['model'][:60]!r}; this is {self.model!r}", kind="model"
+            )
+        version: str | None = named.get("version")
+        if version is None:
+            return None
+        loaded = self.loaded()
+        if version not in map(str, loaded):
+            names = ", ".join(map(str, loaded))
+            raise HttpError(404, f"version {version[:20]!r} is not loaded; here are {names}", kind="version")
+        return int(version)
+
+    def keep(self, versions: list[int]) -> None:
+        """Forget what was counted for other versions."""
+        self.durations.keep(versions)
+        for version, outcome in set(self.outcomes):
+            if version not in versions:
+                del self.outcomes[version, outcome]
+
+    # ---- predictions -------------------------------------------------------------------------
+
+    async def infer(self, request: Request) -> Response:
+        """Predictions for the rows of a request."""
+        began, version = time.monotonic(), self._server.champion.version
+        try:
+            response, version = await self._infer(request)
+        except EdgedError as error:
+            problem = error if isinstance(error, HttpError) else told(error)
+            self.outcomes[version, _outcome(problem.status)] += 1
+            raise problem from error
+        self.outcomes[version, "ok"] += 1
+        self.durations.add(version, time.monotonic() - began)
+        return response
+
+    async def _infer(self, request: Request) -> tuple[Response, int]:
+        version = self._wanted(request)
+        headers: dict[bytes, bytes] = request.scope["edged.headers"]
+        body = await read_body(request.scope, request.receive, self._config.max_body)
+        length = headers.get(BINARY_HEADER.encode())
+        asked = self._reader.read(body, None if length is None else length.decode("latin-1"))
+        record = asked.parameters.get("record", False)
+        if type(record) is not bool:
+            raise wrong("record must be true or false")
+        if record:
+            return await self._record(asked, version, headers)
+        made = await self._asking.predict(asked.x, version)
+        _finite(made.output)
+        name = str(made.version)
+        found, size = answer(asked, made, self._schema, model=self.model, version=name)
+        return _response(found, size, headers), made.version
+
+    async def _record(
+        self, asked: Asked, version: int | None, headers: dict[bytes, bytes]
+    ) -> tuple[Response, int]:
+        if version not in (None, self._server.champion.version):
+            raise wrong("samples are answered by the champion: record without a version")
+        recorded = await self._asking.record(_readings(asked))
+        made, ids, versions = recorded.answer()
+        _finite(made.output)
+        more = {"model_versions": ",".join(map(str, versions))} if len(set(versions)) > 1 else None
+        found, size = answer(
+            asked, made, self._schema, model=self.model, version=str(made.version), ids=ids, parameters=more
+        )
+        return _response(found, size, headers), made.version
+
+
+def _readings(asked: Asked) -> list[Reading]:
+    """Rows as the readings that ingest takes; `key`, `ts` and `sample_id` are parameters of the request."""
+    given = asked.parameters
+    try:
+        key = parse_key(given["key"]) if "key" in given else KEY
+        ts = parse_time(given["ts"]) if "ts" in given else None
+        name = parse_id(given["sample_id"]) if "sample_id" in given else None
+    except RejectedSampleError as problem:
+        raise wrong(problem.what) from None
+    if name is not None and len(asked.x) > 1:
+        raise wrong("sample_id names one sample: record the rows one by one")
+    return [Reading(key, row, ts, id=name) for row in asked.x]
+
+
+def _finite(output: Any) -> None:
+    """JSON has neither NaN nor infinities, and a prediction that is none should not look like one."""
+    finite = np.isfinite(output)
+    if not finite.all():
+        raise wrong(f"the model has no finite answer to row {int(finite.all(axis=1).argmin())}")
+
+
+def _response(body: bytes, json_bytes: int | None, headers: dict[bytes, bytes]) -> Response:
+    more = {} if json_bytes is None else {BINARY_HEADER: str(json_bytes)}
+    short = deflated(body, headers.get(b"accept-encoding"))
+    if short is not None:
+        more |= {"content-encoding": "gzip", "vary": "accept-encoding"}
+        body = short
+    return Response(body, 200, more, JSON if json_bytes is None else OCTETS)
+
+
+def _outcome(status: int) -> str:
+    if status == 503:
+        return "overloaded"
+    return "rejected" if status < 500 else "failed"

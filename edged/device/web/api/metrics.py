@@ -1,0 +1,244 @@
+"""What Prometheus is told: figures of this moment, read from the parts of the daemon at each scrape."""
+
+from __future__ import annotations
+
+import platform
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from edged import __version__
+from edged.device.web.api.histograms import PREDICTION, TRAINING, Histogram
+from edged.device.web.api.prometheus_text import Exposition
+from edged.host.vitals import VitalsReader
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from edged.device.commands import Parts
+    from edged.device.web.api.inference import Inference
+    from edged.device.web.bridge import Asking
+    from edged.storage.samples.log import Counters
+
+# Series that begin with their first event have no increase then: all are here from the beginning, as 0.
+OUTCOMES = ("done", "failed", "no_data", "stopped")
+SOURCES, LEVELS = ("confidence", "error", "inputs"), ("drift", "warning")
+
+
+class Metrics:
+    """Writes the page `/metrics`, and counts between scrapes what nobody else counts.
+
+    Parameters
+    ----------
+    parts
+        Of the running daemon; only read.
+    inference, asking
+        What is asked over HTTP.
+    """
+
+    def __init__(self, parts: Parts, inference: Inference, asking: Asking) -> None:
+        self._parts = parts
+        self._inference = inference
+        self._asking = asking
+        self._vitals = VitalsReader(parts.config.storage.dir)
+        self._runs = dict.fromkeys(OUTCOMES, 0)
+        self._training = Histogram(TRAINING)
+        self._last_success: float | None = None
+        self._drifts = dict.fromkeys(product(SOURCES, LEVELS), 0)
+        self._predictions = Histogram(PREDICTION)
+        parts.serving.latencies.also = self._predictions.add_many
+
+    def heard(self, name: str, values: Mapping[str, Any]) -> None:
+        """What the daemon says of itself, as it says it."""
+        if name != "events":
+            return
+        if values["event"] == "training_finished":
+            self._runs[values["outcome"]] += 1
+            if values["outcome"] == "done":
+                self._training.add(values["seconds"])
+                self._last_success = values["ts"]
+        elif values["event"] == "drift_detected":
+            self._drifts[values["source"], values["level"]] += 1
+
+    def page(self, refused: Mapping[str, int], streams: int) -> str:
+        """All figures; `refused` requests by reason, and open event `streams`."""
+        page, counters = Exposition(), self._parts.samples.counters()
+        self._about(page)
+        self._stream(page, counters)
+        self._labels(page, counters)
+        self._model(page)
+        self._drift(page)
+        self._learning(page)
+        self._keeping(page, counters)
+        self._http(page, refused, streams)
+        self._host(page)
+        return page.text()
+
+    # ---- one subject each --------------------------------------------------------------------
+
+    def _about(self, page: Exposition) -> None:
+        parts = self._parts
+        build = {"version": __version__, "python": platform.python_version(), "machine": platform.machine()}
+        page.many("gauge", "edged_build_info", "What is running; always 1.", [(build, 1)])
+        page.one("gauge", "edged_uptime_seconds", "Since the start of the daemon.", parts.selfreport.uptime)
+        healthy = parts.selfreport.problem is None
+        page.one("gauge", "edged_healthy", "Whether nothing keeps the daemon from its work.", int(healthy))
+        page.one(
+            "gauge", "edged_mqtt_connected", "Whether the broker is connected.", int(parts.session.connected)
+        )
+        waiting = parts.selfreport.paused
+        resting = [({"part": part}, int(part in waiting)) for part in ("ingest", "serving", "training")]
+        page.many("gauge", "edged_paused", "Parts that rest by command.", resting)
+        counts = [({"outcome": name}, count) for name, count in sorted(parts.selfreport.commands.items())]
+        page.many("counter", "edged_commands_total", "Commands by what became of them.", counts)
+
+    def _stream(self, page: Exposition, counters: Counters) -> None:
+        ingest = self._parts.ingest
+        page.one("counter", "edged_samples_total", "Samples ever accepted.", counters.samples)
+        page.one(
+            "counter",
+            "edged_quarantined_total",
+            "Messages that could not become samples.",
+            counters.quarantined,
+        )
+        page.one(
+            "gauge", "edged_ingest_lag_seconds", "From the newest sample's time to its arrival.", ingest.lag
+        )
+        page.one("gauge", "edged_ingest_waiting_messages", "Messages not yet acknowledged.", ingest.waiting)
+        page.one(
+            "counter",
+            "edged_ingest_redelivered_total",
+            "Messages recognised as repeated.",
+            ingest.redelivered,
+        )
+        page.one(
+            "counter", "edged_ingest_overrun_total", "Messages of QoS 0 that found no room.", ingest.overrun
+        )
+        page.one(
+            "counter",
+            "edged_ingest_flooded_total",
+            "Readings of keys that sent too many.",
+            ingest.intake.flooded,
+        )
+        page.one(
+            "counter", "edged_ingest_skewed_total", "Event times that could not be.", ingest.intake.skewed
+        )
+        page.one(
+            "counter", "edged_ingest_failed_commits_total", "Commits the disk refused.", ingest.failed_commits
+        )
+        page.one("gauge", "edged_stuck_sensors", "Sensors that stand still.", ingest.intake.stuck)
+
+    def _labels(self, page: Exposition, counters: Counters) -> None:
+        server = self._parts.server
+        page.one("counter", "edged_labels_total", "Labels that found their samples.", counters.labels)
+        share = counters.labels / counters.samples if counters.samples else None
+        page.one("gauge", "edged_label_ratio", "Share of all samples that got a label.", share)
+        page.one(
+            "counter", "edged_label_contradictions_total", "Labels changed afterwards.", counters.contradicted
+        )
+        page.one(
+            "gauge", "edged_label_delay_samples", "Samples between one and its label.", server.label_delay
+        )
+        asked = self._parts.selfreport.requested
+        page.one("counter", "edged_label_requests_total", "Labels people were asked for.", asked)
+
+    def _model(self, page: Exposition) -> None:
+        parts, server, promoter = self._parts, self._parts.server, self._parts.promoter
+        version = server.champion.version
+        record, reign = parts.registry.get(version), parts.registry.reign()
+        named = {"version": str(version), "source": record.source}
+        page.many("gauge", "edged_model_info", "The model that serves; always 1.", [(named, 1)])
+        since = None if reign is None else reign.ts
+        page.one("gauge", "edged_model_since_timestamp_seconds", "When it began to serve.", since)
+        page.one("gauge", "edged_model_pinned", "Whether it is pinned.", int(record.pinned))
+        page.one("counter", "edged_promotions_total", "Candidates that took over.", promoter.promotions)
+        page.one("counter", "edged_rejections_total", "Candidates the gate refused.", promoter.rejections)
+        page.one("counter", "edged_rollbacks_total", "Models that were taken back.", promoter.rollbacks)
+        page.one("counter", "edged_predictions_total", "Rows predicted.", server.predictions)
+        page.one("counter", "edged_unanswerable_total", "Rows no model could answer.", server.unanswerable)
+        live = server.live_quality()
+        page.one(
+            "gauge", "edged_live_accuracy_ratio", "Of the newest labelled predictions.", live.get("accuracy")
+        )
+        page.one("gauge", "edged_live_error", "Mean error of the newest labelled ones.", live.get("error"))
+        page.one("counter", "edged_live_labelled_total", "Predictions whose label came.", live["labelled"])
+        about = "From the arrival of a row to its prediction."
+        page.histograms("edged_prediction_duration_seconds", about, [({}, self._predictions)])
+
+    def _drift(self, page: Exposition) -> None:
+        drift = self._parts.server.drift
+        found = [({"source": s, "level": level}, count) for (s, level), count in sorted(self._drifts.items())]
+        page.many("counter", "edged_drift_signals_total", "Warnings and drifts.", found)
+        score = None
+        if drift.last is not None and drift.last.threshold:
+            score = drift.last.statistic / drift.last.threshold
+        page.one(
+            "gauge", "edged_drift_score_ratio", "Newest signal: its statistic over its threshold.", score
+        )
+        anomalies = self._parts.server.anomalies
+        if anomalies is not None:
+            standing = len(anomalies.figures()["standing"])
+            page.one("gauge", "edged_anomaly_alarms", "Keys whose alarm stands.", standing)
+
+    def _learning(self, page: Exposition) -> None:
+        learner = self._parts.learner
+        runs = [({"outcome": outcome}, count) for outcome, count in self._runs.items()]
+        page.many("counter", "edged_training_runs_total", "Training runs since the start.", runs)
+        page.histograms("edged_training_duration_seconds", "Of runs that ended well.", [({}, self._training)])
+        about = "End of the newest run that ended well."
+        page.one("gauge", "edged_training_last_success_timestamp_seconds", about, self._last_success)
+        running = int(learner.progress is not None)
+        page.one("gauge", "edged_training_running", "Whether a run is under way.", running)
+        page.one("gauge", "edged_training_failures", "Runs failed since one ended well.", learner.failures)
+        new = self._parts.selfreport.new_labelled()
+        page.one("gauge", "edged_training_new_labels", "Labels no run has learned from.", new)
+
+    def _keeping(self, page: Exposition, counters: Counters) -> None:
+        outbox = self._parts.publishing.outbox()
+        page.one("gauge", "edged_buffer_samples", "Samples in the log.", counters.rows)
+        page.one("gauge", "edged_buffer_bytes", "Size of the log.", counters.bytes)
+        page.one("gauge", "edged_buffer_limit_bytes", "Its bound.", self._parts.config.storage.max_bytes)
+        page.one("counter", "edged_buffer_evicted_total", "Samples evicted.", counters.evicted)
+        page.one(
+            "gauge", "edged_outbox_pending_messages", "Messages the broker has not got.", outbox["pending"]
+        )
+        page.one("gauge", "edged_outbox_bytes", "Their size on the disk.", outbox["bytes"])
+        page.one("counter", "edged_outbox_dropped_total", "Messages given up.", outbox["dropped"])
+
+    def _http(self, page: Exposition, refused: Mapping[str, int], streams: int) -> None:
+        inference, loaded = self._inference, self._inference.loaded()
+        inference.keep(loaded)
+        model = inference.model
+        counts = [
+            ({"model": model, "version": str(version), "outcome": outcome}, count)
+            for (version, outcome), count in sorted(inference.outcomes.items())
+        ]
+        page.many("counter", "edged_inference_requests_total", "Inference requests over HTTP.", counts)
+        times = [
+            ({"model": model, "version": str(version)}, histogram)
+            for version, histogram in sorted(inference.durations.by_version.items())
+        ]
+        page.histograms("edged_inference_duration_seconds", "Of inference requests over HTTP.", times)
+        page.one("gauge", "edged_inference_waiting_requests", "Without an answer yet.", self._asking.waiting)
+        reasons = [({"reason": reason}, count) for reason, count in sorted(refused.items())]
+        page.many("counter", "edged_http_refused_total", "Requests refused, by reason.", reasons)
+        page.one("gauge", "edged_http_event_streams", "Open event streams.", streams)
+
+    def _host(self, page: Exposition) -> None:
+        vitals = self._vitals.read()
+        page.one("gauge", "edged_resident_memory_bytes", "Of the daemon.", vitals.rss_bytes)
+        page.one(
+            "counter", "edged_cpu_seconds_total", "Processor time of the daemon.", self._vitals.cpu_seconds()
+        )
+        page.one(
+            "counter",
+            "edged_flash_written_bytes_total",
+            "Written by the daemon and its trainers.",
+            self._parts.selfreport.flash_bytes(),
+        )
+        page.one("gauge", "edged_temperature_celsius", "Hottest thermal zone.", vitals.temperature_c)
+        page.one("gauge", "edged_load1", "Load average over one minute.", vitals.load1)
+        page.one("gauge", "edged_disk_free_bytes", "Where the state is.", vitals.disk_free_bytes)
+        charge = vitals.battery_percent
+        page.one(
+            "gauge", "edged_battery_ratio", "Charge of the battery.", None if charge is None else charge / 100
+        )

@@ -1,0 +1,270 @@
+"""From the event loop to the threads that serve and store, and back.
+
+Requests that come in one turn of the event loop, or while the serving thread works, are answered by one run
+of the model. What is recorded goes through ingest like a message of the broker, and is answered once it is
+predicted and on the disk. A request is known by its future here; what other threads bring is resolved on the
+event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from edged.device.web.http.errors import HttpError
+from edged.device.web.loop_bridge import soon
+from edged.domain.judging.inference_requests import Question, Questions
+from edged.domain.judging.predictions import Predictions
+from edged.domain.stream.submission import Submission
+from edged.errors import RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from edged.device.ingest import Ingest
+    from edged.device.serving import ServingLoop
+    from edged.device.web.api.tensors import Floats
+    from edged.domain.stream.sample import Reading
+    from edged.errors import EdgedError
+
+LOOK_SECONDS = 1.0
+
+
+@dataclass(eq=False)
+class Recorded:
+    """Rows that become samples: their answers and ids as they come, and whether they are on the disk."""
+
+    future: asyncio.Future[Recorded]
+    rows: int
+    asked: float
+    first: int = -1
+    given_up: bool = False
+    stored: bool = False
+    problem: EdgedError | None = None
+    parts: list[tuple[int, Predictions, Sequence[str]]] = field(default_factory=list)
+
+    @property
+    def whole(self) -> bool:
+        """Whether everything has come."""
+        return self.stored and sum(len(ids) for _, _, ids in self.parts) == self.rows
+
+    def answer(self) -> tuple[Predictions, list[str], list[int]]:
+        """All rows in their order, the ids of their samples, and the version that has answered each."""
+        parts = [(made, ids) for _, made, ids in sorted(self.parts, key=lambda part: part[0])]
+        made = [one for one, _ in parts]
+        sure = [one.confidence for one in made if one.confidence is not None]
+        joined = Predictions(
+            made[-1].version,
+            np.concatenate([one.offsets for one in made]),
+            np.concatenate([one.answers for one in made]),
+            np.concatenate([one.output for one in made]),
+            np.concatenate(sure) if sure else None,
+        )
+        versions = [one.version for one in made for _ in range(len(one.offsets))]
+        return joined, [name for _, ids in parts for name in ids], versions
+
+
+class Asking:
+    """Takes requests on the event loop, `most` at a time; answers within `timeout` seconds or not at all.
+
+    `begin` is called on the loop before anything else.
+    """
+
+    def __init__(self, serving: ServingLoop, ingest: Ingest, *, most: int, timeout: float) -> None:
+        self._questions = Questions()
+        self._call = serving.take_questions(self._questions, self._asked)
+        self._ingest = ingest
+        self._most = most
+        self._timeout = timeout
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = 0  # of the event loop
+        self._under_way: dict[asyncio.Future[Any], float] = {}
+        self._recorded: dict[int, Recorded] = {}  # by the offset of each row
+        self._looking = False
+        self._gathered: list[Question] = []
+
+    @property
+    def waiting(self) -> int:
+        """Requests that have no answer yet."""
+        return len(self._under_way)
+
+    def begin(self) -> None:
+        """Take answers from other threads from now on."""
+        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
+
+    # ---- on the event loop -------------------------------------------------------------------
+
+    async def predict(self, x: Floats, version: int | None) -> Predictions:
+        """Answers for rows `(n, d)` by the champion, or by another loaded version.
+
+        Raises
+        ------
+        HttpError
+            503 when too many ask or nobody answers in time, 404 when the version is not loaded, 500 when no
+            model has an answer.
+        """
+        future = self._enter()
+        question = Question(x, self._under_way[future], version, future)
+        if not self._gathered:
+            asyncio.get_running_loop().call_soon(self._hand_over)
+        self._gathered.append(question)
+        await self._leave(future)
+        if question.made is None:
+            raise _unanswered(question.problem)
+        made, rows = question.made, question.rows
+        sure = None if made.confidence is None else made.confidence[rows]
+        return Predictions(made.version, made.offsets[rows], made.answers[rows], made.output[rows], sure)
+
+    async def record(self, readings: list[Reading]) -> Recorded:
+        """Make samples of readings; returns once they are predicted and on the disk.
+
+        Raises
+        ------
+        HttpError
+            503 when too many ask, or it takes too long: then the samples may still be stored.
+        EdgedError
+            When ingest does not take them.
+        """
+        future = self._enter()
+        recorded = Recorded(future, len(readings), self._under_way[future])
+
+        def placed(first: int) -> None:
+            recorded.first = first
+            for offset in range(first, first + recorded.rows):
+                self._recorded[offset] = recorded
+            if recorded.given_up:  # before or meanwhile: nobody else takes out what came after that
+                self._forget(recorded)
+
+        def stored() -> None:
+            self._later(self._stored, recorded)
+
+        def refused(problem: EdgedError) -> None:
+            self._later(self._refused, recorded, problem)
+
+        try:
+            self._ingest.submit(Submission(readings, recorded.asked, placed, stored, refused))
+        except BaseException:
+            self._under_way.pop(future, None)
+            raise
+        try:
+            await self._leave(future)
+        finally:
+            recorded.given_up = True
+            if recorded.first >= 0:
+                self._forget(recorded)
+        if recorded.problem is not None:
+            raise recorded.problem
+        return recorded
+
+    def _forget(self, recorded: Recorded) -> None:
+        for offset in range(recorded.first, recorded.first + recorded.rows):
+            self._recorded.pop(offset, None)
+
+    def _enter(self) -> asyncio.Future[Any]:
+        if len(self._under_way) >= self._most:
+            raise HttpError(
+                503,
+                f"{self._most} requests are under way",
+                kind="overloaded",
+                remedy="try again",
+                headers={"retry-after": "1"},
+            )
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        self._under_way[future] = time.monotonic()
+        if not self._looking:
+            self._looking = True
+            loop.call_later(LOOK_SECONDS, self._look)
+        return future
+
+    async def _leave(self, future: asyncio.Future[Any]) -> None:
+        try:
+            await future
+        finally:
+            self._under_way.pop(future, None)
+
+    def _look(self) -> None:
+        """Give up what waits too long; one timer for all, as a timer for each costs more than an answer."""
+        before = time.monotonic() - self._timeout
+        for future, asked in list(self._under_way.items()):
+            if asked <= before and not future.done():
+                future.set_exception(
+                    HttpError(
+                        503, f"no answer within {self._timeout:g} s", kind="timeout", remedy="try again"
+                    )
+                )
+        self._looking = bool(self._under_way)
+        if self._looking:
+            asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
+
+    def _hand_over(self) -> None:
+        """What came in one turn of the loop is asked together."""
+        gathered, self._gathered = self._gathered, []
+        self._questions.add(gathered)
+        self._call()
+
+    def _resolve(self, asked: list[Question]) -> None:
+        for question in asked:
+            if not question.asker.done():
+                question.asker.set_result(None)
+
+    def _part(self, recorded: Recorded, place: int, made: Predictions, ids: Sequence[str]) -> None:
+        recorded.parts.append((place, made, ids))
+        self._conclude(recorded)
+
+    def _stored(self, recorded: Recorded) -> None:
+        recorded.stored = True
+        self._conclude(recorded)
+
+    def _refused(self, recorded: Recorded, problem: EdgedError) -> None:
+        recorded.problem = problem
+        if not recorded.future.done():
+            recorded.future.set_result(recorded)
+
+    def _conclude(self, recorded: Recorded) -> None:
+        if recorded.whole and not recorded.future.done():
+            recorded.future.set_result(recorded)
+
+    # ---- on other threads --------------------------------------------------------------------
+
+    def answered(self, made: Predictions, ids: Sequence[str]) -> None:
+        """The serving thread has answered samples; those that were recorded here are waited for."""
+        if not self._recorded:
+            return
+        found: dict[int, tuple[Recorded, list[int]]] = {}
+        for at, offset in enumerate(made.offsets.tolist()):
+            recorded = self._recorded.get(offset)
+            if recorded is not None:
+                found.setdefault(id(recorded), (recorded, []))[1].append(at)
+        for recorded, places in found.values():
+            rows = slice(places[0], places[-1] + 1)
+            part = Predictions(
+                made.version,
+                made.offsets[rows],
+                made.answers[rows],
+                made.output[rows],
+                None if made.confidence is None else made.confidence[rows],
+            )
+            self._later(self._part, recorded, int(part.offsets[0]), part, ids[rows])
+
+    def _asked(self, asked: list[Question]) -> None:
+        if threading.get_ident() == self._thread:  # it was quick enough to be made at once
+            self._resolve(asked)
+        else:
+            self._later(self._resolve, asked)
+
+    def _later(self, act: Any, *arguments: Any) -> None:
+        if self._loop is not None:
+            soon(self._loop, act, *arguments)
+
+
+def _unanswered(problem: EdgedError | None) -> HttpError:
+    line = "no answer" if problem is None else problem.line()
+    if isinstance(problem, RefusedError):
+        return HttpError(404, line, kind="version")
+    return HttpError(500, line, kind="model")

@@ -1,0 +1,182 @@
+"""What the daemon knows of HTTP: sockets that listen when it is ready, and what answers a moment later.
+
+The libraries take 0.1 s and more to import. So tokens and certificates are looked at and the sockets opened
+before the daemon is ready, while a wrong configuration still keeps it from starting; the rest is read by the
+thread that serves, while the daemon works already. Requests wait in the sockets until then.
+
+An address that is not there yet, or taken, is tried again, and so is what has failed: the daemon has more to
+do than to answer, and nobody may be there to start it again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from edged.device.web.http.authentication import Tokens
+from edged.device.web.http.sockets import Sockets
+from edged.errors import EdgedError, UnavailableError
+from edged.lazy_imports import lazily
+from edged.logs import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from edged.config import WebConfig
+    from edged.device.commands import Parts
+    from edged.device.fleet_member.local_transport import Post
+    from edged.device.web.service import Web
+    from edged.domain.judging.predictions import Predictions
+
+PACKAGES = ("starlette", "uvicorn", "httptools")
+END_SECONDS = 2.0
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds until what has failed is tried again
+EARLY = 1000  # things told before anything answers that are kept
+
+log = get_logger("edged.web")
+
+
+def require_packages() -> None:
+    """Raise UnavailableError when one of the packages is not installed; none is imported."""
+    missing = next((name for name in PACKAGES if find_spec(name) is None), None)
+    if missing is not None:
+        raise UnavailableError(
+            f"the package {missing} is not installed", where="web", remedy="pip install 'edged[web]'"
+        )
+
+
+class Front:
+    """What the daemon starts and stops, and tells what happens.
+
+    Parameters
+    ----------
+    config
+        Section `web`.
+    parts
+        Of the daemon.
+    post
+        Where rounds of a fleet are handed in; None where they are not.
+
+    Raises
+    ------
+    EdgedError
+        When a package is missing, or a token or certificate cannot be used.
+
+    Attributes
+    ----------
+    problem
+        Why nothing is answered at present, in one line.
+    """
+
+    def __init__(self, config: WebConfig, parts: Parts, post: Post | None = None) -> None:
+        require_packages()
+        self._config = config
+        self._parts = parts
+        self._post = post
+        self._tokens = Tokens(config.tokens.given)
+        self._sockets = Sockets(config)
+        self._web: Web | None = None
+        self._early: deque[tuple[str, Mapping[str, Any]]] = deque(maxlen=EARLY)
+        self._lock = threading.Lock()
+        self._ending = threading.Event()
+        self.problem: str | None = None
+        self._pause = FIRST_PAUSE
+        self._thread = threading.Thread(target=self._run, name="web", daemon=True)
+
+    def listen(self) -> None:
+        """Take connections, which wait until `start`; where that cannot be, it is tried again after that."""
+        try:
+            self._open()
+        except EdgedError as problem:
+            self._failed(problem.line())
+
+    def start(self) -> None:
+        """Begin to answer, a moment later."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End streams, let requests end for a second, close the sockets."""
+        with self._lock:
+            self._ending.set()
+            web = self._web
+        if web is not None:
+            web.stop()
+        if self._thread.is_alive():
+            self._thread.join(END_SECONDS)
+        self._sockets.close()
+
+    def heard(self, name: str, values: Mapping[str, Any]) -> None:
+        """What the daemon says of itself; from any thread."""
+        with self._lock:
+            web = self._web
+            if web is None:
+                self._early.append((name, values))
+        if web is not None:
+            web.heard(name, values)
+
+    def predicted(self, payloads: list[bytes]) -> None:
+        """Predictions as they are published; on the serving thread."""
+        if self._web is not None:
+            self._web.predicted(payloads)
+
+    def answered(self, made: Predictions, ids: Sequence[str], keys: Sequence[str], ts: NDArray[Any]) -> None:
+        """Samples `(n,)` were answered; on the serving thread."""
+        if self._web is not None:
+            self._web.answered(made, ids, keys, ts)
+
+    def _open(self) -> None:
+        self._sockets.open()
+        log.info("web_listens", port=self._sockets.port, unix_socket=str(self._config.unix_socket or ""))
+
+    def _answers(self) -> None:
+        self.problem, self._pause = None, FIRST_PAUSE
+
+    def _failed(self, line: str) -> None:
+        if line != self.problem:
+            self.problem = line
+            log.error("web_failed", problem=line, remedy="tried again; all else goes on")
+
+    def _run(self) -> None:
+        if self.problem is not None:
+            self._ending.wait(self._pause)
+        while not self._ending.is_set():
+            try:
+                if not self._sockets.bound:
+                    self._open()
+                self._serve()
+            except EdgedError as problem:
+                self._failed(problem.line())
+            except Exception as problem:
+                log.exception("web_crashed")
+                self._failed(f"web: it has failed: {problem!r}"[:200])
+            finally:
+                self._sockets.close()
+            self._ending.wait(self._pause)
+            self._pause = min(LONGEST_PAUSE, 2 * self._pause)
+
+    def _serve(self) -> None:
+        # Before uvicorn, which imports them for its command line and for a log of its own.
+        lazily("logging.config")
+        lazily("uvicorn.main", "Server", "main", "run")
+
+        import asyncio
+
+        from edged.device.web.service import Web
+
+        web = Web(self._config, self._parts, self._tokens, self._sockets, self._post)
+        with self._lock:
+            for name, values in self._early:
+                web.heard(name, values)
+            self._early.clear()
+            self._web = web
+            if self._ending.is_set():
+                return
+        try:
+            asyncio.run(web.serve(self._answers))
+        finally:
+            with self._lock:
+                self._web = None  # what is told from now on is for the next one

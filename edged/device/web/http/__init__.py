@@ -1,0 +1,1 @@
+"""Sockets, listener, guard, authentication and routes of the web server."""

@@ -1,0 +1,52 @@
+"""Files of pages: read once, known by their names, with a tag by which browsers keep them."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from starlette.responses import Response
+
+from edged.device.web.http.bodies import deflated
+from edged.device.web.http.errors import HttpError
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+FOLDER = Path(__file__).with_name("static")
+TYPES = {
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+
+
+class Assets:
+    """Endpoint `/static/<name>`: the files in a folder, and nothing else, whatever the name.
+
+    A file of a type that is not known is left out.
+    """
+
+    def __init__(self, folder: Path = FOLDER) -> None:
+        self._files = {
+            path.name: (path.read_bytes(), TYPES[path.suffix])
+            for path in sorted(folder.iterdir())
+            if path.suffix in TYPES
+        }
+
+    async def file(self, request: Request) -> Response:
+        """One of the files."""
+        found = self._files.get(request.path_params["name"])
+        if found is None:
+            raise HttpError(404, "there is nothing here", kind="path")
+        body, media = found
+        headers: dict[bytes, bytes] = request.scope["edged.headers"]
+        tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+        more = {"etag": tag, "cache-control": "no-cache"}
+        if headers.get(b"if-none-match") == tag.encode():
+            return Response(status_code=304, headers=more)
+        short = deflated(body, headers.get(b"accept-encoding"))
+        if short is not None:
+            more |= {"content-encoding": "gzip", "vary": "accept-encoding"}
+        return Response(body if short is None else short, 200, more, media)

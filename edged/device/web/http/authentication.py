@@ -1,0 +1,210 @@
+"""Who may do what over HTTP: scopes, tokens, sessions of browsers, and how many wrong tokens are too many."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from edged.domain.commands.rules import TokenBucket
+from edged.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+Scope = Literal["read", "infer", "control", "scrape"]
+
+ALL: frozenset[Scope] = frozenset(("read", "infer", "control", "scrape"))
+GRANTS: dict[str, frozenset[Scope]] = {
+    "read": frozenset(("read",)),
+    "infer": frozenset(("infer",)),
+    "control": frozenset(("read", "control")),
+    "scrape": frozenset(("scrape",)),
+}
+"""What the token of each scope opens."""
+
+WITHOUT_TOKENS: frozenset[Scope] = frozenset(("read", "infer", "scrape"))
+"""What is open to everybody on this machine, as far as there is no token for it."""
+
+SHORTEST = 32  # characters of a token: at least 128 bits where it is hexadecimal
+SESSION_SECONDS = 12 * 3600.0
+MOST_SESSIONS = 64
+FAILURES = 5  # wrong tokens at once, and a minute
+MOST_ADDRESSES = 1024
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What a request may do.
+
+    `csrf` is what unsafe requests of a session must carry; `known` says that a token was shown, now or when
+    the session began.
+    """
+
+    scopes: frozenset[Scope]
+    csrf: str | None = None
+    known: bool = True
+
+
+class Tokens:
+    """The tokens of the configuration; only their hashes are kept.
+
+    Raises
+    ------
+    ConfigError
+        When a file cannot be read, its token is too short, or two scopes have the same one.
+    """
+
+    def __init__(self, files: Mapping[str, Path]) -> None:
+        self._hashes: dict[str, bytes] = {}
+        for scope, path in files.items():
+            digest = _hash(_read(path, scope))
+            if digest in self._hashes.values():
+                raise ConfigError(
+                    "another scope has the same token",
+                    where=f"web.tokens.{scope}_file",
+                    remedy="make one more",
+                )
+            self._hashes[scope] = digest
+
+    @property
+    def scopes(self) -> frozenset[str]:
+        """Scopes that have a token."""
+        return frozenset(self._hashes)
+
+    def opened(self, token: str) -> frozenset[Scope]:
+        """What a token opens; nothing when it is none of ours. Takes the same time for each."""
+        presented = _hash(token)
+        found: frozenset[Scope] = frozenset()
+        for scope, digest in self._hashes.items():
+            if hmac.compare_digest(presented, digest):
+                found = GRANTS[scope]
+        return found
+
+
+def _read(path: Path, scope: str) -> str:
+    where = f"web.tokens.{scope}_file"
+    try:
+        lines = path.read_text(encoding="ascii").splitlines()
+    except (OSError, UnicodeDecodeError) as problem:
+        raise ConfigError(f"{path} cannot be read: {problem}", where=where) from problem
+    token = lines[0].strip() if lines else ""
+    if len(token) < SHORTEST:
+        raise ConfigError(
+            f"the token in {path} has {len(token)} characters, {SHORTEST} at least are needed",
+            where=where,
+            remedy="openssl rand -hex 32 makes one",
+        )
+    return token
+
+
+def _hash(token: str) -> bytes:
+    # JSON can write half of a surrogate pair, which is no text; as a token it is wrong like any other.
+    return hashlib.sha256(token.encode(errors="surrogatepass")).digest()
+
+
+class Sessions:
+    """Browsers that have shown a token once; in memory, so a restart ends them.
+
+    `monotonic` gives seconds. Beyond `MOST_SESSIONS` the oldest one ends.
+    """
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._known: dict[bytes, tuple[float, Pass]] = {}
+
+    def begin(self, scopes: frozenset[Scope]) -> tuple[str, Pass]:
+        """A new session: what the cookie holds, and what it may do."""
+        name = secrets.token_urlsafe(32)
+        granted = Pass(scopes, secrets.token_urlsafe(24))
+        while len(self._known) >= MOST_SESSIONS:
+            del self._known[next(iter(self._known))]
+        self._known[_hash(name)] = (self._monotonic() + SESSION_SECONDS, granted)
+        return name, granted
+
+    def find(self, name: str) -> Pass | None:
+        """What the session of a cookie may do; None when there is no such session."""
+        found = self._known.get(_hash(name))
+        if found is None:
+            return None
+        if self._monotonic() >= found[0]:
+            self.end(name)
+            return None
+        return found[1]
+
+    def end(self, name: str) -> None:
+        """Forget it."""
+        self._known.pop(_hash(name), None)
+
+
+class Attempts:
+    """Counts wrong tokens by address: `FAILURES` at once, then as many a minute."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._buckets: dict[str, TokenBucket] = {}
+
+    def failed(self, address: str) -> bool:
+        """Note a wrong token; False when there were too many."""
+        bucket = self._buckets.pop(address, None) or TokenBucket(FAILURES / 60.0, FAILURES)
+        self._buckets[address] = bucket  # the newest are at the end
+        if len(self._buckets) > MOST_ADDRESSES:
+            del self._buckets[next(iter(self._buckets))]
+        return bucket.take(self._monotonic())
+
+    def exhausted(self, address: str) -> bool:
+        """Whether this address has to wait before it tries again."""
+        bucket = self._buckets.get(address)
+        return bucket is not None and not bucket.holds(self._monotonic())
+
+
+class Access:
+    """Decides what a request may do, from what it shows.
+
+    Parameters
+    ----------
+    tokens
+        Of the configuration.
+    closed
+        Whether only tokens open anything: where the network reaches the port. Else what has no token of its
+        own is open, `control` excepted.
+    monotonic
+        Seconds that never go back.
+    """
+
+    def __init__(self, tokens: Tokens, *, closed: bool, monotonic: Callable[[], float]) -> None:
+        self.tokens = tokens
+        self.sessions = Sessions(monotonic)
+        self.attempts = Attempts(monotonic)
+        free = frozenset(scope for scope in WITHOUT_TOKENS if scope not in tokens.scopes)
+        self.free: frozenset[Scope] = frozenset() if closed else free
+        self._local = Pass(ALL)
+        self._anybody = Pass(self.free, known=False)
+
+    def of_socket(self) -> Pass:
+        """Whoever could open the Unix socket: its mode says who."""
+        return self._local
+
+    def of_anybody(self) -> Pass:
+        """Of a request that shows nothing."""
+        return self._anybody
+
+    def of_token(self, token: str) -> Pass | None:
+        """Of a request with a token; None when that is wrong."""
+        opened = self.tokens.opened(token)
+        return Pass(opened | self.free) if opened else None
+
+    def of_session(self, name: str) -> Pass | None:
+        """Of a browser; None when its session has ended."""
+        return self.sessions.find(name)
+
+    def login(self, token: str, address: str) -> tuple[str, Pass] | None:
+        """Exchange a token for a session; None when it is wrong."""
+        opened = self.tokens.opened(token)
+        if not opened:
+            self.attempts.failed(address)
+            return None
+        return self.sessions.begin(opened | self.free)

@@ -1,0 +1,101 @@
+"""Bodies of requests and answers: read and inflated within a limit, compressed where that is wanted."""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING
+
+from starlette.requests import ClientDisconnect
+
+from edged.device.web.http.errors import HttpError
+
+if TYPE_CHECKING:
+    from starlette.types import Message, Receive, Scope
+
+GZIP_FROM = 512  # bytes of an answer: below, deflating takes longer than it saves
+WINDOWS = {b"gzip": 31, b"x-gzip": 31, b"deflate": 15}  # what zlib calls them
+
+
+async def read_body(scope: Scope, receive: Receive, largest: int) -> bytes:
+    """The body of a request, inflated; never more than `largest` bytes of it are held.
+
+    Raises
+    ------
+    HttpError
+        413 when it is larger, 415 for an encoding that is not known, 400 when it is damaged.
+    ClientDisconnect
+        When the client is gone.
+    """
+    headers: dict[bytes, bytes] = scope["edged.headers"]
+    length = headers.get(b"content-length")
+    if length is not None and int(length) > largest:
+        raise _too_large(largest)
+    message = await receive()
+    if message["type"] == "http.request" and not message["more_body"]:
+        body: bytes = message["body"]  # as nearly every request comes
+        if len(body) > largest:
+            raise _too_large(largest)
+    else:
+        body = await _gather(message, receive, largest)
+    encoding = headers.get(b"content-encoding")
+    return body if encoding is None or encoding.lower() == b"identity" else inflate(body, encoding, largest)
+
+
+async def _gather(message: Message, receive: Receive, largest: int) -> bytes:
+    gathered = bytearray()
+    while True:
+        if message["type"] != "http.request":
+            raise ClientDisconnect
+        gathered += message["body"]
+        if len(gathered) > largest:
+            raise _too_large(largest)
+        if not message["more_body"]:
+            return bytes(gathered)
+        message = await receive()
+
+
+def inflate(body: bytes, encoding: bytes, largest: int) -> bytes:
+    """A body as it was before it was compressed; what would be larger is not inflated to its end."""
+    window = WINDOWS.get(encoding.strip().lower())
+    if window is None:
+        raise HttpError(
+            415, f"content-encoding {encoding[:20].decode('latin-1')!r} is not known", kind="media"
+        )
+    inflater = zlib.decompressobj(window)
+    try:
+        inflated = inflater.decompress(body, largest + 1)
+    except zlib.error as problem:
+        raise HttpError(
+            400, f"the body is no {encoding[:20].decode('latin-1')}: {problem}", kind="request"
+        ) from None
+    if len(inflated) > largest:
+        raise _too_large(largest)
+    if not inflater.eof or inflater.unused_data:
+        raise HttpError(400, "the compressed body is cut off, or something follows it", kind="request")
+    return inflated
+
+
+def deflated(body: bytes, accepts: bytes | None) -> bytes | None:
+    """A body as gzip, where the client takes that and it pays; else None."""
+    if accepts is None or len(body) < GZIP_FROM or not _takes_gzip(accepts):
+        return None
+    deflater = zlib.compressobj(1, zlib.DEFLATED, WINDOWS[b"gzip"])
+    return deflater.compress(body) + deflater.flush()
+
+
+def _takes_gzip(accepts: bytes) -> bool:
+    for item in accepts.lower().split(b","):
+        name, _, quality = item.partition(b";")
+        if name.strip() in (b"gzip", b"*"):
+            return quality.replace(b" ", b"") not in (b"q=0", b"q=0.0", b"q=0.00", b"q=0.000")
+    return False
+
+
+def _too_large(largest: int) -> HttpError:
+    return HttpError(
+        413,
+        f"the request has more than {largest} bytes",
+        kind="size",
+        remedy="web.max_body",
+        headers={"connection": "close"},
+    )

@@ -1,0 +1,136 @@
+"""What every request passes first: whether it is meant for us, and whether a foreign page sends it.
+
+A page of any site can have a browser send requests to this machine, with or without reading the answers. It
+cannot choose the headers Host, Origin and Sec-Fetch-Site, so these decide: Host must be a name of ours (else
+a foreign name was made to lead here, DNS rebinding), and what changes anything must come from our own pages.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from edged.device.web.http.errors import HttpError, refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, MutableMapping
+
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+SAFE = ("GET", "HEAD")
+OURS = (b"same-origin", b"none")
+SINGLE = (b"host", b"origin", b"authorization", b"cookie", b"content-length", b"content-type")
+MOST_HOSTS = 64  # spellings of our own names that are remembered
+
+POLICY = (
+    b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"
+    b" base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+)
+STATIC_HEADERS = [
+    (b"content-security-policy", POLICY),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+]
+"""On every answer, errors included."""
+
+
+class Guard:
+    """The outermost layer of the application.
+
+    It leaves the request's headers as a dictionary in `scope["edged.headers"]`, for the layers behind it.
+
+    Parameters
+    ----------
+    app
+        What gets the requests that pass.
+    hosts
+        Names and addresses under which this device may be spoken to, in lower case, without ports.
+
+    Attributes
+    ----------
+    refused
+        How many requests were refused, by a stable word that says why.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Iterable[str]) -> None:
+        self._app = app
+        self._hosts = frozenset(hosts)
+        self._good: set[bytes] = set()
+        self.refused: Counter[str] = Counter()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse the request or pass it on."""
+        if scope["type"] != "http":
+            return
+        try:
+            self._check(scope)
+            await self._app(scope, receive, send)
+        except HttpError as problem:
+            self.refused[problem.kind] += 1
+            await refusal(problem)(scope, receive, send)
+
+    def _check(self, scope: MutableMapping[str, Any]) -> None:
+        raw: list[tuple[bytes, bytes]] = scope["headers"]
+        headers = dict(raw)
+        if len(headers) != len(raw):
+            _refuse_doubles(raw)
+        scope["edged.headers"] = headers
+        host = headers.get(b"host", b"")
+        if host not in self._good:
+            self._check_host(host)
+        site = headers.get(b"sec-fetch-site")
+        if site is not None and site not in OURS:
+            _check_navigation(scope, headers)
+        if scope["method"] not in SAFE:
+            _check_origin(headers, host)
+
+    def _check_host(self, host: bytes) -> None:
+        if _name_of(host) not in self._hosts:
+            raise HttpError(
+                421, "this device has another name", kind="host", remedy="web.allowed_hosts lists more names"
+            )
+        if len(self._good) < MOST_HOSTS:
+            self._good.add(host)
+
+
+def _name_of(host: bytes) -> str:
+    """The name in a Host header, without its port.
+
+    >>> _name_of(b"[::1]:8080"), _name_of(b"Localhost.:80"), _name_of(b"evil@localhost")
+    ('::1', 'localhost', '')
+    """
+    text = host.decode("latin-1").lower()
+    if text.startswith("["):
+        name, _, port = text[1:].partition("]")
+    else:
+        name, colon, port = text.partition(":")
+        port = colon + port
+    if port and not (port[0] == ":" and port[1:].isdecimal() and port.isascii()):
+        return ""
+    return "" if "@" in name or "/" in name else name.rstrip(".")
+
+
+def _refuse_doubles(raw: list[tuple[bytes, bytes]]) -> None:
+    names = Counter(name for name, _ in raw)
+    double = next((name for name in SINGLE if names[name] > 1), None)
+    if double is not None:
+        raise HttpError(400, f"the header {double.decode()} is there twice", kind="headers")
+
+
+def _check_navigation(scope: MutableMapping[str, Any], headers: dict[bytes, bytes]) -> None:
+    """A link on a foreign page may lead to a page of ours, and to nothing else."""
+    document = headers.get(b"sec-fetch-mode") == b"navigate" and headers.get(b"sec-fetch-dest") == b"document"
+    if not (scope["method"] == "GET" and document and scope["path"] == "/"):
+        raise HttpError(403, "another site sends this request", kind="foreign_site")
+
+
+def _check_origin(headers: dict[bytes, bytes], host: bytes) -> None:
+    """What changes anything comes from our own pages, or from a program, which names no origin."""
+    origin = headers.get(b"origin")
+    if origin is None:
+        return
+    scheme, _, place = origin.partition(b"://")
+    if scheme.lower() not in (b"http", b"https") or place.lower() != host.lower():
+        raise HttpError(403, "another site sends this request", kind="foreign_origin")

@@ -1,0 +1,207 @@
+"""Connections that may not take more than their share of time and memory."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+from uvicorn.config import Config as UvicornConfig
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from edged.device.web.http.guard import STATIC_HEADERS
+from edged.device.web.http.routes import UNIX
+from edged.device.web.http.sockets import BACKLOG
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+    from edged.config import WebConfig
+    from edged.device.web.http.sockets import Sockets
+
+MOST_HEAD = 32 * 1024  # bytes of a request's line and headers
+MOST_HEADERS = 100
+REQUEST_SECONDS = 20.0  # for a request to arrive, and for a client to take its answer
+IDLE_SECONDS = 60.0  # a connection without requests
+LOOK_SECONDS = 5.0
+
+
+class OneWrite:
+    """A transport that sends the head of an answer together with what follows it: one system call less."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._head = b""
+
+    def write(self, data: bytes) -> None:
+        """Send, or hold what looks like a head until there is more."""
+        if self._head:
+            self._head += data
+            self.flush()
+        elif data.startswith(b"HTTP/1.1 ") and not data.startswith(b"HTTP/1.1 100"):
+            self._head = data
+        elif data:
+            self._transport.write(data)
+
+    def flush(self) -> None:
+        """Send what is held."""
+        if self._head:
+            head, self._head = self._head, b""
+            self._transport.write(head)
+
+    def close(self) -> None:
+        """Send what is held, then close."""
+        self.flush()
+        self._transport.close()
+
+    def is_closing(self) -> bool:
+        """Whether it is closed, or will be."""
+        return self._transport.is_closing()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+class Connection(HttpToolsProtocol):
+    """One connection; limits what uvicorn's own protocol does not.
+
+    These are their number, headers, and slow senders and readers.
+
+    Parameters
+    ----------
+    most
+        Connections that may be open; one beyond them is closed without an answer.
+
+    Attributes
+    ----------
+    since
+        When the request that is arriving began, or the client stopped to take its answer; in seconds of the
+        event loop, None while we are the ones to act.
+    """
+
+    def __init__(self, *arguments: Any, most: int) -> None:
+        super().__init__(*arguments)
+        self._most = most
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """It is open."""
+        self._one_write = OneWrite(transport)
+        super().connection_made(cast("asyncio.Transport", self._one_write))
+        self.since: float | None = self.loop.time()
+        self._head = 0
+        self._in_head = True
+        if len(self.connections) > self._most:
+            transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """More of a request; a head that does not end is refused."""
+        super().data_received(data)
+        if self._in_head and not self.transport.is_closing():
+            self._head += len(data)
+            if self._head > MOST_HEAD:
+                self.send_400_response("The head of the request is too large.")
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        super().on_message_begin()
+        self.since = self.loop.time()
+        self._head, self._in_head = 0, True
+
+    def on_headers_complete(self) -> None:
+        """Its head is here."""
+        self._in_head = False
+        size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+        if size > MOST_HEAD or len(self.headers) > MOST_HEADERS:
+            raise ValueError("too large")  # answered with 400, as what cannot be parsed
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """All of it is here."""
+        self.since = None
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """The answer is given; that to HEAD has nothing behind its head."""
+        self._one_write.flush()
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        """The client does not take what we send."""
+        self.since = self.loop.time()
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        """It does again."""
+        self.since = None
+        super().resume_writing()
+
+
+class Listener:
+    """Accepts connections for an application until it is stopped; then its sockets are closed.
+
+    Parameters
+    ----------
+    app
+        The application.
+    config
+        Section `web`.
+    sockets
+        What it names, opened.
+    """
+
+    def __init__(self, app: ASGIApp, config: WebConfig, sockets: Sockets) -> None:
+        self._config = config
+        self._app = app
+        self._sockets = sockets
+        self._servers: list[asyncio.Server] = []
+        self._state = ServerState()
+        self._state.default_headers = list(STATIC_HEADERS)
+        self._sweep: asyncio.TimerHandle | None = None
+
+    async def start(self) -> None:
+        """Accept connections."""
+        loop = asyncio.get_running_loop()
+        protocol = UvicornConfig(
+            self._app, http=Connection, ws="none", lifespan="off", interface="asgi3", log_config=None,
+            access_log=False, proxy_headers=False, timeout_keep_alive=int(IDLE_SECONDS),
+        )  # fmt: skip
+        protocol.load()
+        for bound, path in self._sockets.bound:
+            make = partial(
+                Connection, protocol, self._state, {UNIX: path is not None}, most=self._config.max_connections
+            )
+            context = self._sockets.tls if path is None else None
+            handshake = None if context is None else REQUEST_SECONDS
+            self._servers.append(
+                await loop.create_server(
+                    make, sock=bound, ssl=context, backlog=BACKLOG, ssl_handshake_timeout=handshake
+                )
+            )
+        self._look()
+
+    def _look(self) -> None:
+        """Cut off who is too slow."""
+        loop = asyncio.get_running_loop()
+        before = loop.time() - REQUEST_SECONDS
+        for connection in list(self._state.connections):
+            since = getattr(connection, "since", None)
+            if since is not None and since < before:
+                connection.transport.abort()
+        self._sweep = loop.call_later(LOOK_SECONDS, self._look)
+
+    async def stop(self, seconds: float) -> None:
+        """Accept nothing more, let what is under way end for so long, then cut it off."""
+        loop = asyncio.get_running_loop()
+        if self._sweep is not None:
+            self._sweep.cancel()
+        for server in self._servers:
+            server.close()
+        for connection in list(self._state.connections):
+            connection.shutdown()
+        until = loop.time() + seconds
+        while self._state.tasks and loop.time() < until:
+            await asyncio.wait(set(self._state.tasks), timeout=until - loop.time())
+        for connection in list(self._state.connections):
+            connection.transport.abort()
+        self._sockets.close()

@@ -1,0 +1,184 @@
+"""Doors: what stands behind a path, who may enter, and what they must show."""
+
+from __future__ import annotations
+
+import hmac
+from http.cookies import CookieError, SimpleCookie
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.routing import Route
+
+from edged.device.web.http.errors import JSON, HttpError, refusal
+from edged.errors import EdgedError, RefusedError, StorageError
+from edged.logs import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from starlette.responses import Response
+    from starlette.types import Receive, Scope, Send
+
+    from edged.device.web.http.authentication import Access, Pass
+    from edged.device.web.http.authentication import Scope as Right
+
+    Endpoint = Callable[[Request], Awaitable[Response]]
+
+log = get_logger("edged.web")
+
+SAFE = ("GET", "HEAD")
+COOKIE, SECURE_COOKIE = "edged_session", "__Host-edged_session"
+CSRF_HEADER = b"x-csrf-token"
+UNIX = "unix"  # in the state of connections over the Unix socket; their lack of an address proves nothing
+
+
+class Door:
+    """What answers one path: checks method, right and, for `/api`, that no form can have sent it.
+
+    Parameters
+    ----------
+    methods
+        Endpoints by HTTP method; HEAD is answered as GET.
+    rights
+        One of these is needed; none for what everybody may see. One door may have one for each method.
+    access
+        Knows what requests may do.
+    json_only
+        Whether what changes anything must be declared as JSON, which no form can do.
+    """
+
+    def __init__(
+        self,
+        methods: dict[str, Endpoint],
+        rights: tuple[Right, ...],
+        access: Access,
+        *,
+        json_only: bool = True,
+    ) -> None:
+        self._methods = methods | ({"HEAD": methods["GET"]} if "GET" in methods else {})
+        self._allow = ", ".join(sorted(self._methods))
+        self._rights = rights
+        self._access = access
+        self._json_only = json_only
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let in or refuse."""
+        endpoint = self._methods.get(scope["method"])
+        if endpoint is None:
+            raise HttpError(
+                405, f"{scope['method']} is not for this path", kind="method", headers={"allow": self._allow}
+            )
+        headers: dict[bytes, bytes] = scope["edged.headers"]
+        if scope["method"] not in SAFE and self._json_only and not _is_json(headers):
+            raise HttpError(
+                415, "the request must be declared as JSON", kind="media", remedy=f"content-type: {JSON}"
+            )
+        scope["edged.pass"] = self._let_in(scope, headers)
+        try:
+            response = await endpoint(Request(scope, receive, send))
+        except ClientDisconnect:
+            return
+        except HttpError:
+            raise
+        except EdgedError as problem:
+            raise told(problem) from problem
+        await response(scope, receive, send)
+
+    def _let_in(self, scope: Scope, headers: dict[bytes, bytes]) -> Pass:
+        shown = identify(self._access, scope, headers)
+        if self._rights:
+            require(shown, self._rights)
+        if shown.csrf is not None and scope["method"] not in SAFE:
+            given = headers.get(CSRF_HEADER, b"")
+            if not hmac.compare_digest(given, shown.csrf.encode()):
+                raise HttpError(403, "the CSRF token is missing or wrong", kind="csrf")
+        return shown
+
+
+def require(shown: Pass, rights: Sequence[Right]) -> None:
+    """Refuse who has none of these rights: 401 without a token, 403 with one for something else."""
+    if any(right in shown.scopes for right in rights):
+        return
+    wanted = " or ".join(rights)
+    if shown.known:
+        raise HttpError(403, f"this needs the scope {wanted}", kind="scope")
+    raise HttpError(
+        401,
+        f"this needs a token with the scope {wanted}",
+        kind="no_token",
+        remedy="web.tokens names the files",
+        headers={"www-authenticate": "Bearer"},
+    )
+
+
+def identify(access: Access, scope: Scope, headers: dict[bytes, bytes]) -> Pass:
+    """What a request may do by what it shows: the socket it came over, a token, or a cookie.
+
+    Raises
+    ------
+    HttpError
+        401 for a token that is wrong, 429 when there were too many of them.
+    """
+    if scope["state"].get(UNIX):
+        return access.of_socket()
+    authorization = headers.get(b"authorization")
+    if authorization is not None:
+        return _of_token(access, authorization, address_of(scope))
+    cookie = headers.get(b"cookie")
+    name = None if cookie is None else session_of(cookie, secure=scope["scheme"] == "https")
+    found = None if name is None else access.of_session(name)
+    return access.of_anybody() if found is None else found
+
+
+def _of_token(access: Access, authorization: bytes, address: str) -> Pass:
+    scheme, _, token = authorization.decode("latin-1").partition(" ")
+    found = access.of_token(token.strip()) if scheme.lower() == "bearer" else None
+    if found is not None:
+        return found
+    if access.attempts.failed(address):
+        raise HttpError(401, "this token opens nothing", kind="token", headers={"www-authenticate": "Bearer"})
+    raise too_many_attempts()
+
+
+def too_many_attempts() -> HttpError:
+    """Of wrong tokens."""
+    return HttpError(
+        429, "too many wrong tokens", kind="attempts", remedy="wait a minute", headers={"retry-after": "60"}
+    )
+
+
+def address_of(scope: Scope) -> str:
+    """Who asks, for counting."""
+    client: Any = scope["client"]
+    return "" if client is None else str(client[0])
+
+
+def session_of(cookie: bytes, *, secure: bool) -> str | None:
+    """The name of the session in a Cookie header."""
+    jar: SimpleCookie = SimpleCookie()
+    try:
+        jar.load(cookie.decode("latin-1"))
+    except CookieError:
+        return None
+    found = jar.get(SECURE_COOKIE if secure else COOKIE)
+    return None if found is None else found.value
+
+
+def told(problem: EdgedError) -> HttpError:
+    """One of our errors as an answer."""
+    status = 409 if isinstance(problem, RefusedError) else 503 if isinstance(problem, StorageError) else 400
+    return HttpError(status, problem.line(), kind="refused" if status == 409 else "failed")
+
+
+def _is_json(headers: dict[bytes, bytes]) -> bool:
+    return headers.get(b"content-type", b"").partition(b";")[0].strip().lower() == JSON.encode()
+
+
+def route(path: str, door: Door) -> Route:
+    """The door at a path; it checks methods itself, so that their refusals look like all others."""
+    return Route(path, door)
+
+
+async def nothing_here(scope: Scope, receive: Receive, send: Send) -> None:
+    """The answer where there is no door."""
+    await refusal(HttpError(404, "there is nothing here", kind="path"))(scope, receive, send)

@@ -1,0 +1,1 @@
+"""The device page: sections, forms, timeline."""

@@ -1,0 +1,134 @@
+"""What can be done on the page: buttons that ask before they send a command, and label requests."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from edged.device.web.page.format import button, figure, moment
+from edged.device.web.page.snapshot import PAUSABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from edged.device.web.page.snapshot import View
+    from edged.storage.models.registry import ModelRecord
+
+REQUESTS = 5  # shown at once
+BUTTONS = 8  # classes that get a button each; more are chosen from a list
+GOOD = ("good", "retired", "champion")
+NAMES = {"training": "training", "serving": "publishing of predictions", "ingest": "taking samples"}
+
+
+def actions(view: View) -> str:
+    """Train, rest, roll back, judge."""
+    report = '<a class="button" href="/api/report" download>Download report</a>'
+    if not view.may.control:
+        return (
+            "<p>You may look. To train, pause or roll back, log in with the token of web.tokens.control_file."
+            f"</p><p>{report}</p>"
+        )
+    line = [
+        button("Train now", "Train on what is new, whatever the guards say?", "train", {}),
+        *(_pause(view, part) for part in PAUSABLE),
+    ]
+    previous = next((r.previous for r in view.reigns if r.version == view.champion), None)
+    if previous is not None:
+        ask = f"Serve version {previous} again? Version {view.champion} counts as refused from then on."
+        line.append(button(f"Roll back to {previous}", ask, "rollback", {}))
+    if view.status["model"]["pinned"]:
+        ask = f"Let other models take the place of version {view.champion} again?"
+        line.append(button("Unpin", ask, "unpin", {}))
+    judge = "Judge the model that serves on labelled samples it has never learned from?"
+    line.append(button("Evaluate", judge, "evaluate", {}))
+    return f'<div class="buttons">{"".join(line)}{report}</div>' + evaluations(view)
+
+
+def evaluations(view: View) -> str:
+    """What evaluations have found, newest first."""
+    lines = []
+    for said in reversed(view.evaluations):
+        found = ", ".join(f"{escape(name)} {figure(value)}" for name, value in said["figures"].items())
+        lines.append(f"<li>Version {said['version']} on {said['rows']:,} samples: {found}</li>")
+    return f'<ul class="evaluations">{"".join(lines)}</ul>' if lines else ""
+
+
+def _pause(view: View, part: str) -> str:
+    name = NAMES[part]
+    if part in view.status["on_hold"]:
+        return button(f"Resume {part}", f"Go on with {name}?", "resume", {"what": part})
+    return button(
+        f"Pause {part}", f"Stop {name} until it is resumed, over restarts, too?", "pause", {"what": part}
+    )
+
+
+def model_buttons(view: View, record: ModelRecord) -> str:
+    """What can be done with one model."""
+    if not view.may.control:
+        return ""
+    version, serves, line = record.version, record.version == view.champion, []
+    if not serves and record.status in GOOD:
+        ask = f"Serve version {version}? Version {view.champion} counts as refused from then on."
+        line.append(button("Serve", ask, "rollback", {"version": version}, about=f"Serve version {version}"))
+    if not record.pinned and (serves or record.status in GOOD):
+        ask = f"Serve version {version} and no other until it is unpinned?"
+        line.append(button("Pin", ask, "pin", {"version": version}, about=f"Pin version {version}"))
+    return " ".join(line)
+
+
+def requests(view: View) -> str:
+    """Samples whose label is wanted, each with its answers."""
+    newest = list(reversed(view.requests))[:REQUESTS]
+    more = len(view.requests) - len(newest)
+    rest = f"<p>{more} more wait.</p>" if more else ""
+    return "".join(_request(view, said) for said in newest) + rest
+
+
+def _request(view: View, said: Mapping[str, Any]) -> str:
+    names = view.schema.names or tuple(str(i) for i in range(len(said["values"])))
+    values = ", ".join(f"{n} {figure(v)}" for n, v in zip(names, said["values"], strict=False))
+    sure = "" if said.get("confidence") is None else f", {100 * said['confidence']:.0f} % sure"
+    answer = said["answer"] if isinstance(said["answer"], str) else ", ".join(map(figure, said["answer"]))
+    told = f"{moment(said['sample_ts'])} <b>{escape(said['key'])}</b>: {escape(values)}."
+    told += f" The model says {escape(str(answer))}{sure}."
+    return f'<div class="request"><p>{told}</p>{_answers(view, said) if view.may.label else ""}</div>'
+
+
+def _answers(view: View, said: Mapping[str, Any]) -> str:
+    sample, classes = said["id"], view.schema.classes
+    if classes and len(classes) <= BUTTONS:
+        return '<div class="buttons">' + "".join(
+            button(name, f"Label sample {sample} of {said['key']} as {name}?", "label",
+                   {"id": sample, "label": name}, about=f"{name}, sample {sample}")
+            for name in classes
+        ) + "</div>"  # fmt: skip
+    field = f"label-{escape(sample)}"
+    if classes:
+        options = "".join(f"<option>{escape(name)}</option>" for name in classes)
+        entry = f'<select id="{field}" name="label">{options}</select>'
+    elif view.schema.targets == 1:
+        entry = f'<input id="{field}" name="label" type="number" step="any" required>'
+    else:
+        return "<p>Its label has several values: send them with the command label.</p>"
+    return (
+        f'<form data-command="label" data-sample="{escape(sample)}"><label for="{field}">Label of'
+        f" {escape(sample)}</label> {entry} <button>Answer</button></form>"
+    )
+
+
+def alarms(view: View) -> str:
+    """Alarms that stand, where the stream is watched for what is unusual."""
+    if view.anomaly is None:
+        return ""
+    threshold = view.anomaly["threshold"]
+    told = f"<p>{view.anomaly['alarms']:,} so far, {view.anomaly['flagged']:,} samples set aside; "
+    told += (
+        "the threshold is being calibrated.</p>"
+        if threshold is None
+        else f"threshold {figure(threshold)}.</p>"
+    )
+    for key in view.anomaly["standing"]:
+        ask = f"Is what {key} shows now normal? The alarm ends, and it is learned from."
+        accept = button("It is normal", ask, "accept", {"key": key}, about=f"Accept {key}")
+        told += f'<p><strong class="ill">{escape(key)}</strong> {accept if view.may.control else ""}</p>'
+    return told

@@ -1,0 +1,201 @@
+"""What the page remembers between two looks: quality over time, sensors, events, label requests; all bounded.
+
+Filled while nobody looks, so each note is cheap; what is shown of it is put together when somebody does.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, deque
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from edged.domain.judging.predictions import Predictions
+
+POINTS = 600  # of quality over time
+MARKS = 100  # drifts and swaps on the same axis
+EVENTS = 50
+REQUESTS = 20  # labels that people are asked for, the newest
+REPORTS = 5  # evaluations
+MOST_KEYS = 500
+SILENT_SECONDS = 10.0  # a sensor is silent after this long at least ...
+SILENT_TIMES = 5.0  # ... and so many times its usual pause
+SMOOTHING = 0.1  # of the usual pause, for each batch
+
+Point = tuple[float, float | None, float | None]
+"""A moment (Unix seconds), live quality, and that of the model as it was at first."""
+
+
+class History:
+    """Quality over time with what happened on the way; the older a stretch, the coarser.
+
+    >>> history = History()
+    >>> for ts in range(2000):
+    ...     history.add((float(ts), 0.5, None))
+    >>> len(history.points) <= POINTS, history.points[0][0], history.points[-1][0]
+    (True, 0.0, 1999.0)
+    """
+
+    def __init__(self) -> None:
+        self.points: list[Point] = []
+        self.marks: deque[tuple[float, str, str]] = deque(maxlen=MARKS)
+
+    def add(self, point: Point) -> None:
+        """Take in a point; when there are too many, every other one of the older half goes."""
+        self.points.append(point)
+        if len(self.points) > POINTS:
+            half = POINTS // 2
+            self.points = self.points[:half:2] + self.points[half:]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For a restart to go on from."""
+        return {"points": self.points, "marks": list(self.marks)}
+
+    def restore(self, kept: Mapping[str, Any] | None) -> None:
+        """Go on from what an earlier start has kept."""
+        kept = kept or {}
+        self.points = [(ts, live, frozen) for ts, live, frozen in kept.get("points", ())][-POINTS:]
+        self.marks.extend((ts, kind, text) for ts, kind, text in kept.get("marks", ()))
+
+
+class Sensor:
+    """One key: when it was heard (monotonic seconds), its usual pause, gaps, and the newest prediction."""
+
+    __slots__ = ("confidence", "count", "gaps", "heard", "id", "label", "output", "pause", "ts", "version")
+
+    def __init__(self, heard: float) -> None:
+        self.heard = heard
+        self.pause: float | None = None
+        self.count = self.gaps = 0
+        self.ts = 0.0
+        self.id = ""
+        self.version = 0
+        self.label: int | None = None
+        self.confidence: float | None = None
+        self.output: list[float] = []
+
+    def hear(self, count: int, monotonic: float) -> None:
+        """`count` samples have come."""
+        since, self.heard = monotonic - self.heard, monotonic
+        if self.count:
+            if self.pause is not None and since > self.limit:
+                self.gaps += 1
+            else:
+                pause = since / count
+                self.pause = pause if self.pause is None else self.pause + SMOOTHING * (pause - self.pause)
+        self.count += count
+
+    @property
+    def limit(self) -> float:
+        """Seconds of silence that are a gap."""
+        return max(SILENT_SECONDS, SILENT_TIMES * (self.pause or 0.0))
+
+    def is_silent(self, monotonic: float) -> bool:
+        """Whether it should have been heard by now."""
+        return self.pause is not None and monotonic - self.heard > self.limit
+
+
+class Board:
+    """Takes notes from any thread.
+
+    Parameters
+    ----------
+    kept
+        The history of an earlier start.
+    """
+
+    def __init__(self, kept: Mapping[str, Any] | None) -> None:
+        self.lock = threading.Lock()
+        self.history = History()
+        self.history.restore(kept)
+        self.events: deque[Mapping[str, Any]] = deque(maxlen=EVENTS)
+        self.requests: dict[str, Mapping[str, Any]] = {}
+        self.evaluations: deque[Mapping[str, Any]] = deque(maxlen=REPORTS)
+        self.sensors: dict[str, Sensor] = {}
+        self.stuck: dict[str, set[str]] = {}
+        self.forgotten = 0
+
+    def measured(self, ts: float, live: float | None, frozen: float | None) -> None:
+        """Quality at a moment."""
+        with self.lock:
+            self.history.add((ts, live, frozen))
+
+    def kept(self) -> dict[str, Any]:
+        """What a restart goes on from."""
+        with self.lock:
+            return self.history.as_dict()
+
+    def happened(self, said: Mapping[str, Any]) -> None:
+        """An event."""
+        with self.lock:
+            self.events.append(said)
+            name = said["event"]
+            if name == "label_requested":
+                self.requests[said["id"]] = said
+                while len(self.requests) > REQUESTS:
+                    del self.requests[next(iter(self.requests))]
+            elif name in ("sensor_stuck", "sensor_moves"):
+                self._stillness(said, stuck=name == "sensor_stuck")
+            elif mark := _mark(said):
+                self.history.marks.append((said["ts"], *mark))
+
+    def _stillness(self, said: Mapping[str, Any], *, stuck: bool) -> None:
+        features = {str(feature) for feature in said["features"]}
+        now = self.stuck.get(said["key"], set())
+        now = now | features if stuck else now - features
+        self.stuck.pop(said["key"], None)
+        if now and len(self.stuck) < MOST_KEYS:
+            self.stuck[said["key"]] = now
+
+    def labelled(self, ids: Sequence[str]) -> None:
+        """Label requests that were answered."""
+        with self.lock:
+            for name in ids:
+                self.requests.pop(name, None)
+
+    def evaluated(self, answer: Mapping[str, Any]) -> None:
+        """What the command `evaluate` found."""
+        with self.lock:
+            self.evaluations.append(answer)
+
+    def answered(
+        self,
+        keys: Sequence[str],
+        ts: NDArray[Any],
+        ids: Sequence[str],
+        made: Predictions,
+        monotonic: float,
+    ) -> None:
+        """Samples `(n,)` have come and were predicted; on the serving thread."""
+        last = dict(zip(keys, range(len(keys)), strict=True))
+        counts = Counter(keys)
+        with self.lock:
+            for key, i in last.items():
+                sensor = self.sensors.pop(key, None) or Sensor(monotonic)
+                self.sensors[key] = sensor  # the newest are at the end
+                sensor.hear(counts[key], monotonic)
+                sensor.ts, sensor.id, sensor.version = float(ts[i]), ids[i], made.version
+                sensor.output = made.output[i, :4].tolist()
+                if made.confidence is not None:
+                    answer = made.answers[i, 0]
+                    sensor.label = None if answer != answer else int(answer)  # noqa: PLR0124  not a number: no answer
+                    sensor.confidence = float(made.confidence[i])
+            while len(self.sensors) > MOST_KEYS:
+                del self.sensors[next(iter(self.sensors))]
+                self.forgotten += 1
+
+
+def _mark(said: Mapping[str, Any]) -> tuple[str, str] | None:
+    """What of an event belongs on the axis of time: its kind and a word on it."""
+    name = said["event"]
+    if name == "drift_detected" and said["level"] == "drift":
+        return "drift", f"drift of {said['source']}"
+    if name == "model_promoted":
+        return "swap", f"version {said['version']}"
+    if name == "model_rolled_back":
+        return "back", f"back to version {said['to']}"
+    return None

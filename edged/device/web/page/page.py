@@ -1,0 +1,150 @@
+"""The page at `/`: rendered here as it stands, then kept up to date section by section."""
+
+from __future__ import annotations
+
+import asyncio
+from html import escape
+from typing import TYPE_CHECKING
+
+from starlette.responses import Response
+
+from edged.device.web.http.bodies import deflated
+from edged.device.web.http.errors import HttpError, as_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from starlette.requests import Request
+
+    from edged.device.commands import Parts
+    from edged.device.web.http.authentication import Pass
+    from edged.device.web.page.history import Board
+    from edged.device.web.page.snapshot import Right, View
+    from edged.host.vitals import VitalsReader
+
+HTML = "text/html; charset=utf-8"
+NO_STORE = {"cache-control": "no-store"}
+SHORT = 300  # bytes of the parameter `only`
+
+
+class Page:
+    """Endpoints `/`, `/api/page` and `/api/report`; what writes HTML is loaded when somebody first looks.
+
+    Parameters
+    ----------
+    parts
+        Of the running daemon; only read.
+    board
+        What has been noted.
+    vitals
+        Of this machine.
+    """
+
+    def __init__(self, parts: Parts, board: Board, vitals: VitalsReader) -> None:
+        self._parts = parts
+        self._board = board
+        self._vitals = vitals
+
+    async def start(self, request: Request) -> Response:
+        """The whole page, or a form to log in for who may not look."""
+        shown: Pass = request.scope["edged.pass"]
+        if "read" not in shown.scopes:
+            return _html(request, _document("edged", _login("Log in to look"), shown))
+        return _html(request, await asyncio.to_thread(self._whole, shown))
+
+    async def sections(self, request: Request) -> Response:
+        """The insides of all sections, or of those that `?only=model,training` names."""
+        only = request.query_params.get("only", "")
+        if len(only) > SHORT:
+            raise HttpError(400, "only: too many names", kind="request")
+        shown: Pass = request.scope["edged.pass"]
+        body = await asyncio.to_thread(self._insides, shown, only.split(",") if only else None)
+        response = as_json(body)
+        short = deflated(bytes(response.body), request.scope["edged.headers"].get(b"accept-encoding"))
+        headers = NO_STORE if short is None else NO_STORE | {"content-encoding": "gzip"}
+        return Response(response.body if short is None else short, 200, headers, response.media_type)
+
+    async def report(self, request: Request) -> Response:
+        """How the device is doing, as a file to keep: one HTML page that needs nothing else."""
+        text = await asyncio.to_thread(self._report, request.scope["edged.pass"])
+        name = "".join(c if c.isalnum() or c in "-_." else "-" for c in self._parts.config.device.id)
+        attached = {"content-disposition": f'attachment; filename="edged-{name}.html"'}
+        return _html(request, text, **attached)
+
+    # ---- on another thread: these may wait for the disk --------------------------------------
+
+    def _view(self, shown: Pass) -> View:
+        from edged.device.web.page.snapshot import view_of
+
+        return view_of(self._parts, self._board, self._vitals, _right(shown))
+
+    def _insides(self, shown: Pass, only: Iterable[str] | None) -> dict[str, str]:
+        from edged.device.web.page.sections import SECTIONS
+
+        view = self._view(shown)
+        names = SECTIONS if only is None else [name for name in only if name in SECTIONS]
+        return {name: SECTIONS[name][1](view) for name in names}
+
+    def _whole(self, shown: Pass) -> str:
+        from edged.device.web.page.sections import SECTIONS
+
+        parts = []
+        for name, inside in self._insides(shown, None).items():
+            hidden = "" if inside else " hidden"
+            parts.append(
+                f'<section id="{name}" aria-labelledby="{name}-head"{hidden}>'
+                f'<h2 id="{name}-head">{escape(SECTIONS[name][0])}</h2>'
+                f'<div class="inside">{inside}</div></section>'
+            )
+        if shown.csrf is None and "control" not in shown.scopes:
+            parts.insert(2, _login("Log in to steer"))
+        return _document(self._parts.config.device.id, f'<div class="grid">{"".join(parts)}</div>', shown)
+
+    def _report(self, shown: Pass) -> str:
+        from edged.device.web.page.report import report
+
+        return report(self._view(shown))
+
+
+def _right(shown: Pass) -> Right:
+    from edged.device.web.page.snapshot import Right
+
+    control = "control" in shown.scopes
+    return Right(control or "infer" in shown.scopes, control, shown.csrf is not None)
+
+
+def _login(head: str) -> str:
+    return (
+        f'<section id="login" aria-labelledby="login-head"><h2 id="login-head">{head}</h2><form>'
+        '<label for="token">Token</label> <input id="token" type="password" autocomplete="current-password"'
+        " required> <button>Log in</button></form></section>"
+    )
+
+
+def _document(title: str, body: str, shown: Pass) -> str:
+    """The frame: title, state of the connection, a place for what is said, the dialog that asks."""
+    csrf = "" if shown.csrf is None else f' data-csrf="{escape(shown.csrf)}"'
+    leave = "" if shown.csrf is None else '<button type="button" id="leave">Log out</button>'
+    live = ' data-live=""' if "read" in shown.scopes else ""
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)} – edged</title>"
+        '<link rel="icon" href="/static/icon.svg"><link rel="stylesheet" href="/static/page.css">'
+        f'<script type="module" src="/static/page.js"></script></head><body{csrf}{live}>'
+        f'<header><h1>{escape(title)}</h1><p id="line" role="status"></p>{leave}</header><main>{body}</main>'
+        '<p id="said" role="status" aria-live="polite"></p>'
+        '<dialog id="ask" aria-labelledby="ask-head" aria-describedby="ask-text"><form method="dialog">'
+        '<h2 id="ask-head"></h2><p id="ask-text"></p><div class="buttons"><button value="no">Cancel</button>'
+        '<button value="yes" id="ask-yes">Yes</button></div></form></dialog></body></html>\n'
+    )
+
+
+def _html(request: Request, text: str, **more: str) -> Response:
+    body = text.encode()
+    headers: dict[str, Any] = {**NO_STORE, **more}
+    short = deflated(body, request.scope["edged.headers"].get(b"accept-encoding"))
+    if short is not None:
+        headers |= {"content-encoding": "gzip", "vary": "accept-encoding"}
+    return Response(body if short is None else short, 200, headers, HTML)

@@ -1,0 +1,1 @@
+"""Rules of commands: limits, signatures, tasks, delivery."""

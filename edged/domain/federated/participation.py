@@ -1,0 +1,140 @@
+"""What a device makes of a round that was announced: whether it trains, how, and when it sends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from edged.domain.federated.privacy import Ledger
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from edged.domain.federated.messages import Round
+    from edged.domain.federated.settings import Settings
+
+LONGEST_PAUSE = 3600.0
+KEPT_ROUNDS = 16
+
+
+@dataclass(frozen=True)
+class OwnRules:
+    """What a device insists on, whatever a round asks for.
+
+    Attributes
+    ----------
+    clip_norm
+        Largest bound of the norm; None leaves it to the round.
+    noise
+        Least multiplier of the noise.
+    personal
+        Patterns of layers that stay here.
+    epsilon, delta
+        Of the privacy budget; None for none.
+    """
+
+    clip_norm: float | None = None
+    noise: float = 0.0
+    personal: tuple[str, ...] = ()
+    epsilon: float | None = None
+    delta: float = 1e-5
+
+
+def terms(config: Settings, own: OwnRules) -> Settings:
+    """The settings by which this device trains: the round's, and nowhere laxer than its own rules."""
+    bounds = [bound for bound in (config.clip_norm, own.clip_norm) if bound]
+    return replace(
+        config,
+        clip_norm=min(bounds, default=0.0),
+        noise=max(config.noise, own.noise),
+        personal=tuple(dict.fromkeys((*config.personal, *own.personal))),
+    )
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What a device knows of its fleet over restarts.
+
+    Attributes
+    ----------
+    ledger
+        Of privacy.
+    consumed
+        Position in label order up to which its samples were there when it last took part.
+    last_round
+        The last one that it has made an update for; 0 before the first.
+    rounds
+        Ids of the newest rounds that it has trained in.
+    charged, settled
+        Numbers of kept updates that the ledger knows, and that need no sending any more.
+    judged, standing
+        Fingerprints of the fleet's model that was tried last, and of the one before.
+    """
+
+    ledger: Ledger = field(default_factory=Ledger)
+    consumed: int = 0
+    last_round: int = 0
+    rounds: tuple[str, ...] = ()
+    charged: tuple[int, ...] = ()
+    settled: tuple[int, ...] = ()
+    judged: str = ""
+    standing: str = ""
+
+    def trained(self, number: int, about: Mapping[str, Any]) -> Memory:
+        """After training in a round: its update will be sent, so the ledger is charged now, once.
+
+        `about` is what was kept with the update.
+        """
+        if number in self.charged:
+            return self
+        noise = float(about["noise"])
+        return replace(
+            self,
+            ledger=self.ledger.charged(noise) if noise else self.ledger,
+            consumed=int(about["consumed"]),
+            last_round=int(about["round"]),
+            rounds=(*self.rounds, str(about["id"]))[-KEPT_ROUNDS:],
+            charged=(*self.charged, number)[-KEPT_ROUNDS:],
+        )
+
+    def done_with(self, number: int) -> Memory:
+        """After the receipt for an update, or its refusal."""
+        return replace(self, settled=(*self.settled, number)[-KEPT_ROUNDS:])
+
+    def tried(self, digest: str) -> Memory:
+        """After a model of the fleet was tried."""
+        return replace(self, judged=digest, standing=self.judged)
+
+    def state(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {**self.__dict__, "ledger": self.ledger.state()}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any] | None) -> Memory:
+        """What `state` gave; that of a new device for None."""
+        if not state:
+            return cls()
+        tuples = {name: tuple(state[name]) for name in ("rounds", "charged", "settled")}
+        return cls(**{**state, **tuples, "ledger": Ledger.from_state(state["ledger"])})
+
+
+def pause_before(sending: int, first: float, spread: float, draw: float) -> float:
+    """Seconds until an update without receipt is sent again, after so many sendings.
+
+    They double, at most an hour, and vary by `spread` in both directions with `draw` in [0, 1): devices that
+    a broker has lost together do not come back together.
+
+    >>> pause_before(1, 30.0, 0.0, 0.9), pause_before(3, 30.0, 0.5, 0.0), pause_before(99, 30.0, 0.0, 0.0)
+    (30.0, 60.0, 3600.0)
+    """
+    pause = min(LONGEST_PAUSE, first * 2.0 ** min(sending - 1, 20))
+    return pause * (1.0 + spread * (2.0 * draw - 1.0))
+
+
+def stranger(announced: Round, fleet: str, bundle: str) -> str:
+    """Why a round is none of this device's, in words; empty when it is."""
+    if announced.fleet != fleet:
+        return f"the round is of fleet {announced.fleet}"
+    if announced.bundle != bundle:
+        return f"the round is for bundle {announced.bundle[:12]}, here is {bundle[:12]}"
+    return ""

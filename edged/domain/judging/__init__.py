@@ -1,0 +1,1 @@
+"""Rules that decide how good a model is: gate, paired test, label trust, regimes."""

@@ -1,0 +1,99 @@
+"""Two models side by side: on the newest holdout, and on what is kept of earlier regimes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from edged.domain.judging.gate import Evidence, GateRules, Retained, Verdict, judge, refuse
+from edged.domain.judging.outputs import answers, errors, unit_scale
+from edged.domain.judging.regimes import Regimes, elsewhere
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from edged.domain.protocols import Holdout, Model
+    from edged.domain.stream.sample import Window
+    from edged.domain.stream.schema import Schema, Task
+
+RETAINED = 200  # holdout samples of an earlier regime that are asked at most
+
+
+class Comparison:
+    """Asks champion and candidate about the same rows, which neither has learned from.
+
+    `breathe` is called between pieces of work that hold the interpreter's lock.
+    """
+
+    def __init__(
+        self,
+        schema: Schema,
+        holdout: Holdout,
+        rules: GateRules,
+        regimes: Regimes,
+        breathe: Callable[[], None],
+    ) -> None:
+        self._schema = schema
+        self._holdout = holdout
+        self.rules = rules
+        self._regimes = regimes
+        self._breathe = breathe
+
+    @property
+    def task(self) -> Task:
+        """What the models are for."""
+        return self._schema.task
+
+    def scale(self, window: Window) -> NDArray[np.float32] | None:
+        """What makes errors of several targets comparable, `(k,)`; None for classes and on a single row."""
+        return unit_scale(window.y) if self._schema.task != "classify" and len(window) > 1 else None
+
+    def judge(
+        self,
+        model: Model,
+        champion: Model,
+        recent: Window,
+        scale: NDArray[np.float32] | None,
+        contest: Evidence | None = None,
+    ) -> Verdict:
+        """The verdict on a candidate, from the newest holdout rows `recent` and those of earlier regimes.
+
+        A `contest` on labels from before either had learned from them takes the place of the newest rows.
+        """
+        if len(recent) == 0:
+            return refuse(f"no labelled holdout sample yet, {self.rules.min_holdout} needed")
+        evidence = contest or self.evidence(model, champion, recent, scale)
+        retained = self._retained(model, champion, recent, scale)
+        return judge(self._schema.task, evidence, retained, self.rules)
+
+    def evidence(
+        self, model: Model, champion: Model, window: Window, scale: NDArray[np.float32] | None
+    ) -> Evidence:
+        """Both models' errors on the rows of a window."""
+        return Evidence(
+            *(
+                errors(self._schema, answers(self._schema, m.predict(window.x)), window.y, scale)
+                for m in (model, champion)
+            )
+        )
+
+    def _retained(
+        self, model: Model, champion: Model, recent: Window, scale: NDArray[np.float32] | None
+    ) -> list[Retained]:
+        """Both models on what is kept of each earlier regime, and of the present one up to the newest."""
+        first, regimes = int(recent.seq[0]), self._regimes
+        stretches = [
+            (f"regime {i} (labels to {r.until})", r.after, r.until, regimes.drifted_since(r))
+            for i, r in enumerate(regimes.ended, 1)
+        ]
+        stretches.append(("the time before", regimes.begun, first, False))
+        retained = []
+        for name, after, until, drifted in stretches:
+            window = self._holdout.older_holdout(RETAINED, min(until + 1, first), seed=0, after_seq=after)
+            self._breathe()
+            if len(window):
+                evidence = self.evidence(model, champion, window, scale)
+                retained.append(Retained(name, evidence, elsewhere(window.x, recent.x), drifted))
+        return retained

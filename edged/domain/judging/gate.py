@@ -1,0 +1,243 @@
+"""The gate: whether a candidate takes the champion's place.
+
+A candidate has learned from newer data than the champion, and staleness costs more than noise: so it need not
+prove that it is better, but it must not be worse beyond chance (non-inferiority). It is judged on the newest
+holdout, and on what is kept of earlier regimes, so that it does not pay for the present with the past.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edged.domain.judging.paired_test import Comparison, compare
+from edged.domain.model_files import FLOAT32, Form
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from edged.domain.stream.schema import Task
+
+Errors = NDArray[np.float64]
+
+# Significance of the test on earlier regimes, shared by all of them (Bonferroni). Every candidate is put to
+# it, a thousand in a stream: at 0.05 chance alone refused every thirteenth on elec2.
+FORGETTING = 0.01
+RECALL = (
+    0.01  # significance at which a model of an earlier regime replaces the champion, shared by those tried
+)
+
+
+@dataclass(frozen=True)
+class GateRules:
+    """Limits of the gate; gains and regrets are absolute for classes, relative for values."""
+
+    min_gain: float = 0.0
+    max_regret: float = 0.02
+    min_holdout: int = 20
+    significance: float = 0.1
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Errors `(n,)` of both models on the same rows, oldest first."""
+
+    candidate: Errors
+    champion: Errors
+
+    def newest(self, n: int) -> Evidence:
+        """The last `n` rows."""
+        return Evidence(self.candidate[-n:], self.champion[-n:])
+
+
+@dataclass(frozen=True)
+class Retained:
+    """What is kept of an earlier regime.
+
+    `elsewhere`: its inputs lie elsewhere than those of now, so what is learned now does not contradict it.
+    `drifted`: a drift of the errors has ended it.
+    """
+
+    name: str
+    evidence: Evidence
+    elsewhere: bool = True
+    drifted: bool = False
+
+    def superseded(self, champion_now: float) -> bool:
+        """Whether other answers have become right for the same inputs: remembering them would be wrong.
+
+        So it is after a drift of the errors, and where the champion errs more now than it did then.
+        """
+        return not self.elsewhere and (self.drifted or champion_now > float(self.evidence.champion.mean()))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The decision, with every reason and number.
+
+    `forgets` where only earlier regimes spoke against it; `form` is what an accepted model is served as.
+    """
+
+    accepted: bool
+    reasons: tuple[str, ...]
+    numbers: dict[str, float] = field(default_factory=dict)
+    forgets: bool = False
+    form: Form = FLOAT32
+
+    def as_dict(self) -> dict[str, Any]:
+        """For the registry and MQTT."""
+        return asdict(self) | {"reasons": list(self.reasons)}
+
+
+def refuse(reason: str, **numbers: float) -> Verdict:
+    """A verdict that needs no comparison."""
+    return Verdict(False, (reason,), numbers)
+
+
+def judge(task: Task, recent: Evidence, retained: Sequence[Retained], rules: GateRules) -> Verdict:
+    """Compare on the newest holdout, and see that no earlier regime was forgotten.
+
+    The newest half of the holdout is asked first: what it shows beyond chance decides, and only where it
+    shows nothing the older half is added. So a candidate that follows an abrupt change is not held up by rows
+    from before the change.
+    """
+    n = len(recent.candidate)
+    if n < rules.min_holdout:
+        return refuse(f"only {n} labelled holdout samples, {rules.min_holdout} needed", holdout=float(n))
+    found, better = _newest(task, recent, rules)
+    numbers = {
+        "holdout": float(found.n),
+        "candidate_error": float(recent.candidate.mean()),
+        "champion_error": float(recent.champion.mean()),
+        "gain": found.gain,
+        "both": float(found.both),
+        "wins": float(found.wins),
+        "losses": float(found.losses),
+        "p_worse": found.p_worse,
+        "p_better": found.p_better,
+        "significance": rules.significance,
+    }
+    worse = not better and found.p_worse < rules.significance and found.gain < min(rules.min_gain, 0.0)
+    enough = rules.min_gain <= 0.0 or found.gain >= rules.min_gain
+    reasons = [_told(found, rules)]
+    if worse or not enough:
+        return Verdict(False, tuple(reasons), numbers)
+    forgotten = _forgotten(task, recent, retained, rules, numbers)
+    return Verdict(not forgotten, (*reasons, *forgotten), numbers, forgets=bool(forgotten))
+
+
+def judge_recalled(task: Task, evidence: Evidence, tried: int) -> Verdict:
+    """Whether a model of an earlier regime, one of `tried`, is better than the champion beyond chance."""
+    found = compare(task, evidence.candidate, evidence.champion)
+    limit = RECALL / max(1, tried)
+    told = (
+        f"gain {found.gain:+.4f} on the {found.n} newest labelled samples: better on {found.wins}, worse on "
+        f"{found.losses}, p {found.p_better:.3g} of no gain, {limit:.3g} needed"
+    )
+    numbers = {
+        "candidate_error": float(evidence.candidate.mean()),
+        "champion_error": float(evidence.champion.mean()),
+        "samples": float(found.n),
+        "gain": found.gain,
+        "both": float(found.both),
+        "wins": float(found.wins),
+        "losses": float(found.losses),
+        "p_better": found.p_better,
+        "significance": limit,
+    }
+    return Verdict(found.p_better < limit, (told,), numbers)
+
+
+def _newest(task: Task, recent: Evidence, rules: GateRules) -> tuple[Comparison, bool]:
+    """The comparison that decides, and whether it shows the candidate to be better."""
+    n = len(recent.candidate)
+    half = recent.newest(n // 2)
+    if n // 2 >= rules.min_holdout:
+        found = compare(task, half.candidate, half.champion)
+        if min(found.p_better, found.p_worse) < rules.significance:
+            return found, found.p_better < rules.significance
+    found = compare(task, recent.candidate, recent.champion)
+    return found, found.p_better < rules.significance
+
+
+def _told(found: Comparison, rules: GateRules) -> str:
+    return (
+        f"gain {found.gain:+.4f} on {found.n} newest holdout samples, {rules.min_gain:+.4f} needed: "
+        f"better on {found.wins}, worse on {found.losses}, p of being worse {found.p_worse:.3f}, "
+        f"refused below {rules.significance:g}"
+    )
+
+
+def _forgotten(
+    task: Task,
+    recent: Evidence,
+    retained: Sequence[Retained],
+    rules: GateRules,
+    numbers: dict[str, float],
+) -> list[str]:
+    """Reasons for a refusal, one a regime on which too much is lost; a gain of now is set against a loss."""
+    won = compare(task, recent.candidate, recent.champion).gain
+    now = float(recent.champion.mean())
+    tested = [r for r in retained if len(r.evidence.candidate) >= rules.min_holdout]
+    reasons, worst = [], 0.0
+    for regime in tested:
+        found = compare(task, regime.evidence.candidate, regime.evidence.champion)
+        lost = -found.gain
+        worst = max(worst, lost)
+        if (
+            lost > rules.max_regret + max(won, 0.0)
+            and found.p_worse < FORGETTING / len(tested)
+            and not regime.superseded(now)
+        ):
+            reasons.append(
+                f"forgets {regime.name}: loses {lost:.4f} on {found.n} of its samples, at most "
+                f"{rules.max_regret:.4f} beyond the gain allowed; better on {found.wins}, worse on "
+                f"{found.losses}, p {found.p_worse:.3g}, refused below {FORGETTING / len(tested):.3g}"
+            )
+    numbers |= {"regimes": float(len(tested)), "older_gain": -worst}
+    return reasons
+
+
+@dataclass
+class Probation:
+    """Watches a new champion beside its predecessor on the same live labelled samples.
+
+    Both models answered the same samples, so a change of the world hits both alike and only a
+    worse model is rolled back. Fails when the new champion's error exceeds its predecessor's by
+    `drop` (relative for values) and by two standard errors of the difference.
+    """
+
+    task: Task
+    length: int
+    drop: float
+    count: int = 0
+    _sum: float = 0.0
+    _squares: float = 0.0
+    _base: float = 0.0
+
+    def add(self, champion: Errors, previous: Errors) -> None:
+        """Errors `(n,)` of both on newly labelled samples."""
+        difference = champion - previous
+        self.count += len(difference)
+        self._sum += float(difference.sum())
+        self._squares += float((difference**2).sum())
+        self._base += float(previous.sum())
+
+    @property
+    def worse(self) -> float:
+        """Mean error of the new champion above its predecessor's."""
+        return self._sum / self.count if self.count else 0.0
+
+    def outcome(self) -> bool | None:
+        """True passed, False failed, None still watching."""
+        if self.length == 0:
+            return True
+        if self.count >= max(10, self.length // 10):
+            limit = self.drop if self.task == "classify" else self.drop * self._base / self.count
+            variance = max(self._squares / self.count - self.worse**2, 0.0)
+            if self.worse > limit and self.worse > 2.0 * float(np.sqrt(variance / self.count)):
+                return False
+        return True if self.count >= self.length else None

@@ -1,0 +1,53 @@
+"""How long predictions take: percentiles over the newest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from edged.domain.stream.quantiles import quantiles
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+LATENCIES = 4096
+
+
+class Latencies:
+    """The newest latencies in seconds, for percentiles; single writer.
+
+    `also` is given all of them, where somebody else counts.
+    """
+
+    def __init__(self) -> None:
+        self.also: Callable[[NDArray[np.float64]], None] | None = None
+        self._ring = np.zeros(LATENCIES, np.float64)
+        self._count = 0
+
+    def add(self, seconds: NDArray[np.float64]) -> None:
+        """Take in latencies `(n,)`."""
+        newest = seconds[-LATENCIES:]
+        self._ring[(self._count + np.arange(len(newest))) % LATENCIES] = newest
+        self._count += len(newest)
+        if self.also is not None:
+            self.also(seconds)
+
+    def percentiles(self) -> dict[str, float | None]:
+        """Median and 99th percentile in milliseconds."""
+        held = min(self._count, LATENCIES)
+        if held == 0:
+            return {"p50_ms": None, "p99_ms": None}
+        p50, p99 = quantiles(self._ring[:held], [0.5, 0.99])
+        return {"p50_ms": round(float(p50) * 1e3, 3), "p99_ms": round(float(p99) * 1e3, 3)}
+
+    def p99_since(self, count: int) -> tuple[float | None, int]:
+        """The 99th percentile in seconds of all after the first `count`, and how many there are now."""
+        now = self._count
+        fresh = min(now - count, LATENCIES)
+        if fresh <= 0:
+            return None, now
+        newest = self._ring[(now - fresh + np.arange(fresh)) % LATENCIES]
+        return float(quantiles(newest, [0.99])[0]), now

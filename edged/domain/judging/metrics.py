@@ -1,0 +1,75 @@
+"""Quality of a whole stream of answers, in the field's usual figures."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from edged.domain.stream.schema import Schema
+
+Array = NDArray[np.float64]
+
+
+def classification(y: Array, predicted: Array, classes: int) -> dict[str, float]:
+    """Accuracy, balanced accuracy (mean recall) and Cohen's kappa of class indices `(n,)`.
+
+    >>> classification(np.array([0., 1., 1.]), np.array([0., 1., 0.]), 2)["accuracy"]
+    0.6666666666666666
+    """
+    if len(y) == 0:
+        return {"accuracy": float("nan"), "balanced_accuracy": float("nan"), "kappa": float("nan")}
+    cells = y.astype(np.int64) * classes + predicted.astype(np.int64)
+    confusion = np.bincount(cells, minlength=classes * classes).reshape(classes, classes)
+    n = confusion.sum()
+    observed = np.trace(confusion) / n
+    expected = float(confusion.sum(axis=0) @ confusion.sum(axis=1)) / n**2
+    seen = confusion.sum(axis=1)
+    recall = np.diag(confusion)[seen > 0] / seen[seen > 0]
+    kappa = (observed - expected) / (1 - expected) if expected < 1 else 0.0
+    return {
+        "accuracy": float(observed),
+        "balanced_accuracy": float(recall.mean()),
+        "kappa": float(kappa),
+    }
+
+
+def regression(y: Array, predicted: Array) -> dict[str, float]:
+    """Mean absolute error, root mean squared error and R2 of values `(n,)` or `(n, k)`."""
+    if len(y) == 0:
+        return {"mae": float("nan"), "rmse": float("nan"), "r2": float("nan")}
+    residual = predicted - y
+    spread = float(((y - y.mean(axis=0)) ** 2).sum())
+    return {
+        "mae": float(np.abs(residual).mean()),
+        "rmse": float(np.sqrt((residual**2).mean())),
+        "r2": 1.0 - float((residual**2).sum()) / spread if spread > 0 else 0.0,
+    }
+
+
+def detection(y: Array, score: Array, alarm: NDArray[Any]) -> dict[str, float]:
+    """Area under the ROC curve of `score` `(n,)` and F1 of `alarm` `(n,)` against anomalies `y != 0`.
+
+    The area is the Mann-Whitney statistic with ties counted half.
+    """
+    positive = y != 0
+    ones, zeros = int(positive.sum()), int((~positive).sum())
+    _, inverse, counts = np.unique(score, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
+    auroc = (
+        (float(ranks[positive].sum()) - ones * (ones + 1) / 2) / (ones * zeros)
+        if ones and zeros
+        else float("nan")
+    )
+    hits = float((positive & (alarm != 0)).sum())
+    f1 = 2 * hits / (ones + float((alarm != 0).sum())) if hits else 0.0
+    return {"auroc": auroc, "f1": f1}
+
+
+def score(schema: Schema, y: Array, predicted: Array) -> dict[str, float]:
+    """The metric of the stream's task for targets and answers `(n, w)`."""
+    if schema.task == "classify":
+        return classification(y[:, 0], predicted[:, 0], len(schema.classes))
+    return regression(y, predicted)

@@ -1,0 +1,145 @@
+"""What each command takes: the fields of its request beside those of every request."""
+
+from __future__ import annotations
+
+from edged.domain.messages.schema_helpers import (
+    ANYTHING,
+    FLAG,
+    SECONDS,
+    TEXT,
+    VERSION,
+    Schema,
+    about,
+    fields,
+    listed,
+    one_of,
+)
+
+PARTS = ("ingest", "training", "serving")
+WIPED = ("samples", "labels", "checkpoints", "models")
+
+ENVELOPE: dict[str, Schema] = {
+    "transaction": about("echoed; under the same one a command is done once", ANYTHING),
+    "ts": about("when it was sent; what is older than `commands.max_age` is refused", SECONDS),
+    "expires": about("from when on it must not be carried out any more", SECONDS),
+    "nonce": about("of a signed command", TEXT),
+    "signature": about("of a signed command", TEXT),
+}
+"""Fields of every request."""
+
+INSTALL = fields(
+    "transfer",
+    transfer=about("a name that the sender chooses", TEXT),
+    manifest=about("bytes, sha256 and chunks, each of those with bytes and sha256", {"type": "object"}),
+    url=about("instead of chunks: an address that `install.urls` allows", TEXT),
+    bytes=about("of what is fetched", {"type": "integer", "minimum": 1}),
+    sha256=about("of what is fetched", TEXT),
+)
+
+REQUESTS: dict[str, Schema] = {
+    "train": about(
+        "trains now, whatever the guards say",
+        fields(
+            steps=about("optimizer steps", {"type": "integer", "minimum": 1, "maximum": 1_000_000}),
+            epochs=about("instead of steps: passes over the new samples", {
+                "type": "number", "exclusiveMinimum": 0, "maximum": 1000,
+            }),
+            learning_rate={"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 10},
+            engine=about("what executes this run", one_of("auto", "native", "portable")),
+            dry_run=about("train and judge, but neither promote nor go on from it", FLAG),
+            from_=about("which weights it starts with", one_of("checkpoint", "champion", "bundle")),
+        ),
+    ),
+    "cancel": about(
+        "ends the run under way, or the command with that transaction",
+        fields(target=about("transaction of the command; the present run without it", ANYTHING)),
+    ),
+    "pause": about(
+        "stops a part of the device, over restarts, until `resume`", fields(what=one_of(*PARTS))
+    ),
+    "resume": about("lets it go on", fields(what=one_of(*PARTS))),
+    "promote": about("serves a stored model, on probation", fields("version", version=VERSION)),
+    "rollback": about("serves an earlier model, the previous one without a version", fields(version=VERSION)),
+    "pin": about(
+        "serves this version (the present one without a number) and no other until `unpin`",
+        fields(version=VERSION),
+    ),
+    "unpin": about("lets candidates take over again", fields()),
+    "checkpoint": about("writes down what the learner knows", fields()),
+    "export": about(
+        "writes a model, or its weights, to a file in the state directory's exports/",
+        fields(what=one_of("model", "weights"), version=VERSION),
+    ),
+    "evaluate": about(
+        "judges a model on the newest labelled samples that were never trained on",
+        fields(version=VERSION, rows={"type": "integer", "minimum": 1, "maximum": 100_000}),
+    ),
+    "label": about(
+        "stores labels: `id` and `label`, or `key`, `ts` and `label`, or a list of such as `labels`",
+        {"type": "object", "properties": {"label": ANYTHING, "labels": listed({"type": "object"})}},
+    ),
+    "accept": about("alarms that stand are the new normal", fields(key=TEXT)),
+    "weights.get": about(
+        "publishes the weights of a version, or some chunks of them, on weights/<version>/…",
+        fields(
+            version=VERSION,
+            mode=one_of("full", "delta"),
+            dtype=one_of("float32", "float16", "int8"),
+            top_k=about("share of a difference that is sent", {
+                "type": "number", "exclusiveMinimum": 0, "maximum": 1,
+            }),
+            base=about("last, bundle, or a version: what a difference is to", ANYTHING),
+            chunks=about("numbers of those that are wanted; all without", listed({
+                "type": "integer", "minimum": 0,
+            })),
+        ),
+    ),
+    "weights.apply": about(
+        "announces weights that come in chunks, or asks what is missing and what became of them",
+        fields(
+            "transfer", "manifest",
+            transfer=about("a name that the sender chooses", TEXT),
+            manifest=about("as on weights/<version>/manifest", {"type": "object"}),
+            mix=about("whether they may be mixed with the device's own; true without", FLAG),
+        ),
+    ),
+    "model.install": about(
+        "announces a model file of the device's own network that comes in chunks or is fetched", INSTALL
+    ),
+    "bundle.install": about(
+        "announces a bundle file that comes in chunks or is fetched, or asks what became of it", INSTALL
+    ),
+    "drift.reset": about("the drift detectors begin anew", fields()),
+    "config.get": about(
+        "the configuration in force", fields(keys=about("such as training.every; all without", listed(TEXT)))
+    ),
+    "config.set": about(
+        "changes keys such as training.every for good; null goes back to the file's value",
+        {"type": "object", "properties": {}},
+    ),
+    "logs.level": about(
+        "of the log on stderr, until the next start",
+        fields("level", level=one_of("debug", "info", "warning", "error")),
+    ),
+    "wipe": about(
+        "erases what the device has collected and learned; the bundle's own model serves then",
+        fields(
+            "confirm",
+            confirm=about("the device's id", TEXT),
+            what=about(
+                "samples, checkpoints and models without it", listed(one_of(*WIPED), minItems=1)
+            ),
+        ),
+    ),
+    "status": about("what `edged status` prints", fields()),
+    "ping": about("answers", fields()),
+    "capabilities": about("what this device is, and which commands it takes in which form", fields()),
+}  # fmt: skip
+
+
+def whole(name: str) -> Schema:
+    """The schema of a whole request, as it is published: its own fields and those of every request."""
+    own = REQUESTS.get(name, {"type": "object"})
+    if "properties" not in own:
+        return own
+    return own | {"properties": ENVELOPE | own["properties"]}

@@ -1,0 +1,1 @@
+"""Rules of the sample stream: schema, windows, admission, commits, anomalies."""

@@ -1,0 +1,319 @@
+"""Which samples look normal, and when a run of unusual ones is an alarm.
+
+What is unusual is not learned from and does not move the threshold, so a detector that adapts follows slow
+change but does not learn the anomaly; an alarm that lasts stays one until it is accepted.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from edged.domain.stream.extreme_values import NormalScores
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+KEYS = 10_000  # keys with unusual samples that are followed at the same time, beside those in alarm
+SPIKE = 1.5  # in multiples of the threshold: scores up to it that were no alarm count as just normal
+
+
+@dataclass(frozen=True)
+class AnomalyRules:
+    """See section `anomaly` of the configuration; `accept_after` in seconds."""
+
+    rate: float = 1e-3
+    calibrate: int = 100
+    window: int = 2000
+    level: int = 400
+    raise_after: int = 5
+    of: int = 10
+    accept_after: float | None = None
+
+
+@dataclass(frozen=True)
+class Change:
+    """An alarm of one key begins (`until` None) or ends.
+
+    `offset` is that of the sample that showed it, `first` that of its first unusual one; `since` and `until`
+    are the event times of its first and last unusual ones; `peak` is the highest score in multiples of the
+    threshold; `samples` how many it has had.
+    """
+
+    key: str
+    offset: int
+    first: int
+    since: float
+    until: float | None
+    samples: int
+    peak: float
+    accepted: bool = False
+
+    def as_dict(self) -> dict[str, Any]:
+        """As the event `anomaly` has it."""
+        told: dict[str, Any] = {"key": self.key, "state": "start" if self.until is None else "end"}
+        told |= {"offset": self.offset, "since": self.since}
+        if self.until is not None:
+            told |= {"until": self.until, "samples": self.samples, "accepted": self.accepted}
+        return told | {"peak": round(self.peak, 3)}
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What was found of a batch: `flagged` `(n,)` bool, unusual or within an alarm; alarms that changed."""
+
+    flagged: NDArray[np.bool_]
+    changes: list[Change]
+
+
+@dataclass
+class _Line:
+    """The newest samples of a key of which one was unusual: offset, whether unusual, event time, ratio."""
+
+    recent: deque[tuple[int, bool, float, float]]
+    first: int = -1
+    since: float = 0.0
+    last: float = 0.0
+    samples: int = 0
+    peak: float = 0.0
+    alarm: bool = False
+    accepted: bool = False
+
+    def spike_leaves(self) -> bool:
+        """Whether a score that only just passed, and was no alarm, makes room for the next one."""
+        if len(self.recent) < (self.recent.maxlen or 0) or self.alarm or self.accepted:
+            return False
+        _, unusual, _, ratio = self.recent[0]
+        return unusual and ratio <= SPIKE
+
+    @property
+    def newest(self) -> int:
+        return self.recent[-1][0]
+
+    @property
+    def unusual(self) -> int:
+        return sum(entry[1] for entry in self.recent)
+
+
+class Anomalies:
+    """Judges scores as they come, key by key.
+
+    The threshold follows the scores of all keys that look normal. An alarm of a key begins when `raise_after`
+    of its newest `of` samples are unusual, and ends when none of them is. `judge` belongs to one thread, the
+    other methods may be called from any.
+
+    Examples
+    --------
+    >>> found = Anomalies(AnomalyRules(calibrate=100, raise_after=2, of=3))
+    >>> usual = np.random.default_rng(0).random(100)
+    >>> _ = found.judge(["a"] * 100, np.arange(100), np.arange(100.0), usual)
+    >>> new = np.arange(100, 103)
+    >>> judged = found.judge(["a"] * 3, new, 1.0 * new, np.array([0.5, 9.0, 9.0]))
+    >>> judged.flagged.tolist(), judged.changes[0].since
+    ([False, True, True], 101.0)
+    """
+
+    def __init__(self, rules: AnomalyRules) -> None:
+        self._rules = rules
+        self._normal = NormalScores(rules.rate, rules.calibrate, rules.window, rules.level)
+        self._lines: dict[str, _Line] = {}
+        self._aside: list[int] = []
+        self._back: list[tuple[str, int]] = []
+        self._pending: list[Change] = []
+        self._lock = threading.Lock()
+        self.flagged = 0
+        self.alarms = 0
+
+    @property
+    def threshold(self) -> float | None:
+        """Scores above it are unusual; None until enough normal ones are known."""
+        return self._normal.threshold
+
+    @property
+    def limit(self) -> float:
+        """The largest error that says anything of a model: the threshold; infinite until there is one."""
+        threshold = self._normal.threshold
+        return float("inf") if threshold is None else threshold
+
+    # ---- judging ---------------------------------------------------------------------------
+
+    def judge(
+        self, keys: Sequence[str], offsets: NDArray[np.int64], ts: NDArray[np.float64], scores: NDArray[Any]
+    ) -> Judged:
+        """Judge samples in order of arrival.
+
+        Parameters
+        ----------
+        keys, offsets, ts
+            Of the samples: `n` keys, `(n,)` offsets, `(n,)` event times.
+        scores
+            Their scores, `(n,)`; one that is no finite number counts as unusual.
+        """
+        scores = np.where(np.isfinite(scores), scores, np.inf).astype(np.float64)
+        with self._lock:
+            changes, self._pending = self._pending, []
+            threshold = self._normal.threshold
+            if threshold is None:
+                return Judged(self._calibrate(keys, offsets, scores), changes)
+            unusual = scores > threshold
+            flagged = unusual.copy()
+            fit = ~unusual
+            spikes = 0
+            for i in self._to_follow(keys, unusual):
+                ratio = min(float(scores[i] / threshold), 1e6) if threshold > 0 else 1.0
+                line = self._line(keys[i])
+                spikes += line.spike_leaves()
+                change = self._follow(line, keys[i], int(offsets[i]), float(ts[i]), bool(unusual[i]), ratio)
+                flagged[i] = (unusual[i] or line.alarm) and not line.accepted
+                # What a person has accepted moves the threshold, however high it is.
+                fit[i] = (not flagged[i]) and bool(np.isfinite(scores[i]))
+                if change is not None:
+                    changes.append(change)
+                if not line.alarm and not line.unusual:
+                    del self._lines[keys[i]]
+            self._aside += offsets[flagged].tolist()
+            self.flagged += int(flagged.sum())
+            # Without those that only just passed it would sink, and more and more be unusual.
+            self._normal.add(np.append(scores[fit], np.full(spikes, threshold)))
+        return Judged(flagged, changes)
+
+    def _calibrate(
+        self, keys: Sequence[str], offsets: NDArray[np.int64], scores: NDArray[np.float64]
+    ) -> NDArray[np.bool_]:
+        """Without a threshold only keys whose alarm stands are flagged, and all others' scores are normal."""
+        standing = {key for key, line in self._lines.items() if line.alarm}
+        flagged = np.array([key in standing for key in keys], bool)
+        self._aside += offsets[flagged].tolist()
+        self.flagged += int(flagged.sum())
+        self._normal.add(scores[~flagged & np.isfinite(scores)])
+        return flagged
+
+    def _to_follow(self, keys: Sequence[str], unusual: NDArray[np.bool_]) -> Sequence[int]:
+        """Positions of samples whose key has, or now gets, an unusual one among its newest."""
+        if not self._lines and not unusual.any():
+            return ()
+        following = {*self._lines, *(keys[i] for i in np.flatnonzero(unusual).tolist())}
+        return [i for i, key in enumerate(keys) if key in following]
+
+    def _line(self, key: str) -> _Line:
+        line = self._lines.get(key)
+        if line is None:
+            if len(self._lines) >= KEYS:
+                oldest = next((name for name, kept in self._lines.items() if not kept.alarm), key)
+                self._lines.pop(oldest, None)
+            line = self._lines[key] = _Line(deque(maxlen=self._rules.of))
+        return line
+
+    def _follow(
+        self, line: _Line, key: str, offset: int, ts: float, unusual: bool, ratio: float
+    ) -> Change | None:
+        line.recent.append((offset, unusual, ts, ratio))
+        if line.alarm:
+            line.samples += 1
+            if unusual:
+                line.last, line.peak = ts, max(line.peak, ratio)
+            patience = self._rules.accept_after
+            if patience is not None and ts - line.since > patience:
+                return self._accept(key, line)
+            return self._end(key, line) if line.unusual == 0 else None
+        if line.accepted or line.unusual < self._rules.raise_after:
+            return None
+        return self._begin(key, line)
+
+    def _begin(self, key: str, line: _Line) -> Change:
+        start = next(i for i, entry in enumerate(line.recent) if entry[1])
+        run = list(line.recent)[start:]
+        line.alarm, line.first, line.since, line.last = True, run[0][0], run[0][2], run[-1][2]
+        line.samples, line.peak = len(run), max(entry[3] for entry in run)
+        # Those in between looked normal, but belong to it.
+        self._aside += [entry[0] for entry in run if not entry[1]]
+        self.alarms += 1
+        return Change(key, line.newest, line.first, line.since, None, line.samples, line.peak)
+
+    def _end(self, key: str, line: _Line, *, accepted: bool = False) -> Change:
+        line.alarm = False
+        return Change(key, line.newest, line.first, line.since, line.last, line.samples, line.peak, accepted)
+
+    def _accept(self, key: str, line: _Line) -> Change:
+        line.accepted = True
+        self._normal.restart()
+        self._back.append((key, line.first))
+        return self._end(key, line, accepted=True)
+
+    # ---- what others ask for ---------------------------------------------------------------
+
+    def accept(self, key: str | None = None) -> int:
+        """Alarms that stand, of one key or of all, are normal from now on; how many there were.
+
+        The threshold is calibrated anew. Until its scores are below it, nothing of such a key is unusual.
+        """
+        with self._lock:
+            standing = [
+                (name, line)
+                for name, line in self._lines.items()
+                if line.alarm and (key is None or name == key)
+            ]
+            self._pending += [self._accept(name, line) for name, line in standing]
+        return len(standing)
+
+    def take(self) -> tuple[list[int], list[tuple[str, int]]]:
+        """Since it was last asked: offsets that must not be learned from, and those that may after all.
+
+        The latter as pairs of a key and an offset: samples of that key from there on.
+        """
+        with self._lock:
+            aside, self._aside = self._aside, []
+            back, self._back = self._back, []
+        return aside, back
+
+    def standing(self) -> list[str]:
+        """Keys whose alarm stands."""
+        with self._lock:
+            return sorted(key for key, line in self._lines.items() if line.alarm)
+
+    def figures(self) -> dict[str, Any]:
+        """For metrics."""
+        return {
+            "threshold": self.threshold,
+            "flagged": self.flagged,
+            "alarms": self.alarms,
+            "standing": self.standing(),
+        }
+
+    # ---- over a restart --------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """What a restart goes on from, ready for JSON."""
+        with self._lock:
+            return {
+                "normal": self._normal.state(),
+                "flagged": self.flagged,
+                "alarms": self.alarms,
+                "lines": {
+                    key: [list(line.recent), line.first, line.since, line.last, line.samples, line.peak,
+                          line.alarm, line.accepted]
+                    for key, line in self._lines.items()
+                },
+            }  # fmt: skip
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` gave.
+
+        Raises
+        ------
+        LookupError, TypeError, ValueError
+            When it is something else; nothing is changed then.
+        """
+        lines = {
+            str(key): _Line(deque((tuple(e) for e in recent), maxlen=self._rules.of), *rest)
+            for key, (recent, *rest) in state["lines"].items()
+        }
+        flagged, alarms = int(state["flagged"]), int(state["alarms"])
+        self._normal.restore(state["normal"])
+        self._lines, self.flagged, self.alarms = lines, flagged, alarms

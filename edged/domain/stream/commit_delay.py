@@ -1,0 +1,142 @@
+"""How long a group commit waits for company: flash writes whole pages, however little is in them.
+
+A commit of one sample writes as many pages as one of fifty. So samples wait for each other, acknowledged
+by nobody meanwhile, as long as more are to be expected soon: a broker that has sent all it may, or a
+sensor that sends everything at once and then rests, is not waited for.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+QUIET = 0.25  # seconds without a message after which none is expected, however fast they came
+GAPS = 8  # as many times the gap between messages: random arrivals exceed it once in 3,000 gaps
+BURST, LEAST = 0.02, 10  # seconds in which so many messages come at once, as all that a broker may send
+CHAIN = 50  # bursts of a size that are not waited behind, before that is tried again
+
+
+@dataclass
+class Company:
+    """When the messages that have gathered become durable.
+
+    A burst behind which nothing came may be all that the broker sends before an acknowledgement: the next
+    ones of that size are committed at once.
+
+    Parameters
+    ----------
+    delay
+        Seconds that the first of them waits at most; 0 for none at all.
+
+    Examples
+    --------
+    A hundred messages a second:
+
+    >>> company = Company(1.0)
+    >>> for i in range(20): company.came(1, i / 100)
+    >>> round(company.due, 2)
+    0.44
+
+    One that comes after a long rest waits for no others:
+
+    >>> company.committed(); company.came(1, 60.0); round(company.due, 2)
+    60.25
+
+    Twenty at once, and again as soon as they were acknowledged:
+
+    >>> company.committed(); company.came(20, 70.0); round(company.due, 2)
+    70.25
+    >>> company.committed(); company.came(20, 70.26); round(company.due, 2)
+    70.26
+    """
+
+    delay: float
+    first: float | None = None
+    last: float = float("-inf")
+    count: int = 0
+    gap: float = float("inf")
+    burst: float = float("inf")
+    chain: int = 0
+
+    def came(self, messages: int, now: float) -> None:
+        """So many messages came, at a moment of the monotonic clock in seconds."""
+        if self.first is None:
+            self.first, self.count = now, 0
+            self.gap = now - self.last
+        self.count += messages
+        self.last = now
+        if self.count > messages:
+            self.gap = (now - self.first) / (self.count - 1)
+
+    @property
+    def due(self) -> float:
+        """The moment at which they should be committed; infinite while there are none."""
+        if self.first is None:
+            return float("inf")
+        if self.delay == 0 or self._is_whole_burst(self.first):
+            return self.last
+        quiet = QUIET if self.gap > self.delay else max(QUIET, GAPS * self.gap)
+        return min(self.first + self.delay, self.last + quiet)
+
+    def _is_whole_burst(self, first: float) -> bool:
+        return self.count >= self.burst and self.last - first <= BURST
+
+    def committed(self) -> None:
+        """They are durable."""
+        if self.first is None:
+            return
+        if self._is_whole_burst(self.first) and self.chain > 0:
+            self.chain -= 1
+        elif self.last - self.first <= BURST and self.count >= LEAST and self.burst == float("inf"):
+            self.burst, self.chain = self.count, CHAIN
+        else:
+            self.burst = float("inf")
+        self.first = None
+
+
+@dataclass(eq=False, slots=True)
+class Wait:
+    """One who waits; `settled` says what came of it, once `done` is set."""
+
+    done: threading.Event = field(default_factory=threading.Event)
+    settled: bool = False
+
+
+class Settling:
+    """Who wants a loop to finish what it has at hand; any thread may ask but the one that loops.
+
+    Nobody waits for a loop that is over, nor for ever for one that is stuck.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[Wait] = deque()
+        self._over = False
+
+    def ask(self, wake: Callable[[], object], timeout: float) -> bool:
+        """Wait for one whole turn, which `wake` brings about; whether it settled everything in that time."""
+        wait = Wait()
+        self._waiting.append(wait)
+        if self._over:
+            return True
+        wake()
+        return wait.done.wait(timeout) and wait.settled
+
+    def begin(self) -> list[Wait]:
+        """At the beginning of a turn, once it can be woken again: who waits for this one."""
+        return [self._waiting.popleft() for _ in range(len(self._waiting))]
+
+    def done(self, waits: list[Wait], *, settled: bool) -> None:
+        """At its end."""
+        for wait in waits:
+            wait.settled = settled
+            wait.done.set()
+
+    def over(self) -> None:
+        """The loop has ended and left nothing behind that it could settle."""
+        self._over = True
+        self.done(self.begin(), settled=True)

@@ -1,0 +1,151 @@
+"""Messages between the first look at them and their acknowledgement: one commit's, and all that are held."""
+
+from __future__ import annotations
+
+import collections
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from edged.domain.stream.sample import Batch
+
+if TYPE_CHECKING:
+    from edged.domain.stream.redelivery import Packet
+    from edged.domain.stream.sample import LabelReading, LabelUpdate, Rejected
+    from edged.domain.stream.submission import Submission
+    from edged.domain.stream.windowing import OpenChanges
+
+
+@dataclass
+class Group:
+    """Messages that become durable together and are acknowledged afterwards.
+
+    `deliveries` in the order they came; `batches` the samples among them; `labels` those that came by
+    themselves, with `label_packets`; `updates` labels for samples that are known; `rejected` what goes
+    to the quarantine; `opened` what changes about open windows, with the `packets` of all their readings;
+    `submissions` whoever waits for samples that came by another way.
+    `tried` tells that its commit has begun; `stored` that all but `labels` is durable.
+    """
+
+    deliveries: list[Any] = field(default_factory=list)
+    batches: list[Batch] = field(default_factory=list)
+    updates: list[LabelUpdate] = field(default_factory=list)
+    labels: list[LabelReading] = field(default_factory=list)
+    label_packets: list[Packet] = field(default_factory=list)
+    rejected: list[Rejected] = field(default_factory=list)
+    packets: list[Packet] = field(default_factory=list)
+    opened: OpenChanges | None = None
+    submissions: list[Submission] = field(default_factory=list)
+    tried: bool = False
+    stored: bool = False
+
+    @property
+    def batch(self) -> Batch | None:
+        """All samples, put together once they are asked for: not again with each message that comes."""
+        if len(self.batches) > 1:
+            self.batches = [Batch.joined(self.batches)]
+        return self.batches[0] if self.batches else None
+
+    def absorb(self, later: Group) -> None:
+        """Take in a group that came later, so that one commit does for both."""
+        self.batches += later.batches
+        self.deliveries += later.deliveries
+        self.updates += later.updates
+        self.labels += later.labels
+        self.label_packets += later.label_packets
+        self.rejected += later.rejected
+        self.packets += later.packets
+        self.submissions += later.submissions
+        if self.opened is None:
+            self.opened = later.opened
+        elif later.opened is not None:
+            self.opened.absorb(later.opened)
+
+
+class Held:
+    """The groups that are not yet durable, oldest first, within bounds.
+
+    Parameters
+    ----------
+    messages
+        How many messages may be held.
+    payload_bytes
+        How much their payloads may be together.
+    rows
+        Messages of one group: a later group joins the last one up to there, so that what has gathered
+        in small pieces takes few commits.
+    """
+
+    def __init__(self, messages: int, payload_bytes: int, rows: int) -> None:
+        self._limit = messages
+        self._limit_bytes = payload_bytes
+        self._rows = rows
+        self._groups: collections.deque[Group] = collections.deque()
+        self._places: dict[Packet, Any] = {}
+        self._bytes = 0
+        self.payload_bytes = 0
+        """How much the payloads of all that is held are together."""
+
+    def __len__(self) -> int:
+        return sum(len(group.deliveries) for group in self._groups)
+
+    @property
+    def first(self) -> Group | None:
+        """The group to commit next."""
+        return self._groups[0] if self._groups else None
+
+    @property
+    def awaited(self) -> bool:
+        """Whether somebody waits for an answer that says that something of it is durable."""
+        return any(group.submissions for group in self._groups)
+
+    @property
+    def submissions(self) -> list[Submission]:
+        """All whose samples are not durable yet."""
+        return [submission for group in self._groups for submission in group.submissions]
+
+    @property
+    def newest_epoch(self) -> int:
+        """The connection that the newest messages came over; 0 when nothing is held."""
+        return max((d.epoch for group in self._groups for d in group.deliveries), default=0)
+
+    def add(self, group: Group) -> None:
+        """Hold one more group."""
+        self.payload_bytes += sum(len(delivery.payload) for delivery in group.deliveries)
+        last = self._groups[-1] if self._groups else None
+        if last is None or last.tried or len(last.deliveries) >= self._rows:
+            self._groups.append(group)
+        else:
+            last.absorb(group)
+
+    def done(self) -> None:
+        """The first group is durable."""
+        gone = self._groups.popleft()
+        self.payload_bytes -= sum(len(delivery.payload) for delivery in gone.deliveries)
+        if not self._groups:
+            self.clear()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._groups.clear()
+        self._places.clear()
+        self._bytes = self.payload_bytes = 0
+
+    def has_room(self, delivery: Any, beside: int) -> bool:
+        """Whether a delivery can be held with `beside` others that are about to be."""
+        if not self._groups:
+            return True
+        self._bytes += len(delivery.payload)
+        return len(self) + beside < self._limit and self._bytes <= self._limit_bytes
+
+    def note(self, packet: Packet, delivery: Any) -> None:
+        """Know a delivery again should the broker repeat it. QoS 0 has no packet id and no repetition."""
+        if packet[0]:
+            self._places[packet] = delivery
+
+    def renew(self, packet: Packet, epoch: int) -> bool:
+        """A repetition came over a new connection: the one held is acknowledged there. False without one."""
+        first = self._places.get(packet)
+        if first is None:
+            return False
+        first.epoch = epoch
+        return True

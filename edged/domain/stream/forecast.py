@@ -1,0 +1,42 @@
+"""Labels of a forecast: the stream's own future."""
+
+from __future__ import annotations
+
+import collections
+from typing import TYPE_CHECKING
+
+from edged.domain.stream.sample import Batch, LabelUpdate
+
+if TYPE_CHECKING:
+    from edged.domain.stream.sample import LabelValue
+
+
+class Forecast:
+    """Makes the label of a sample from a later one of the same key, `horizon` samples ahead.
+
+    Parameters
+    ----------
+    columns
+        Features that are foretold.
+    horizon
+        How many samples of the same key ahead.
+    """
+
+    def __init__(self, columns: tuple[int, ...], horizon: int) -> None:
+        self._columns = list(columns)
+        self._waiting: dict[str, collections.deque[int]] = {}
+        self._horizon = horizon
+
+    def update(self, batch: Batch) -> list[LabelUpdate]:
+        """Labels for the samples whose future has now come."""
+        updates = []
+        values = batch.x[:, self._columns].tolist()
+        for key, offset, ts, value in zip(
+            batch.keys, batch.offsets.tolist(), batch.ts.tolist(), values, strict=True
+        ):
+            waiting = self._waiting.setdefault(key, collections.deque())
+            if len(waiting) == self._horizon:
+                label: LabelValue = value[0] if len(value) == 1 else tuple(value)
+                updates.append(LabelUpdate(waiting.popleft(), label, ts))
+            waiting.append(offset)
+        return updates

@@ -1,0 +1,287 @@
+"""How a device is doing, in lines that people read: the same in `edged status`, `ctl watch` and on the page.
+
+A status is what `edged status --json` prints and `request/status` answers; what is missing in it is left out.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+TROUBLES = {"throttled": "throttled", "under_voltage": "too little voltage", "on_battery": "on battery"}
+FIGURES = ("accuracy", "error")
+
+
+def summary(status: Mapping[str, Any]) -> dict[str, str]:
+    """What there is to tell, by name; times are of this machine's zone."""
+    lines = {"state": str(status["state"]) + (f" (pid {status['pid']})" if status.get("pid") else "")}
+    troubles = attention(status)
+    if troubles:
+        lines["attention"] = "; ".join(troubles)
+    lines |= {
+        "on hold": ", ".join(status.get("on_hold") or ()) or "-",
+        "model": _model(status["model"]),
+        "live quality": quality(status["model"].get("quality")),
+        "drift": drift(status.get("drift") or {}),
+        "training": training(status["training"]),
+    }
+    if last := status["training"].get("last"):
+        lines["last run"] = last_run(last)
+    lines |= {
+        "engine": str(status.get("engine") or "auto"),
+        "samples": f"{status['samples']:,} accepted, {status['evicted']:,} evicted",
+        "labels": f"{status['labels']:,}",
+        "quarantined": f"{status['quarantined']:,}",
+        "outbox": outbox(status["outbox"]),
+    }
+    return lines | _hardware(status.get("host") or {}) | _wear(status.get("flash") or {})
+
+
+def attention(status: Mapping[str, Any]) -> list[str]:
+    """What keeps the device from being well, most pressing first; nothing where all is well.
+
+    >>> attention({"problem": None, "training": {"paused": None}, "stuck": 2, "host": {"throttled": True}})
+    ['2 features stand still', 'throttled']
+    """
+    found = [str(status["problem"])] if status.get("problem") else []
+    if paused := status.get("training", {}).get("paused"):
+        found.append(f"training paused: {paused['reason']} ({paused['remedy']})")
+    if stuck := status.get("stuck"):
+        found.append(f"{stuck} feature{'s stand' if stuck > 1 else ' stands'} still")
+    host = status.get("host") or {}
+    found += [text for name, text in TROUBLES.items() if host.get(name)]
+    if host.get("clock_synchronised") is False:
+        found.append("no time server has set the clock")
+    return found
+
+
+def number(value: Any) -> str:
+    """A figure with four digits behind the point, a count as it is, - for none."""
+    return "-" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value)
+
+
+def when(seconds: float | None) -> str:
+    """A moment, in this machine's zone."""
+    return "-" if seconds is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+def quality(live: Mapping[str, Any] | None) -> str:
+    """Live quality and how many labelled predictions it rests on.
+
+    >>> quality({"accuracy": 0.9, "labelled": 12345})
+    'accuracy 0.9000, 12,345 labelled'
+    """
+    live = live or {}
+    told = [f"{name} {number(live[name])}" for name in FIGURES if live.get(name) is not None]
+    return ", ".join([*told, f"{live['labelled']:,} labelled"]) if told else "-"
+
+
+def drift(state: Mapping[str, Any]) -> str:
+    """How many signals there were, and the newest.
+
+    >>> drift({"signals": 2, "last": {"level": "drift", "source": "error", "offset": 4711}})
+    '2 signals, last: drift of error at sample 4,711'
+    """
+    if not state.get("signals"):
+        return "none"
+    count, last = state["signals"], state.get("last")
+    told = f"{count} signal{'s' if count > 1 else ''}"
+    return (
+        told
+        if last is None
+        else f"{told}, last: {last['level']} of {last['source']} at sample {last['offset']:,}"
+    )
+
+
+def training(state: Mapping[str, Any]) -> str:
+    """How many runs there were, how far the present one is, and what a wanted one waits for."""
+    told = runs(state["runs"])
+    if (progress := state.get("progress")) is not None:
+        told += f", running: {steps(progress)}"
+    elif waiting := state.get("waiting_for"):
+        told += f", waiting for {', '.join(waiting)}"
+    return told
+
+
+def runs(count: int) -> str:
+    """How many there were.
+
+    >>> runs(1), runs(1200)
+    ('1 run', '1,200 runs')
+    """
+    return f"{count:,} run{'' if count == 1 else 's'}"
+
+
+def steps(progress: Mapping[str, Any]) -> str:
+    """How far a run is.
+
+    >>> steps({"run": 3, "step": 40, "steps": 200, "loss": 0.5})
+    'run 3, step 40 of 200, loss 0.5000'
+    """
+    told = f"run {progress['run']}, " if "run" in progress else ""
+    told += f"step {progress['step']}" + (f" of {progress['steps']}" if "steps" in progress else "")
+    return told + (f", loss {number(progress['loss'])}" if progress.get("loss") is not None else "")
+
+
+def last_run(run: Mapping[str, Any]) -> str:
+    """The newest run and what came of it."""
+    told = f"{run.get('id', run.get('run'))} ({run['trigger']})"
+    return f"{told}: {run['outcome']} at {when(run['ended'])}" if run.get("ended") else f"{told}: under way"
+
+
+def outbox(state: Mapping[str, Any]) -> str:
+    """What the broker does not have yet."""
+    return f"{state['pending']:,} waiting, {state['dropped']:,} dropped"
+
+
+def _model(model: Mapping[str, Any]) -> str:
+    told = f"version {model['version']} since {when(model['since'])}"
+    if model.get("parent") is not None:
+        told += f", from {model['parent']}"
+    return told + (", pinned" if model.get("pinned") else "")
+
+
+def _hardware(host: Mapping[str, Any]) -> dict[str, str]:
+    """Heat and power, as far as the machine tells."""
+    rows = {}
+    if host.get("temperature_c") is not None:
+        rows["temperature"] = f"{host['temperature_c']:.0f} °C"
+    if any(host.get(name) is not None for name in (*TROUBLES, "power_mode")):
+        found = [text for name, text in TROUBLES.items() if host.get(name)] or ["well"]
+        found += [f"power mode {host['power_mode']}"] if host.get("power_mode") else []
+        rows["board"] = ", ".join(found)
+    return rows
+
+
+def _wear(flash: Mapping[str, Any]) -> dict[str, str]:
+    if flash.get("written") is None:
+        return {}
+    day = " so far" if flash.get("per_day") is None else f", {flash['per_day'] / 1e6:,.0f} MB a day"
+    each = "" if flash.get("per_sample") is None else f", {flash['per_sample']:,.0f} bytes a sample"
+    return {"flash": f"{flash['written'] / 1e6:,.1f} MB written{day}{each}"}
+
+
+def status_of(messages: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:
+    """The status as far as a device's own messages tell it; None before they have told enough.
+
+    Parameters
+    ----------
+    messages
+        The newest of each topic below the device's own: `status`, `state/model`, `state/training`,
+        `state/drift`, `state/buffer`, `metrics`.
+    """
+    needed = ("status", "state/model", "state/training", "state/buffer", "metrics")
+    if any(name not in messages for name in needed):
+        return None
+    told, model, runs, buffer, metrics = (messages[name] for name in needed)
+    online = told["state"] == "online"
+    problem = metrics.get("problem") if online else None
+    holding = {"ingest": buffer, "serving": model, "training": runs}
+    host = metrics["host"]
+    return {
+        "state": "degraded" if problem else told["state"],
+        "problem": problem,
+        "on_hold": [name for name, state in holding.items() if state.get("on_hold")],
+        "samples": metrics["ingest"]["samples"],
+        "labels": metrics["labels"].get("count", 0),
+        "quarantined": metrics["quarantine"],
+        "evicted": metrics["buffer"]["evicted"],
+        "model": {**model, "quality": metrics["live"]},
+        "drift": messages.get("state/drift"),
+        "training": {**runs, "progress": metrics["training"]["running"] if online else None},
+        "stuck": metrics["ingest"].get("stuck"),
+        "outbox": metrics["outbox"],
+        "engine": runs["engine"],
+        "host": host if online else {},
+        "flash": metrics.get("flash") or {},
+    }
+
+
+SHOWN = 4  # features or reasons in one line
+UNTOLD = ("event", "ts", "seq", "boot", "historical")
+
+
+def happening(said: Mapping[str, Any]) -> str:
+    """What an event says, in one line.
+
+    >>> happening({"event": "model_rolled_back", "ts": 0.0, "from": 4, "to": 3, "reason": "command"})
+    'rolled back from version 4 to 3: command'
+    >>> happening({"event": "something_new", "ts": 0.0, "count": 3})
+    'something new: count 3'
+    """
+    tell = TELLERS.get(said["event"])
+    if tell is not None:
+        return tell(said)
+    rest = ", ".join(
+        f"{name} {_brief(value)}" for name, value in said.items() if name not in UNTOLD and value is not None
+    )
+    name = said["event"].replace("_", " ")
+    return f"{name}: {rest}" if rest else name
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list | tuple):
+        more = "" if len(value) <= SHOWN else f" and {len(value) - SHOWN} more"
+        return ", ".join(map(_brief, value[:SHOWN])) + more
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_brief(one)}" for name, one in list(value.items())[:SHOWN])
+    return str(value)
+
+
+def _finished(said: Mapping[str, Any]) -> str:
+    told = f"run {said['run']}: {said['outcome']}"
+    if said.get("steps") is not None and said.get("seconds") is not None:
+        told += f", {said['steps']} steps in {said['seconds']:.1f} s"
+    return told + (f", {said['error']}" if said.get("error") else "")
+
+
+def _promoted(said: Mapping[str, Any]) -> str:
+    why = "; ".join(map(str, said["reasons"]))
+    return f"version {said['version']} serves, from {said['parent']} ({said['origin']})" + (
+        why and f": {why}"
+    )
+
+
+def _drifted(said: Mapping[str, Any]) -> str:
+    moved = [feature["feature"] for feature in said.get("features") or ()]
+    told = f"{said['level']}: {said['source']} changed at sample {said['offset']:,} ({said['detector']}"
+    told += f", {number(said['statistic'])} over {number(said['threshold'])})" if "statistic" in said else ")"
+    return told + (f": {_brief(moved)}" if moved else "")
+
+
+def _requested(said: Mapping[str, Any]) -> str:
+    sure = "" if said.get("confidence") is None else f", {100 * said['confidence']:.0f} % sure"
+    return f"label wanted of {said['id']} ({said['key']}): model says {_brief(said['answer'])}{sure}"
+
+
+def _anomaly(said: Mapping[str, Any]) -> str:
+    if said["state"] == "start":
+        return f"alarm of {said['key']} began"
+    return f"alarm of {said['key']} ended after {said.get('samples', '?')} samples"
+
+
+def _quarantined(said: Mapping[str, Any]) -> str:
+    more = f", and {said['more']} more" if said.get("more") else ""
+    return f"quarantined ({said['reason']}): {said.get('detail') or said.get('topic')}{more}"
+
+
+TELLERS: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "started": lambda e: f"started, version {e['version']}, model {e['model']} ({e['boot_reason']})",
+    "training_started": lambda e: f"run {e['run']} began ({e['trigger']}), {e['new']} new samples",
+    "training_finished": _finished,
+    "candidate_rejected": lambda e: f"candidate of run {e['run']} refused: {_brief(e['reasons'])}",
+    "model_promoted": _promoted,
+    "model_rolled_back": lambda e: f"rolled back from version {e['from']} to {e['to']}: {e['reason']}",
+    "drift_detected": _drifted,
+    "label_requested": _requested,
+    "anomaly": _anomaly,
+    "sample_quarantined": _quarantined,
+    "sensor_stuck": lambda e: f"{e['key']} stands still: {_brief(e['features'])}",
+    "sensor_moves": lambda e: f"{e['key']} moves again: {_brief(e['features'])}",
+    "sensor_flooding": lambda e: f"{e['key']} sends too much",
+}

@@ -1,0 +1,1 @@
+"""Rules of training: triggers, guards, replay, batches, averaging, the run queue."""

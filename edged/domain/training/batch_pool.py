@@ -1,0 +1,138 @@
+"""What the batches of a run are drawn from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from edged.domain.training.key_shares import capped
+from edged.errors import NoDataError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from edged.domain.stream.sample import Window
+    from edged.domain.training.replay import Ids, Mix
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """Samples that are learned from again: their rows, and which of them each memory holds, by offset."""
+
+    rows: Window
+    recent: Ids
+    reservoir: Ids
+
+
+class Pool:
+    """New and remembered rows side by side, and which of them may be drawn.
+
+    `x` `(n, d)`, `y` as the loss takes it (`labels` makes it of `(n, targets)`), `offsets` `(n,)`.
+    """
+
+    def __init__(
+        self,
+        new: Window,
+        remembered: Remembered,
+        labels: Callable[[Any], Any],
+        excluded: set[int],
+    ) -> None:
+        rows = remembered.rows.take(~np.isin(remembered.rows.offsets, new.offsets))
+        self.x = np.concatenate([new.x, rows.x])
+        self.y = labels(np.concatenate([new.y, rows.y]))
+        self.offsets = np.concatenate([new.offsets, rows.offsets])
+        is_new = np.arange(len(self.offsets)) < len(new)
+        self._groups = (
+            is_new,
+            ~is_new & np.isin(self.offsets, remembered.recent),
+            ~is_new & np.isin(self.offsets, remembered.reservoir),
+        )
+        self._codes: NDArray[np.int64] | None = None
+        self._share = 1.0
+        self._spared = np.zeros(len(self.offsets), bool)
+        self._weights: NDArray[np.float64] | None = None
+        self._beside, self._count = np.empty(0, np.int64), 0
+        self.exclude(excluded)
+
+    def cap(self, codes: NDArray[np.int64], share: float) -> None:
+        """Let no key be expected to fill more than `share` of a batch; `codes` `(n,)` name the keys."""
+        self._codes, self._share = codes, share
+        self._weigh()
+
+    def add(self, offsets: Ids, x: NDArray[np.float32], y: NDArray[Any], count: int) -> None:
+        """Let `count` rows of each batch be of these `(m,)`, which are no samples with labels."""
+        if len(offsets) == 0:
+            return
+        first = len(self.offsets)
+        self.x, self.y = np.concatenate([self.x, x]), np.concatenate([self.y, y])
+        self.offsets = np.concatenate([self.offsets, offsets])
+        self._beside = np.arange(first, len(self.offsets))
+        self._count = count
+
+    def spare(self, rows: NDArray[np.bool_]) -> None:
+        """Never draw these rows `(n,)`: they tell how well the others are learned."""
+        self._spared = rows
+        self.exclude(set())
+
+    def weigh(self, weights: NDArray[np.float64]) -> None:
+        """Draw remembered rows in proportion to `weights` `(n,)`, on top of what keys may fill."""
+        self._weights = weights
+        self._weigh()
+
+    def exclude(self, offsets: set[int]) -> None:
+        """Draw these samples no more; NoDataError when none is left."""
+        known = self.offsets[: len(self._spared)]
+        good = ~self._spared & ~np.isin(known, list(offsets))
+        self._places = [np.flatnonzero(good & group) for group in self._groups]
+        self._beside = self._beside[~np.isin(self.offsets[self._beside], list(offsets))]
+        self._count = self._count if len(self._beside) else 0
+        if not any(len(places) for places in self._places):
+            raise NoDataError("every sample of this run makes the loss infinite or NaN", where="sample log")
+        self._weigh()
+
+    def draw(self, batch: int, mix: Mix, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Rows of a batch, drawn with replacement, so that short windows still fill it."""
+        beside = (
+            self._beside[rng.integers(0, len(self._beside), self._count)] if self._count else self._beside
+        )
+        counts = mix.counts(batch - len(beside), *(len(places) for places in self._places))
+        drawn = [beside]
+        for places, edges, count in zip(self._places, self._edges, counts, strict=True):
+            if edges is None:
+                drawn.append(places[rng.integers(0, max(len(places), 1), count)])
+            else:
+                drawn.append(places[np.searchsorted(edges, rng.random(count) * edges[-1], side="right")])
+        return np.concatenate(drawn)
+
+    def _weigh(self) -> None:
+        self._edges = [
+            self._edges_of(places, None if group == 0 else self._weights)
+            for group, places in enumerate(self._places)
+        ]
+
+    def _edges_of(
+        self, rows: NDArray[np.int64], weights: NDArray[np.float64] | None
+    ) -> NDArray[np.float64] | None:
+        """Where each row's stretch ends; None where all stretches are equal."""
+        if len(rows) == 0:
+            return None
+        shares = None if self._codes is None else capped(self._codes[rows], self._share)
+        if weights is not None:
+            shares = weights[rows] if shares is None else shares * weights[rows]
+        return None if shares is None else np.cumsum(shares)
+
+
+def labels_for(loss: str, y: NDArray[np.float32], outputs: int) -> NDArray[Any]:
+    """Labels `(n, targets)` as the loss takes them.
+
+    `(n,)` int64 for cross-entropy; for bce_with_logits with several outputs one-hot `(n, outputs)`.
+    """
+    if loss == "cross_entropy":
+        return y[:, 0].astype(np.int64)
+    if loss == "bce_with_logits" and y.shape[1] == 1 < outputs:
+        return np.eye(outputs, dtype=np.float32)[y[:, 0].astype(np.int64)]
+    return y

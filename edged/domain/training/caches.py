@@ -1,0 +1,100 @@
+"""What a resident trainer has read of remembered samples, most of which are the same in its next run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from edged.domain.stream.sample import Window
+    from edged.domain.training.replay import Ids
+
+    Keys = Sequence[str | None]
+
+
+class RowCache:
+    """Remembered rows that stay in memory between runs, as most of them are the same in the next.
+
+    `read` gets rows by offset. What is given is the same with and without what was kept.
+    """
+
+    def __init__(self, read: Callable[[Ids], Window]) -> None:
+        self._read = read
+        self._held: Window | None = None
+        self._relabelled = -1
+
+    def rows(self, offsets: Ids, relabelled: int) -> Window:
+        """The rows of these rising offsets that are there.
+
+        `relabelled` counts labels that replaced an earlier one: all are read again when it has changed.
+        """
+        held = self._held
+        if held is None or relabelled != self._relabelled:
+            held = self._read(offsets)
+        else:
+            held = held.take(np.isin(held.offsets, offsets))
+            fresh = self._read(offsets[~np.isin(offsets, held.offsets)])
+            order = np.argsort(np.concatenate([held.offsets, fresh.offsets]), kind="stable")
+            held = type(held)(
+                *(
+                    np.ascontiguousarray(
+                        np.concatenate([getattr(part, name) for part in (held, fresh)])[order]
+                    )
+                    for name in ("offsets", "seq", "x", "y")
+                )
+            )
+        self._held, self._relabelled = held, relabelled
+        return held
+
+
+class KeyCache:
+    """Whose samples these are, as numbers: the key of a sample never changes.
+
+    `read` gets the keys of samples by offset, None for those that are gone; one that goes later keeps its
+    number.
+    """
+
+    def __init__(self, read: Callable[[Ids], Keys]) -> None:
+        self._read = read
+        self._offsets, self._codes = np.empty(0, np.int64), np.empty(0, np.int64)
+        self._names: dict[str, int] = {}
+
+    def codes(self, offsets: Ids) -> Ids:
+        """As `codes_of` the keys of these samples, which are numbered by their oldest ones here."""
+        wanted, place = np.unique(offsets, return_inverse=True)
+        if len(self._names) > len(wanted):  # most of them are gone
+            self._offsets, self._codes, self._names = self._offsets[:0], self._codes[:0], {}
+        held = np.isin(self._offsets, wanted)
+        fresh = wanted[~np.isin(wanted, self._offsets)]
+        both = np.concatenate([self._offsets[held], fresh])
+        codes = np.concatenate([self._codes[held], _numbered(self._read(fresh), self._names)])
+        order = np.argsort(both, kind="stable")
+        self._offsets, self._codes = both[order], codes[order]
+        return _renumbered(self._codes)[place]
+
+
+def codes_of(keys: Keys) -> Ids:
+    """A number for each key, equal ones for equal keys, from 0 as they come; -1 for None.
+
+    >>> codes_of(["a", "b", None, "a"]).tolist()
+    [0, 1, -1, 0]
+    """
+    return _numbered(keys, {})
+
+
+def _numbered(keys: Iterable[str | None], names: dict[str, int]) -> Ids:
+    """Numbers of keys, those of new ones noted in `names`."""
+    return np.array([-1 if key is None else names.setdefault(key, len(names)) for key in keys], np.int64)
+
+
+def _renumbered(codes: Ids) -> Ids:
+    """The same groups, numbered from 0 as they come; negative ones stay."""
+    there = codes >= 0
+    _, first, place = np.unique(codes[there], return_index=True, return_inverse=True)
+    numbers = np.argsort(np.argsort(first))
+    renumbered: Ids = codes.copy()
+    renumbered[there] = numbers[place]
+    return renumbered

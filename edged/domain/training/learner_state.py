@@ -1,0 +1,223 @@
+"""What a learner knows between two steps: everything a checkpoint must hold beside the weights."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from edged.domain.stream.running_statistics import RunningMoments
+from edged.domain.training.early_stopping import Patience
+from edged.domain.training.hard_examples import Hardness
+from edged.domain.training.pseudo_labels import PseudoLabels
+from edged.domain.training.replay import BalancedReservoir, Recent, Reservoir, reservoir_of
+from edged.domain.training.weight_averaging import Average
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+SCARCE_SHARE = 0.3  # labels of fewer samples than that get more steps each
+MOST_TIMES = 4.0
+# Steps of the first run of a network that begins from random weights, as a multiple of the usual ones.
+FROM_RANDOM_TIMES = 4.0
+# Samples that are left in the short memory when a drift starts a run: about those that showed it.
+SHORT_AFTER_DRIFT = 200
+
+Base = Literal["checkpoint", "champion", "bundle"]
+"""Which weights a run begins with."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One run's fixed decisions, kept in its checkpoints so that it can be resumed exactly.
+
+    The run learns from labelled samples with `after < seq <= upto`; by then the log was to give the next
+    sample, labelled or not, the offset `arrived`.
+    """
+
+    run: int
+    trigger: str
+    after: int
+    upto: int
+    steps: int
+    learning_rate: float
+    new_share: float | None = None
+    arrived: int | None = None
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """What the daemon asks for; None takes the configured value.
+
+    `epochs` are passes over the new samples, instead of `steps`. A `dry_run` leaves a candidate and nothing
+    else: the learner does not go on from it. `challenge` begins a fresh learner beside this one.
+    """
+
+    run: int
+    trigger: str
+    steps: int | None = None
+    learning_rate: float | None = None
+    new_share: float | None = None
+    epochs: float | None = None
+    dry_run: bool = False
+    challenge: bool = False
+
+
+@dataclass
+class LearnerState:
+    """Position in the stream, replay memory, input statistics, averaged weights and random numbers."""
+
+    memory: Reservoir
+    recent: Recent
+    moments: RunningMoments
+    average: Average
+    rng: np.random.Generator
+    consumed: int = 0
+    arrived: int | None = 0
+    total_steps: int = 0
+    plan: Plan | None = None
+    step: int = 0
+    excluded: list[int] = field(default_factory=list)
+    patience: Patience = field(default_factory=Patience)
+    hard: Hardness | None = None
+    pseudo: PseudoLabels | None = None
+
+    @classmethod
+    def fresh(
+        cls,
+        *,
+        replay: int,
+        half_life: float,
+        seed: int,
+        recent: int = 0,
+        average: float = 0.0,
+        balance: bool = False,
+        patience: int = 0,
+    ) -> LearnerState:
+        """The state before anything was learned."""
+        return cls(
+            reservoir_of(
+                replay, None, {"classes": [], "seen": 0, "seen_of": {}, "full": []}, balance=balance
+            ),
+            Recent(recent),
+            RunningMoments(half_life),
+            Average(average),
+            np.random.default_rng(seed),
+            patience=Patience(patience),
+        )
+
+    def with_new_weights(self, half_life: float, average: float) -> None:
+        """Other weights take the place of those that this state belongs to: what follows them begins anew.
+
+        The position in the stream and the memory of samples stay.
+        """
+        self.moments, self.average = RunningMoments(half_life), Average(average)
+        self.plan, self.step, self.total_steps, self.excluded = None, 0, 0, []
+
+    def remember(self, ids: NDArray[np.int64], y: NDArray[np.float32]) -> None:
+        """Take samples `(n,)` with labels `(n, targets)` into both memories once they were learned."""
+        if isinstance(self.memory, BalancedReservoir):
+            self.memory.offer(ids, y[:, 0].astype(np.int64), self.rng)
+        else:
+            self.memory.add(ids, self.rng)
+        self.recent.add(ids)
+
+    def remembered(self) -> NDArray[np.int64]:
+        """Offsets of all samples that are kept to be learned from again, each once, rising."""
+        return np.union1d(self.memory.ids, self.recent.ids)
+
+    def dump(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """As JSON values and arrays."""
+        average, averaged = self.average.dump()
+        patience, best = self.patience.dump()
+        values = {
+            "consumed": self.consumed,
+            "arrived": self.arrived,
+            "total_steps": self.total_steps,
+            "plan": asdict(self.plan) if self.plan else None,
+            "step": self.step,
+            "excluded": self.excluded,
+            "memory": self.memory.state(),
+            "average": average,
+            "patience": patience,
+            "moments_weight": self.moments.weight,
+            "rng": self.rng.bit_generator.state,
+        }
+        arrays: dict[str, NDArray[Any]] = {
+            "memory_ids": self.memory.ids,
+            "recent_ids": self.recent.ids,
+            **averaged,
+            **best,
+            **(self.hard.dump() if self.hard is not None else {}),
+            **(self.pseudo.dump() if self.pseudo is not None else {}),
+        }
+        if self.moments.mean is not None and self.moments.square is not None:
+            arrays |= {"moments_mean": self.moments.mean, "moments_square": self.moments.square}
+        return values, arrays
+
+    @classmethod
+    def load(
+        cls,
+        values: dict[str, Any],
+        arrays: dict[str, NDArray[Any]],
+        *,
+        replay: int,
+        half_life: float,
+        recent: int = 0,
+        average: float = 0.0,
+        balance: bool = False,
+        patience: int = 0,
+    ) -> LearnerState:
+        """What `dump` gave; capacities, half-life and decay come from the present configuration."""
+        rng = np.random.default_rng()
+        rng.bit_generator.state = values["rng"]
+        return cls(
+            reservoir_of(replay, arrays["memory_ids"].copy(), values["memory"], balance=balance),
+            Recent(recent, arrays.get("recent_ids")),
+            RunningMoments(
+                half_life, arrays.get("moments_mean"), arrays.get("moments_square"), values["moments_weight"]
+            ),
+            Average.load(average, values.get("average", {}), arrays),
+            rng,
+            values["consumed"],
+            values.get("arrived"),
+            values["total_steps"],
+            Plan(**values["plan"]) if values["plan"] else None,
+            values["step"],
+            list(values["excluded"]),
+            Patience.load(patience, values.get("patience", {}), arrays),
+            Hardness.load(arrays),
+            PseudoLabels.load(arrays),
+        )
+
+
+def planned_steps(new: int, *, steps: int, steps_per: int, max_steps: int, times: float = 1.0) -> int:
+    """Optimizer steps for `new` samples: in proportion, at least `steps`, at most `max_steps`.
+
+    >>> planned_steps(400, steps=50, steps_per=100, max_steps=2000)
+    200
+    """
+    return min(max_steps, round(times * max(steps, steps * new / steps_per)))
+
+
+def scarcity(new: int, arrived: int) -> float:
+    """How many times the usual steps labels are worth that few of the samples have got: from 1 to 4.
+
+    Steps follow the samples then: 20 labels of 200 samples get 150 steps, where 40 of 40 get 50.
+
+    >>> [round(scarcity(new, 200), 1) for new in (200, 100, 50, 20, 2)]
+    [1.0, 1.0, 1.2, 3.0, 4.0]
+    """
+    return min(MOST_TIMES, max(1.0, SCARCE_SHARE * arrived / max(1, new)))
+
+
+def steps_of_epochs(epochs: float, rows: int, *, batch: int, share: float, accumulate: int) -> int:
+    """Optimizer steps in which `rows` samples are seen `epochs` times, as a share of each batch.
+
+    >>> steps_of_epochs(2, 320, batch=64, share=0.5, accumulate=1)
+    20
+    """
+    return max(1, math.ceil(epochs * rows / (batch * share * accumulate)))

@@ -1,0 +1,115 @@
+"""Training runs that somebody has asked for."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from edged.errors import EdgedError, RefusedError, TrainingError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from edged.domain.commands.tasks import Task
+
+TOLD = ("run", "engine", "steps", "samples", "skipped", "seconds", "loss_first", "loss_last", "generation")
+
+
+@dataclass
+class RunOrder:
+    """One run: its options, and who waits for its end.
+
+    `resumes` says that it is a run which was cut off, or held back, and begins again by itself.
+    """
+
+    options: dict[str, Any]
+    tasks: list[Task] = field(default_factory=list)
+    resumes: bool = False
+    cancelled: bool = False
+
+    def progress(self, message: dict[str, Any]) -> None:
+        """The run has come so far."""
+        for task in self.tasks:
+            task.progress(message)
+
+    def finish(self, outcome: str, result: dict[str, Any], verdict: dict[str, Any] | None) -> None:
+        """The run has ended: `result` is what it came to, or its `error`."""
+        if outcome != "done":
+            self.fail(TrainingError(str(result.get("error", outcome))))
+            return
+        told = {name: result[name] for name in TOLD if name in result}
+        for task in self.tasks:
+            task.done(told | {"outcome": outcome, "verdict": verdict})
+
+    def fail(self, problem: EdgedError) -> None:
+        """The run has come to nothing."""
+        for task in self.tasks:
+            task.fail(problem)
+
+
+class RunOrders:
+    """Runs that have not begun; may be used from any thread.
+
+    `wanted(yes)` is called, under the lock, with whether one of them asks for a run of its own.
+    """
+
+    MOST = 8
+
+    def __init__(self, wanted: Callable[[bool], None]) -> None:
+        self._waiting: deque[RunOrder] = deque()
+        self._wanted = wanted
+        self._lock = threading.Lock()
+
+    def add(self, options: dict[str, Any], task: Task | None) -> None:
+        """One more; those that ask for the same get the same run.
+
+        Raises
+        ------
+        RefusedError
+            When too many wait.
+        """
+        with self._lock:
+            order = next((order for order in self._waiting if order.options == options), None)
+            if order is None:
+                if len(self._waiting) >= self.MOST:
+                    raise RefusedError(
+                        f"{self.MOST} runs that were asked for have not begun yet", where="train"
+                    )
+                order = RunOrder(options)
+                self._waiting.append(order)
+            if task is not None:
+                order.tasks.append(task)
+            self._wanted(True)
+
+    def resume(self, order: RunOrder) -> None:
+        """One that begins again by itself, before all others."""
+        if order.tasks:
+            with self._lock:
+                order.resumes = True
+                self._waiting.appendleft(order)
+
+    def take(self, trigger: str) -> RunOrder:
+        """What was asked for and begins now; an empty order where nothing was."""
+        with self._lock:
+            order = RunOrder({})
+            if self._waiting and (trigger == "command" or self._waiting[0].resumes):
+                order = self._waiting.popleft()
+            self._tell()
+        return order
+
+    def withdraw(self, task: Task) -> bool:
+        """Whether this task was waiting; it is not any more."""
+        with self._lock:
+            order = next((order for order in self._waiting if task in order.tasks), None)
+            if order is None:
+                return False
+            order.tasks.remove(task)
+            if not order.tasks:
+                self._waiting.remove(order)
+            self._tell()
+        return True
+
+    def _tell(self) -> None:
+        self._wanted(any(not order.resumes for order in self._waiting))

@@ -1,0 +1,1 @@
+"""Training by onnxruntime-training."""

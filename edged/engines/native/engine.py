@@ -1,0 +1,278 @@
+"""Training with onnxruntime's on-device training API."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edged.domain.model_files import FLOAT32
+from edged.domain.protocols import LearningRate, Step, labels_of
+from edged.engines.native import api
+from edged.engines.native import parameters as nominal
+from edged.engines.onnx.base_model import BaseModel
+from edged.engines.onnx.single_file import LARGEST, whole_model
+from edged.engines.runtime import ort
+from edged.engines.runtime.batch_check import described
+from edged.engines.runtime.lr_schedule import Schedule, until_refused
+from edged.errors import BundleError, CorruptError, NonFiniteError, TrainingError, UnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from edged.domain.protocols import Anchor, Distillation, Labels
+    from edged.engines.native.files import TrainingFiles
+    from edged.engines.onnx.base_model import FormFiles
+
+STATE_FILE = "checkpoint"
+POSITION_FILE = "engine.json"
+
+Floats = NDArray[np.float32]
+
+# numpy raises ValueError for rows that cannot be brought to the graph's shape.
+_STEP_ERRORS: tuple[type[Exception], ...] = (*ort.ERRORS, ValueError)
+
+
+class NativeEngine:
+    """Engine on CheckpointState, Module and Optimizer of `onnxruntime.training.api`.
+
+    Batches are handed over as numpy arrays: for one-time batches that is faster than making OrtValues
+    of them. Gradients of several steps with `apply=False` are added up, not averaged.
+
+    Parameters
+    ----------
+    files
+        The bundle, or anything else with the same paths.
+    threads
+        Threads of one training step.
+
+    Raises
+    ------
+    UnavailableError
+        When the training build of onnxruntime is not installed.
+    BundleError
+        When the artifacts cannot be loaded.
+    """
+
+    name = "native"
+    together = 1
+
+    def __init__(self, files: TrainingFiles, *, threads: int = 1) -> None:
+        self._api = api.load("api")
+        self._files = files
+        self._options = ort.session_options(threads)
+        self._schedule = Schedule(LearningRate(1e-3))
+        self._set_rate = math.nan
+        self._flat = len(files.input_row) == 1
+        try:
+            self._open(files.checkpoint)
+        except ort.ERRORS as problem:
+            raise BundleError(
+                f"the training artifacts cannot be loaded: {ort.one_line(problem)}",
+                where=str(files.checkpoint.parent),
+                remedy=ort.remedy_for(files.training_model, "check it with `edged artifacts verify`"),
+            ) from problem
+
+    def _open(self, checkpoint: Path) -> None:
+        # Module and Optimizer are bound to their state, so restoring makes all three anew.
+        state = self._api.CheckpointState.load_checkpoint(str(checkpoint))
+        training, evaluation = str(self._files.training_model), str(self._files.eval_model)
+        module = self._api.Module(training, state, evaluation, session_options=self._options)
+        if self._files.parameters_file is not None and checkpoint == self._files.checkpoint:
+            nominal.fill(module, self._files.training_model, self._files.parameters_file)
+        # Only behind that: of a nominal state it would be one that ends the process at its first use.
+        optimizer = self._api.Optimizer(str(self._files.optimizer_model), module)
+        # Only now is anything changed: a failed restore leaves the engine as it was.
+        self._state, self._module, self._optimizer, self._set_rate = state, module, optimizer, math.nan
+        self._trainable = [parameter for _, parameter in state.parameters if parameter.requires_grad]
+
+    def begin(self, rate: LearningRate, *, at_step: int = 0) -> None:
+        """Start a learning-rate schedule, `at_step` updates into it when a run is resumed."""
+        self._schedule = Schedule(rate, at_step)
+
+    def steps(self, batches: Sequence[tuple[Floats, Labels]], *, careful: bool = False) -> list[Step]:
+        """One step after the other. See `Engine.steps`."""
+        return until_refused(self.step(x, y, careful=careful) for x, y in batches)
+
+    def guide(self, anchor: Anchor | None = None, distillation: Distillation | None = None) -> None:
+        """Raise UnavailableError for anything but nothing: upstream's training graph has no place for it."""
+        if anchor is not None or distillation is not None:
+            raise UnavailableError(
+                "the native engine knows neither anchor weights nor a teacher",
+                where="engine native",
+                remedy="set training.engine to portable",
+            )
+
+    def step(self, x: Floats, y: Labels, *, apply: bool = True, careful: bool = False) -> Step:
+        """One forward and backward pass; with `apply` also the update. See `Engine.step`.
+
+        Raises
+        ------
+        TrainingError
+            When the batch is empty or does not fit the graph.
+        """
+        try:
+            loss = self._run(x, y)
+        except TrainingError:
+            self._module.lazy_reset_grad()
+            raise
+        if not math.isfinite(loss) or (careful and not self._gradients_are_finite()):
+            self._module.lazy_reset_grad()
+            return Step(loss, applied=False)
+        if apply:
+            self._update()
+        return Step(loss, apply)
+
+    def _run(self, x: Floats, y: Labels) -> float:
+        if len(x) == 0:
+            # The training graph would divide by the number of rows, which ends the process.
+            raise self._misfit(x, y, ValueError("the batch is empty"))
+        try:
+            rows = x if self._flat else x.reshape(-1, *self._files.input_row)
+            return float(self._module(rows, *labels_of(y)))
+        except _STEP_ERRORS as problem:
+            raise self._misfit(x, y, problem) from problem
+
+    def _misfit(self, x: Floats, y: Labels, problem: Exception) -> TrainingError:
+        return TrainingError(
+            f"the training graph refuses a batch ({described(x, y)}): {ort.one_line(problem)}",
+            where=str(self._files.training_model),
+            remedy="the shapes and types it takes are in bundle.json",
+        )
+
+    def _gradients_are_finite(self) -> bool:
+        return all(np.isfinite(parameter.grad).all() for parameter in self._trainable)
+
+    def _update(self) -> None:
+        rate = self._schedule.advance()
+        if rate != self._set_rate:
+            self._optimizer.set_learning_rate(rate)
+            self._set_rate = rate
+        self._optimizer.step()
+        self._module.lazy_reset_grad()
+
+    def evaluate(self, x: Floats, y: Labels) -> float:
+        """Loss without any update; raises TrainingError when the batch does not fit."""
+        self._module.eval()
+        try:
+            return self._run(x, y)
+        finally:
+            self._module.train()
+
+    def check(self) -> None:
+        """Raise NonFiniteError when a parameter, trainable or frozen, is NaN or infinite."""
+        if np.isfinite(self._module.get_contiguous_parameters().numpy()).all():
+            return
+        bad = [name for name, value in self.parameters().items() if not np.isfinite(value).all()]
+        raise NonFiniteError(
+            f"weights are no longer finite: {', '.join(bad[:3])}",
+            where=str(self._files.training_model),
+            remedy="lower training.learning_rate, or look for samples far outside the usual range",
+        )
+
+    def parameters(self) -> dict[str, Floats]:
+        """Copies of all parameters by name, trainable and frozen."""
+        return {name: np.array(parameter.data, np.float32) for name, parameter in self._state.parameters}
+
+    def set_parameters(self, values: Mapping[str, Floats]) -> None:
+        """Overwrite the named parameters; all are checked before the first is changed.
+
+        Raises
+        ------
+        TrainingError
+            When a name is unknown or a shape differs.
+        """
+        ready = {name: self._fitting(name, value) for name, value in values.items()}
+        for name, value in ready.items():
+            self._state.parameters[name] = value
+
+    def _fitting(self, name: str, value: Floats) -> Floats:
+        if name not in self._state.parameters:
+            raise TrainingError("the model has no such parameter", where=name)
+        shape = self._state.parameters[name].data.shape
+        if np.shape(value) != shape:
+            raise TrainingError(f"has shape {np.shape(value)}, the model takes {shape}", where=name)
+        return np.array(value, np.float32, order="C")
+
+    def save(self, directory: Path) -> None:
+        """Write weights, optimizer state and learning-rate position into `directory`.
+
+        Call it between updates: gradients that were only accumulated are not saved.
+        """
+        checkpoint = str(directory / STATE_FILE)
+        try:
+            self._api.CheckpointState.save_checkpoint(self._state, checkpoint, include_optimizer_state=True)
+        except ort.ERRORS as problem:
+            raise TrainingError(f"cannot save: {ort.one_line(problem)}", where=checkpoint) from problem
+        position = {"rate": asdict(self._schedule.rate), "step": self._schedule.step}
+        (directory / POSITION_FILE).write_text(json.dumps(position), encoding="utf-8")
+
+    def restore(self, directory: Path) -> None:
+        """Read back what `save` wrote; the next step continues bit-exactly.
+
+        Raises
+        ------
+        CorruptError
+            When a file is missing or cannot be read; the engine then is as it was.
+        """
+        schedule = _read_position(directory / POSITION_FILE)
+        try:
+            self._open(directory / STATE_FILE)
+        except ort.ERRORS as problem:
+            where = str(directory / STATE_FILE)
+            raise CorruptError(f"cannot be restored: {ort.one_line(problem)}", where=where) from problem
+        self._schedule = schedule
+
+    def export(self, path: Path) -> None:
+        """Write the inference model with the present weights, in raw units, to `path`.
+
+        The file is written in place: publishing it is the caller's part. Upstream's own export reads the eval
+        graph as ONNX; where that is in ORT format, the weights are written into the base model instead.
+        """
+        if ort.in_ort_format(self._files.eval_model):
+            self._write_base(path)
+            return
+        if self._files.apart and self._files.inference_model.is_file():
+            # Of a checkpoint in two files upstream exports two again, and only into the working directory.
+            self._export_whole(path)
+            return
+        try:
+            self._module.export_model_for_inferencing(str(path), list(self._files.output_names))
+        except ort.ERRORS as problem:
+            raise TrainingError(f"cannot export: {ort.one_line(problem)}", where=str(path)) from problem
+
+    def _write_base(self, path: Path) -> None:
+        base = BaseModel.of_form(cast("FormFiles", self._files), FLOAT32)
+        if base is None:
+            raise TrainingError(
+                "the bundle does not say where weights lie in its inference model",
+                where=str(self._files.eval_model),
+                remedy="build it with `edged artifacts build --ort-format`",
+            )
+        path.write_bytes(base.with_parameters(self.parameters()))
+
+    def _export_whole(self, path: Path) -> None:
+        content = whole_model(self._files.inference_model, self.parameters())
+        if len(content) > LARGEST:
+            raise TrainingError(
+                f"the model has {len(content):,} bytes, a file of it holds {LARGEST:,}",
+                where=str(path),
+                remedy="its parameters can be taken out of the checkpoint",
+            )
+        try:
+            path.write_bytes(content)
+        except OSError as problem:
+            raise TrainingError(f"cannot export: {problem.strerror}", where=str(path)) from problem
+
+
+def _read_position(path: Path) -> Schedule:
+    try:
+        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return Schedule(LearningRate(**data["rate"]), int(data["step"]))
+    except (OSError, ValueError, TypeError, KeyError) as problem:
+        raise CorruptError("is missing or damaged", where=str(path)) from problem

@@ -1,0 +1,1 @@
+"""ONNX files as bytes: find and patch parameters without the package onnx."""

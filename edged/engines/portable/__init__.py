@@ -1,0 +1,1 @@
+"""Training by a step graph on any onnxruntime."""

@@ -1,0 +1,123 @@
+"""A graph bound to memory, so that running it makes no tensors and copies nothing but the rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from edged.engines.runtime import ort
+from edged.engines.runtime.ort import CPU, onnxruntime
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    Arrays = Mapping[str, np.ndarray]
+
+_DTYPES = {"tensor(float)": np.float32, "tensor(int64)": np.int64}
+# Batch sizes whose memory is kept: a full batch, the rest at the end of a run, and a few more.
+_KEPT = 4
+
+
+class Program:
+    """One session with several bindings of the same names to different memory, its sides.
+
+    Parameters
+    ----------
+    path
+        The ONNX file.
+    threads
+        Threads of one run.
+    rows
+        Names of the inputs that come anew with every run, batch axis first.
+    sides
+        Inputs and outputs that stay where they are, side by side; arrays are written in place.
+    providers
+        Execution providers, the preferred one first.
+
+    Raises
+    ------
+    UnavailableError
+        When this machine cannot use one of the providers.
+    ort.ERRORS
+        When the graph cannot be loaded or bound.
+    ValueError
+        When it has other inputs and outputs than these.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        threads: int,
+        rows: Sequence[str],
+        sides: Sequence[tuple[Arrays, Arrays]],
+        providers: Sequence[str] = CPU,
+    ) -> None:
+        self._session = ort.session(str(path), threads, providers)
+        inputs = {item.name: item for item in self._session.get_inputs()}
+        if missing := [name for name in rows if name not in inputs]:
+            raise ValueError(f"the graph has no input {missing[0]!r}")
+        self._rows = {name: (tuple(inputs[name].shape[1:]), _DTYPES[inputs[name].type]) for name in rows}
+        self._values: dict[int, Any] = {}
+        self._sides = [self._bound(*side) for side in sides]
+        self._kept: dict[int, tuple[list[np.ndarray], list[Any]]] = {}
+        self._size = -1
+        self._wanted: list[tuple[np.ndarray, tuple[int, ...], np.dtype[Any]]] = []
+
+    def _bound(self, inputs: Arrays, outputs: Arrays) -> Any:
+        # The runtime notices a wrong name only when it runs.
+        given = {*inputs, *self._rows}, set(outputs)
+        takes, gives = self._session.get_inputs(), self._session.get_outputs()
+        for names, there in zip(given, (takes, gives), strict=True):
+            if different := names.symmetric_difference(item.name for item in there):
+                raise ValueError(f"{min(different)!r} is not both in the graph and in its description")
+        binding = self._session.io_binding()
+        for name, array in inputs.items():
+            binding.bind_ortvalue_input(name, self._value(array))
+        for name, array in outputs.items():
+            binding.bind_ortvalue_output(name, self._value(array))
+        return binding
+
+    def _value(self, array: np.ndarray) -> Any:
+        # On the CPU an OrtValue shares the memory of its array; both must live as long as the binding.
+        key = id(array)
+        if key not in self._values:
+            self._values[key] = (onnxruntime.OrtValue.ortvalue_from_numpy(array), array)
+        return self._values[key][0]
+
+    def run(self, side: int, first: np.ndarray, *rest: np.ndarray | float) -> None:
+        """Run on one side with these rows, in the order of the names; a number stands for all of them.
+
+        Raises
+        ------
+        ValueError
+            When a row array has another shape or type than the graph takes.
+        ort.ERRORS
+            When the graph fails on them.
+        """
+        if len(first) != self._size:
+            self._resize(len(first))
+        for (buffer, shape, dtype), values in zip(self._wanted, (first, *rest), strict=True):
+            if isinstance(values, float):
+                buffer.fill(values)
+                continue
+            if values.shape != shape or values.dtype != dtype:
+                raise ValueError(f"expected {dtype}{list(shape)}, got {values.dtype}{list(values.shape)}")
+            buffer[...] = values
+        self._session.run_with_iobinding(self._sides[side])
+
+    def _resize(self, size: int) -> None:
+        if size == 0:
+            raise ValueError("the batch is empty")
+        if size not in self._kept:
+            if len(self._kept) == _KEPT:
+                del self._kept[next(iter(self._kept))]
+            made = [np.zeros((size, *shape), dtype) for shape, dtype in self._rows.values()]
+            self._kept[size] = made, [onnxruntime.OrtValue.ortvalue_from_numpy(each) for each in made]
+        buffers, values = self._kept[size]
+        for binding in self._sides:
+            for name, value in zip(self._rows, values, strict=True):
+                binding.bind_ortvalue_input(name, value)
+        self._wanted = [(each, each.shape, each.dtype) for each in buffers]
+        self._size = size

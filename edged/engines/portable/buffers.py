@@ -1,0 +1,243 @@
+"""The portable engine's memory: every tensor that outlives a step, under the names of the step graph."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edged.errors import UnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from edged.engines.portable.description import Description, Noise
+    from edged.engines.portable.guidance import Guide
+
+Floats = NDArray[np.float32]
+Arrays = dict[str, Floats]
+
+
+class Memory:
+    """State on two sides: a step reads one and writes the other, and they change places when it was good.
+
+    State are parameters, the optimizer's moments, and running statistics: frozen parameters to which a
+    step gives new values. Gradients that wait for the next step lie beside it, on no side.
+    """
+
+    def __init__(self, told: Description) -> None:
+        self._told = told
+        self.side = 0
+        self.states = [{kind: self._groups() for kind in told.rule.kinds} for _ in range(2)]
+        self.statistics = [
+            {name: np.zeros(told.frozen[name], np.float32) for name in told.remembered} for _ in range(2)
+        ]
+        self.fixed = {
+            name: np.zeros(shape, np.float32)
+            for name, shape in told.frozen.items()
+            if name not in told.remembered
+        }
+        self.carry, self._carried = self._groups(), self._groups()
+        # One behind the other, so that both are read at once.
+        self._told_back = np.zeros(2, np.float32)
+        self.judged = np.zeros((), np.float32)
+        # One behind the other, so that all are set at once.
+        self._scalars = np.zeros(len(told.scalars), np.float32)
+        self.scalars = {
+            what: self._scalars[i : i + 1].reshape(told.scalar) for i, what in enumerate(told.scalars)
+        }
+        self._before: Arrays | None = None
+
+    def _groups(self) -> list[Floats]:
+        return [np.zeros(shape, np.float32) for _, shape in self._told.groups]
+
+    def importance(self) -> Arrays:
+        """How much the loss depends on each trainable parameter, of mean 1 over all.
+
+        The diagonal of the Fisher information as AdamW's running mean of squared gradients has it, so it
+        costs no step; equal weights before the first one. Raises UnavailableError for another optimizer.
+        """
+        rule = self._told.rule
+        if not rule.adaptive:
+            raise UnavailableError(
+                f"{rule.name} keeps no squares of gradients",
+                where="training.guide ewc",
+                remedy="use l2sp, or build the bundle with adamw",
+            )
+        squares = {name: self.view(name, rule.kinds[-1]).copy() for name in self._told.places}
+        total = sum(float(value.sum(dtype=np.float64)) for value in squares.values())
+        if not 0 < total < math.inf:
+            return {name: np.ones_like(value) for name, value in squares.items()}
+        scale = np.float32(sum(value.size for value in squares.values()) / total)
+        return {name: value * scale for name, value in squares.items()}
+
+    # ---- what the graphs are bound to --------------------------------------------------------
+
+    def step_sides(self) -> list[tuple[Arrays, Arrays]]:
+        """Inputs and outputs of a step on each side."""
+        told = self._told
+        return [
+            (
+                {
+                    **{name: self.scalars[what] for what, name in told.scalars.items()},
+                    **self._frozen(side),
+                    **self._parameters(side),
+                    **self._named(self.states[side]),
+                },
+                {
+                    told.loss: self._told_back[:1],
+                    told.squares: self._told_back[1:].reshape(()),
+                    **self._named(self.states[1 - side], "new_"),
+                    **{told.remembered[name]: value for name, value in self.statistics[1 - side].items()},
+                },
+            )
+            for side in range(2)
+        ]
+
+    def carry_sides(self) -> list[tuple[Arrays, Arrays]]:
+        """The same with gradients that earlier steps left."""
+        carry, carried = self._named({"carry": self.carry}), self._named({"carried": self._carried})
+        return [({**takes, **carry}, {**gives, **carried}) for takes, gives in self.step_sides()]
+
+    def many_sides(self, prefix: str) -> list[tuple[Arrays, Arrays]]:
+        """Inputs and outputs of many steps at once, as far as they are no stacks."""
+        told = self._told
+        return [
+            (
+                {
+                    **self.fixed,
+                    **_prefixed(prefix, self.statistics[side]),
+                    **_prefixed(prefix, self._named(self.states[side])),
+                },
+                _prefixed(prefix, self._named(self.states[1 - side], "new_"))
+                | {
+                    prefix + told.remembered[name]: value for name, value in self.statistics[1 - side].items()
+                },
+            )
+            for side in range(2)
+        ]
+
+    def guided_sides(self, guide: Guide) -> list[tuple[Arrays, Arrays]]:
+        """The same with what guides the step."""
+        more = self._named({"anchor": guide.anchor, "strength": guide.strength})
+        return [({**takes, **guide.named, **more}, gives) for takes, gives in self.carry_sides()]
+
+    def evaluation_sides(self) -> list[tuple[Arrays, Arrays]]:
+        """Inputs and outputs of the evaluation graph on each side."""
+        outputs = {self._told.loss: self.judged}
+        return [
+            ({**self._frozen(side), **self._parameters(side), **self._values(side)}, outputs)
+            for side in range(2)
+        ]
+
+    def _values(self, side: int) -> Arrays:
+        """State tensors that the evaluation reads: those that are not read parameter by parameter."""
+        named = self._named({"value": self.states[side]["value"]})
+        joined = {f"{name}.value" for i in self._told.joined for name, _ in self._told.parts[i]}
+        return {name: value for name, value in named.items() if name not in joined}
+
+    def _parameters(self, side: int) -> Arrays:
+        """Joined parameters one by one, in the memory of the flat tensors."""
+        values = self.states[side]["value"]
+        return {
+            name: place.of(values)
+            for name, place in self._told.places.items()
+            if place.group in self._told.joined
+        }
+
+    def _frozen(self, side: int) -> Arrays:
+        return {**self.fixed, **self.statistics[side]}
+
+    def _named(self, state: Mapping[str, list[Floats]], prefix: str = "") -> Arrays:
+        return {
+            f"{name}.{prefix}{kind}": part
+            for kind, arrays in state.items()
+            for parts, array in zip(self._told.parts, arrays, strict=True)
+            for name, part in _in_parts(parts, array)
+        }
+
+    def prepare(self, scalars: Floats) -> None:
+        """Set the scalars of the next update, `(n,)` in the order of the description."""
+        self._scalars[...] = scalars
+
+    # ---- what a step leaves ------------------------------------------------------------------
+
+    def outcome(self) -> tuple[float, float]:
+        """Loss of the last step, and the square sum of its gradients."""
+        loss, squares = self._told_back.tolist()
+        return loss, squares
+
+    def accept(self) -> None:
+        """Let what the last step wrote become the state."""
+        self.side = 1 - self.side
+        self._before = None
+
+    def keep_gradients(self) -> None:
+        """Let the next step add to the gradients of this one; running statistics count every batch."""
+        for mine, new in zip(self.carry, self._carried, strict=True):
+            mine[...] = new
+        now = self.statistics[self.side]
+        if self._before is None:
+            self._before = {name: value.copy() for name, value in now.items()}
+        _copy(self.statistics[1 - self.side], now)
+
+    def forget_gradients(self) -> None:
+        """Drop kept gradients, and what the batches they came from did to the running statistics."""
+        for gradient in self.carry:
+            gradient.fill(0)
+        if self._before is not None:
+            _copy(self._before, self.statistics[self.side])
+            self._before = None
+
+    def renew(self, updates: int) -> None:
+        """Bring the moments back to their true scale when it is time."""
+        factors = self._told.rule.renewal(updates)
+        for kind, factor in zip(self._told.rule.kinds[1:], factors, strict=True) if factors else ():
+            for moment in self.states[self.side][kind]:
+                np.multiply(moment, np.float32(factor), out=moment)
+
+    # ---- parameters --------------------------------------------------------------------------
+
+    def view(self, name: str, kind: str = "value") -> Floats:
+        """The present parameter, or a moment of it, to read or to overwrite."""
+        if name in self.fixed:
+            return self.fixed[name]
+        if name in self._told.remembered:
+            return self.statistics[self.side][name]
+        return self._told.places[name].of(self.states[self.side][kind])
+
+    def are_finite(self) -> bool:
+        """Whether all parameters are, trainable and frozen."""
+        values = [*self.states[self.side]["value"], *self._frozen(self.side).values()]
+        return all(np.isfinite(value).all() for value in values)
+
+
+def _in_parts(parts: Sequence[tuple[str, tuple[int, ...]]], array: Floats) -> Iterator[tuple[str, Floats]]:
+    """A group's tensor as the parts that the graphs know, in the same memory."""
+    flat, start = array.reshape(-1), 0
+    for name, shape in parts:
+        stop = start + math.prod(shape)
+        yield name, flat[start:stop].reshape(shape)
+        start = stop
+
+
+def _prefixed(prefix: str, arrays: Arrays) -> Arrays:
+    return {prefix + name: array for name, array in arrays.items()}
+
+
+def _copy(source: Arrays, target: Arrays) -> None:
+    for name, value in source.items():
+        target[name][...] = value
+
+
+def noise_of(noise: Noise, rows: int, update: int, part: int) -> Floats:
+    """Uniform numbers in [0, 1), `(rows, width)`, for part `part` of the batch of an update.
+
+    The generator counts instead of remembering (Philox; Salmon et al. 2011, "Parallel random numbers: as
+    easy as 1, 2, 3"), so a resumed run has the noise that it would have had.
+    """
+    counter = np.array([0, 0, part, update], np.uint64)
+    generator = np.random.Generator(np.random.Philox(key=noise.seed, counter=counter))
+    return generator.random((rows, noise.width), dtype=np.float32)

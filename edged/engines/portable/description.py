@@ -1,0 +1,247 @@
+"""What `bundle.json` says about the step graph."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edged.domain.model_files import FLOAT32
+from edged.engines.onnx.base_model import BaseModel, FormFiles, Slot
+from edged.engines.portable.optimizer import Rule
+from edged.errors import BundleError, CorruptError, UnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# In the first one scalars had no axis, and a large parameter had no other tensor than the state's.
+FORMATS = (1, 2)
+# Multiply-adds for one row from which threads share an operator.
+SHARED_FROM = 1 << 16
+_APART = ("parameters.safetensors", "checkpoint.data")
+_REBUILD = "build the bundle again with `edged artifacts build`"
+
+Floats = NDArray[np.float32]
+
+
+class PortableFiles(FormFiles, Protocol):
+    """What the portable engine needs to know of a bundle; a Bundle is one."""
+
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """Engines the bundle was built for."""
+
+    @property
+    def input_row(self) -> tuple[int, ...]:
+        """Sizes of one input row inside the graphs."""
+
+    @property
+    def properties(self) -> Mapping[str, int | float | str]:
+        """A user's own, which checkpoints keep."""
+
+    @property
+    def portable(self) -> Mapping[str, Any] | None:
+        """The description of the step graph; None when the bundle has none."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a trainable parameter lies in the state: its group, its first element there, its shape."""
+
+    group: int
+    start: int
+    shape: tuple[int, ...]
+
+    def of(self, states: list[Floats]) -> Floats:
+        """The parameter as a view into the group's tensor of one kind."""
+        flat = states[self.group].reshape(-1)
+        return flat[self.start : self.start + math.prod(self.shape)].reshape(self.shape)
+
+
+@dataclass(frozen=True)
+class Noise:
+    """The input that takes uniform random numbers: its name, how many a row, what they are drawn from."""
+
+    name: str
+    width: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Guidance:
+    """Inputs of the guided step: for the teacher's outputs and scalars; whether there is a temperature."""
+
+    teacher: str
+    scalars: dict[str, str]
+    soft: bool
+
+
+@dataclass(frozen=True)
+class Description:
+    """The step graph: names of its tensors, layout of the state, constants of the optimizer.
+
+    `scalars` are the inputs for what changes from update to update, `remembered` frozen parameters which
+    a step gives new values and the outputs that hold them.
+    `direct` says that parameters are inputs of their own besides the state that holds them: none, joined
+    ones, or all. `scalar` is the shape of a scalar.
+    `parts` are, for every group, names and shapes of the tensors in the graph that together are its own.
+    `many` is what the names of the graph of many steps begin with.
+    `largest_product` are the multiply-adds of the largest operator for one row; None where nobody counted.
+    """
+
+    models: dict[str, str]
+    loss: str
+    squares: str
+    weights: str
+    scalars: dict[str, str]
+    rule: Rule
+    groups: tuple[tuple[str, tuple[int, ...]], ...]
+    places: dict[str, Place]
+    frozen: dict[str, tuple[int, ...]]
+    offsets: dict[str, int]
+    noise: Noise | None = None
+    remembered: dict[str, str] = field(default_factory=dict)
+    direct: Literal["none", "joined", "all"] = "none"
+    scalar: tuple[int, ...] = ()
+    guidance: Guidance | None = None
+    many: str | None = None
+    parts: tuple[tuple[tuple[str, tuple[int, ...]], ...], ...] = ()
+    largest_product: int | None = None
+
+    @classmethod
+    def of(cls, files: PortableFiles) -> Description:
+        """Read it from the bundle.
+
+        Raises
+        ------
+        UnavailableError
+            When the bundle has no step graph.
+        BundleError
+            When it has one of another format.
+        CorruptError
+            When the description is not whole.
+        """
+        where, data = str(files.path), files.portable
+        if data is None:
+            raise UnavailableError(
+                "this bundle has no step graph for the portable engine",
+                where=where,
+                remedy="build it with `edged artifacts build --engine both`",
+            )
+        if data.get("format") not in FORMATS:
+            what = f"its step graph has format {data.get('format')!r}, this version reads 1 to {FORMATS[-1]}"
+            raise BundleError(what, where=where, remedy=_REBUILD)
+        try:
+            told = _parse(data)
+            _fits_itself(told, data)
+        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as problem:
+            raise CorruptError(
+                "the description of the step graph is not whole", where=where, remedy=_REBUILD
+            ) from problem
+        return told
+
+    def threads(self, given: int) -> int:
+        """How many of the threads that are `given` a step uses: one where its operators are small.
+
+        To hand out a share of a small product and wait for it takes longer than to compute it. Measured on
+        batches of 1 to 256 rows (`benchmarks/engines.py`, docs/portable.md).
+        """
+        small = self.largest_product is not None and self.largest_product < SHARED_FROM
+        return 1 if small else given
+
+    @property
+    def joined(self) -> set[int]:
+        """Groups whose parameters are inputs of their own."""
+        if self.direct == "none":
+            return set()
+        if self.direct == "all":
+            return set(range(len(self.groups)))
+        counts = Counter(place.group for place in self.places.values())
+        return {group for group, parts in enumerate(self.parts) if counts[group] > 1 or len(parts) > 1}
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of all parameters, trainable and frozen."""
+        return {name: place.shape for name, place in self.places.items()} | self.frozen
+
+
+def _fits_itself(told: Description, data: Mapping[str, Any]) -> None:
+    """Raise KeyError where an input has no name, or nothing computes what it takes."""
+    known = told.rule.scalars(np.ones(1), np.ones(1))
+    missing = ({"data", "label"} - data.keys()) | (told.scalars.keys() - known.keys())
+    if missing:
+        raise KeyError(min(missing))
+
+
+def _parse(data: Mapping[str, Any]) -> Description:
+    places: dict[str, Place] = {}
+    for i, group in enumerate(data["groups"]):
+        start = 0
+        for item in group["parameters"]:
+            places[item["name"]] = Place(i, start, tuple(item["shape"]))
+            start += math.prod(item["shape"])
+    return Description(
+        models=_models(data["models"]),
+        **{key: str(data[key]) for key in ("loss", "squares", "weights")},
+        scalars=_scalars(data),
+        rule=Rule.of(data["optimizer"]),
+        groups=tuple((group["name"], tuple(group["shape"])) for group in data["groups"]),
+        places=places,
+        frozen={item["name"]: tuple(item["shape"]) for item in data["frozen"]},
+        offsets={str(name): int(offset) for name, offset in data["offsets"].items()},
+        noise=_noise(data.get("noise")),
+        remembered={str(name): str(output) for name, output in data.get("remembered", {}).items()},
+        direct="all" if data["format"] > 1 else "joined" if data.get("direct", False) else "none",
+        scalar=(1,) if data["format"] > 1 else (),
+        guidance=_guidance(data.get("guidance")),
+        many=data.get("many"),
+        parts=tuple(_parts(group) for group in data["groups"]),
+        largest_product=None if data.get("largest_product") is None else int(data["largest_product"]),
+    )
+
+
+def _guidance(data: Mapping[str, Any] | None) -> Guidance | None:
+    if data is None:
+        return None
+    named = {str(what): str(name) for what, name in data["scalars"].items()}
+    return Guidance(str(data["teacher"]), named, bool(data["soft"]))
+
+
+def _parts(group: Mapping[str, Any]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    # In descriptions written before there were parts a group is one.
+    parts = group.get("parts", [group])
+    return tuple((str(part["name"]), tuple(part["shape"])) for part in parts)
+
+
+def _models(data: Mapping[str, Any]) -> dict[str, str]:
+    needed = {key: str(data[key]) for key in ("step", "carry", "evaluation")}
+    return needed | {str(key): str(name) for key, name in data.items()}
+
+
+def _scalars(data: Mapping[str, Any]) -> dict[str, str]:
+    # Descriptions written when the step size was the only one have no such entry.
+    named = data["scalars"] if "scalars" in data else {"size": data["step_size"]}
+    return {str(what): str(name) for what, name in named.items()}
+
+
+def _noise(data: Mapping[str, Any] | None) -> Noise | None:
+    # Descriptions written before there was noise have no such entry.
+    if data is None or not data["width"]:
+        return None
+    return Noise(str(data["name"]), int(data["width"]), int(data.get("seed", 0)))
+
+
+def base_model(files: PortableFiles, description: Description) -> BaseModel:
+    """The inference model as it is served, and where its parameters lie."""
+    served = BaseModel.of_form(files, FLOAT32)
+    if served is not None:
+        return served
+    path, shapes, offsets = files.inference_model, description.shapes, description.offsets
+    slots = [Slot(name, offsets[name], shape) for name, shape in shapes.items() if name in offsets]
+    # The file beside it that holds its values, where it holds none.
+    apart = next(((files.path / name, files.files[name]) for name in _APART if name in files.files), None)
+    return BaseModel(path, files.files.get(path.name), slots, shapes, apart)

@@ -1,0 +1,379 @@
+"""Training on any onnxruntime: the step graph of the bundle, run as an ordinary model."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edged.domain.protocols import LearningRate, Step, labels_of
+from edged.engines.portable import state
+from edged.engines.portable.buffers import Memory, noise_of
+from edged.engines.portable.description import Description, base_model
+from edged.engines.portable.graphs import RUN_ERRORS, Graphs
+from edged.engines.portable.optimizer import Ahead
+from edged.engines.portable.state import Saved
+from edged.engines.runtime import ort
+from edged.engines.runtime.batch_check import described
+from edged.engines.runtime.lr_schedule import Schedule, until_refused
+from edged.engines.runtime.ort import CPU, check
+from edged.errors import CorruptError, NonFiniteError, TrainingError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from edged.domain.protocols import Anchor, Distillation, Labels
+    from edged.engines.portable.bound_graph import Program
+    from edged.engines.portable.description import PortableFiles
+    from edged.engines.portable.guidance import Guide
+
+POSITION_FILE = "engine.json"
+TOGETHER = 32
+# Fewer are faster one by one: a loop has a cost of its own.
+FEWEST = 16
+# Rows of steps that are made together are stacked: where they are large, that costs memory and gains nothing.
+STACKED_BYTES = 1 << 20
+
+Floats = NDArray[np.float32]
+
+
+class PortableEngine:
+    """Engine on the step graph, which holds forward and backward pass and the optimizer's update.
+
+    The state (parameters and moments) is kept twice. A step reads one copy and writes the other; they
+    change places only when loss and gradients were finite, so a bad batch changes nothing and a good one
+    costs no copying. Gradients of several steps with `apply=False` are added up, not averaged.
+
+    Parameters
+    ----------
+    files
+        The bundle, or anything else with the same paths and description.
+    threads
+        Threads of one training step, at most: a network of small operators uses one.
+    providers
+        Execution providers by onnxruntime's names, the preferred one first. The state stays in the CPU's
+        memory; onnxruntime copies what a provider has to have in its own.
+
+    Raises
+    ------
+    ConfigError
+        When this onnxruntime has no such provider.
+    UnavailableError
+        When the bundle has no step graph, or this machine cannot use a provider.
+    BundleError, CorruptError
+        When its files cannot be loaded.
+    """
+
+    name = "portable"
+
+    def __init__(self, files: PortableFiles, *, threads: int = 1, providers: Sequence[str] = CPU) -> None:
+        check(providers, "training.provider")
+        self._files, self._row = files, files.input_row
+        self._told = Description.of(files)
+        self._base = base_model(files, self._told)
+        self._schedule = Schedule(LearningRate(1e-3))
+        self._memory = Memory(self._told)
+        self._ahead = Ahead(self._told.rule, list(self._told.scalars))
+        self._updates = self._parts = 0
+        self._guide: Guide | None = None
+        self._put_all(self._base.parameters())
+        self._graphs = Graphs(files, self._told, self._memory, threads, providers)
+
+    # ---- training ----------------------------------------------------------------------------
+
+    def begin(self, rate: LearningRate, *, at_step: int = 0) -> None:
+        """Start a learning-rate schedule, `at_step` updates into it when a run is resumed."""
+        self._schedule = Schedule(rate, at_step)
+        self._ahead.forget()
+
+    def step(
+        self,
+        x: Floats,
+        y: Labels,
+        *,
+        apply: bool = True,
+        careful: bool = True,
+        weights: Floats | None = None,
+        teacher: Floats | None = None,
+    ) -> Step:
+        """One forward and backward pass; with `apply` also the update. See `Engine.step`.
+
+        Gradients are always looked at, `careful` or not: the graph sums their squares anyway. `weights`
+        `(n,)` say how much each row counts against the others, 0 for one that is only padding. `teacher`
+        are the outputs `(n, k)` of a teacher, in the units of the model's own; see `guide`.
+
+        Raises
+        ------
+        TrainingError
+            When the batch is empty or does not fit the graph, no row has a weight, or there are outputs
+            of a teacher without distillation, or the other way round.
+        """
+        del careful
+        memory, graphs = self._memory, self._graphs
+        scale, scalars = self._ahead.of(self._updates + 1, self._schedule)
+        memory.prepare(scalars)
+        program = graphs.carry if self._parts or not apply else graphs.step
+        try:
+            rows = [scale / (len(x) or 1) if weights is None else self._weights(weights, scale)]
+            if self._told.noise is not None:
+                rows.append(noise_of(self._told.noise, len(x), self._updates, self._parts))
+            if self._guide is not None or teacher is not None:
+                rows.append(self._taught(teacher, scale))
+                program = graphs.guided
+            self._run(program, x, y, rows)
+        except TrainingError:
+            self._forget_gradients()
+            if np.isfinite(x).all() and memory.are_finite():
+                raise
+            # The graph failed on numbers that are not finite: the largest of nothing but NaN is nowhere.
+            return Step(math.nan, applied=False)
+        scaled, squares = memory.outcome()
+        loss = scaled / scale
+        if not (math.isfinite(loss) and math.isfinite(squares)):
+            self._forget_gradients()
+            return Step(loss, applied=False)
+        if apply:
+            self._accept()
+        else:
+            self._keep_gradients()
+        return Step(loss, apply)
+
+    def steps(self, batches: Sequence[tuple[Floats, Labels]], *, careful: bool = True) -> list[Step]:
+        """One step after the other, together in one run of a graph where that can be. See `Engine.steps`."""
+        done: list[Step] = []
+        while len(done) < len(batches) and (not done or done[-1].applied):
+            rest = batches[len(done) :]
+            chunk = rest[: self._reach(rest)]
+            alone = (self.step(x, y, careful=careful) for x, y in chunk)
+            done += self._together(chunk) or until_refused(alone)
+        return done
+
+    @property
+    def together(self) -> int:
+        """Steps that it is worth to make in one call: `TOGETHER` where the bundle has a graph for them."""
+        return 1 if self._told.many is None else TOGETHER
+
+    def _reach(self, batches: Sequence[tuple[Floats, Labels]]) -> int:
+        """How many of the batches can go together: all alike, not too large, and the moments in one scale."""
+        if self._told.many is None or self._guide is not None or self._parts:
+            return 1
+        rule, (x, y) = self._told.rule, batches[0]
+        most = rule.period - self._updates % rule.period if rule.scaled else len(batches)
+        labels = labels_of(y)
+        size = x.nbytes + sum(label.nbytes for label in labels)
+        most = min(most, max(1, STACKED_BYTES // max(1, size)))
+        shapes = [label.shape for label in labels]
+        for i, (other, label) in enumerate(batches[:most]):
+            if other.shape != x.shape or [each.shape for each in labels_of(label)] != shapes:
+                return i
+        return min(most, len(batches))
+
+    def _together(self, batches: Sequence[tuple[Floats, Labels]]) -> list[Step]:
+        """The steps in one run; nothing when they must be made one by one.
+
+        So when one of them was not finite, or the graph failed: nothing has changed then, and the steps
+        one by one show which it was.
+        """
+        if len(batches) < FEWEST:
+            return []
+        told = self._ahead.several(self._updates + 1, self._schedule, len(batches))
+        try:
+            losses = self._graphs.many.run(self._memory.side, batches, *told, self._updates)
+        except ort.ERRORS:
+            return []
+        if losses is None:
+            return []
+        self._accept(len(batches))
+        return [Step(loss, applied=True) for loss in losses]
+
+    def _taught(self, teacher: Floats | None, scale: float) -> Floats | float:
+        """What only a guided step takes: a teacher's outputs, or 0 without one."""
+        if self._guide is None:
+            raise self._untaught("there is no distillation that they are for")
+        self._guide.prepare(scale)
+        if (teacher is None) == self._guide.teaching:
+            raise self._untaught(
+                "the distillation needs them" if teacher is None else "there is no distillation"
+            )
+        return 0.0 if teacher is None else teacher
+
+    def _untaught(self, why: str) -> TrainingError:
+        return TrainingError(f"outputs of a teacher: {why}", where="teacher", remedy="see Engine.guide")
+
+    def guide(self, anchor: Anchor | None = None, distillation: Distillation | None = None) -> None:
+        """Pull the following steps to anchor weights and to a teacher. See `Engine.guide`.
+
+        Gradients that were only accumulated stay.
+
+        Raises
+        ------
+        UnavailableError
+            When the bundle has no graph for it.
+        TrainingError
+            When an anchor does not fit the trainable parameters, or a number is out of range.
+        """
+        if anchor is None and distillation is None:
+            self._guide = None
+            return
+        made = self._graphs.guide
+        made.set(anchor, distillation)
+        self._guide = made
+
+    def _weights(self, weights: Floats, scale: float) -> Floats:
+        """How much of the loss each row is, `(n, 1)`, together `scale`."""
+        given = np.asarray(weights, np.float64).reshape(-1, 1)
+        total = float(given.sum())
+        if not (given >= 0).all() or not 0 < total < math.inf:
+            raise TrainingError(
+                "the weights of rows must be finite, 0 or more, and not all 0", where="weights"
+            )
+        return (given * (scale / total)).astype(np.float32)
+
+    def _run(self, program: Program, x: Floats, y: Labels, rest: Sequence[Floats | float] = ()) -> None:
+        try:
+            rows = x if len(self._row) == 1 else x.reshape(-1, *self._row)
+            program.run(self._memory.side, rows, *labels_of(y), *rest)
+        except RUN_ERRORS as problem:
+            raise TrainingError(
+                f"the training graph refuses a batch ({described(x, y)}): {ort.one_line(problem)}",
+                where=str(self._graphs.path("step")),
+                remedy="the shapes and types it takes are in bundle.json",
+            ) from problem
+
+    def _accept(self, updates: int = 1) -> None:
+        self._memory.accept()
+        self._updates += updates
+        self._schedule.step += updates
+        if self._updates % self._told.rule.period == 0:
+            self._memory.renew(self._updates)
+        if self._parts:
+            self._forget_gradients()
+
+    def _keep_gradients(self) -> None:
+        self._parts += 1
+        self._memory.keep_gradients()
+
+    def _forget_gradients(self) -> None:
+        if self._parts:
+            self._parts = 0
+            self._memory.forget_gradients()
+
+    def evaluate(self, x: Floats, y: Labels) -> float:
+        """Loss without any update; raises TrainingError when the batch does not fit."""
+        self._run(self._graphs.evaluation, x, y)
+        return float(self._memory.judged)
+
+    def check(self) -> None:
+        """Raise NonFiniteError when a parameter, trainable or frozen, is NaN or infinite."""
+        if self._memory.are_finite():
+            return
+        bad = [name for name, value in self.parameters().items() if not np.isfinite(value).all()]
+        raise NonFiniteError(
+            f"weights are no longer finite: {', '.join(bad[:3])}",
+            where=str(self._graphs.path("step")),
+            remedy="lower training.learning_rate, or look for samples far outside the usual range",
+        )
+
+    # ---- parameters --------------------------------------------------------------------------
+
+    def parameters(self) -> dict[str, Floats]:
+        """Copies of all parameters by name, trainable and frozen."""
+        return {name: self._memory.view(name).copy() for name in self._told.shapes}
+
+    def set_parameters(self, values: Mapping[str, Floats]) -> None:
+        """Overwrite the named parameters; all are checked before the first is changed.
+
+        Raises
+        ------
+        TrainingError
+            When a name is unknown or a shape differs.
+        """
+        for name, value in values.items():
+            self._check_fit(name, value)
+        self._put_all({name: np.asarray(value, np.float32) for name, value in values.items()})
+
+    def _check_fit(self, name: str, value: Floats) -> None:
+        if name not in self._told.shapes:
+            raise TrainingError("the model has no such parameter", where=name)
+        shape = self._told.shapes[name]
+        if np.shape(value) != shape:
+            raise TrainingError(f"has shape {np.shape(value)}, the model takes {shape}", where=name)
+
+    def _put_all(self, values: Mapping[str, Floats], kind: str = "value") -> None:
+        for name, value in values.items():
+            self._memory.view(name, kind)[...] = value
+
+    def importance(self) -> dict[str, Floats]:
+        """How much the loss depends on each trainable parameter, of mean 1. See `Memory.importance`."""
+        return self._memory.importance()
+
+    # ---- files -------------------------------------------------------------------------------
+
+    def save(self, directory: Path) -> None:
+        """Write weights, optimizer state and learning-rate position into `directory`.
+
+        Where the bundle is for the native engine too, a checkpoint in its format is written besides, so
+        that it can go on from here. Call it between updates: gradients that were only accumulated are
+        not saved.
+        """
+        moments = self._told.rule.kinds[1:]
+        saved = Saved(
+            self.parameters(),
+            {
+                kind: {name: self._memory.view(name, kind).copy() for name in self._told.places}
+                for kind in moments
+            },
+            self._updates,
+            dict(self._files.properties),
+        )
+        position = {"rate": asdict(self._schedule.rate), "step": self._schedule.step}
+        try:
+            state.write(directory, saved, self._told, native="native" in self._files.engines)
+            text = json.dumps(position | {"updates": self._updates})
+            (directory / POSITION_FILE).write_text(text, encoding="utf-8")
+        except OSError as problem:
+            raise TrainingError(f"cannot save: {problem.strerror}", where=str(directory)) from problem
+
+    def restore(self, directory: Path) -> None:
+        """Read back what `save` wrote, here or in the native engine; the next step continues.
+
+        What this engine saved continues bit-exactly.
+
+        Raises
+        ------
+        CorruptError
+            When a file is missing or cannot be read; the engine then is as it was.
+        """
+        schedule, updates = _read_position(directory / POSITION_FILE)
+        saved = state.read(directory, self._told, updates)
+        # Only now is anything changed.
+        self._schedule, self._updates = schedule, saved.updates
+        self._ahead.forget()
+        self._forget_gradients()
+        self._put_all(saved.parameters)
+        for kind, values in saved.moments.items():
+            self._put_all(values, kind)
+
+    def export(self, path: Path) -> None:
+        """Write the inference model with the present weights, in raw units, to `path`.
+
+        The file is written in place: publishing it is the caller's part.
+        """
+        content = self._base.with_parameters(self.parameters())
+        try:
+            path.write_bytes(content)
+        except OSError as problem:
+            raise TrainingError(f"cannot export: {problem.strerror}", where=str(path)) from problem
+
+
+def _read_position(path: Path) -> tuple[Schedule, int]:
+    try:
+        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return Schedule(LearningRate(**data["rate"]), int(data["step"])), int(data.get("updates", 0))
+    except (OSError, ValueError, TypeError, KeyError) as problem:
+        raise CorruptError("is missing or damaged", where=str(path)) from problem

@@ -1,0 +1,103 @@
+"""The graphs of a bundle, bound to the portable engine's memory; each is loaded when it is first used."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from edged.engines.portable.bound_graph import Program
+from edged.engines.portable.guidance import Guide
+from edged.engines.portable.multi_step import ManySteps
+from edged.engines.runtime import ort
+from edged.errors import BundleError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    import numpy as np
+
+    from edged.engines.portable.buffers import Memory
+    from edged.engines.portable.description import Description, PortableFiles
+
+    Sides = list[tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]
+
+# numpy raises ValueError for arrays that cannot be brought to the graph's shape.
+RUN_ERRORS: tuple[type[Exception], ...] = (*ort.ERRORS, ValueError)
+
+
+class Graphs:
+    """The step in its forms, and the evaluation.
+
+    Raises
+    ------
+    UnavailableError
+        When this machine cannot use one of the execution providers.
+    BundleError
+        When a graph cannot be loaded; for the plain step that is at once, else when it is first used.
+    """
+
+    def __init__(
+        self, files: PortableFiles, told: Description, memory: Memory, threads: int, providers: Sequence[str]
+    ) -> None:
+        self._files, self._told, self._memory = files, told, memory
+        self._threads = told.threads(threads)
+        self._providers = providers
+        portable = files.portable or {}
+        labels = portable.get("labels", [portable["label"]])
+        self._rows = (str(portable["data"]), *map(str, labels))
+        self._inputs = [*self._rows, told.weights]
+        if told.noise is not None:
+            self._inputs.append(told.noise.name)
+        self.step = self._program("step", memory.step_sides(), self._inputs)
+
+    def path(self, model: str) -> Path:
+        """The file of a graph."""
+        return self._files.path / self._told.models[model]
+
+    def _program(self, model: str, sides: Sides, rows: Sequence[str]) -> Program:
+        with self._loading(model) as path:
+            return Program(path, self._threads, rows, sides, self._providers)
+
+    @contextmanager
+    def _loading(self, model: str) -> Iterator[Path]:
+        path = self.path(model)
+        try:
+            yield path
+        except RUN_ERRORS as problem:
+            raise BundleError(
+                f"the step graph cannot be loaded: {ort.one_line(problem)}",
+                where=str(path),
+                remedy="check it with `edged artifacts verify`",
+            ) from problem
+
+    @cached_property
+    def carry(self) -> Program:
+        """The step with gradients that earlier ones left."""
+        return self._program("carry", self._memory.carry_sides(), self._inputs)
+
+    @cached_property
+    def guide(self) -> Guide:
+        """What guides the guided step; UnavailableError where the bundle has none."""
+        return Guide(self._told, str(self._files.path))
+
+    @cached_property
+    def guided(self) -> Program:
+        """The step with gradients that earlier ones left, anchor weights and a teacher."""
+        guide = self.guide
+        return self._program("guided", self._memory.guided_sides(guide), [*self._inputs, guide.teacher])
+
+    @cached_property
+    def many(self) -> ManySteps:
+        """Several steps in one run."""
+        sides = self._memory.many_sides(self._told.many or "")
+        with self._loading("many") as path:
+            return ManySteps(
+                path, self._told, self._rows, sides, threads=self._threads, providers=self._providers
+            )
+
+    @cached_property
+    def evaluation(self) -> Program:
+        """The loss alone."""
+        return self._program("evaluation", self._memory.evaluation_sides(), self._rows)

@@ -1,0 +1,168 @@
+"""Several steps of the portable engine in one run of a graph."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from edged.domain.protocols import labels_of
+from edged.engines.portable.buffers import noise_of
+from edged.engines.runtime import ort
+from edged.engines.runtime.ort import onnxruntime
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from edged.domain.protocols import Labels
+    from edged.engines.portable.description import Description
+
+    Arrays = Mapping[str, np.ndarray]
+
+_DTYPES = {"tensor(float)": np.float32, "tensor(int64)": np.int64}
+# Numbers of steps and rows whose memory is kept.
+_KEPT = 3
+
+
+class ManySteps:
+    """A graph whose rows have two axes that vary, steps and batch, and whose outputs are stacked too.
+
+    Parameters
+    ----------
+    path
+        The ONNX file.
+    told
+        What the bundle says of the step.
+    rows
+        Names of the step's inputs for data and labels.
+    threads, providers
+        How it is run.
+    sides
+        Inputs and outputs that stay where they are, side by side.
+
+    Raises
+    ------
+    ort.ERRORS
+        When the graph cannot be loaded.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        told: Description,
+        rows: Sequence[str],
+        sides: Sequence[tuple[Arrays, Arrays]],
+        *,
+        threads: int,
+        providers: Sequence[str],
+    ) -> None:
+        self._session = ort.session(str(path), threads, providers)
+        self._told, self._sides = told, sides
+        self._prefix = told.many or ""
+        self._rows = [self._prefix + name for name in rows]
+        self._kept: dict[tuple[int, int], Bound] = {}
+
+    def run(
+        self,
+        side: int,
+        batches: Sequence[tuple[np.ndarray, Labels]],
+        scales: Sequence[float],
+        scalars: np.ndarray,
+        updates: int,
+    ) -> list[float] | None:
+        """Losses of steps after so many updates; None when a loss or square sum is not finite.
+
+        `scales` and `scalars`, one row a step, are what their gradients are multiplied with and what
+        changes from update to update.
+
+        None too, and nothing was changed, when the batches do not fit the graph or it fails on them: one
+        step alone says why.
+        """
+        x, y = batches[0]
+        if len(x) == 0:
+            return None
+        bound = self._bound(len(batches), len(x))
+        data, *wanted = (bound.arrays[name] for name in self._rows)
+        first = [(label.shape, label.dtype) for label in labels_of(y)]
+        if (x.size, x.dtype) != (data[0].size, data.dtype) or first != [
+            (stack[0].shape, stack.dtype) for stack in wanted
+        ]:
+            return None
+        for i, (rows, labels) in enumerate(batches):
+            data[i] = rows.reshape(data.shape[1:])
+            for stack, label in zip(wanted, labels_of(labels), strict=True):
+                stack[i] = label
+        self._fill(bound.arrays, scales, scalars, updates, len(x))
+        try:
+            bound.run(side)
+        except ort.ERRORS:
+            # Numbers that are not finite can end a run: the largest of nothing but NaN is nowhere.
+            return None
+        losses, squares = (
+            bound.arrays[self._prefix + name] for name in (self._told.loss, self._told.squares)
+        )
+        if not (np.isfinite(losses).all() and np.isfinite(squares).all()):
+            return None
+        return [float(loss) / scale for loss, scale in zip(losses[:, 0], scales, strict=True)]
+
+    def _fill(
+        self, arrays: Arrays, scales: Sequence[float], scalars: np.ndarray, updates: int, rows: int
+    ) -> None:
+        """Write weights, noise and scalars of all steps."""
+        told, prefix = self._told, self._prefix
+        for name, values in zip(told.scalars.values(), scalars.T, strict=True):
+            arrays[prefix + name].reshape(-1)[...] = values
+        arrays[prefix + told.weights][...] = np.reshape(scales, (-1, 1, 1)) / rows
+        if told.noise is not None:
+            for i, noise in enumerate(arrays[prefix + told.noise.name]):
+                noise[...] = noise_of(told.noise, rows, updates + i, 0)
+
+    def _bound(self, steps: int, batch: int) -> Bound:
+        """The graph bound to memory for so many steps of so many rows."""
+        key = steps, batch
+        if key not in self._kept:
+            if len(self._kept) == _KEPT:
+                del self._kept[next(iter(self._kept))]
+            self._kept[key] = Bound(self._session, self._sides, steps, batch)
+        return self._kept[key]
+
+
+class Bound:
+    """Memory of one size: `arrays` are the stacked inputs and outputs by name."""
+
+    def __init__(self, session: Any, sides: Sequence[tuple[Arrays, Arrays]], steps: int, batch: int) -> None:
+        self._session = session
+        self._alive: list[Any] = []
+        takes, gives = session.get_inputs(), session.get_outputs()
+        self.arrays = {
+            item.name: np.zeros(_shape(item.shape, steps, batch), _DTYPES[item.type])
+            for item, fixed in [*((i, sides[0][0]) for i in takes), *((o, sides[0][1]) for o in gives)]
+            if item.name not in fixed
+        }
+        self._bindings = [self._bind(takes, gives, *side) for side in sides]
+
+    def _bind(self, takes: Any, gives: Any, inputs: Arrays, outputs: Arrays) -> Any:
+        binding = self._session.io_binding()
+        for item in takes:
+            binding.bind_ortvalue_input(item.name, self._value(inputs, item.name))
+        for item in gives:
+            binding.bind_ortvalue_output(item.name, self._value(outputs, item.name))
+        return binding
+
+    def _value(self, fixed: Arrays, name: str) -> Any:
+        # An OrtValue shares the memory of its array; both must live as long as the binding.
+        array = fixed[name] if name in fixed else self.arrays[name]
+        value = onnxruntime.OrtValue.ortvalue_from_numpy(array)
+        self._alive.append((array, value))
+        return value
+
+    def run(self, side: int) -> None:
+        """Run on one side with what is in the arrays; raises one of ort.ERRORS."""
+        self._session.run_with_iobinding(self._bindings[side])
+
+
+def _shape(shape: Sequence[int | str], steps: int, batch: int) -> list[int]:
+    # The first axis that varies is the steps', the second the batch's.
+    sizes = iter((steps, batch))
+    return [size if isinstance(size, int) else next(sizes) for size in shape]

@@ -1,0 +1,117 @@
+"""The portable engine's state as files, and its exchange with the native engine's checkpoints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from edged.engines.native import checkpoint
+from edged.engines.native.checkpoint import TrainingCheckpoint
+from edged.errors import CorruptError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from edged.engines.portable.description import Description
+
+STATE_FILE = "state.safetensors"
+NATIVE_FILE = "checkpoint"
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Saved:
+    """Parameters by name; moments by kind and name, as the step graph keeps them; updates so far."""
+
+    parameters: dict[str, Floats]
+    moments: dict[str, dict[str, Floats]]
+    updates: int
+    properties: dict[str, int | float | str] = field(default_factory=dict)
+
+
+def write(directory: Path, saved: Saved, told: Description, *, native: bool) -> None:
+    """Write `state.safetensors`; with `native` also a checkpoint for the native engine."""
+    tensors = {f"value/{name}": value for name, value in saved.parameters.items()}
+    for kind, values in saved.moments.items():
+        tensors |= {f"{kind}/{name}": value for name, value in values.items()}
+    (directory / STATE_FILE).write_bytes(save(tensors))
+    if native:
+        (directory / NATIVE_FILE).write_bytes(checkpoint.dump(_to_native(saved, told)))
+
+
+def read(directory: Path, told: Description, updates: int) -> Saved:
+    """The state in `directory`, of either engine, checked against what the step graph takes.
+
+    Raises CorruptError when a file is missing or cannot be read, or a tensor does not fit.
+    """
+    own = directory / STATE_FILE
+    if own.exists():
+        return _fitting(_own(own, told, updates), told, own)
+    return _fitting(_from_native(directory / NATIVE_FILE, told), told, directory / NATIVE_FILE)
+
+
+def _own(path: Path, told: Description, updates: int) -> Saved:
+    try:
+        tensors = load(path.read_bytes())
+    except (OSError, SafetensorError, ValueError, KeyError) as problem:
+        raise CorruptError("is missing or damaged", where=str(path)) from problem
+    by_kind: dict[str, dict[str, Floats]] = {kind: {} for kind in told.rule.kinds}
+    for name, value in tensors.items():
+        kind, _, parameter = name.partition("/")
+        by_kind.setdefault(kind, {})[parameter] = value
+    return Saved(by_kind.pop("value"), by_kind, updates)
+
+
+def _from_native(path: Path, told: Description) -> Saved:
+    try:
+        found = checkpoint.read(path)
+    except OSError as problem:
+        raise CorruptError("is missing or damaged", where=str(path)) from problem
+    except checkpoint.FormatError as problem:
+        raise CorruptError(f"is damaged: {problem}", where=str(path)) from problem
+    moments: dict[str, dict[str, Floats]] = {}
+    for i, (kind, factor) in enumerate(zip(told.rule.kinds[1:], told.rule.factors(found.step), strict=True)):
+        moments[kind] = {
+            name: (kept[i] / factor).astype(np.float32)
+            for name, kept in found.moments.items()
+            if i < len(kept)
+        }
+        if not found.moments:
+            # A checkpoint without optimizer state, such as the bundle's: nothing has moved yet.
+            moments[kind] = {name: np.zeros(place.shape, np.float32) for name, place in told.places.items()}
+    return Saved(found.trainable | found.frozen, moments, found.step)
+
+
+def _fitting(saved: Saved, told: Description, where: Path) -> Saved:
+    _check(saved.parameters, told.shapes, where)
+    places = {name: place.shape for name, place in told.places.items()}
+    for kind in told.rule.kinds[1:]:
+        _check(saved.moments.get(kind, {}), places, where)
+    return saved
+
+
+def _check(values: Mapping[str, Floats], shapes: Mapping[str, tuple[int, ...]], where: Path) -> None:
+    if values.keys() != shapes.keys() or any(values[name].shape != shape for name, shape in shapes.items()):
+        raise CorruptError("holds the state of another model or optimizer", where=str(where))
+
+
+def _to_native(saved: Saved, told: Description) -> TrainingCheckpoint:
+    kept = list(zip(saved.moments.values(), told.rule.factors(saved.updates), strict=True))
+    return TrainingCheckpoint(
+        trainable={name: saved.parameters[name] for name in told.places},
+        frozen={name: saved.parameters[name] for name in told.frozen},
+        moments={
+            name: [np.asarray(values[name] * np.float32(factor)) for values, factor in kept]
+            or [np.zeros(place.shape, np.float32)]  # SGD has one moment there, which it does not use
+            for name, place in told.places.items()
+        },
+        step=saved.updates,
+        properties=saved.properties,
+    )

@@ -1,0 +1,1 @@
+"""Sessions of onnxruntime, execution providers, and the learning-rate schedule."""

@@ -1,0 +1,1 @@
+"""The coordinator: rounds opened, updates admitted, models made and announced."""

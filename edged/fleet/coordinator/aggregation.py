@@ -1,0 +1,121 @@
+"""The aggregate of a round, and the model that comes of it."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from edged.errors import NonFiniteError
+from edged.fleet.rules.aggregation import Contribution, Mean
+from edged.fleet.rules.feddyn import Dynamic
+from edged.fleet.rules.robust import Matrix, median, trimmed_mean
+from edged.fleet.rules.update_directions import Directions
+from edged.storage.files.atomic import disk_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from edged.domain.training.weight_deltas import Weights
+    from edged.fleet.coordinator.config import CoordinatorConfig
+    from edged.fleet.rules.aggregation import Aggregate, Reducer
+    from edged.fleet.rules.layout import Layout
+
+
+def require_packages(config: CoordinatorConfig) -> None:
+    """Raise UnavailableError, at the start already, where the reducer needs a package that is not there."""
+    if config.reduce.how == "flower":
+        from edged.fleet.flower.compat import require
+
+        require()
+
+
+def reducer_of(
+    config: CoordinatorConfig,
+    base: Weights,
+    number: int,
+    memory: Callable[[], Mapping[str, NDArray[Any]]],
+    population: int = 0,
+) -> Reducer:
+    """What the configuration wants for round `number`, from `base` on, in a fleet of `population` devices.
+
+    The matrix of a robust one lies in a file, so that it is not all in memory. `memory` gives what the
+    reducer that made `base` has left.
+    """
+    if config.train.dynamic:
+        return Dynamic(_of_round(config, base, number, memory), memory(), population)
+    return _of_round(config, base, number, memory)
+
+
+def _of_round(
+    config: CoordinatorConfig, base: Weights, number: int, memory: Callable[[], Mapping[str, NDArray[Any]]]
+) -> Reducer:
+    if config.reduce.how == "mean":
+        return Mean()
+    if config.reduce.how == "flower":
+        from edged.fleet.flower.reducer import Strategy
+
+        options = dict(config.reduce.options)
+        if config.reduce.strategy == "FedProx":
+            options["proximal_mu"] = config.train.proximal
+        return Strategy(config.reduce.strategy, options, base, number, memory())
+
+    statistic = median if config.reduce.how == "median" else trimmed_mean(config.reduce.trim)
+    dtype: Literal["int8", "float32"] = "int8" if config.train.dtype == "int8" else "float32"
+    directions = Directions(memory()) if config.reduce.opposed == "leave_out" else None
+    return Matrix(statistic, InFile(config.dir), dtype, directions)
+
+
+class InFile:
+    """Room for a matrix in a file without a name in `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._map: mmap.mmap | None = None
+
+    def matrix(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+        """Room for one; StorageError where the disk has none."""
+        size = math.prod(shape) * np.dtype(dtype).itemsize
+        with disk_errors("making room for updates", self._folder), TemporaryFile(dir=self._folder) as file:
+            os.posix_fallocate(file.fileno(), 0, max(1, size))
+            self._map = mmap.mmap(file.fileno(), max(1, size))
+        return np.frombuffer(self._map, dtype, math.prod(shape)).reshape(shape)
+
+    def release(self) -> None:
+        """What was written is in the file, or waits in the kernel to be."""
+        if self._map is not None:
+            self._map.madvise(mmap.MADV_DONTNEED)
+
+
+def reduced(
+    reducer: Reducer, layout: Layout, records: Iterable[tuple[dict[str, Any], bytes]], count: int
+) -> Aggregate:
+    """One aggregate of all updates, in the order in which they are given."""
+    reducer.begin(layout, count)
+    for head, data in records:
+        row = layout.from_bytes(data)
+        reducer.add(Contribution(head["device"], head["samples"], head["factor"], row))
+    return reducer.finish()
+
+
+def advanced(base: Weights, aggregate: Aggregate, layout: Layout, rate: float) -> Weights:
+    """The weights after a round.
+
+    Raises
+    ------
+    NonFiniteError
+        When they are not all finite.
+    """
+    vector = layout.vector(base).astype(np.float64) + rate * aggregate.change
+    with np.errstate(over="ignore"):
+        finite = np.isfinite(vector.astype(np.float32)).all()
+    if not finite:
+        raise NonFiniteError("the model of the round has numbers that are not finite", where="fleet")
+    return layout.weights(vector)

@@ -1,0 +1,92 @@
+"""What the fleet is told: rounds and models, retained, and again when the broker may have forgotten them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from edged.domain.federated.messages import split
+from edged.logs import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from edged.domain.federated.messages import FleetTopics, Receipts
+    from edged.fleet.coordinator.journal import Journal
+    from edged.fleet.rules.rounds import Course
+    from edged.mqtt.client.message import Delivery
+
+log = get_logger("edged.fleet")
+
+
+class Channel(Protocol):
+    """What brings messages to devices and theirs back: a session at a broker, or what stands in for one."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether it stands."""
+
+    def start(self) -> None:
+        """Begin."""
+
+    def stop(self) -> None:
+        """End."""
+
+    def subscribe(self, patterns: Sequence[str], qos: int, sink: Callable[[Delivery], None]) -> None:
+        """Have `sink` called with what comes on some filters, from another thread."""
+
+    def publish(self, topic: str, payload: bytes, *, qos: int = 0, retain: bool = False) -> bool:
+        """Hand a message over; False when it was refused."""
+
+    def ack(self, deliveries: Sequence[Delivery]) -> None:
+        """These are durable, or of no use."""
+
+
+class Announcer:
+    """Publishes through `session` what `journal` holds."""
+
+    def __init__(self, session: Channel, topics: FleetTopics, journal: Journal) -> None:
+        self._session, self._topics, self._journal = session, topics, journal
+        self._models: dict[str, int] = {}
+
+    def announce(self, course: Course, *, anew: bool = False) -> None:
+        """Publish the model of the round and then the round, and take back models that nobody needs now.
+
+        With `anew` also what was published before.
+        """
+        if course.round is None:
+            return
+        if anew:
+            self._models.clear()
+        wanted = {course.standing.hash, course.round.base.hash}
+        for digest in sorted(wanted - self._models.keys()):
+            self._publish_model(digest)
+        self._send(self._topics.round, course.round.payload(), retain=True)
+        for digest in sorted(self._models.keys() - wanted):
+            self.withdraw(digest, self._models.pop(digest))
+
+    def _publish_model(self, digest: str) -> None:
+        parts = split(self._journal.blob(digest))
+        for number, part in enumerate(parts):
+            self._send(self._topics.model(digest, number), part, retain=True)
+        self._models[digest] = len(parts)
+
+    def withdraw(self, digest: str, parts: int) -> None:
+        """Let the broker forget a model."""
+        for number in range(parts):
+            self._send(self._topics.model(digest, number), b"", retain=True)
+
+    def withdraw_others(self, course: Course) -> None:
+        """After a restart: models that an earlier process may have left at the broker."""
+        used = {course.standing.hash} | ({course.round.base.hash} if course.round else set())
+        for digest in self._journal.models():
+            if digest not in used:
+                self.withdraw(digest, len(split(self._journal.blob(digest))))
+
+    def receipts(self, told: Sequence[tuple[int, Receipts]]) -> None:
+        """Tell devices what has become of their updates; a lost one is asked for again."""
+        for number, receipts in told:
+            self._send(self._topics.ack(number), receipts.payload())
+
+    def _send(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
+        if not self._session.publish(topic, payload, qos=1, retain=retain):
+            log.warning("fleet_not_told", topic=topic, remedy="it is told again when the broker is back")

@@ -1,0 +1,239 @@
+"""The configuration of a coordinator, which is a file of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, ValidationError, model_validator
+
+from edged.config.loader import first_problem, read_yaml
+from edged.config.mqtt import MqttConfig
+from edged.config.report import LogConfig
+from edged.config.values import Count, Duration, Name, Section, Share
+from edged.domain.federated.settings import Encoding, Settings
+from edged.fleet.coordinator.flower_strategies import MOST_REPLIES, problem_of
+from edged.fleet.rules.admission import Limits
+from edged.fleet.rules.rounds import Pace
+from edged.fleet.rules.selection import Wanted
+from edged.fleet.rules.verdict import Tolerance
+
+HINT = "docs/fleet.md lists every key"
+IN_FLIGHT = 256
+"""Messages that the broker may hand over before the first is durable: what bounds the memory."""
+
+
+class RoundSection(Section):
+    """How many devices make a round, and how long it takes."""
+
+    devices: Count = Field(10, description="updates that a round wants")
+    over: float = Field(1.25, ge=1, le=10, description="how many times as many devices are asked")
+    quorum: Share = Field(0.6, description="share of `devices` with which it closes at its deadline")
+    deadline: Duration = Field(3600.0, gt=0, description="from opening to closing")
+    window: Duration = Field(60.0, description="over which devices spread what they send")
+    every: Duration = Field(0.0, description="from the end of a round to the next")
+    rounds: int | None = Field(
+        None, ge=1, description="after so many the coordinator ends; never when absent"
+    )
+
+
+class ChooseSection(Section):
+    """Which devices are asked."""
+
+    patience: Duration = Field(60.0, description="for more than a quorum of such devices to appear")
+    everyone: bool = Field(False, description="all that listen; nothing below counts then")
+    min_samples: int = Field(50, ge=0, description="new labelled samples that a device must have")
+    max_age: Duration = Field(3600.0, gt=0, description="since it was last heard")
+    idle: bool = Field(True, description="it has nothing to train for itself")
+    charged: bool = Field(True, description="it has power")
+    cool: bool = Field(True, description="it is not hot")
+
+
+class TrainSection(Section):
+    """How devices train in a round."""
+
+    epochs: int | None = Field(None, ge=1, description="passes over the device's data; 1 without `steps`")
+    steps: int | None = Field(None, ge=1, description="steps, instead of epochs")
+    learning_rate: float = Field(1e-3, gt=0, description="of the device's optimizer")
+    batch_size: int = Field(32, ge=1, le=65536, description="rows of a step")
+    proximal: float = Field(0.0, ge=0, description="mu of FedProx: how strongly devices are held to the base")
+    dynamic: float = Field(
+        0.0,
+        ge=0,
+        description="alpha of FedDyn: devices whose data differ come closer to one training on all data",
+    )
+    clip_norm: float = Field(1.0, gt=0, description="largest L2 norm of an update")
+    noise: float = Field(0.0, ge=0, description="Gaussian noise on an update, in units of clip_norm")
+    dtype: Literal["int8", "float16", "float32"] = Field("int8", description="numbers of an update")
+    step: float = Field(
+        0.0, ge=0, le=4, description="step of int8 values, as in weights.step; 0 is the finest"
+    )
+    personal: list[str] = Field([], description="patterns of parameters that never leave a device")
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> TrainSection:
+        if self.epochs is not None and self.steps is not None:
+            raise ValueError("give either epochs or steps")
+        return self
+
+    def settings(self, *, evaluate: bool) -> Settings:
+        """As devices are told."""
+        epochs = 1 if self.steps is None and self.epochs is None else self.epochs
+        return Settings(
+            epochs, self.steps, self.learning_rate, self.batch_size, self.proximal, self.clip_norm,
+            self.noise, Encoding(self.dtype, self.step), tuple(self.personal), evaluate, self.dynamic,
+        )  # fmt: skip
+
+
+class AdmitSection(Section):
+    """What is plausible in an update; all else is refused."""
+
+    max_samples: Count = Field(10_000, description="of one device in a round: what a single one may weigh")
+    max_norm: float = Field(3.0, ge=1, description="norms up to so many times clip_norm are clipped")
+    staleness: int = Field(
+        2, ge=0, le=100, description="rounds after its own in which an update still counts"
+    )
+
+
+class ReduceSection(Section):
+    """How many updates become one."""
+
+    how: Literal["mean", "trimmed_mean", "median", "flower"] = Field("mean", description="of all updates")
+    trim: float = Field(0.1, ge=0, lt=0.5, description="share cut at either end by trimmed_mean")
+    opposed: Literal["count", "leave_out"] = Field(
+        "count",
+        description="devices that have pointed against the others so far, with trimmed_mean and median",
+    )
+    discount: float = Field(0.5, ge=0, description="late updates count (1 + rounds late) ** -discount")
+    rate: float = Field(1.0, gt=0, le=10, description="of the aggregate that the model takes")
+    strategy: str = Field("", description="with `how: flower`, a class of flwr.serverapp.strategy")
+    options: dict[str, float] = Field({}, description="arguments of that class")
+
+    @model_validator(mode="after")
+    def _known(self) -> ReduceSection:
+        if self.opposed == "leave_out" and self.how not in ("trimmed_mean", "median"):
+            raise ValueError("opposed: leave_out is for trimmed_mean and median")
+        if self.how != "flower":
+            if self.strategy or self.options:
+                raise ValueError("strategy and options are for `how: flower`")
+        elif problem := problem_of(self.strategy, self.options):
+            raise ValueError(problem)
+        return self
+
+
+class GateSection(Section):
+    """When the model of a round becomes the fleet's; numbers are in units of the median loss before."""
+
+    evaluate: bool = Field(True, description="false: always, and at once")
+    mean: float = Field(0.02, description="by so much devices may lose in the mean")
+    worst: float = Field(0.25, description="and the worst of them")
+    share: float = Field(0.1, ge=0, lt=0.5, description="of devices that are cut, and may be worse than that")
+    reports: Share = Field(0.5, description="of the devices asked that must report")
+    stages: list[Share] = Field(
+        [0.1, 1.0], min_length=1, description="shares that try it, one after the other"
+    )
+    wait: Duration = Field(600.0, gt=0, description="for the reports of a share, at most")
+
+    @model_validator(mode="after")
+    def _growing(self) -> GateSection:
+        if any(a >= b for a, b in zip(self.stages, self.stages[1:], strict=False)) or self.stages[-1] != 1.0:
+            raise ValueError("stages grow, and the last is 1.0")
+        return self
+
+
+class CoordinatorConfig(Section):
+    """The whole configuration of a coordinator."""
+
+    fleet: Name = Field(description="name of the fleet: a level of every topic, edged/fl/<fleet>/...")
+    model: Path = Field(description="what the first round begins with: a bundle, or a safetensors file")
+    bundle: str = Field("", description="fingerprint of the devices' bundle, where `model` is not one itself")
+    dir: Path = Field(Path("fleet"), description="where everything is kept that must survive a power cut")
+    keep: int = Field(8, ge=2, le=1000, description="models that are kept")
+    mqtt: MqttConfig = MqttConfig()
+    round: RoundSection = RoundSection()
+    choose: ChooseSection = ChooseSection()
+    train: TrainSection = TrainSection()
+    admit: AdmitSection = AdmitSection()
+    reduce: ReduceSection = ReduceSection()
+    gate: GateSection = GateSection()
+    log: LogConfig = LogConfig()
+
+    @model_validator(mode="after")
+    def _flower(self) -> CoordinatorConfig:
+        if self.reduce.how == "flower" and self.round.devices > MOST_REPLIES:
+            raise ValueError(
+                f"a strategy of Flower holds all replies in memory: round.devices is at most {MOST_REPLIES}"
+                " with reduce.how flower; mean, trimmed_mean and median take any number"
+            )
+        if self.reduce.how == "flower" and self.train.dynamic:
+            raise ValueError(
+                "train.dynamic needs a reduce.how of edged's own; Flower's strategies know nothing of it"
+            )
+        return self
+
+    @property
+    def settings(self) -> Settings:
+        """How devices train."""
+        return self.train.settings(evaluate=self.gate.evaluate)
+
+    @property
+    def pace(self) -> Pace:
+        """How many devices, and how long."""
+        stages = tuple(self.gate.stages) if self.gate.evaluate else ()
+        return Pace(**self.round.model_dump(), stages=stages, wait=self.gate.wait)
+
+    @property
+    def wanted(self) -> Wanted:
+        """What a device must be."""
+        return Wanted(**self.choose.model_dump(exclude={"everyone", "patience"}))
+
+    @property
+    def limits(self) -> Limits:
+        """What is plausible."""
+        return Limits(**self.admit.model_dump())
+
+    @property
+    def tolerance(self) -> Tolerance:
+        """What a model may lose."""
+        gate = self.gate
+        return Tolerance(gate.mean, gate.worst, gate.share, gate.reports)
+
+    @property
+    def broker(self) -> MqttConfig:
+        """The section `mqtt`, with few messages in flight where it does not say how many."""
+        if "receive_maximum" in self.mqtt.model_fields_set:
+            return self.mqtt
+        return self.mqtt.model_copy(update={"receive_maximum": IN_FLIGHT})
+
+
+def load(path: Path) -> CoordinatorConfig:
+    """Read and validate the file at `path`; relative paths are relative to it.
+
+    Raises
+    ------
+    ConfigError
+        With file, line and key of the first problem and what would be right.
+    """
+    root, data = read_yaml(
+        path, "the fleet's configuration", "begin with `fleet: plant` and `model: ./bundle`"
+    )
+    _resolve(data, path.resolve().parent)
+    try:
+        return CoordinatorConfig.model_validate(data)
+    except ValidationError as problem:
+        raise first_problem(problem, path, root, {}, CoordinatorConfig, HINT) from None
+
+
+def _resolve(data: dict[str, object], base: Path) -> None:
+    data.setdefault("dir", "fleet")
+    for section, keys in ((data, ("model", "dir")), (data.get("mqtt"), ("password_file",))):
+        _absolute(section, keys, base)
+    mqtt = data.get("mqtt")
+    tls = mqtt.get("tls") if isinstance(mqtt, dict) else None
+    _absolute(tls, ("ca_file", "cert_file", "key_file", "crl_file"), base)
+
+
+def _absolute(section: object, keys: tuple[str, ...], base: Path) -> None:
+    for key in keys:
+        if isinstance(section, dict) and isinstance(section.get(key), str):
+            section[key] = str(base / Path(section[key]).expanduser())

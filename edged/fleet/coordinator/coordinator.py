@@ -1,0 +1,358 @@
+"""The coordinator: rounds are opened, updates taken, models made, tried, and told to all.
+
+One thread does everything; the network has its own, which only puts what comes into a queue. Where the fleet
+is, is durable before anybody is told of it, so that `kill -9` at any moment continues the same round.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from edged.clock import SystemClock
+from edged.domain.federated.messages import FleetTopics, Round
+from edged.domain.messages.encoding import json_ready
+from edged.domain.training.weight_deltas import fingerprint
+from edged.errors import RejectedUpdateError, TrainingError
+from edged.fleet.coordinator.aggregation import advanced, reduced, reducer_of, require_packages
+from edged.fleet.coordinator.announcer import Announcer
+from edged.fleet.coordinator.inbox import Inbox
+from edged.fleet.coordinator.initial_model import first_model
+from edged.fleet.coordinator.journal import Journal
+from edged.fleet.coordinator.reports import Reports, States
+from edged.fleet.coordinator.updates import Taking
+from edged.fleet.rules.layout import Layout
+from edged.fleet.rules.rounds import Course, due, ended, extended, finished, opened, trial
+from edged.fleet.rules.selection import choose, eligible, share_of
+from edged.fleet.rules.verdict import Verdict, judge
+from edged.logs import get_logger
+from edged.mqtt.client.session import Session
+from edged.storage.files.atomic import DISK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from edged.clock import Clock
+    from edged.fleet.coordinator.announcer import Channel
+    from edged.fleet.coordinator.config import CoordinatorConfig
+    from edged.mqtt.client.message import Delivery
+    from edged.storage.files.atomic import Disk
+
+BATCH = 256
+TICK = 0.5
+TOLD_EVERY = 2.0
+
+log = get_logger("edged.fleet")
+
+
+class Coordinator:
+    """The coordinator of one fleet; `run` until the last round, or until `stop` is called.
+
+    Parameters
+    ----------
+    config
+        As `edged.fleet.coordinator.config.load` gives it.
+    clock, disk
+        Time, and changes to files.
+    channel
+        Makes what carries messages, given what to call when it stands; a session at the broker when absent.
+
+    Raises
+    ------
+    StorageError
+        When its directory cannot be used.
+    ConfigError
+        When there is no model to begin with.
+    UnavailableError
+        When its reducer needs a package that is not there.
+    """
+
+    def __init__(
+        self,
+        config: CoordinatorConfig,
+        *,
+        clock: Clock | None = None,
+        disk: Disk = DISK,
+        channel: Callable[[Callable[[], None]], Channel] | None = None,
+    ) -> None:
+        require_packages(config)
+        self._config, self._clock = config, clock or SystemClock()
+        self._pace, self._keep = config.pace, config.limits.staleness + 2
+        self._topics = FleetTopics(config.fleet, config.mqtt.root)
+        self.journal = Journal(config.dir, disk=disk)
+        self.course = self._begun()
+        self.layout = Layout.of(self.journal.weights(self.course.standing.hash))
+        self.taking = Taking(config, self.journal, self.layout, self.course)
+        self.reports = Reports(self.journal, self.course)
+        self._states = States()
+        self._inbox = Inbox(config.broker.receive_maximum)
+        self._stopping, self._connected = threading.Event(), threading.Event()
+        self._session = self._at_the_broker() if channel is None else channel(self._online)
+        self._session.subscribe(self._topics.of_devices, 1, self._heard)
+        self._announcer = Announcer(self._session, self._topics, self.journal)
+        self._since: float | None = None
+        self._told = 0.0
+
+    def _at_the_broker(self) -> Channel:
+        config = self._config
+        name = config.mqtt.client_id or f"edged-fleet-{config.fleet}"
+        return Session(config.broker, client_id=name, on_online=self._online)
+
+    def _begun(self) -> Course:
+        """Where the fleet was; else its begin, with the model that the configuration names."""
+        course = self.journal.course()
+        if course is None:
+            weights, bundle = first_model(self._config)
+            base = self.journal.add(weights, fingerprint(weights), {"round": 0, "parent": None})
+            course = Course(base, bundle)
+            self.journal.keep(course)
+        return course
+
+    def _heard(self, delivery: Delivery) -> None:
+        if not self._inbox.put(delivery):
+            self._session.ack([delivery])  # gone: who sent it sends it again
+
+    def _online(self) -> None:
+        self._connected.set()
+        self._inbox.wake()
+
+    # Running.
+
+    def run(self) -> None:
+        """Coordinate until the last round is done or `stop` is called."""
+        self._session.start()
+        self._announcer.withdraw_others(self.course)
+        log.info("fleet_running", fleet=self._config.fleet, round=self.course.number, phase=self.course.phase)
+        try:
+            while not self._stopping.is_set() and not finished(self.course, self._pace):
+                self.turn()
+            self._tell(anew=True)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Take leave of the broker and close the files; `run` does it itself."""
+        self._session.stop()
+        self.taking.close()
+        self.reports.close()
+        self.journal.close()
+
+    def stop(self) -> None:
+        """Let `run` return. From any thread, or from a signal's handler."""
+        self._stopping.set()
+        self._inbox.wake()
+
+    def turn(self) -> None:
+        """Take what has come, and do what is due."""
+        deliveries = self._inbox.take(BATCH, TICK)
+        for delivery in deliveries:
+            self._take(delivery)
+        told = self.taking.commit()
+        self.reports.commit()
+        self._session.ack(deliveries)
+        self._announcer.receipts(told)
+        if self._connected.is_set():
+            self._connected.clear()
+            self._announcer.announce(self.course, anew=True)
+        self.advance(self._clock.now())
+        self._tell()
+
+    def _take(self, delivery: Delivery) -> None:
+        try:
+            kind, device, number, part = self._topics.sender(delivery.topic)
+            if kind == "up":
+                self.taking.take(device, number, part, delivery.payload)
+            elif kind == "state":
+                self._states.take(device, delivery.payload)
+            else:
+                self.reports.take(device, number, delivery.payload, self.course)
+        except RejectedUpdateError as problem:
+            self.taking.refused[problem.reason] += 1
+            log.debug("fleet_message_refused", topic=delivery.topic, problem=problem.line())
+
+    # What is due.
+
+    def advance(self, now: float) -> None:
+        """Open, close, judge or extend a round, where that is due at this moment."""
+        course = self.course
+        if course.phase in ("waiting", "done"):
+            if now >= course.until:
+                self._open(now)
+        elif course.phase == "trial":
+            self._judge(now)
+        elif (what := due(course, self.taking.accepted, self._pace, now)) is not None:
+            self._close(now) if what == "close" else self._extend(now)
+
+    def _go(self, course: Course) -> None:
+        """Be somewhere else from now on: durably, and then for all to see."""
+        self.journal.keep(course)
+        self.course = course
+        self.taking.turn(course)
+        self.reports.turn(course)
+        self._announcer.announce(course)
+        self._tell(anew=True)
+
+    def _ready(self, now: float) -> list[str]:
+        return eligible(self._states.all(), self._config.wanted, self.course.bundle, now)
+
+    def _open(self, now: float) -> None:
+        token = secrets.token_hex(16)
+        devices: tuple[str, ...] | None = None
+        if not self._config.choose.everyone:
+            ready = self._ready(now)
+            if not self._enough(len(ready), now):
+                return
+            devices = choose(ready, self._pace.devices, self._pace.over, token)
+        told = Round(
+            self._config.fleet, self.course.number + 1, token, "open", self.course.bundle,
+            self.course.standing, now, now + self._pace.deadline, self._pace.window, devices,
+            self._config.settings,
+        )  # fmt: skip
+        log.info("round_opened", round=told.round, devices=None if devices is None else len(devices))
+        self._go(opened(self.course, told, self._pace))
+
+    def _enough(self, ready: int, now: float) -> bool:
+        """Whether a round can begin: with all that it asks for, or after a while with a quorum."""
+        if ready < self._pace.least:
+            self._since = None
+            return False
+        self._since = now if self._since is None else self._since
+        waited = now - self._since >= self._config.choose.patience
+        return waited or ready >= self._pace.devices * self._pace.over
+
+    def _extend(self, now: float) -> None:
+        asked = self.course.asked
+        fresh = [] if asked is None else [name for name in self._ready(now) if name not in asked]
+        missing = self._pace.devices - self.taking.accepted
+        more = choose(fresh, missing, self._pace.over, secrets.token_hex(4))
+        log.warning("round_extended", round=self.course.number, updates=self.taking.accepted, more=len(more))
+        self._go(extended(self.course, more, self._pace, now))
+
+    def _close(self, now: float) -> None:
+        """Aggregate; the model is durable before anything says that the round is closed."""
+        began, count = time.monotonic(), self.taking.accepted
+        standing = self.course.standing
+        base = self.journal.weights(standing.hash)
+        reducer = reducer_of(
+            self._config, base, self.course.number, lambda: self.journal.memory(standing.hash),
+            len(self._states.all()),
+        )  # fmt: skip
+        try:
+            aggregate = reduced(reducer, self.layout, self.taking.records(), count)
+            weights = advanced(base, aggregate, self.layout, self._config.reduce.rate)
+        except TrainingError as problem:
+            log.error("round_failed", round=self.course.number, devices=count, problem=problem.line())
+            self._end(standing.hash, now, Verdict(accepted=False, reason=problem.line()))
+            return
+        about = {
+            "round": self.course.number,
+            "parent": standing.hash,
+            "devices": aggregate.devices,
+            "samples": aggregate.samples,
+            "refused": dict(self.taking.refused),
+            "left_out": list(aggregate.left_out),
+            "made": now,
+        }
+        model = self.journal.add(weights, fingerprint(weights), about, aggregate.memory)
+        took = time.monotonic() - began
+        log.info("round_closed", round=self.course.number, seconds=round(took, 3), devices=count)
+        if aggregate.left_out:
+            log.warning("devices_left_out", round=self.course.number, devices=list(aggregate.left_out[:20]))
+        if not self._pace.stages:
+            self._end(model.hash, now, None)
+            return
+        asked = tuple(sorted({*self.taking.contributors, *(self.course.asked or ())}))
+        closed = replace(self.course, asked=asked)
+        few = self._share(closed, 0, now)
+        self._go(trial(self.course, model, few, 0, now + self._pace.wait, self._keep, asked))
+
+    def _pool(self, course: Course, now: float) -> set[str]:
+        """The devices that may be asked: those that took part, and those that are well."""
+        return {*self._ready(now), *(course.asked or ())}
+
+    def _share(self, course: Course, stage: int, now: float) -> tuple[str, ...] | None:
+        share, told = self._pace.stages[stage], course.round
+        if share >= 1.0 or told is None:
+            return None
+        return share_of(self._pool(course, now), share, told.id)
+
+    def _judge(self, now: float) -> None:
+        told = self.course.round
+        if told is None:
+            return
+        reports = self.reports.of(told.base.hash)
+        asked = len(told.devices if told.devices is not None else self._pool(self.course, now))
+        if now < self.course.until and len(reports) < asked:
+            return
+        verdict = judge(reports, self.reports.before, asked, self._config.tolerance)
+        log.info(
+            "model_judged", round=self.course.number, stage=self.course.stage, accepted=verdict.accepted,
+            reason=verdict.reason,
+        )  # fmt: skip
+        stage = self.course.stage + 1
+        if verdict.accepted and stage < len(self._pace.stages):
+            until = now + self._pace.wait
+            more = self._share(self.course, stage, now)
+            self._go(trial(self.course, told.base, more, stage, until, self._keep, self.course.asked))
+            return
+        self._end(told.base.hash, now, verdict)
+
+    def _end(self, digest: str, now: float, verdict: Verdict | None) -> None:
+        accepted = verdict is None or verdict.accepted
+        before = self.course.standing
+        model = self.journal.base(digest) if accepted else before
+        course = ended(self.course, model, self._pace, now, self._keep)
+        self.journal.note(self._entry(course, digest, before.hash, now, verdict))
+        log.info("round_done", round=course.number, accepted=accepted, version=course.version)
+        self._go(course)
+        self.journal.prune_models({model.hash, before.hash}, self._config.keep)
+
+    def _entry(
+        self, course: Course, digest: str, parent: str, now: float, verdict: Verdict | None
+    ) -> dict[str, Any]:
+        told, about = self.course.round, self.journal.about(digest)
+        entry = {
+            "round": course.number,
+            "version": course.version,
+            "model": digest,
+            "parent": parent,
+            "opened": None if told is None else told.opened,
+            "ended": now,
+            "accepted": verdict is None or verdict.accepted,
+            "reason": "not judged" if verdict is None else verdict.reason,
+            "numbers": {} if verdict is None else dict(verdict.numbers),
+            "left_out": about.get("left_out", []) if about.get("round") == self.course.number else [],
+        }
+        return dict(json_ready(entry))
+
+    # For `edged fleet status`.
+
+    def _tell(self, *, anew: bool = False) -> None:
+        moment = time.monotonic()
+        if not anew and moment - self._told < TOLD_EVERY:
+            return
+        self._told = moment
+        self.journal.tell(json.dumps(json_ready(self._status()), indent=1).encode())
+
+    def _status(self) -> dict[str, Any]:
+        course, states = self.course, self._states.all()
+        return {
+            "fleet": self._config.fleet,
+            "at": self._clock.now(),
+            "connected": self._session.connected,
+            "phase": course.phase,
+            "round": course.number,
+            "version": course.version,
+            "model": course.standing.hash,
+            "until": course.until,
+            "updates": self.taking.accepted,
+            "wanted": self._pace.devices,
+            "asked": None if course.asked is None else len(course.asked),
+            "refused": dict(self.taking.refused),
+            "devices": len(states),
+            "ready": len(self._ready(self._clock.now())),
+        }

@@ -1,0 +1,69 @@
+"""The model that a fleet begins with."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from safetensors import SafetensorError
+from safetensors.numpy import load
+
+from edged.errors import ConfigError, CorruptError
+from edged.mqtt.weight_encoding import unpack
+from edged.storage.files.atomic import disk_errors
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from edged.domain.training.weight_deltas import Weights
+    from edged.fleet.coordinator.config import CoordinatorConfig
+
+
+def first_model(config: CoordinatorConfig) -> tuple[Weights, str]:
+    """Its weights without personal ones, and the fingerprint of the bundle that devices need.
+
+    Raises
+    ------
+    StorageError, BundleError
+        When it cannot be read.
+    ConfigError
+        When there is none, or nothing of it is shared.
+    """
+    weights, bundle = _read(config)
+    shared = {
+        name: value
+        for name, value in weights.items()
+        if not any(fnmatchcase(name, pattern) for pattern in config.train.personal)
+    }
+    if not shared:
+        raise ConfigError("every parameter is personal", where="train.personal", remedy="leave some out")
+    return shared, config.bundle or bundle
+
+
+def _read(config: CoordinatorConfig) -> tuple[Weights, str]:
+    if not config.model.exists():
+        raise ConfigError(
+            "there is no model to begin with", where=str(config.model), remedy="name a bundle or safetensors"
+        )
+    if not (config.model / "bundle.json").is_file():
+        return _read_file(config.model), ""
+    # With onnxruntime's help: memory that a coordinator needs here alone, at its first start.
+    from edged.engines.model_parameters import initial_parameters
+    from edged.storage.models.bundles import Bundle
+
+    bundle = Bundle.open(config.model)
+    return initial_parameters(bundle), bundle.fingerprint
+
+
+def _read_file(path: Path) -> Weights:
+    with disk_errors("reading", path):
+        data = path.read_bytes()
+    if path.suffix != ".safetensors":
+        return unpack(data)[0]
+    try:
+        weights = dict(load(data))
+    except SafetensorError as problem:
+        raise CorruptError(f"no safetensors: {problem}", where=str(path)) from None
+    if wrong := [name for name, value in weights.items() if value.dtype != "float32"]:
+        raise ConfigError(f"parameter {wrong[0]!r} is not float32", where=str(path))
+    return weights

@@ -1,0 +1,202 @@
+"""What a coordinator must find again after `kill -9`: where its fleet is, its models, what it has accepted.
+
+fleet.json          the course of rounds, sealed
+lineage.json        every round with its numbers, sealed; the newest thousand
+models/<hash>/      weights and their manifest, with parent and round; what a strategy remembers with them
+rounds/<n>          updates that count in round n; reports/<n> what devices made of its model
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from edged.domain.federated.messages import split
+from edged.domain.federated.settings import Base
+from edged.errors import CorruptError
+from edged.fleet.rules.rounds import Course
+from edged.mqtt.weight_encoding import FILE, MAX_BYTES, compress, decompress, pack, unpack
+from edged.storage.files.append_log import Spool
+from edged.storage.files.atomic import (
+    DISK,
+    DirectoryLock,
+    disk_errors,
+    make_directory,
+    publish_directory,
+    publish_file,
+    remove,
+    staging_path,
+    sweep,
+    verify_directory,
+)
+from edged.storage.files.checksummed_json import read_sealed, seal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from edged.domain.training.weight_deltas import Weights
+    from edged.storage.files.atomic import Disk
+
+COURSE, LINEAGE, STATUS = "fleet.json", "lineage.json", "status.json"
+MEMORY = "memory.safetensors.zst"
+REMEMBERED = 1000
+
+
+class Journal:
+    """The directory `path` of one coordinator, which it has for itself.
+
+    Raises
+    ------
+    StorageError
+        When another process has it, or the disk refuses.
+    """
+
+    def __init__(self, path: Path, *, disk: Disk = DISK) -> None:
+        self.path, self._disk = path, disk
+        make_directory(path, disk=disk)
+        self._lock = DirectoryLock(path)
+        self._lock.acquire()
+        for folder in (path, path / "models"):
+            make_directory(folder, disk=disk)
+            sweep(folder, disk=disk)
+
+    def close(self) -> None:
+        """Let others have it."""
+        self._lock.release()
+
+    # Where the fleet is.
+
+    def course(self) -> Course | None:
+        """Where the fleet was; None before the first start."""
+        if not (self.path / COURSE).exists():
+            return None
+        return Course.from_json(read_sealed(self.path / COURSE))
+
+    def keep(self, course: Course) -> None:
+        """Note where the fleet is, durably."""
+        publish_file(self.path / COURSE, seal(course.to_json()), disk=self._disk)
+
+    def lineage(self) -> list[dict[str, Any]]:
+        """Every round that has ended, the oldest first."""
+        return read_lineage(self.path)
+
+    def note(self, entry: Mapping[str, Any]) -> None:
+        """Add a round to the lineage, once."""
+        known = [other for other in self.lineage() if other["round"] != entry["round"]]
+        rounds = [*known, dict(entry)][-REMEMBERED:]
+        publish_file(self.path / LINEAGE, seal({"rounds": rounds}), disk=self._disk)
+
+    def tell(self, status: bytes) -> None:
+        """Replace what `edged fleet status` reads. It need not survive a power cut."""
+        with disk_errors("writing", self.path / STATUS):
+            staging = staging_path(self.path, STATUS)
+            staging.write_bytes(status)
+            staging.replace(self.path / STATUS)
+
+    # Models.
+
+    def add(
+        self,
+        weights: Weights,
+        digest: str,
+        about: Mapping[str, Any],
+        memory: Mapping[str, NDArray[Any]] | None = None,
+    ) -> Base:
+        """Keep a model, durably, under its fingerprint `digest`; again the same changes nothing.
+
+        `memory` is what the reducer needs that goes on from it.
+        """
+        final = self.path / "models" / digest
+        if not final.exists():
+            staging = staging_path(final.parent, digest[:12])
+            with disk_errors("writing", staging):
+                staging.mkdir()
+                (staging / FILE).write_bytes(pack(weights))
+                if memory:
+                    (staging / MEMORY).write_bytes(compress(memory, {}))
+            publish_directory(staging, final, extra=about, disk=self._disk)
+        return self.base(digest)
+
+    def base(self, digest: str) -> Base:
+        """A model that is kept, as others are told of it."""
+        blob = self.blob(digest)
+        return Base(digest, len(blob), len(split(blob)))
+
+    def blob(self, digest: str) -> bytes:
+        """A model as it is sent.
+
+        Raises
+        ------
+        CorruptError
+            When it is damaged.
+        """
+        folder = self.path / "models" / digest
+        verify_directory(folder)
+        with disk_errors("reading", folder):
+            return (folder / FILE).read_bytes()
+
+    def weights(self, digest: str) -> Weights:
+        """The weights of a model."""
+        return unpack(self.blob(digest))[0]
+
+    def about(self, digest: str) -> dict[str, Any]:
+        """What was noted of a model when it was made."""
+        return verify_directory(self.path / "models" / digest)
+
+    def memory(self, digest: str) -> dict[str, NDArray[Any]]:
+        """What the reducer that made a model has left for the next."""
+        folder = self.path / "models" / digest
+        verify_directory(folder)
+        if not (folder / MEMORY).exists():
+            return {}
+        with disk_errors("reading", folder):
+            return decompress((folder / MEMORY).read_bytes(), MAX_BYTES)[0]
+
+    def models(self) -> list[str]:
+        """Fingerprints of the models that are kept."""
+        return sorted(path.name for path in (self.path / "models").iterdir() if path.is_dir())
+
+    def prune_models(self, used: set[str], keep: int) -> None:
+        """Remove the oldest models beyond `keep`, but none that is used."""
+        folder = self.path / "models"
+        with disk_errors("reading", folder):
+            order = sorted(self.models(), key=lambda digest: (folder / digest).stat().st_mtime_ns)
+        for digest in order[: max(0, len(order) - keep)]:
+            if digest not in used:
+                remove(folder / digest, disk=self._disk)
+
+    # What devices sent.
+
+    def updates(self, number: int) -> Spool:
+        """The updates that count in a round."""
+        return Spool(self.path / "rounds" / str(number), disk=self._disk)
+
+    def reports(self, number: int) -> Spool:
+        """What devices have made of a round's model."""
+        return Spool(self.path / "reports" / str(number), disk=self._disk)
+
+    def has_updates(self, number: int) -> bool:
+        """Whether anything was kept for a round."""
+        return (self.path / "rounds" / str(number)).exists()
+
+    def forget(self, before: int) -> None:
+        """Remove what came for rounds before this one."""
+        for folder in (self.path / "rounds", self.path / "reports"):
+            if not folder.is_dir():
+                continue
+            for path in folder.iterdir():
+                if path.name.isdigit() and int(path.name) < before:
+                    with disk_errors("removing", path):
+                        self._disk.remove(path)
+
+
+def read_lineage(path: Path) -> list[dict[str, Any]]:
+    """Every round that has ended, of the coordinator in directory `path`."""
+    if not (path / LINEAGE).exists():
+        return []
+    rounds = read_sealed(path / LINEAGE).get("rounds")
+    if not isinstance(rounds, list):
+        raise CorruptError("no lineage in it", where=str(path / LINEAGE))
+    return rounds

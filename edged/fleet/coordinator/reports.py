@@ -1,0 +1,125 @@
+"""How devices are, and what they make of the model of a round."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from edged.domain.federated.evaluation import Evaluation
+from edged.domain.federated.messages import DeviceState
+from edged.errors import RejectedUpdateError
+
+if TYPE_CHECKING:
+    from edged.fleet.coordinator.journal import Journal
+    from edged.fleet.rules.rounds import Course
+    from edged.storage.files.append_log import Spool
+
+
+class States:
+    """The newest state of each device."""
+
+    def __init__(self) -> None:
+        self._states: dict[str, DeviceState] = {}
+
+    def take(self, device: str, payload: bytes) -> None:
+        """A state came; an empty one says that the device is no more.
+
+        Raises
+        ------
+        RejectedUpdateError
+            When it is none, or of another device than its topic.
+        """
+        if not payload:
+            self._states.pop(device, None)
+            return
+        state = DeviceState.read(payload)
+        if state.device != device:
+            raise RejectedUpdateError("identity", f"the topic is of {device}, the state of {state.device}")
+        self._states[device] = state
+
+    def all(self) -> list[DeviceState]:
+        """Those of all devices."""
+        return list(self._states.values())
+
+
+class Reports:
+    """What devices say of the model of the round; one report each, kept until the rounds after it."""
+
+    def __init__(self, journal: Journal, course: Course) -> None:
+        self._journal = journal
+        self._number = course.number
+        self._reports: dict[tuple[str, str], Evaluation] = {}
+        self._before = self._losses(course.number - 1, course.standing.hash)
+        self._spool: Spool | None = None
+        self._open(course.number)
+
+    def turn(self, course: Course) -> None:
+        """The fleet has gone on."""
+        if course.number == self._number:
+            return
+        standing = {d: r.model.loss for (d, base), r in self._reports.items() if base == course.standing.hash}
+        self._before = standing or self._before
+        self.close()
+        self._number = course.number
+        self._reports.clear()
+        self._open(course.number)
+
+    def take(self, device: str, number: int | None, payload: bytes, course: Course) -> None:
+        """A report came; one that is known changes nothing.
+
+        Raises
+        ------
+        RejectedUpdateError
+            When it is not one on the model that is tried now, by a device that was asked.
+        """
+        report, told = Evaluation.read(payload), course.round
+        if report.device != device or report.round != number:
+            raise RejectedUpdateError("identity", f"the topic is of {device}, the report of {report.device}")
+        if told is None or course.phase != "trial" or (report.id, report.base) != (told.id, told.base.hash):
+            raise RejectedUpdateError("round", "no such model is tried now")
+        if not told.names(device):
+            raise RejectedUpdateError("not_chosen", f"{device} was not asked to try it")
+        if (device, report.base) not in self._reports:
+            self._reports[device, report.base] = report
+            if self._spool is not None:
+                self._spool.append(json.loads(report.payload()), b"")
+
+    def commit(self) -> None:
+        """Make durable what was taken."""
+        if self._spool is not None:
+            self._spool.sync()
+
+    def of(self, digest: str) -> list[Evaluation]:
+        """The reports on a model, by name."""
+        return [report for (_, base), report in sorted(self._reports.items()) if base == digest]
+
+    @property
+    def before(self) -> dict[str, float]:
+        """By device, the loss that it reported for the fleet's model when that was tried."""
+        return self._before
+
+    def close(self) -> None:
+        """Leave the file as it is."""
+        if self._spool is not None:
+            self._spool.close()
+            self._spool = None
+
+    def _open(self, number: int) -> None:
+        if number < 1:
+            return
+        self._spool = self._journal.reports(number)
+        for record in self._spool.records:
+            report = _read(record.head)
+            self._reports[report.device, report.base] = report
+
+    def _losses(self, number: int, digest: str) -> dict[str, float]:
+        if number < 1:
+            return {}
+        spool = self._journal.reports(number)
+        reports = [_read(record.head) for record in spool.records]
+        spool.close()
+        return {report.device: report.model.loss for report in reports if report.base == digest}
+
+
+def _read(head: dict[str, Any]) -> Evaluation:
+    return Evaluation.read(json.dumps(head).encode())

@@ -1,0 +1,58 @@
+"""What `edged fleet status` says, read from a coordinator's directory while it runs or not."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+from edged.errors import StorageError
+from edged.fleet.coordinator.journal import STATUS, read_lineage
+from edged.storage.files.atomic import DirectoryLock
+
+if TYPE_CHECKING:
+    from edged.fleet.coordinator.config import CoordinatorConfig
+
+ROUNDS = 10
+
+
+def status_of(config: CoordinatorConfig) -> dict[str, Any]:
+    """Whether it runs, what it last said of itself, and the newest rounds.
+
+    Raises
+    ------
+    StorageError
+        When no coordinator has ever run here.
+    """
+    try:
+        told = json.loads((config.dir / STATUS).read_bytes())
+    except (OSError, ValueError):
+        raise StorageError(
+            "no coordinator has run here", where=str(config.dir), remedy="start `edged fleet run`"
+        ) from None
+    pid = DirectoryLock.holder(config.dir)
+    state = {"running": pid is not None, "pid": pid, "age": max(0.0, time.time() - told["at"])}
+    return {**state, **told, "rounds": read_lineage(config.dir)[-ROUNDS:]}
+
+
+def lines_of(status: dict[str, Any]) -> list[str]:
+    """The same for a person."""
+    left = status["until"] - status["at"]
+    refused = ", ".join(f"{count} {reason}" for reason, count in sorted(status["refused"].items())) or "none"
+    runs = f"running (pid {status['pid']})" if status["running"] else f"stopped {status['age']:.0f} s ago"
+    broker = "connected" if status["connected"] else "no broker"
+    lines = [
+        f"fleet {status['fleet']}: {runs}, {broker}",
+        f"round {status['round']} {status['phase']}" + (f", {left:.0f} s left" if left > 0 else ""),
+        f"updates {status['updates']} of {status['wanted']}, refused: {refused}",
+        f"devices {status['devices']}, ready {status['ready']}",
+        f"model version {status['version']}, {status['model'][:12]}",
+    ]
+    return lines + [_round(entry) for entry in status["rounds"]]
+
+
+def _round(entry: dict[str, Any]) -> str:
+    what = "accepted" if entry["accepted"] else "refused"
+    out = len(entry.get("left_out", []))
+    more = f", {out} {'device' if out == 1 else 'devices'} left out" if out else ""
+    return f"round {entry['round']}: {what}, version {entry['version']}: {entry['reason']}{more}"

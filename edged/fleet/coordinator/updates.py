@@ -1,0 +1,206 @@
+"""Updates that come: admitted, made durable, then acknowledged, the same ones as often as they come."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from edged.domain.federated.messages import Receipts, Update
+from edged.errors import RejectedUpdateError
+from edged.fleet.coordinator.inbox import Parts
+from edged.fleet.rules.admission import admit, check_claims, check_round, check_sender
+from edged.fleet.rules.aggregation import discount
+from edged.logs import get_logger
+from edged.mqtt import update_encoding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from edged.fleet.coordinator.config import CoordinatorConfig
+    from edged.fleet.coordinator.journal import Journal
+    from edged.fleet.rules.layout import Layout
+    from edged.fleet.rules.rounds import Course
+    from edged.storage.files.append_log import Record, Spool
+
+HELD_BYTES = 64 * 1024**2
+NAMES = 500
+
+log = get_logger("edged.fleet")
+
+
+@dataclass
+class _Answers:
+    """What the devices of one round are told next."""
+
+    accepted: list[str] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)
+
+
+class Taking:
+    """Takes updates into the spool of the round that collects.
+
+    Parameters
+    ----------
+    config, journal, layout
+        Of the coordinator.
+    course
+        Where the fleet is; `turn` tells of changes.
+    """
+
+    def __init__(self, config: CoordinatorConfig, journal: Journal, layout: Layout, course: Course) -> None:
+        self._config, self._journal, self._layout = config, journal, layout
+        self._limits, self._settings = config.limits, config.settings
+        self._parts = Parts(HELD_BYTES)
+        self._answers: dict[tuple[int, str], _Answers] = {}
+        self.refused: Counter[str] = Counter()
+        # For each round that updates may be for: the hash of what each device has sent.
+        self._seen: dict[int, dict[str, bytes]] = {}
+        self._spool: Spool | None = None
+        self.course = course
+        self._begin(course.collecting)
+
+    def turn(self, course: Course) -> None:
+        """The fleet has gone on; where another round collects now, its spool is begun."""
+        self.course = course
+        if course.collecting != self._number:
+            self._close()
+            self._begin(course.collecting)
+
+    def _begin(self, number: int) -> None:
+        self._number = number
+        self.refused.clear()
+        oldest = number - self._limits.staleness - 1
+        self._seen = {n: self._seen.get(n, {}) for n in range(oldest, number + 1)}
+        for other in range(oldest, number):
+            if self._journal.has_updates(other):
+                spool = self._journal.updates(other)
+                self._remember(spool.records)
+                spool.close()
+        self._spool = self._journal.updates(number)
+        self._remember(self._spool.records)
+        self._newest: dict[str, tuple[int, Record]] = {}
+        for record in self._spool.records:
+            self._count(record.head, record)
+        self._journal.forget(oldest)
+
+    def _remember(self, records: list[Record]) -> None:
+        for head in (record.head for record in records):
+            if head["round"] in self._seen:
+                self._seen[head["round"]][head["device"]] = bytes.fromhex(head["sha256"])
+
+    def _count(self, head: dict[str, Any], record: Record) -> None:
+        """Of one device's updates the newest counts."""
+        device, number = head["device"], head["round"]
+        if device not in self._newest or self._newest[device][0] < number:
+            self._newest[device] = number, record
+
+    @property
+    def accepted(self) -> int:
+        """Devices whose update counts in the round that collects."""
+        return len(self._newest)
+
+    @property
+    def contributors(self) -> list[str]:
+        """Their names, in order."""
+        return sorted(self._newest)
+
+    def records(self) -> Iterator[tuple[dict[str, Any], bytes]]:
+        """Head and row of each update that counts, in the order of names: the same whatever came first."""
+        spool = self._opened()
+        for device in self.contributors:
+            _, record = self._newest[device]
+            yield record.head, spool.read(record)
+
+    def take(self, device: str, number: int | None, part: int | None, payload: bytes) -> None:
+        """One message on the topic of an update. What it brings counts when `commit` has returned."""
+        answer: tuple[int, str] | None = None
+        try:
+            update, piece = Update.read(payload)
+            answer = (update.round, update.id) if update.round == number else None
+            check_sender(update, device, number, part)
+            if not self._is_new(update):
+                self._answer((update.round, update.id)).accepted.append(device)
+            elif (blob := self._whole(update, piece)) is not None:
+                self._accept(update, blob)
+        except RejectedUpdateError as problem:
+            self._refuse(device, problem, answer)
+
+    def _is_new(self, update: Update) -> bool:
+        """Whether nothing is there of this device for this round; another thing than before is refused."""
+        known = self.course.known().get(update.round)
+        seen = self._seen.get(update.round, {}).get(update.device)
+        if known is None or known.id != update.id or seen is None:
+            return True
+        if seen != bytes.fromhex(update.sha256):
+            raise RejectedUpdateError("duplicate", f"{update.device} has sent another update for this round")
+        return False
+
+    def _whole(self, update: Update, piece: bytes) -> bytes | None:
+        check_round(update, self.course.known(), self._number, self._limits)
+        check_claims(update, self._layout, self._limits)
+        return self._parts.add(update, piece)
+
+    def _accept(self, update: Update, blob: bytes) -> None:
+        told = self.course.round
+        settings = self._settings if told is None else told.config  # the file may have changed since
+        found = admit(update, blob, self._layout, settings, self._limits, update_encoding.unpack)
+        late = self._number - update.round
+        head = {
+            "device": update.device,
+            "round": update.round,
+            "samples": update.samples,
+            "factor": found.factor * discount(late, self._config.reduce.discount),
+            "sha256": update.sha256,
+            "norm": found.norm,
+            "loss": update.loss,
+            "metrics": dict(update.metrics),
+        }
+        self._count(head, self._opened().append(head, found.row.to_bytes()))
+        self._seen[update.round][update.device] = bytes.fromhex(update.sha256)
+        self._answer((update.round, update.id)).accepted.append(update.device)
+
+    def commit(self) -> list[tuple[int, Receipts]]:
+        """Make durable what was taken; round and receipts that may be sent then."""
+        self._opened().sync()
+        told = [
+            (number, Receipts(token, tuple(names), refused))
+            for (number, token), answers in self._answers.items()
+            for names, refused in _pieces(answers)
+        ]
+        self._answers.clear()
+        return told
+
+    def close(self) -> None:
+        """Leave the spool as it is."""
+        self._close()
+
+    def _close(self) -> None:
+        if self._spool is not None:
+            self._spool.close()
+            self._spool = None
+
+    def _opened(self) -> Spool:
+        if self._spool is None:
+            raise ValueError("closed")
+        return self._spool
+
+    def _answer(self, to: tuple[int, str]) -> _Answers:
+        return self._answers.setdefault(to, _Answers())
+
+    def _refuse(self, device: str, problem: RejectedUpdateError, answer: tuple[int, str] | None) -> None:
+        if not self.refused[problem.reason]:
+            log.warning("update_refused", device=device, reason=problem.reason, problem=problem.line())
+        self.refused[problem.reason] += 1
+        told = self.course.round
+        if answer is None and told is not None:
+            answer = told.round, told.id
+        if answer is not None:
+            self._answer(answer).refused[device] = problem.reason
+
+
+def _pieces(answers: _Answers) -> Iterator[tuple[list[str], dict[str, str]]]:
+    """A few hundred names in one message."""
+    names, refused = list(dict.fromkeys(answers.accepted)), list(answers.refused.items())
+    for at in range(0, max(len(names), len(refused)), NAMES):
+        yield names[at : at + NAMES], dict(refused[at : at + NAMES])

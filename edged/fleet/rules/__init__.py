@@ -1,0 +1,1 @@
+"""Pure rules of the coordinator: admission, aggregation, verdict, selection."""

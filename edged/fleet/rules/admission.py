@@ -1,0 +1,198 @@
+"""What an update must be before it counts: a mean takes NaN, too, and any number of samples.
+
+Flower's own strategies, for one, let NaN, negative counts and arrays of length 1 through. Each refusal has a
+word, which is counted and told to the device.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from edged.errors import CorruptError, RejectedUpdateError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from edged.domain.federated.messages import Update
+    from edged.domain.federated.settings import Settings
+    from edged.domain.training.weight_deltas import Coded, Floats
+    from edged.fleet.rules.layout import Layout, Row
+
+HEADERS = 64 * 1024
+"""Bytes that names, shapes and scales may have beside the numbers."""
+
+ROUNDING = 1.02
+"""What rounding to int8 may add to a norm without a word."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """A round that updates may be for: the one that is open, or one before it.
+
+    Attributes
+    ----------
+    number, id, base
+        As in the messages of that round.
+    devices
+        Those that were chosen; None for all.
+    """
+
+    number: int
+    id: str
+    base: str
+    devices: frozenset[str] | None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What is plausible.
+
+    Attributes
+    ----------
+    max_samples
+        Of one device in one round: what a single one may weigh.
+    max_norm
+        L2 norms up to so many times the bound of the round are clipped, larger ones refused.
+    staleness
+        For how many rounds after its own an update is still taken.
+    """
+
+    max_samples: int = 100_000
+    max_norm: float = 10.0
+    staleness: int = 2
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """An update that counts.
+
+    Attributes
+    ----------
+    row
+        The update as it came, laid out.
+    norm
+        Its L2 norm.
+    factor
+        What it is multiplied with, so that the norm keeps to the bound.
+    """
+
+    row: Row
+    norm: float
+    factor: float
+
+
+def largest(layout: Layout) -> int:
+    """Bytes that an update may have, packed or unpacked: all numbers as float32, each with its position."""
+    return 8 * layout.size + 512 * len(layout.names) + 4 * layout.rows + HEADERS
+
+
+def bound(settings: Settings, size: int) -> float:
+    """The largest norm that an honest update has: with noise on it, that of nearly all draws.
+
+    The norm of `size` normal numbers is below sqrt(size) + 4 but once in 3,000.
+    """
+    return settings.clip_norm * (1.0 + settings.noise * (math.sqrt(size) + 4.0))
+
+
+def check_sender(update: Update, device: str, number: int | None, part: int | None) -> None:
+    """Refuse an update whose line says something else than its topic, which the broker's rules guard."""
+    if update.device != device:
+        raise RejectedUpdateError("identity", f"the topic is of {device}, the update of {update.device}")
+    if update.round != number or update.part != (part or 0) or (part is None) != (update.parts == 1):
+        raise RejectedUpdateError("malformed", "round or part are not those of the topic")
+
+
+def check_round(update: Update, known: Mapping[int, Known], current: int, limits: Limits) -> int:
+    """How many rounds late an update is that would count in round `current`; refuse others."""
+    late = current - update.round
+    if late > limits.staleness:
+        raise RejectedUpdateError("stale", f"{late} rounds late, at most {limits.staleness} are taken")
+    found = known.get(update.round)
+    if found is None or found.id != update.id:
+        raise RejectedUpdateError("round", f"there was no such round {update.round}")
+    if found.base != update.base:
+        raise RejectedUpdateError("base", "it is a difference to other weights than those of its round")
+    if found.devices is not None and update.device not in found.devices:
+        raise RejectedUpdateError("not_chosen", f"{update.device} was not chosen for round {update.round}")
+    return late
+
+
+def check_claims(update: Update, layout: Layout, limits: Limits) -> None:
+    """Refuse what is out of bounds before any of it is held: samples and size."""
+    if not 0 < update.samples <= limits.max_samples:
+        raise RejectedUpdateError("samples", f"{update.samples} samples, 1 to {limits.max_samples} count")
+    if update.bytes > largest(layout):
+        raise RejectedUpdateError("size", f"{update.bytes} bytes, at most {largest(layout)} are taken")
+
+
+def admit(
+    update: Update,
+    blob: bytes,
+    layout: Layout,
+    settings: Settings,
+    limits: Limits,
+    unpack: Callable[[bytes, int], Mapping[str, Coded]],
+) -> Admitted:
+    """What an update brings.
+
+    Parameters
+    ----------
+    update, blob
+        Its line, and the whole of what came after it.
+    layout
+        Of the fleet's model.
+    settings
+        Of the round that it is for.
+    limits
+        What is plausible.
+    unpack
+        Makes coded tensors of a blob, refusing more than so many bytes before they are allocated.
+
+    Raises
+    ------
+    RejectedUpdateError
+        With the reason: `samples`, `size`, `damaged`, `shapes`, `not_finite` or `norm`.
+    """
+    check_claims(update, layout, limits)
+    if len(blob) != update.bytes or hashlib.sha256(blob).hexdigest() != update.sha256:
+        raise RejectedUpdateError("damaged", "size or hash are not those that its line names")
+    try:
+        coded = unpack(blob, largest(layout))
+        check_shapes(coded, layout)
+        row = layout.row(coded)
+    except CorruptError as problem:
+        raise RejectedUpdateError("damaged", problem.what) from None
+    norm = _norm(layout.change(row))
+    most = bound(settings, layout.size)
+    if norm > limits.max_norm * most:
+        raise RejectedUpdateError("norm", f"its norm is {norm:.3g}, the bound {most:.3g}")
+    return Admitted(row, norm, 1.0 if norm <= ROUNDING * most else most / norm)
+
+
+def check_shapes(coded: Mapping[str, Coded], layout: Layout) -> None:
+    """Refuse tensors that the model does not have, or not in that shape: length 1 would go with any."""
+    for name, tensor in coded.items():
+        expected = layout.by_name.get(name)
+        if tensor.shape != expected:
+            raise RejectedUpdateError("shapes", f"{name!r} has shape {tensor.shape}, expected {expected}")
+        if tensor.gaps is None and tensor.values.shape != expected:
+            raise RejectedUpdateError("shapes", f"{name!r} holds {tensor.values.shape}, not {expected}")
+        scale = None if tensor.scale is None else tensor.scale.shape
+        by_row = tensor.gaps is None and len(expected) > 1
+        scales = [(), expected[:1]] if by_row else [()]
+        if scale not in (scales if tensor.values.dtype == np.int8 else [None]):
+            raise RejectedUpdateError("shapes", f"{name!r} is {tensor.values.dtype} with scales {scale}")
+
+
+def _norm(change: Floats) -> float:
+    wide = change.astype(np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        norm = math.sqrt(float(np.dot(wide, wide)))
+    if not math.isfinite(norm):
+        raise RejectedUpdateError("not_finite", "it holds numbers that are not finite")
+    return norm

@@ -1,0 +1,110 @@
+"""Many updates made one: the mean, by a sum that goes on as they come.
+
+McMahan et al. (2017) weigh by samples. What came late is made smaller by its age, as in Xie et al.,
+"Asynchronous federated optimization" (2019), and Nguyen et al., "Federated learning with buffered
+asynchronous aggregation" (2022).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from edged.errors import NoDataError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from edged.fleet.rules.layout import Doubles, Layout, Row
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """One device's update, admitted.
+
+    Attributes
+    ----------
+    samples
+        Its weight where updates are weighed.
+    factor
+        What it is multiplied with: clipping, and the discount of what is late.
+    row
+        The update, laid out.
+    """
+
+    device: str
+    samples: int
+    factor: float
+    row: Row
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """What came of a round.
+
+    Attributes
+    ----------
+    change
+        The `(size,)` float64 difference to its base.
+    devices, samples
+        Of how many.
+    left_out
+        Devices whose updates do not count in it.
+    memory
+        What a reducer is given again that goes on from the model of the round, such as momentum; by name.
+    """
+
+    change: Doubles
+    devices: int
+    samples: int
+    memory: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
+
+
+class Reducer(Protocol):
+    """A way to make one update of many; contributions come in the order of the devices' names."""
+
+    def begin(self, layout: Layout, expected: int) -> None:
+        """Before the first: the model's tensors, and how many contributions there will be at most."""
+
+    def add(self, contribution: Contribution) -> None:
+        """One more."""
+
+    def finish(self) -> Aggregate:
+        """The result; NoDataError where there were none."""
+
+
+def discount(late: int, exponent: float) -> float:
+    """What an update is multiplied with that comes `late` rounds after its own: `(1 + late) ** -exponent`.
+
+    >>> discount(0, 0.5), discount(3, 0.5)
+    (1.0, 0.5)
+    """
+    return float((1 + late) ** -exponent)
+
+
+class Mean:
+    """The mean of all updates, weighed by samples; the same memory for any number of devices."""
+
+    def begin(self, layout: Layout, expected: int) -> None:  # noqa: ARG002  no room is needed
+        """Begin at 0."""
+        self._layout = layout
+        self._sum = np.zeros(layout.size, np.float64)
+        self._devices = self._samples = 0
+
+    def add(self, contribution: Contribution) -> None:
+        """Add it, times its samples."""
+        change = self._layout.change(contribution.row)
+        self._sum += np.multiply(change, contribution.samples * contribution.factor, dtype=np.float64)
+        self._devices += 1
+        self._samples += contribution.samples
+
+    def finish(self) -> Aggregate:
+        """Divide by all samples."""
+        if not self._samples:
+            raise NoDataError("no update to average")
+        return Aggregate(self._sum / self._samples, self._devices, self._samples)

@@ -1,0 +1,96 @@
+"""A simulation as a page: quality by round, and device by device."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from edged.charts import document
+from edged.charts.html import percent, table
+from edged.charts.lines import Line, line_chart
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+STYLE = """
+.line.unseen,.key.unseen{stroke:#b4571e;color:#b4571e}.line.global,.key.global{stroke:#1d6fa5;color:#1d6fa5}
+.line.mixed,.key.mixed{stroke:#2e7d4f;color:#2e7d4f}.line.worst,.key.worst{stroke:#2e7d4f;color:#2e7d4f;
+stroke-dasharray:5 4}
+"""
+
+
+def page(report: Mapping[str, Any]) -> str:
+    """The whole page."""
+    rounds = report["rounds"]
+    body = f"<p>{_sentence(report)}</p>"
+    if rounds:
+        body += _chart(rounds) + f"<h2>Rounds</h2>{_rounds(rounds)}"
+    body += f"<h2>Devices, on rows that nothing was chosen by</h2>{_devices(report['per_device'])}"
+    return document(f"A fleet on {report['data']}", body, STYLE)
+
+
+def _sentence(report: Mapping[str, Any]) -> str:
+    final, sent = report["final"], report["bytes"]
+    text = f"{report['devices']} devices, {len(report['rounds'])} rounds."
+    if final["unseen"] is not None:
+        text += f" On rows of those that took no part the fleet's model has {percent(final['unseen'])}"
+        central = report.get("central")
+        text += f", one trained on all rows together {percent(central['unseen'])}." if central else "."
+    if final["global"] is not None:
+        both = [
+            f"{percent(final[k]['mean'])} (worst {percent(final[k]['worst'])})" for k in ("global", "mixed")
+        ]
+        text += f" On the devices themselves it has {both[0]}, mixed with their own {both[1]}."
+    if sent["ratio"] is not None:
+        text += f" An update takes {sent['mean']:,.0f} bytes, {percent(sent['ratio'])} of float32."
+    if report["poisoned"]:
+        text += f" {len(report['poisoned'])} devices do harm."
+    return text
+
+
+def _chart(rounds: Sequence[Mapping[str, Any]]) -> str:
+    numbers = [entry["round"] for entry in rounds]
+    lines = [
+        Line("global", "global", [_of(entry["global"], "mean") for entry in rounds]),
+        Line("mixed", "mixed", [_of(entry["mixed"], "mean") for entry in rounds]),
+        Line("mixed, worst device", "worst", [_of(entry["mixed"], "worst") for entry in rounds]),
+    ]
+    if any(entry["unseen"] is not None for entry in rounds):
+        values = [float("nan") if entry["unseen"] is None else entry["unseen"] for entry in rounds]
+        lines.append(Line("those that took no part", "unseen", values))
+    return line_chart(numbers, numbers, lines, [], percent, unit="round")
+
+
+def _of(spread: Mapping[str, float] | None, name: str) -> float:
+    return float("nan") if spread is None else spread[name]
+
+
+def _rounds(rounds: Sequence[Mapping[str, Any]]) -> str:
+    rows = [
+        (
+            str(entry["round"]),
+            "yes" if entry["accepted"] else "no",
+            str(entry["updates"]),
+            f"{entry['seconds']:.1f}",
+            percent(entry["unseen"]),
+            *(percent(_of(entry[kind], name)) for kind in ("global", "mixed") for name in ("mean", "worst")),
+        )
+        for entry in rounds
+    ]
+    head = ["round", "accepted", "updates", "seconds", "no part", "global", "worst", "mixed", "worst"]
+    return table(head, rows)
+
+
+def _devices(devices: Sequence[Mapping[str, Any]]) -> str:
+    rows = [
+        (
+            entry["device"] + (f" ({entry['attack']})" if entry["attack"] else ""),
+            f"{entry['learned']:,}",
+            percent(entry["global"]),
+            percent(entry["mixed"]),
+            percent(entry["share"]),
+            str(entry["rounds"]),
+            f"{entry['bytes']:,}",
+        )
+        for entry in devices
+    ]
+    return table(["device", "rows", "global", "mixed", "share of global", "rounds", "bytes sent"], rows)

@@ -1,0 +1,277 @@
+"""A whole simulation: partition, broker, coordinator, devices, and what came of it."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from edged.domain.federated.settings import Settings
+from edged.domain.stream.schema import Schema
+from edged.errors import ConfigError, EdgedError
+from edged.fleet.coordinator.config import CoordinatorConfig
+from edged.fleet.coordinator.coordinator import Coordinator
+from edged.fleet.coordinator.journal import read_lineage
+from edged.fleet.simulation.device_pool import Crowd
+from edged.fleet.simulation.figures import figures
+from edged.fleet.simulation.partition import by_key, dirichlet
+from edged.fleet.simulation.shared import Bench
+from edged.fleet.simulation.virtual_device import Attack, VirtualDevice
+from edged.storage.recordings import read_stream
+from edged.workbench.demo.broker import EmbeddedBroker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from numpy.typing import NDArray
+
+    from edged.domain.training.weight_deltas import Weights
+    from edged.storage.models.bundles import Bundle
+
+FLEET = "sim"
+PATIENCE = 600.0  # seconds that a round may take
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is simulated.
+
+    Attributes
+    ----------
+    data
+        A recording with classes.
+    key
+        Its array that names the device of each row; None for classes skewed over `devices` by `alpha`.
+    unseen
+        Of the keys, every n-th so that so many take no part: the fleet's model is asked about their rows.
+    rounds, epochs, learning_rate, batch_size, clip_norm, proximal, dynamic, step
+        How devices train.
+    reduce, trim, opposed, poison, attack
+        How updates become one, which share of the devices does harm, and how.
+    hidden, optimizer
+        Of the network that is built.
+    personal
+        Patterns of layers that stay on devices.
+    central
+        Whether one model is trained on all rows of the devices together, to compare.
+    """
+
+    data: Path
+    key: str | None = None
+    devices: int = 20
+    alpha: float = 0.5
+    unseen: int = 0
+    rounds: int = 20
+    epochs: int = 5
+    learning_rate: float = 0.1
+    batch_size: int = 32
+    clip_norm: float = 10.0
+    proximal: float = 0.0
+    dynamic: float = 0.0
+    step: float = 0.5
+    reduce: str = "mean"
+    trim: float = 0.1
+    opposed: str = "count"
+    poison: float = 0.0
+    attack: Attack = "flip"
+    hidden: int = 256
+    optimizer: str = "sgd"
+    personal: tuple[str, ...] = ()
+    central: bool = True
+    central_epochs: int = 20
+    seed: int = 0
+
+    @staticmethod
+    def attack_of(name: str) -> Attack:
+        """An attack by its name; ConfigError where there is none."""
+        if name not in ("flip", "scale"):
+            raise ConfigError(f"there is no attack {name!r}", where="--attack", remedy="flip or scale")
+        return cast("Attack", name)
+
+
+def simulate(plan: Plan, note: Callable[[str], Any] = lambda _: None) -> dict[str, Any]:
+    """Run it; the report, ready for JSON.
+
+    Raises
+    ------
+    ConfigError
+        When the data cannot be divided as asked.
+    UnavailableError
+        When no broker is installed.
+    EdgedError
+        When the fleet comes to a stop.
+    """
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="edged-fleetsim-") as name:
+        folder = Path(name)
+        bench, parts, unseen = _divided(plan, folder)
+        devices = _devices(plan, bench, parts, folder)
+        note(f"{len(devices)} devices, {len(bench.initial())} tensors, {plan.rounds} rounds")
+        with EmbeddedBroker() as broker:
+            models = _fleet(plan, devices, (broker.host, broker.port), folder, note)
+        lineage = read_lineage(folder / "coordinator")
+        seconds = time.monotonic() - started
+        report = figures(bench, devices, lineage, models, unseen, folder / "asked.onnx")
+        if plan.central:
+            note("training one model on all rows, to compare")
+            report["central"] = _central(plan, bench, devices, unseen, folder)
+    return {
+        "data": plan.data.name,
+        "plan": {name: value for name, value in plan.__dict__.items() if name != "data"},
+        "devices": len(devices),
+        "poisoned": [device.name for device in devices if device.attack],
+        "seconds": seconds,
+        **report,
+    }
+
+
+def _divided(plan: Plan, folder: Path) -> tuple[Bench, dict[str, NDArray[np.int64]], NDArray[np.int64]]:
+    """The bench, the rows of each device, and rows of those that take no part."""
+    recorded = read_stream(plan.data, key=plan.key or "key")
+    y = recorded.y
+    if y is None or y.ndim != 1 or not (np.isfinite(y).all() and (y == np.rint(y)).all() and y.min() >= 0):
+        raise ConfigError("a fleet is simulated on classes: one label for each row", where=str(plan.data))
+    classes = y.astype(np.int64)
+    count, width = int(classes.max()) + 1, recorded.x.shape[1]
+    schema = Schema((), width, "classify", tuple(map(str, range(count))))
+    bench = Bench(_bundle(plan, width, count, folder), schema, recorded.x, classes)
+    if plan.key is None:
+        return bench, dirichlet(classes, plan.devices, plan.alpha, plan.seed), np.empty(0, np.int64)
+    if recorded.key is None:
+        raise ConfigError(f"has no array {plan.key}", where=str(plan.data), remedy="name another with --key")
+    found = by_key(recorded.key)
+    if plan.unseen >= len(found):
+        raise ConfigError(f"there are {len(found)} keys", where="--unseen", remedy="name fewer")
+    apart = list(found)[:: -(len(found) // plan.unseen)][: plan.unseen] if plan.unseen else []
+    rows = [found.pop(key) for key in apart]
+    return bench, found, np.concatenate(rows) if rows else np.empty(0, np.int64)
+
+
+def _bundle(plan: Plan, width: int, classes: int, folder: Path) -> Bundle:
+    from edged.bundles.build import build
+    from edged.bundles.graph.templates import mlp
+    from edged.bundles.source.standardise import Statistics
+
+    return build(
+        mlp(width, classes, (plan.hidden,)), folder / "bundle", loss="cross_entropy", engine="portable",
+        optimizer=plan.optimizer, standardise=Statistics.identity(width), seed=plan.seed,
+    )  # fmt: skip
+
+
+def _devices(
+    plan: Plan, bench: Bench, parts: Mapping[str, NDArray[np.int64]], folder: Path
+) -> list[VirtualDevice]:
+    harmful = set(_spread(list(parts), round(plan.poison * len(parts))))
+    made = []
+    for number, (name, rows) in enumerate(parts.items()):
+        own = folder / "devices" / str(number)
+        own.mkdir(parents=True)
+        attack = plan.attack if name in harmful else None
+        made.append(VirtualDevice(_level(name), own, bench, rows, seed=plan.seed + number, attack=attack))
+    return made
+
+
+def _spread(names: list[str], count: int) -> list[str]:
+    """So many of them, evenly."""
+    return [names[i * len(names) // count] for i in range(count)]
+
+
+def _level(key: str) -> str:
+    """A key as the name of a device."""
+    return "u-" + "".join(c if c.isascii() and c.isalnum() else "-" for c in key)[:60]
+
+
+def _fleet(
+    plan: Plan, devices: list[VirtualDevice], broker: tuple[str, int], folder: Path,
+    note: Callable[[str], Any],
+) -> dict[str, Weights]:  # fmt: skip
+    """Let the fleet learn; its models by fingerprint."""
+    coordinator = Coordinator(_configuration(plan, len(devices), broker, folder))
+    failed: list[BaseException] = []
+
+    def coordinate() -> None:
+        try:
+            coordinator.run()
+        except BaseException as problem:  # noqa: BLE001  it is raised again, by who waits
+            failed.append(problem)
+
+    thread = threading.Thread(target=coordinate, name="coordinator")
+    with Crowd(devices, broker, FLEET, workers=max(1, len(os.sched_getaffinity(0)) - 1)):
+        thread.start()
+        told, since = 0, time.monotonic()
+        while thread.is_alive():
+            thread.join(0.5)
+            if coordinator.course.number > told:
+                told, since = coordinator.course.number, time.monotonic()
+                note(f"round {told} of {plan.rounds}")
+            if time.monotonic() - since > PATIENCE:
+                coordinator.stop()
+                thread.join()
+                raise EdgedError(f"round {told} has not ended after {PATIENCE:g} s", where="fleet sim")
+    if failed:
+        raise failed[0]
+    return {digest: coordinator.journal.weights(digest) for digest in coordinator.journal.models()}
+
+
+def _configuration(plan: Plan, devices: int, broker: tuple[str, int], folder: Path) -> CoordinatorConfig:
+    host, port = broker
+    values: dict[str, Any] = {
+        "fleet": FLEET,
+        "model": folder / "bundle",
+        "dir": folder / "coordinator",
+        "keep": plan.rounds + 2,
+        "mqtt": {"host": host, "port": port},
+        "round": {
+            "devices": devices, "over": 1.0, "quorum": 0.6, "deadline": PATIENCE / 2, "window": 0.2,
+            "rounds": plan.rounds,
+        },
+        "choose": {"everyone": True},
+        "train": {
+            "epochs": plan.epochs, "learning_rate": plan.learning_rate, "batch_size": plan.batch_size,
+            "proximal": plan.proximal, "dynamic": plan.dynamic,
+            "clip_norm": plan.clip_norm, "step": plan.step, "personal": list(plan.personal),
+        },
+        "admit": {"max_norm": 20.0},
+        "reduce": {"how": plan.reduce, "trim": plan.trim, "opposed": plan.opposed},
+        "gate": {"stages": [1.0], "wait": PATIENCE / 2, "mean": 1.0, "worst": 10.0},
+    }  # fmt: skip
+    return CoordinatorConfig.model_validate(values)
+
+
+def central_accuracy(plan: Plan) -> float:
+    """On those that take no part: of one model trained on all rows of the devices together.
+
+    Raises
+    ------
+    ConfigError
+        As `simulate`.
+    """
+    with tempfile.TemporaryDirectory(prefix="edged-fleetsim-") as name:
+        bench, parts, unseen = _divided(plan, Path(name))
+        return float(
+            _central(plan, bench, _devices(plan, bench, parts, Path(name)), unseen, Path(name))["unseen"]
+        )
+
+
+def _central(
+    plan: Plan, bench: Bench, devices: list[VirtualDevice], unseen: NDArray[np.int64], folder: Path
+) -> dict[str, Any]:
+    """One model from the rows that the devices have learned from, all together."""
+    rows = np.concatenate([device.learned for device in devices])
+    settings = Settings(plan.central_epochs, None, plan.learning_rate, plan.batch_size)
+    made = bench.trained(bench.initial(), rows, settings, plan.seed)
+    parts = [device.kept for device in devices]
+    apart, *each = bench.ask(made, folder / "asked.onnx", unseen, *parts)
+    accuracies = [asked.accuracy for asked in each]
+    return {
+        "epochs": plan.central_epochs,
+        "unseen": apart.accuracy,
+        "mean": float(np.mean(accuracies)),
+        "worst": float(np.min(accuracies)),
+    }

@@ -1,0 +1,193 @@
+"""One virtual device: its rows, its own model, and what it does in rounds."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from edged import __version__
+from edged.domain.federated.personal_layers import fitting, only
+from edged.domain.training.weight_deltas import fingerprint
+from edged.domain.training.weight_mixing import SHARES, best_share, mixed
+from edged.engines.inference import InferenceModel
+from edged.fleet.simulation.partition import three_parts
+from edged.mqtt.update_encoding import fleet_model
+from edged.storage.models.sent_updates import PERSONAL, ROUNDS, SentUpdates
+from edged.trainer.fleet_training import Participant
+from edged.trainer.fleet_update import TakingPart
+from edged.trainer.quality import quality
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from edged.domain.federated.evaluation import Quality
+    from edged.domain.federated.messages import Round
+    from edged.domain.protocols import Engine
+    from edged.fleet.simulation.shared import Asked, Bench
+    from edged.trainer.fleet_training import Contribution
+
+    Weights = Mapping[str, NDArray[np.float32]]
+
+Attack = Literal["flip", "scale"]
+
+LARGEST_MODEL = 1 << 30
+SCALED = 10.0
+
+
+@dataclass
+class Told:
+    """What a device found of the fleet's model of a round, on rows that nothing was chosen by."""
+
+    round: int
+    model: str
+    share: float | None
+    before: Asked
+    alone: Asked
+    mixed: Asked
+
+
+@dataclass
+class Log:
+    """What a device has done, for the report."""
+
+    models: list[Told] = field(default_factory=list)
+    sent: dict[int, int] = field(default_factory=dict)
+    """Bytes of its messages, by round, sent again or not."""
+
+
+class Spoiled(Participant):
+    """A device that does harm: its updates point the other way, or are far too large."""
+
+    def __init__(self, attack: Attack, **parts: Any) -> None:
+        super().__init__(**parts)
+        self._factor = np.float32(-1.0 if attack == "flip" else SCALED)
+
+    def train_round(self, *args: Any, **kwargs: Any) -> Contribution:
+        """As others do, and then spoiled."""
+        made = super().train_round(*args, **kwargs)
+        coded = {
+            name: replace(part, values=part.values * self._factor)
+            if part.scale is None
+            else replace(part, scale=np.asarray(part.scale * self._factor, np.float32))
+            for name, part in made.coded.items()
+        }
+        return replace(made, coded=coded, norm=made.norm * abs(float(self._factor)))
+
+
+class VirtualDevice:
+    """See `edged.device.fleet_member.protocols.Work`; between rounds it learns for itself from its own rows.
+
+    Parameters
+    ----------
+    name, folder
+        Its name, and where it keeps what must survive.
+    bench
+        What it shares with the others.
+    rows
+        Of the recording.
+    seed
+        Of its own learning.
+    attack
+        What it does to its updates, where it does harm.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        bench: Bench,
+        rows: NDArray[np.int64],
+        *,
+        seed: int,
+        attack: Attack | None = None,
+    ) -> None:
+        self.name, self.folder, self.log, self.attack = name, folder, Log(), attack
+        self._bench, self._seed = bench, seed
+        self.learned, self.chosen_by, self.kept = three_parts(rows)
+        self.own: Weights = bench.initial()
+        self._sent = SentUpdates(folder, ROUNDS)
+        window, holdout = bench.window(self.learned), bench.window(self.chosen_by)
+
+        def measure(engine: Engine) -> Quality | None:
+            labels = bench.labels(holdout.y)
+            return quality(
+                engine, holdout, bench.schema, labels, lambda path: InferenceModel(path, threads=1)
+            )
+
+        parts: dict[str, Any] = {
+            "begin": bench.engine, "trainable": bench.bundle.trainable, "rows": lambda: window,
+            "labels": bench.labels, "measure": measure,
+        }  # fmt: skip
+        participant = Participant(**parts) if attack is None else Spoiled(attack, **parts)
+        self._part = TakingPart(
+            name, folder, participant=participant, own=lambda: self.own,
+            last_seq=lambda: len(self.learned), max_bytes=LARGEST_MODEL,
+        )  # fmt: skip
+
+    # ---- what its member asks of it ----------------------------------------------------------
+
+    def why_not(self) -> str:
+        """Nothing keeps it from training."""
+        return ""
+
+    def new_samples(self, consumed: int) -> int:
+        """Its rows are there from the begin."""
+        return max(0, len(self.learned) - consumed)
+
+    def bundle(self) -> str:
+        """Fingerprint of what it trains."""
+        return self._bench.bundle.fingerprint
+
+    def state(self) -> dict[str, Any]:
+        """It is always well."""
+        return {"version": __version__, "idle": True, "charged": True, "cool": True}
+
+    def train(self, announced: Round, model: Path) -> dict[str, Any]:
+        """Train in the round and keep an update."""
+        order = {"round": asdict(announced), "model": str(model), "seconds": 3600.0}
+        return self._part.contribute(announced.round, order)
+
+    def judge(self, announced: Round, model: Path, standing: tuple[str, Path] | None) -> dict[str, Any]:
+        """Mix the fleet's model with its own, note what that gives, and learn on by itself."""
+        patterns = announced.config.personal
+        other = self._fitting(model, announced.base.hash, patterns)
+        tried = {share: self._ask(mixed(self.own, other, share)) for share in SHARES}
+        share = best_share({share: found[0].loss for share, found in tried.items()})
+        best = 0.0 if share is None else share
+        before = None if standing is None else self._ask(self._fitting(standing[1], standing[0], patterns))[0]
+        self.log.models.append(
+            Told(announced.round, announced.base.hash, share, tried[0.0][1], tried[1.0][1], tried[best][1])
+        )
+        self.own = mixed(self.own, other, best)
+        serves = fingerprint(self.own) == announced.base.hash
+        self.own = self._bench.trained(self.own, self.learned, announced.config, self._seed + announced.round)
+        return {
+            "share": share,
+            "taken": best > 0.0 or serves,
+            "reason": "" if best > 0.0 else "the device's own weights do better on its holdout",
+            "samples_judged": len(self.chosen_by),
+            "before": _quality(tried[0.0][0]),
+            "model": _quality(tried[1.0][0]),
+            "standing": None if before is None else _quality(before),
+            "mixed": _quality(tried[best][0]),
+        }
+
+    # ---- its own -----------------------------------------------------------------------------
+
+    def _ask(self, weights: Weights) -> list[Asked]:
+        return self._bench.ask(weights, self.folder / "asked.onnx", self.chosen_by, self.kept)
+
+    def _fitting(self, model: Path, digest: str, patterns: tuple[str, ...]) -> Weights:
+        last = self._sent.newest()
+        trained = {} if last is None else only(last.held(PERSONAL), patterns)
+        shared = fleet_model(model, digest, LARGEST_MODEL)
+        return fitting(shared, {**self.own, **trained}, self._bench.bundle.trainable, patterns)
+
+
+def _quality(found: Asked) -> dict[str, float]:
+    return {"loss": found.loss, "metric": found.accuracy}

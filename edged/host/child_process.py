@@ -1,0 +1,114 @@
+"""Child processes: orders as JSON on their stdin, answers on their stdout, and their end."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from edged.logs import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+log = get_logger("edged.child")
+
+GONE_SECONDS = 10.0  # how long a process that was killed may take to be gone
+
+
+@dataclass(frozen=True)
+class Answer:
+    """How the child ended: its exit code, what it wrote, and the last line of what it complained of."""
+
+    code: int
+    output: bytes
+    problem: str
+
+
+def command(module: str) -> list[str]:
+    """How `python -m module` is started, so that it has to go before the daemon when memory is short."""
+    return [sys.executable, "-m", "edged.host.oom_first", module]
+
+
+def ask(module: str, order: Mapping[str, Any], seconds: float) -> Answer | None:
+    """Run `python -m module` with an order; None when it took longer than `seconds` and was ended."""
+    try:
+        done = subprocess.run(
+            command(module),
+            input=json.dumps(order).encode(),
+            capture_output=True,
+            timeout=seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return None
+    lines = done.stderr.decode(errors="replace").strip().splitlines()
+    problem = lines[-1] if lines else f"the process ended with exit code {done.returncode}"
+    return Answer(done.returncode, done.stdout, problem)
+
+
+def message_in(line: bytes) -> dict[str, Any] | None:
+    """The message in a line of output; None when a library has printed something of its own."""
+    try:
+        message = json.loads(line)
+    except ValueError:
+        message = None
+    if isinstance(message, dict) and "type" in message:
+        return message
+    log.warning("child_printed", text=line[:200].decode(errors="replace"))
+    return None
+
+
+def end(process: subprocess.Popen[bytes], seconds: float, *, kindly: bool = True) -> None:
+    """End a process: ask it to (not `kindly` when it is leaving by itself), wait, then kill it and wait."""
+    if kindly:
+        process.terminate()
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+    try:
+        process.wait(GONE_SECONDS)
+    except subprocess.TimeoutExpired:
+        # It waits for a disk inside the kernel, and dies as soon as that answers.
+        log.error("child_unkillable", pid=process.pid)
+
+
+_MEMORY = "`dmesg` says whether memory ran out: lower training.window or training.batch"
+_NATIVE = "native code crashed: try the other one of training.engine native and portable"
+_REMEDIES = {
+    "SIGKILL": _MEMORY,
+    "SIGSEGV": _NATIVE,
+    "SIGBUS": _NATIVE,
+    "SIGILL": _NATIVE,
+    "SIGFPE": _NATIVE,
+    "SIGABRT": f"{_NATIVE}, or give it more training.memory_limit",
+    "SIGXCPU": "raise the limit on processor time",
+    "SIGXFSZ": "raise the limit on the size of files",
+}
+_IN_THE_LOG = "its log says why"
+
+
+def ending(code: int | None) -> tuple[str, str]:
+    """What happened to a process, and what can be done about it.
+
+    Parameters
+    ----------
+    code
+        As `subprocess` gives it: negative for a signal; None for one that was ended for its silence.
+
+    >>> ending(-9)[0], ending(3)[0], ending(-40)[0]
+    ('was killed by SIGKILL', 'ended with exit code 3', 'was killed by signal 40')
+    """
+    if code is None:
+        return "made no progress and was ended", "raise training.timeout if its steps take that long"
+    if code >= 0:
+        return f"ended with exit code {code}", _IN_THE_LOG
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:  # real-time signals have no names
+        name = f"signal {-code}"
+    return f"was killed by {name}", _REMEDIES.get(name, _IN_THE_LOG)

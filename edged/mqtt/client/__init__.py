@@ -1,0 +1,1 @@
+"""The MQTT session over paho, with its own PUBLISH parser."""

@@ -1,0 +1,246 @@
+"""Making a paho client from the configuration, and putting its refusals into words."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paho.mqtt.client import Client
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+from paho.mqtt.packettypes import PacketTypes
+
+from edged.errors import BrokerError, ConfigError
+from edged.mqtt.client.message import paho_properties
+from edged.mqtt.client.packets import Wire
+
+if TYPE_CHECKING:
+    import ssl
+
+    from paho.mqtt.properties import Properties
+
+    from edged.config import MqttConfig
+    from edged.mqtt.client.reconnect import Protocol
+
+LastWords = tuple[str, bytes, bool]
+Will = LastWords | Callable[[], LastWords]
+
+CONNECT_TIMEOUT = 5.0
+MAX_PACKET = 16 * 1024 * 1024
+_FOREVER = 0xFFFFFFFF
+
+
+class WireClient(Client):
+    """paho's client over a `Wire`: the only place where something inside paho is replaced."""
+
+    def use_tls(self, context: ssl.SSLContext, *, check_host: bool) -> None:
+        """Make the next connection with this context, which paho itself takes once only."""
+        context.check_hostname = check_host
+        self._ssl_context = context
+        self._ssl = True
+        self._tls_insecure = not check_host
+
+    def _create_socket(self) -> Wire:
+        kind = Wire
+        if self._ssl:
+            from edged.mqtt.client.tls import TlsWire
+
+            kind = TlsWire
+        return kind(super()._create_socket(), v5=self.protocol == MQTTProtocolVersion.MQTTv5)  # type: ignore[arg-type]
+
+    def _sock_recv(self, bufsize: int) -> bytes:
+        """As paho's own, without asking for the names of TLS errors first: that imports ssl."""
+        if self._sock is None:
+            raise ConnectionError("self._sock is None")
+        return self._sock.recv(bufsize)
+
+    def _create_unix_socket_connection(self) -> socket.socket:
+        """As paho's own, but with a limit of time, and closed when nobody listens."""
+        sock = socket.socket(socket.AF_UNIX)
+        try:
+            sock.settimeout(CONNECT_TIMEOUT)
+            sock.connect(self._host)
+        except OSError:
+            sock.close()
+            raise
+        return sock
+
+    @property
+    def wire(self) -> Wire | None:
+        """The wire of the present connection.
+
+        Raises
+        ------
+        BrokerError
+            When this release of paho makes its sockets in another way.
+        """
+        sock: Any = self.socket()
+        if sock is None or isinstance(sock, Wire):
+            return sock
+        raise BrokerError("this release of paho-mqtt is not supported", remedy="install paho-mqtt 2.1 or 2.2")
+
+
+def make_client(
+    config: MqttConfig, client_id: str, protocol: Protocol, will: Will | None, *, clean: bool = False
+) -> WireClient:
+    """A client that is set up but not yet connected; `clean` when the broker shall remember nothing of it.
+
+    Raises
+    ------
+    ConfigError
+        When a certificate or key cannot be used.
+    """
+    v5 = protocol == "5"
+    client = WireClient(
+        CallbackAPIVersion.VERSION2,
+        client_id=client_id,
+        clean_session=None if v5 else clean,
+        protocol=MQTTProtocolVersion.MQTTv5 if v5 else MQTTProtocolVersion.MQTTv311,
+        manual_ack=True,
+        transport="unix" if config.host.startswith("/") else "tcp",
+        reconnect_on_failure=False,
+    )
+    client.connect_timeout = CONNECT_TIMEOUT
+    # With this callback paho leaves all writing to our loop.
+    client.on_socket_register_write = _leave_writing_to_the_loop
+    if not callable(will):
+        _set_will(client, will)
+    _renew_tls(client, config)
+    keepalive = max(1, round(config.keepalive))
+    if v5:
+        properties = _connect_properties(config, clean=clean)
+        client.connect_async(config.host, config.port, keepalive, clean_start=clean, properties=properties)
+    else:
+        client.connect_async(config.host, config.port, keepalive)
+    return client
+
+
+def _leave_writing_to_the_loop(client: Client, userdata: object, sock: object) -> None: ...
+
+
+def renew_will(client: Client, will: Will | None) -> None:
+    """Before a connection: a will that is asked for anew each time."""
+    if callable(will):
+        _set_will(client, will())
+
+
+def _set_will(client: Client, will: LastWords | None) -> None:
+    if will is not None:
+        topic, payload, retain = will
+        client.will_set(topic, payload, qos=1, retain=retain)
+
+
+def _connect_properties(config: MqttConfig, *, clean: bool) -> Properties:
+    properties = paho_properties(PacketTypes.CONNECT)
+    properties.SessionExpiryInterval = 0 if clean else min(_FOREVER, round(config.session_expiry))
+    properties.ReceiveMaximum = config.receive_maximum
+    properties.MaximumPacketSize = MAX_PACKET
+    return properties
+
+
+def in_flight(config: MqttConfig, protocol: str) -> int:
+    """How many messages the broker sends before it waits for acknowledgements, as far as is known.
+
+    At MQTT 3.1.1 that is the broker's own business: 20 is mosquitto's default, and one of the smallest.
+    """
+    return config.receive_maximum if protocol == "5" else 20
+
+
+def renew(client: WireClient, config: MqttConfig) -> None:
+    """Read certificates, keys and password anew, so that changed files count at the next attempt.
+
+    Raises
+    ------
+    ConfigError
+        When one of them cannot be read or used.
+    """
+    _renew_tls(client, config)
+    name, password = credentials(config)
+    if name is not None:
+        client.username_pw_set(name, password)
+
+
+def _renew_tls(client: WireClient, config: MqttConfig) -> None:
+    if config.tls is not None:
+        from edged.mqtt.client import tls
+
+        client.use_tls(tls.context(config.tls), check_host=not config.tls.insecure)
+
+
+def credentials(config: MqttConfig) -> tuple[str | None, str | None]:
+    """User name and password: from the configuration's file, else from systemd's credentials.
+
+    Raises
+    ------
+    ConfigError
+        When a file cannot be read.
+    """
+    name = config.username or _credential("user name", "mqtt-username")
+    if name is None:
+        return None, None
+    if config.password_file is not None:
+        return name, _first_line("password", config.password_file, "mqtt.password_file")
+    return name, _credential("password", "mqtt-password")
+
+
+def _credential(what: str, name: str) -> str | None:
+    """A credential that systemd handed to this service (systemd.exec(5), LoadCredential=); None without."""
+    folder = os.environ.get("CREDENTIALS_DIRECTORY")
+    if not folder or not (Path(folder) / name).exists():
+        return None
+    return _first_line(what, Path(folder) / name, "systemd credential")
+
+
+def _first_line(what: str, path: Path, where: str) -> str:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as problem:
+        # Without the problem's own words: those of a decoding error quote what was read.
+        reason = problem.strerror if isinstance(problem, OSError) else "it is not UTF-8 text"
+        raise ConfigError(
+            f"cannot read the {what}: {reason}",
+            where=f"{where}: {path}",
+            remedy="its first line counts; this user must be able to read it",
+        ) from None
+    return lines[0] if lines else ""
+
+
+TAKEN_OVER = "Session taken over"
+
+_REFUSALS = {
+    "Bad user name or password": "check mqtt.username and the first line of mqtt.password_file",
+    "Not authorized": "check mqtt.username, mqtt.password_file and the broker's access rules",
+    "Client identifier not valid": "set mqtt.client_id to one that the broker allows",
+    "Banned": "the broker has banned this client",
+    "Server unavailable": "the broker is up but not ready; trying again",
+    "Server busy": "trying again",
+    TAKEN_OVER: "another client uses the same mqtt.client_id: give each device its own device.id",
+    "Unspecified error": "the connection broke; when that repeats, see whether two use one mqtt.client_id",
+    "Keep alive timeout": "the broker or the network hangs; see mqtt.keepalive",
+    "Packet too large": "raise the broker's packet limit or lower report.chunk",
+    "Unsupported protocol version": "set mqtt.protocol to the version that the broker speaks",
+}
+
+
+def refusal_remedy(reason: str) -> str:
+    """What to do about a reason that the broker gave."""
+    return _REFUSALS.get(reason, "see the broker's log")
+
+
+def failure(problem: OSError, config: MqttConfig) -> tuple[str, str]:
+    """Reason and remedy for a connection that did not come about."""
+    if config.tls is not None:
+        from edged.mqtt.client import tls
+
+        known = tls.failure(problem, config)
+        if known is not None:
+            return known
+    if isinstance(problem, socket.gaierror):
+        return f"unknown host {config.host}", "check mqtt.host and the name server"
+    place = config.host if config.host.startswith("/") else f"{config.host}:{config.port}"
+    if isinstance(problem, TimeoutError):
+        return "no answer", f"is {place} reachable from here?"
+    reason = (problem.strerror or str(problem)).lower()
+    return reason, f"does a broker listen on {place}?"

@@ -1,0 +1,183 @@
+"""Sending messages within the limits that the broker has set; used by the network thread."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from paho.mqtt.enums import MQTTProtocolVersion
+
+from edged.logs import get_logger
+from edged.mqtt.client.connection import refusal_remedy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from paho.mqtt.client import Client
+
+    from edged.mqtt.client.message import Message
+    from edged.mqtt.client.packets import Wire
+
+MAX_INFLIGHT = 20
+_HEADER = 64
+
+log = get_logger("edged.mqtt")
+
+
+class Limits(NamedTuple):
+    """What the broker takes: unacknowledged messages at a time, bytes of a packet."""
+
+    inflight: int = MAX_INFLIGHT
+    packet: int = 268_435_455
+
+    @classmethod
+    def of(cls, properties: Any) -> Limits:
+        """The limits in the properties of a CONNACK packet; MQTT 3.1.1 has none."""
+        inflight = min(MAX_INFLIGHT, getattr(properties, "ReceiveMaximum", MAX_INFLIGHT))
+        return cls(inflight, getattr(properties, "MaximumPacketSize", cls().packet))
+
+
+class Publisher:
+    """Sends QoS 0 messages through the wire and QoS 1 messages through paho, which repeats them.
+
+    paho is given no more than may be in flight, so that nothing waits there unbounded.
+    """
+
+    def __init__(self, backlog: int) -> None:
+        self.outgoing = Outgoing(backlog)
+        self.limits = Limits()
+        self._flying: dict[int, Message] = {}
+        self._done: list[Message] = []
+
+    @property
+    def pending(self) -> int:
+        """QoS 1 messages that the broker has not acknowledged."""
+        return self.outgoing.sure + len(self._flying)
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything has been sent, and acknowledged where it will be."""
+        return not (len(self.outgoing) or self._flying)
+
+    def send(self, client: Client, wire: Wire) -> None:
+        """Send what the limits and the network allow now."""
+        self._send_sure(client)
+        # What paho holds (a SUBSCRIBE, a birth) goes first: order matters on the other side.
+        if client.want_write():
+            client.loop_write()
+        while wire.room and (message := self.outgoing.next_fast()) is not None:
+            if self._fits(message):
+                wire.publish(message)
+
+    def _send_sure(self, client: Client) -> None:
+        v5 = client.protocol == MQTTProtocolVersion.MQTTv5
+        while len(self._flying) < self.limits.inflight and (message := self.outgoing.next_sure()) is not None:
+            if not self._fits(message):
+                self._done.append(message)
+                continue
+            properties = message.properties.to_paho() if v5 and message.properties else None
+            info = client.publish(message.topic, message.payload, message.qos, message.retain, properties)
+            self._flying[info.mid] = message
+
+    def answered(self, mid: int, reason: Any) -> None:
+        """The broker has acknowledged or refused a message."""
+        message = self._flying.pop(mid, None)
+        if message is None:
+            return
+        if reason.is_failure:
+            remedy = refusal_remedy(str(reason))
+            log.error("mqtt_publish_refused", topic=message.topic, reason=str(reason), remedy=remedy)
+        self._done.append(message)
+
+    def tell(self) -> None:
+        """Call `on_done` of the messages that are done with."""
+        while self._done:
+            message = self._done.pop(0)
+            if message.on_done is not None:
+                message.on_done()
+
+    def start_over(self) -> None:
+        """The client was replaced: what is in flight is sent again."""
+        self.outgoing.put_back(self._flying.values())
+        self._flying.clear()
+
+    def _fits(self, message: Message) -> bool:
+        size = len(message.topic.encode()) + len(message.payload) + _HEADER
+        if size <= self.limits.packet:
+            return True
+        self.outgoing.dropped += 1
+        remedy = refusal_remedy("Packet too large")
+        log.error("mqtt_too_large", topic=message.topic, bytes=size, limit=self.limits.packet, remedy=remedy)
+        return False
+
+
+class Outgoing:
+    """Two queues, one for QoS 0 and one for QoS 1, of at most `limit` messages each.
+
+    A full QoS 0 queue loses its oldest message, which `dropped` counts; a full QoS 1 queue refuses
+    the new one, so that its sender keeps it.
+
+    >>> from edged.mqtt.client.message import Message
+    >>> queue = Outgoing(1)
+    >>> queue.put(Message("a", b"1")), queue.put(Message("a", b"2")), queue.dropped
+    (True, True, 1)
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._fast: deque[Message] = deque()
+        self._sure: deque[Message] = deque()
+        self.dropped = 0
+
+    def __len__(self) -> int:
+        return len(self._fast) + len(self._sure)
+
+    @property
+    def fast(self) -> int:
+        """How many QoS 0 messages wait."""
+        return len(self._fast)
+
+    @property
+    def sure(self) -> int:
+        """How many QoS 1 messages wait."""
+        return len(self._sure)
+
+    def room(self, qos: int) -> int:
+        """How many more messages of this QoS can be put before any is dropped or refused."""
+        return self._limit - (len(self._sure) if qos else len(self._fast))
+
+    def put(self, message: Message) -> bool:
+        """Queue a message; False when it was refused."""
+        with self._lock:
+            if message.qos:
+                if len(self._sure) >= self._limit:
+                    return False
+                self._sure.append(message)
+                return True
+            if len(self._fast) >= self._limit:
+                self._fast.popleft()
+                self.dropped += 1
+            self._fast.append(message)
+            return True
+
+    def next_fast(self) -> Message | None:
+        """Take the oldest QoS 0 message."""
+        with self._lock:
+            return self._fast.popleft() if self._fast else None
+
+    def next_sure(self) -> Message | None:
+        """Take the oldest QoS 1 message."""
+        with self._lock:
+            return self._sure.popleft() if self._sure else None
+
+    def forget_fast(self) -> None:
+        """Drop the QoS 0 messages that wait."""
+        with self._lock:
+            self._fast.clear()
+
+    def put_back(self, messages: Iterable[Message]) -> None:
+        """Return QoS 1 messages to the front, in their order."""
+        with self._lock:
+            self._sure.extendleft(reversed(list(messages)))

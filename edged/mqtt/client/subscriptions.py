@@ -1,0 +1,142 @@
+"""What we are subscribed to, what the broker has confirmed, and which sink gets a message."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from paho.mqtt.enums import MQTTProtocolVersion
+from paho.mqtt.subscribeoptions import SubscribeOptions
+
+from edged.mqtt.client.message import Delivery
+from edged.mqtt.topics import check_filter, matches, specificity
+
+if TYPE_CHECKING:
+    from paho.mqtt.client import Client
+
+Sink = Callable[[Delivery], None]
+
+ROUTES = 4096
+
+
+class _Subscription(NamedTuple):
+    pattern: str
+    qos: int
+    sink: Sink
+    as_published: bool
+    kept_again: bool
+
+
+class Subscriptions:
+    """Subscriptions are added from any thread; everything else happens on the network thread.
+
+    `confirmed` is set while the broker has answered for all of them.
+    """
+
+    def __init__(self) -> None:
+        self._all: tuple[_Subscription, ...] = ()
+        self._lock = threading.Lock()
+        self._sent = 0
+        self._gone: list[str] = []
+        self._waiting: dict[int, list[str]] = {}
+        self._routes: dict[str, Sink | None] = {}
+        self.confirmed = threading.Event()
+
+    def add(
+        self,
+        filters: Sequence[str],
+        qos: int,
+        sink: Sink,
+        *,
+        as_published: bool = False,
+        kept_again: bool = False,
+    ) -> None:
+        """Register; the next `extend` tells the broker."""
+        for pattern in filters:
+            check_filter(pattern)
+        with self._lock:
+            self.confirmed.clear()
+            self._gone = [pattern for pattern in self._gone if pattern not in filters]
+            self._all += tuple(
+                _Subscription(pattern, qos, sink, as_published, kept_again) for pattern in filters
+            )
+            self._routes = {}
+
+    def remove(self, filters: Sequence[str]) -> None:
+        """Forget filters; the next `extend` tells the broker. What still comes on them has no sink."""
+        with self._lock:
+            told = self._all[: self._sent]
+            self._sent -= sum(entry.pattern in filters for entry in told)
+            self._all = tuple(entry for entry in self._all if entry.pattern not in filters)
+            self._gone += filters
+            self._routes = {}
+
+    def session_present(self, *, present: bool) -> None:
+        """A connection was made: forget what the broker has forgotten.
+
+        On the first connection everything is subscribed in any case: a session left by an earlier
+        process may hold the filters of another configuration.
+        """
+        if not present or self._waiting:
+            self._sent = 0
+        self._waiting.clear()
+
+    def renew(self, client: Client) -> None:
+        """Subscribe to what the broker does not know."""
+        self.extend(client)
+        self._confirm()
+
+    def extend(self, client: Client) -> None:
+        """Subscribe to what was added since, and end what was removed."""
+        gone, self._gone = self._gone, []
+        if gone:
+            client.unsubscribe(gone)
+        every = self._all
+        fresh = every[self._sent :]
+        if not fresh:
+            return
+        self._sent = len(every)
+        _, mid = client.subscribe([(entry.pattern, _options(client, entry)) for entry in fresh])
+        if mid is not None:
+            self._waiting[mid] = [entry.pattern for entry in fresh]
+
+    def answered(self, mid: int, reasons: Iterable[Any]) -> Iterator[tuple[str, str]]:
+        """Note the broker's answer; gives filter and reason of each refusal."""
+        for pattern, reason in zip(self._waiting.pop(mid, ()), reasons, strict=False):
+            if reason.is_failure:
+                yield pattern, str(reason)
+        self._confirm()
+
+    def sink(self, topic: str) -> Sink | None:
+        """Who gets messages on this topic."""
+        try:
+            return self._routes[topic]
+        except KeyError:
+            return self._find(topic)
+
+    def _find(self, topic: str) -> Sink | None:
+        routes = self._routes
+        found = [entry for entry in self._all if matches(entry.pattern, topic)]
+        best = min(found, key=lambda entry: specificity(entry.pattern), default=None)
+        if len(routes) >= ROUTES:
+            routes.clear()
+        routes[topic] = None if best is None else best.sink
+        return routes[topic]
+
+    def _confirm(self) -> None:
+        with self._lock:
+            if not self._waiting and self._sent == len(self._all):
+                self.confirmed.set()
+
+
+def _options(client: Client, entry: _Subscription) -> Any:
+    """At MQTT 5, retained messages come again at every start only where that is wanted."""
+    if client.protocol == MQTTProtocolVersion.MQTTv5:
+        often, once = SubscribeOptions.RETAIN_SEND_ON_SUBSCRIBE, SubscribeOptions.RETAIN_SEND_IF_NEW_SUB
+        return SubscribeOptions(
+            qos=entry.qos,
+            retainAsPublished=entry.as_published,
+            retainHandling=often if entry.kept_again else once,
+        )
+    return entry.qos

@@ -1,0 +1,56 @@
+"""MessagePack: one map with text keys a message. Its timestamps are read as Unix seconds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from edged.errors import RejectedSampleError
+from edged.mqtt.codecs.objects import ObjectCodec, ObjectLabelCodec, Parse, check_size, the_object
+from edged.mqtt.optional_packages import required
+
+if TYPE_CHECKING:
+    from edged.config import StreamConfig
+
+_SECONDS = 1  # the library's number for timestamps as floats
+
+
+class MessagePackCodec(ObjectCodec):
+    """Decodes sample messages that are MessagePack maps."""
+
+    def __init__(self, stream: StreamConfig) -> None:
+        super().__init__(stream, messagepack_objects())
+
+
+class MessagePackLabelCodec(ObjectLabelCodec):
+    """Decodes label messages that are MessagePack maps."""
+
+    def __init__(self, stream: StreamConfig) -> None:
+        super().__init__(stream, messagepack_objects())
+
+
+def messagepack_objects() -> Parse:
+    """A function from a payload to the map in it.
+
+    The library allocates no more than the payload could fill, and goes no deeper than its own stack.
+
+    Raises
+    ------
+    ConfigError
+        When msgpack is not installed.
+    """
+    msgpack: Any = required("msgpack", "codecs", "stream.codec")
+    unpack, too_deep = msgpack.unpackb, (msgpack.StackError, RecursionError)
+    broken = (ValueError, OverflowError, msgpack.UnpackException)
+
+    def parse(payload: bytes, largest: int) -> dict[str, Any]:
+        check_size(payload, largest)
+        try:
+            message = unpack(payload, timestamp=_SECONDS, strict_map_key=True)
+        except too_deep:
+            raise RejectedSampleError("too_deep", "nested too deeply") from None
+        except broken as problem:
+            what = str(problem) or type(problem).__name__
+            raise RejectedSampleError("not_msgpack", f"not MessagePack: {what}"[:200]) from None
+        return the_object(message)
+
+    return parse

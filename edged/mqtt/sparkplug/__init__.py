@@ -1,0 +1,1 @@
+"""Sparkplug B: payload and edge node."""

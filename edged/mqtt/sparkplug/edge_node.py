@@ -1,0 +1,221 @@
+"""An edge node of Sparkplug B: birth, death, what changed, and commands (specification 3.0, sections 4 to 6).
+
+MQTT allows one last will a connection, and the death of an edge node is one: hence a connection of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from edged.errors import RejectedSampleError
+from edged.logs import get_logger
+from edged.mqtt.client.session import Session
+from edged.mqtt.sparkplug.payload import (
+    BDSEQ,
+    BOOLEAN,
+    INT64,
+    REBIRTH,
+    SEQUENCE,
+    Metric,
+    SparkplugTopic,
+    SparkplugWire,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from edged.config import MqttConfig
+    from edged.mqtt.client.message import Delivery
+
+LARGEST_COMMAND = 64 * 1024
+OF_ONE_MESSAGE = 200  # historical metrics
+
+log = get_logger("edged.sparkplug")
+
+
+class Declared(NamedTuple):
+    """A metric that every birth names, with its type."""
+
+    name: str
+    datatype: int
+
+
+class _Change(NamedTuple):
+    name: str
+    value: Any
+    ts: float
+
+
+class SparkplugNode:
+    """Says what has changed while it is connected, and afterwards, as historical, what changed meanwhile.
+
+    Parameters
+    ----------
+    config
+        The broker; the session is a clean one, as the specification wants.
+    client_id
+        Another than that of the daemon's main connection.
+    group, node
+        Who we are.
+    metrics
+        What is told; the names must not change while it runs.
+    commands
+        What a host may set to true, by the name of its metric: called on the network thread.
+    next_session
+        The number of each session (`bdSeq`), which goes on over restarts.
+    now
+        Unix time.
+    history
+        How many changes are kept while there is no connection.
+
+    Raises
+    ------
+    ConfigError
+        When protobuf is not installed.
+    """
+
+    def __init__(
+        self,
+        config: MqttConfig,
+        *,
+        client_id: str,
+        group: str,
+        node: str,
+        metrics: Sequence[Declared],
+        commands: Mapping[str, Callable[[], None]],
+        next_session: Callable[[], int],
+        now: Callable[[], float],
+        history: int,
+    ) -> None:
+        self._wire = SparkplugWire("sparkplug")
+        self._place = SparkplugTopic(group, "", node)
+        self._metrics = tuple(metrics)
+        self._commands = {REBIRTH: self._be_born, **commands}
+        self._aliases = {
+            name: alias for alias, name in enumerate([*(m.name for m in metrics), *self._commands], 1)
+        }
+        self._types = {metric.name: metric.datatype for metric in metrics}
+        self._next_session = next_session
+        self._now = now
+        self._lock = threading.Lock()
+        self._values: dict[str, Any] = {}
+        self._history: deque[_Change] = deque(maxlen=history)
+        self._session_number = self._seq = 0
+        self._born, self._used = False, True
+        self.session = Session(
+            config,
+            client_id=client_id,
+            will=self._will,
+            clean=True,
+            on_online=self._online,
+            on_offline=self._offline,
+        )
+
+    # ---- life ------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to connect."""
+        self.session.subscribe([self._topic("NCMD")], 1, self._command)
+        self.session.start()
+
+    def stop(self, timeout: float = 5.0) -> None:
+        """Say that we go, which the will would not when the connection ends in order."""
+        with self._lock:
+            if self._born:
+                self.session.publish(self._topic("NDEATH"), self._death(), qos=1)
+            self._born = False
+        self.session.stop(timeout)
+
+    @property
+    def born(self) -> bool:
+        """Whether hosts have heard of us on the present connection."""
+        return self._born
+
+    def _will(self) -> tuple[str, bytes, bool]:
+        # A number that no birth has used is good for the next attempt, and costs no write.
+        if self._used:
+            self._session_number, self._used = self._next_session() % SEQUENCE, False
+        return self._topic("NDEATH"), self._death(), False
+
+    def _death(self) -> bytes:
+        number = Metric(BDSEQ, self._session_number, datatype=INT64)
+        return self._wire.write([number], ts=self._now(), seq=None)
+
+    def _online(self) -> None:
+        self._be_born()
+        with self._lock:
+            while self._history:
+                changes = [self._history.popleft() for _ in range(min(OF_ONE_MESSAGE, len(self._history)))]
+                self._send("NDATA", [self._changed(change, historical=True) for change in changes])
+
+    def _offline(self) -> None:
+        with self._lock:
+            self._born = False
+
+    def _be_born(self) -> None:
+        """Everything we have, with names, aliases and types; the numbers of messages begin again."""
+        with self._lock:
+            now = self._now()
+            metrics = [Metric(BDSEQ, self._session_number, ts=now, datatype=INT64)]
+            metrics += [
+                Metric(m.name, self._values.get(m.name), self._aliases[m.name], now, m.datatype)
+                for m in self._metrics
+            ]
+            metrics += [Metric(name, False, self._aliases[name], now, BOOLEAN) for name in self._commands]
+            self._seq = 0
+            self._born = self._used = True
+            self._send("NBIRTH", metrics)
+
+    # ---- what changes ----------------------------------------------------------------------
+
+    def report(self, values: Mapping[str, Any]) -> None:
+        """Tell which of these have changed; those that were not declared are passed over."""
+        now = self._now()
+        with self._lock:
+            changes = [
+                _Change(name, value, now)
+                for name, value in values.items()
+                if name in self._types and (name not in self._values or self._values[name] != value)
+            ]
+            self._values |= {change.name: change.value for change in changes}
+            if not self._born:
+                self._history.extend(changes)
+            elif changes:
+                self._send("NDATA", [self._changed(change) for change in changes])
+
+    def _changed(self, change: _Change, *, historical: bool = False) -> Metric:
+        alias, datatype = self._aliases[change.name], self._types[change.name]
+        return Metric("", change.value, alias, change.ts, datatype, historical)
+
+    def _send(self, kind: str, metrics: Sequence[Metric]) -> None:
+        payload = self._wire.write(metrics, ts=self._now(), seq=self._seq)
+        self._seq = (self._seq + 1) % SEQUENCE
+        self.session.publish(self._topic(kind), payload)
+
+    def _topic(self, kind: str) -> str:
+        return self._place._replace(kind=kind).name
+
+    # ---- commands --------------------------------------------------------------------------
+
+    def _command(self, delivery: Delivery) -> None:
+        self.session.ack([delivery])
+        if delivery.retain or len(delivery.payload) > LARGEST_COMMAND:
+            log.warning("sparkplug_command_refused", reason="retained" if delivery.retain else "too large")
+            return
+        try:
+            metrics = self._wire.read(delivery.payload).metrics
+        except RejectedSampleError as problem:
+            log.warning("sparkplug_command_refused", reason=problem.what)
+            return
+        names = {alias: name for name, alias in self._aliases.items()}
+        wanted = [
+            m.name or names.get(-1 if m.alias is None else m.alias, "") for m in metrics if m.value is True
+        ]
+        for name in dict.fromkeys(wanted):
+            carry_out = self._commands.get(name)
+            if carry_out is None:
+                log.warning("sparkplug_command_refused", reason=f"unknown: {name[:80]!r}")
+            else:
+                carry_out()

@@ -1,0 +1,158 @@
+"""Updates of weights on the wire: coded tensors as safetensors, and their way back to parameters.
+
+A file holds for each parameter `values/<name>`, with int8 also `scale/<name>`, and where only the largest
+elements are sent `gaps/<name>`; its metadata name the shapes. Whole float32 weights are the plain safetensors
+of `edged.mqtt.weight_encoding`, which any reader understands.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+from edged.domain.training.weight_deltas import Coded, added, decode, fingerprint
+from edged.errors import CorruptError, RefusedError, StorageError
+from edged.mqtt import weight_encoding
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+# As numpy codes its types: their names are made anew each time that one asks for them.
+_KINDS = {
+    "values": ("<f4", "<f2", "|i1"),
+    "scale": ("<f4",),
+    "gaps": ("|u1", "<u2", "<u4"),
+}
+
+
+def pack(coded: Mapping[str, Coded]) -> bytes:
+    """Coded tensors as one compressed blob; the same tensors give the same bytes."""
+    arrays: dict[str, NDArray[Any]] = {}
+    for name, tensor in coded.items():
+        parts = {"values": tensor.values, "scale": tensor.scale, "gaps": tensor.gaps}
+        arrays |= {f"{kind}/{name}": part for kind, part in parts.items() if part is not None}
+    shapes = {name: list(tensor.shape) for name, tensor in sorted(coded.items())}
+    return weight_encoding.compress(arrays, {"shapes": json.dumps(shapes)})
+
+
+def unpack(blob: bytes, limit: int = weight_encoding.MAX_BYTES) -> dict[str, Coded]:
+    """Coded tensors from what `pack` made; refuses more than `limit` bytes, unpacked or decoded.
+
+    Raises
+    ------
+    CorruptError
+        When the blob is damaged, too large, or holds anything else.
+    """
+    arrays, metadata = weight_encoding.decompress(blob, limit)
+    try:
+        shapes = {str(name): _shape(sizes) for name, sizes in json.loads(metadata["shapes"]).items()}
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+        raise weight_encoding.damaged("the update does not name its shapes") from None
+    if sum(4 * math.prod(shape) for shape in shapes.values()) > limit:
+        raise weight_encoding.damaged(f"the update decodes to more than {limit} bytes")
+    for name, array in arrays.items():
+        kind, _, parameter = name.partition("/")
+        if parameter not in shapes or array.dtype.str not in _KINDS.get(kind, ()):
+            raise weight_encoding.damaged(f"{name!r} of {array.dtype} is no part of an update")
+    try:
+        return {
+            name: Coded(
+                arrays[f"values/{name}"], shape, arrays.get(f"scale/{name}"), arrays.get(f"gaps/{name}")
+            )
+            for name, shape in shapes.items()
+        }
+    except KeyError as missing:
+        raise weight_encoding.damaged(f"{missing} is missing") from None
+
+
+def _shape(sizes: Any) -> tuple[int, ...]:
+    if not all(isinstance(size, int) and not isinstance(size, bool) and size >= 0 for size in sizes):
+        raise ValueError(sizes)
+    return tuple(sizes)
+
+
+def received(
+    manifest: Mapping[str, Any],
+    blob: bytes,
+    known: Callable[[str], Mapping[str, NDArray[np.float32]] | None],
+    limit: int = weight_encoding.MAX_BYTES,
+) -> dict[str, NDArray[np.float32]]:
+    """The parameters that an update leads to.
+
+    Parameters
+    ----------
+    manifest
+        What came with it.
+    blob
+        The chunks together, as `edged.mqtt.weight_encoding.join` gives them.
+    known
+        Gives the parameters with a fingerprint, None where nobody knows them.
+    limit
+        Bytes that it may have when it is unpacked.
+
+    Raises
+    ------
+    CorruptError
+        When the update is damaged, or does not lead to the parameters that its manifest names.
+    RefusedError
+        When it is a difference to parameters that are not known here.
+    """
+    if manifest.get("encoding") == weight_encoding.ENCODING:
+        parameters, _ = weight_encoding.unpack(blob, limit)
+    elif manifest.get("encoding") == weight_encoding.CODED:
+        parameters = _decoded(manifest, unpack(blob, limit), known)
+    else:
+        raise weight_encoding.damaged(f"encoding {manifest.get('encoding')!r} is not known here")
+    result = manifest.get("parameters")
+    if result is not None and fingerprint(parameters) != result:
+        raise weight_encoding.damaged("the update does not lead to the parameters that its manifest names")
+    return parameters
+
+
+def fleet_model(path: Path, expected: str, limit: int) -> dict[str, NDArray[np.float32]]:
+    """The parameters of a fleet's model, as the parts of it were put together.
+
+    Raises
+    ------
+    StorageError
+        When it cannot be read.
+    CorruptError
+        When it is damaged, larger than `limit` bytes unpacked, or has another fingerprint than `expected`.
+    """
+    try:
+        blob = path.read_bytes()
+    except OSError as problem:
+        raise StorageError(f"cannot be read: {problem.strerror}", where=str(path)) from problem
+    found, _ = weight_encoding.unpack(blob, limit)
+    if fingerprint(found) != expected:
+        raise CorruptError("it is not the model that was announced", where=f"model {expected[:12]}")
+    return found
+
+
+def _decoded(
+    manifest: Mapping[str, Any],
+    coded: Mapping[str, Coded],
+    known: Callable[[str], Mapping[str, NDArray[np.float32]] | None],
+) -> dict[str, NDArray[np.float32]]:
+    values, base = decode(coded), manifest.get("base")
+    if base is None:
+        return values
+    if not isinstance(base, dict) or not isinstance(base.get("sha256"), str):
+        raise weight_encoding.damaged("the manifest does not name the base of the difference")
+    start = known(base["sha256"])
+    if start is None:
+        raise RefusedError(
+            f"it is a difference to weights that are not known here: version {base.get('version')},"
+            f" {base['sha256'][:12]}…",
+            where="weights",
+            remedy="send the difference to another base, or whole weights",
+        )
+    for name, value in values.items():
+        if name not in start or start[name].shape != value.shape:
+            raise CorruptError("its base has no such tensor of that shape", where=f"parameter {name}")
+    return added(start, values)

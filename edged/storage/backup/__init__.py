@@ -1,0 +1,1 @@
+"""A state directory in one file, and back."""

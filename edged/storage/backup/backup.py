@@ -1,0 +1,338 @@
+"""Backups of a state directory: taken while a daemon writes to it, and put back whole or not at all.
+
+What is in one: the three databases, models, checkpoints, updates, bundles and the small files beside them.
+What is published never changes, so links to it are a picture of a moment; databases are copied by SQLite
+itself. The order is such that whatever happens in between is mended by the next start, as after a power cut:
+files first, the registry after them, the samples last.
+
+Putting one back: everything is unpacked and verified in `.restoring/`, which becomes `.restored/` by one
+rename; from then on the old state leaves and the new one moves in, and a start that finds `.restored/` goes
+on with it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from edged.errors import CorruptError, RefusedError, StorageError
+from edged.storage.backup import tar_file
+from edged.storage.backup.restore import RESTORED, RESTORING, finish, state_files
+from edged.storage.files.atomic import (
+    MANIFEST,
+    disk_errors,
+    fsync_directory,
+    make_directory,
+    staging_path,
+    verify_directory,
+)
+from edged.storage.files.damaged_database import damage
+from edged.storage.files.database import connect, schema_version, transaction, translated
+from edged.storage.journal.journal import DATABASE as REGISTRY
+from edged.storage.journal.journal import MIGRATIONS as REGISTRY_STEPS
+from edged.storage.models.registry import MODELS, POINTER, present_reign
+from edged.storage.outbox import queue, tables
+from edged.storage.samples.tables import MIGRATIONS as SAMPLE_STEPS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+FORMAT = 1
+HEADER = b"edged-backup-1\n"
+SAMPLES = "samples.db"
+FOLDERS = (MODELS, "checkpoints", "updates", "bundles", "bundle")
+FILES = ("engine-choice.json", "config.set.json", "bundle.hidden.json")
+SCHEMAS = {
+    REGISTRY: len(REGISTRY_STEPS), queue.DATABASE: len(tables.MIGRATIONS), SAMPLES: len(SAMPLE_STEPS),
+}  # fmt: skip
+BOOTS_AHEAD = 1000
+"""Starts that the device may have had after the backup: `boot` and `seq` name a message once and no more."""
+
+_ATTEMPTS = 5
+_CHECK_SECONDS = 60.0
+
+
+def back_up(
+    state: Path, out: Path, about: Mapping[str, Any], sign: Callable[[bytes], bytes] | None
+) -> dict[str, Any]:
+    """Write a backup of `state` as the file `out`, durably; what its manifest says.
+
+    Parameters
+    ----------
+    state
+        The state directory; a daemon may run on it.
+    out
+        Replaced only when the backup is whole. Its owner alone may read it.
+    about
+        Further fields of the manifest.
+    sign
+        Makes the signature of `HEADER` and the manifest.
+
+    Raises
+    ------
+    StorageError
+        When there is nothing to back up, it cannot be read or the disk refuses.
+    CorruptError
+        When a database or the champion is damaged.
+    """
+    if not (state / REGISTRY).exists():
+        raise StorageError(
+            "there is no state here", where=str(state), remedy="check storage.dir; `edged run` makes one"
+        )
+    if not out.parent.is_dir():
+        raise StorageError("there is no such directory", where=str(out.parent))
+    picture, unfinished = staging_path(state, "backup"), staging_path(out.parent, out.name)
+    try:
+        with disk_errors("backing up", state):
+            picture.mkdir(mode=0o700)
+            _take(state, picture)
+            files = {tar_file.entry_of(name, picture / name): picture / name for name in _names(picture)}
+            told = {**about, "format": FORMAT, "schemas": _schemas(picture), **_counts(picture)}
+        with disk_errors("writing the backup", out):
+            signer = None if sign is None else lambda manifest: sign(HEADER + manifest)
+            with open(unfinished, "xb", opener=_for_us_alone) as target:
+                tar_file.write(target, told, files, signer)
+                target.flush()
+                os.fsync(target.fileno())
+            size = unfinished.stat().st_size
+            unfinished.replace(out)
+        fsync_directory(out.parent)
+    finally:
+        shutil.rmtree(picture, ignore_errors=True)
+        unfinished.unlink(missing_ok=True)
+    return {**told, "files": len(files), "bytes": size, "signed": sign is not None}
+
+
+def _for_us_alone(path: str, flags: int) -> int:
+    """Opens a file that holds every sample."""
+    return os.open(path, flags, 0o600)
+
+
+def _take(state: Path, picture: Path) -> None:
+    """A picture of the state, of files first and of databases after them."""
+    for attempt in range(_ATTEMPTS):
+        for name in FOLDERS:
+            shutil.rmtree(picture / name, ignore_errors=True)
+            if (state / name).is_dir():
+                _link_folder(state / name, picture / name)
+        if _champion_is_whole(state, picture):
+            break
+        if attempt == _ATTEMPTS - 1:
+            raise CorruptError("the model that serves is damaged", where=str(state / MODELS))
+    for name in FILES:
+        if (state / name).is_file():
+            _link(state / name, picture / name)
+    for name in SCHEMAS:
+        if (state / name).exists():
+            _copy_database(state / name, picture / name)
+
+
+def _link_folder(source: Path, target: Path) -> None:
+    """Links to everything published in a folder; what is removed meanwhile, or damaged, is left out."""
+    target.mkdir()
+    with suppress(FileNotFoundError):
+        for path in sorted(source.iterdir()):
+            if path.name.startswith("."):
+                continue
+            with suppress(FileNotFoundError):
+                if path.is_dir():
+                    _link_folder(path, target / path.name)
+                else:
+                    _link(path, target / path.name)
+    if (target / MANIFEST).exists():
+        try:
+            verify_directory(target)
+        except CorruptError:
+            shutil.rmtree(target)
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        target.hardlink_to(source)
+    except FileNotFoundError:
+        raise
+    except OSError:  # a file system that knows no links
+        shutil.copyfile(source, target)
+
+
+def _champion_is_whole(state: Path, picture: Path) -> bool:
+    """Whether the pointer in the picture names a model in it; true where nothing serves yet."""
+    if not (state / MODELS / POINTER).exists():
+        return True
+    return present_reign(picture) is not None
+
+
+def _copy_database(source: Path, target: Path) -> None:
+    with translated(source):
+        db = connect(source, readonly=True)
+        with closing(db), closing(sqlite3.connect(target)) as copy:
+            db.backup(copy)
+    problem = damage(target, _CHECK_SECONDS)
+    if problem is not None:
+        raise CorruptError(f"the database is damaged: {problem}", where=str(source))
+
+
+def _names(folder: Path) -> list[str]:
+    found = (path for path in folder.rglob("*") if path.is_file())
+    return sorted(path.relative_to(folder).as_posix() for path in found)
+
+
+def _schemas(picture: Path) -> dict[str, int]:
+    """The schema of each database; StorageError where one is of a newer edged."""
+    found = {}
+    for name, known in SCHEMAS.items():
+        if (path := picture / name).exists():
+            with closing(connect(path, readonly=True)) as db:
+                found[name] = schema_version(db, path, known)
+    return found
+
+
+def _counts(picture: Path) -> dict[str, Any]:
+    """What people want to know of a backup."""
+    reign = present_reign(picture)
+    samples = 0
+    if (path := picture / SAMPLES).exists():
+        with closing(connect(path, readonly=True)) as db, translated(path):
+            samples = int(db.execute("SELECT samples FROM tally").fetchone()[0])
+    return {"champion": None if reign is None else reign.version, "samples": samples}
+
+
+# ---- putting it back -----------------------------------------------------------------------------
+
+
+def restore(
+    source: BinaryIO,
+    state: Path,
+    *,
+    replace: bool,
+    trusted: Callable[[bytes, bytes], bool] | None,
+    check: Callable[[Path], None],
+) -> dict[str, Any]:
+    """Put a backup in the place of a state directory, whole or not at all; what its manifest says.
+
+    To be called under the directory's lock, and as its owner (`owners.as_owner_of`): whoever owns a directory
+    decides where names in it lead.
+
+    Parameters
+    ----------
+    source
+        The backup, opened for reading.
+    state
+        The state directory; made where there is none.
+    replace
+        Whether a state that is there may go.
+    trusted
+        Whether a signature of a message counts; None takes backups without one, too.
+    check
+        Called with the unpacked state before anything else changes; it raises EdgedError against it.
+
+    Raises
+    ------
+    RefusedError
+        When there is a state already, or the signature does not count, or the archive holds what none does.
+    CorruptError
+        When a single byte of it is not as it was written. Nothing has changed then.
+    StorageError
+        When it is of a newer edged, the state that is to go is partly another user's, or the disk refuses.
+    """
+    make_directory(state)
+    finish(state)
+    if (there := state_files(state)) and not replace:
+        raise RefusedError(
+            f"there is a state already: {there[0].name}",
+            where=str(state),
+            remedy="--replace puts the backup in its place, for good",
+        )
+    _refuse_folders_of_others(there)
+    unpacked = state / RESTORING
+    try:
+        about = _unpack(source, unpacked, trusted)
+        _schemas(unpacked)
+        if present_reign(unpacked) is None and about.get("champion") is not None:
+            raise CorruptError("the model that served is not in the backup", where=str(source.name))
+        check(unpacked)
+        _go_on_behind(unpacked)
+        with disk_errors("restoring", state):
+            for path in sorted(unpacked.rglob("*"), reverse=True):
+                _sync(path)
+            _sync(unpacked)
+            unpacked.replace(state / RESTORED)
+        fsync_directory(state)
+    finally:
+        shutil.rmtree(unpacked, ignore_errors=True)
+    finish(state)
+    return about
+
+
+def _refuse_folders_of_others(there: list[Path]) -> None:
+    """What this user can neither move nor empty would hold up a restore when it is too late to turn back."""
+    if (user := os.geteuid()) == 0:
+        return
+    for path in there:
+        for folder, _, _ in os.walk(path):
+            if Path(folder).stat().st_uid != user:
+                raise StorageError(
+                    "this folder belongs to another user than the state directory",
+                    where=folder,
+                    remedy=f"chown -Rh {user} {path.parent}",
+                )
+
+
+def _unpack(source: BinaryIO, folder: Path, trusted: Callable[[bytes, bytes], bool] | None) -> dict[str, Any]:
+    with disk_errors("reading the backup", Path(source.name)):
+        packed = tar_file.Archive(source, str(source.name))
+        if trusted is not None and not (
+            packed.signature and trusted(HEADER + packed.manifest, packed.signature)
+        ):
+            raise RefusedError(
+                "not signed by a key that counts" if packed.signature else "the backup is not signed",
+                where=str(source.name),
+                remedy="name its public key with --key, or leave --key out",
+            )
+        if packed.about.get("format") != FORMAT:
+            raise StorageError(
+                f"a backup of format {packed.about.get('format')!r}, this edged knows {FORMAT}",
+                where=str(source.name),
+                remedy="install the edged that made it, or a newer one",
+            )
+        for entry in packed.entries:
+            if entry.name.split("/")[0] not in {*FOLDERS, *FILES, *SCHEMAS}:
+                raise RefusedError("no backup holds this", where=repr(entry.name[:120]))
+        with disk_errors("unpacking", folder):
+            folder.mkdir()
+            for entry, pieces in packed.contents():
+                _write(folder / entry.name, pieces)
+    return packed.about | {"signed": bool(packed.signature)}
+
+
+def _write(path: Path, pieces: Iterator[bytes]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("xb") as target:
+        for piece in pieces:
+            target.write(piece)
+
+
+def _go_on_behind(unpacked: Path) -> None:
+    """Count starts on behind all that the device may have had since the backup; no database stays open."""
+    path = unpacked / REGISTRY
+    if not path.exists():
+        raise CorruptError("the backup holds no registry", where=REGISTRY)
+    for name in SCHEMAS:
+        if (unpacked / name).exists():
+            connect(unpacked / name).close()  # what was only read keeps an empty log beside it
+    with closing(connect(path)) as db, transaction(db, path):
+        db.execute(
+            "UPDATE meta SET value = CAST(value AS INTEGER) + ? WHERE name = 'counter.boot'", (BOOTS_AHEAD,)
+        )
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

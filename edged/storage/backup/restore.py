@@ -1,0 +1,69 @@
+"""The end of a restore: a state that was unpacked and verified takes its place, however often power is cut.
+
+`.restored/` holds it. First the old state moves to `.replaced/`, which the mark in `.restored/` seals, then
+the new one moves in, then both folders go. Each step finds out by looking what the one before it has done.
+`.restored/` is called `.restoring/` before it goes: half of it would be taken for a state without its mark.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from edged.storage.files.atomic import DISK, Disk, disk_errors, publish_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RESTORING, RESTORED, REPLACED = ".restoring", ".restored", ".replaced"
+_MARK = ".old-is-gone"
+
+STATE = (
+    "samples.db*", "state.db*", "outbox.db*", "*.damaged-*", "checkpoints", "candidates", "models",
+    "engine-choice.json", "exports", "updates", "rounds", "fleet", "incoming", "bundles", "bundle",
+    "bundle.hidden.json", "config.set.json", "boot.json",
+)  # fmt: skip
+"""What belongs to a state; other files in its directory are nobody's business."""
+
+
+def state_files(state: Path) -> list[Path]:
+    """Everything in a state directory that belongs to a state."""
+    return sorted({path for name in STATE for path in state.glob(name)})
+
+
+def finish(state: Path, *, disk: Disk = DISK) -> bool:
+    """Carry on a restore that has come as far as `.restored/`, and forget one that has not.
+
+    Whether there was one to carry on. To be called under the directory's lock, before anything in it is
+    opened.
+
+    Raises
+    ------
+    StorageError
+        When the disk refuses; the next call goes on.
+    """
+    restored, replaced = state / RESTORED, state / REPLACED
+    with disk_errors("restoring", state):
+        disk.remove(state / RESTORING)
+        found = restored.is_dir()
+        if found:
+            _move_in(state, restored, replaced, disk)
+        disk.remove(replaced)
+    return found
+
+
+def _move_in(state: Path, restored: Path, replaced: Path, disk: Disk) -> None:
+    if not (restored / _MARK).exists():
+        disk.make_directory(replaced)
+        for path in state_files(state):
+            disk.rename(path, replaced / path.name)
+        disk.sync(replaced)
+        disk.sync(state)
+        publish_file(restored / _MARK, b"", disk=disk)
+    for path in sorted(restored.iterdir()):
+        if not path.name.startswith("."):
+            disk.rename(path, state / path.name)
+    disk.sync(state)
+    disk.sync(restored)
+    disk.rename(restored, state / RESTORING)
+    disk.sync(state)
+    disk.remove(state / RESTORING)

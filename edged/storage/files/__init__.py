@@ -1,0 +1,1 @@
+"""Files and databases that survive a power cut."""

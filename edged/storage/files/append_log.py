@@ -1,0 +1,137 @@
+"""A file that grows by records and is durable when it says so; what a power cut has torn is cut off.
+
+Each record is a head, which is JSON, and a body: their lengths and a CRC-32 of both stand before them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from edged.errors import CorruptError
+from edged.logs import get_logger
+from edged.storage.files.atomic import DISK, disk_errors, fsync_directory, make_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from edged.storage.files.atomic import Disk
+
+_BEFORE = struct.Struct("<III")
+
+log = get_logger("edged.spool")
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record that is there: its head as JSON, and where its body lies."""
+
+    text: bytes
+    at: int
+    size: int
+
+    @property
+    def head(self) -> dict[str, Any]:
+        """What the record begins with; read anew each time, for thousands of them are kept."""
+        return dict(json.loads(self.text))
+
+
+class Spool:
+    """Opens or creates the file `path`; `records` are those that it holds from before.
+
+    Examples
+    --------
+    >>> import tempfile; from pathlib import Path
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     spool = Spool(Path(folder) / "a")
+    ...     record = spool.append({"n": 1}, b"body")
+    ...     spool.sync()
+    ...     spool.close()
+    ...     again = Spool(Path(folder) / "a")
+    ...     [(record.head, again.read(record)) for record in again.records]
+    ...     again.close()
+    [({'n': 1}, b'body')]
+
+    Raises
+    ------
+    StorageError
+        When the disk refuses; then the file is as it was at the last `sync`, or longer.
+    """
+
+    def __init__(self, path: Path, *, disk: Disk = DISK) -> None:
+        self._path, self._disk = path, disk
+        make_directory(path.parent, disk=disk)
+        with disk_errors("opening", path):
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            self._waiting: list[bytes] = []
+            self.records, self._end = self._scan()
+            if self._end < os.fstat(self._file).st_size:
+                log.warning("spool_cut", file=str(path), kept=self._end, remedy="what was torn is sent again")
+                os.ftruncate(self._file, self._end)
+        self._written = self._end
+        fsync_directory(path.parent, disk=disk)
+
+    def append(self, head: Mapping[str, Any], body: bytes) -> Record:
+        """Add a record; it is neither durable nor readable before `sync`."""
+        text = json.dumps(head, separators=(",", ":")).encode()
+        before = _BEFORE.pack(len(text), len(body), zlib.crc32(body, zlib.crc32(text)))
+        self._waiting += [before, text, body]
+        record = Record(text, self._end + len(before) + len(text), len(body))
+        self._end = record.at + record.size
+        return record
+
+    def sync(self) -> None:
+        """Make all records durable."""
+        if self._written == self._end:
+            return
+        with disk_errors("writing", self._path):
+            left = memoryview(b"".join(self._waiting))
+            while left:
+                left = left[os.write(self._file, left) :]
+            self._waiting.clear()
+            self._disk.sync(self._path)
+        self._written = self._end
+
+    def read(self, record: Record) -> bytes:
+        """The body of a record that is durable.
+
+        Raises
+        ------
+        CorruptError
+            When it is not there.
+        """
+        with disk_errors("reading", self._path):
+            body = os.pread(self._file, record.size, record.at)
+        if len(body) != record.size:
+            raise CorruptError("a record is missing", where=str(self._path))
+        return body
+
+    def close(self) -> None:
+        """Leave the file as it is."""
+        os.close(self._file)
+
+    def _scan(self) -> tuple[list[Record], int]:
+        found: list[Record] = []
+        at = 0
+        while (record := self._record(at)) is not None:
+            found.append(record)
+            at = record.at + record.size
+        return found, at
+
+    def _record(self, at: int) -> Record | None:
+        before = os.pread(self._file, _BEFORE.size, at)
+        if len(before) < _BEFORE.size:
+            return None
+        length, size, crc = _BEFORE.unpack(before)
+        left = os.fstat(self._file).st_size - at - _BEFORE.size
+        if length + size > left:
+            return None
+        data = os.pread(self._file, length + size, at + _BEFORE.size)
+        if zlib.crc32(data) != crc:
+            return None
+        return Record(data[:length], at + _BEFORE.size + length, size)

@@ -1,0 +1,247 @@
+"""SQLite as edged uses it: write-ahead log, synced at every commit, small in memory.
+
+Every commit is on the disk when it returns (`synchronous=FULL`): with NORMAL a power cut loses
+acknowledged rows, although killing the process never shows it.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Literal
+
+from edged.errors import CorruptError, NewerStateError, StorageError
+from edged.storage.files.atomic import DISK, fsync_directory, make_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+Synchronous = Literal["FULL", "NORMAL", "OFF"]
+Migrations = tuple[tuple[str, ...], ...]
+
+PAGE_SIZE = 4096
+_BUSY_SECONDS = 10.0
+_CACHE_KIB, _READER_CACHE_KIB = 512, 256
+WAL_BYTES = 4 * 1024**2
+
+_REMEDIES = {
+    "full": "free some disk space",
+    "locked": "another process is writing to it: stop that one",
+    "readonly": "give this user write permission",
+    "unable to open": "check that the directory exists and this user may write to it",
+    "disk I/O error": "check the disk, and the space left on it",
+}
+
+
+def connect(
+    path: Path, *, readonly: bool = False, synchronous: Synchronous = "FULL", wal_bytes: int = WAL_BYTES
+) -> sqlite3.Connection:
+    """Open a database in autocommit mode; transactions are begun explicitly.
+
+    Parameters
+    ----------
+    path
+        The file. It is created, with its directory, unless `readonly`.
+    readonly
+        Only read, beside a running writer or without one.
+    synchronous
+        Anything but FULL is for throw-away databases and for the tests of FULL. Within `files.scratch` it
+        is OFF.
+    wal_bytes
+        What the write-ahead log should not exceed; its pages move into the file at half of it.
+
+    Raises
+    ------
+    StorageError
+        When it is missing (`readonly`) or cannot be opened.
+    CorruptError
+        When it is no database.
+    """
+    if readonly and not path.exists():
+        raise StorageError("there is no such database yet", where=str(path),
+                           remedy="start `edged run` first, or check storage.dir")  # fmt: skip
+    if not readonly:
+        make_directory(path.parent)
+    with translated(path):
+        db = sqlite3.connect(
+            f"{path.absolute().as_uri()}?mode={'ro' if readonly else 'rwc'}", uri=True, timeout=_BUSY_SECONDS,
+            isolation_level=None, check_same_thread=False,
+        )  # fmt: skip
+        with ExitStack() as unless_opened:
+            unless_opened.callback(db.close)
+            _configure(db, readonly, synchronous if DISK.durable else "OFF", wal_bytes)
+            unless_opened.pop_all()
+    if not readonly:
+        # Also where the file was there: whoever made it may have been cut off before this.
+        fsync_directory(path.parent)
+    return db
+
+
+def _configure(db: sqlite3.Connection, readonly: bool, synchronous: Synchronous, wal_bytes: int) -> None:
+    db.execute(f"PRAGMA cache_size = -{_READER_CACHE_KIB if readonly else _CACHE_KIB}")
+    if readonly:
+        db.execute("PRAGMA query_only = ON")
+        db.execute("SELECT count(*) FROM sqlite_master").fetchone()  # opens the file: fails here or never
+        return
+    db.execute(f"PRAGMA synchronous = {synchronous}")
+    # Both only take effect before the first table exists.
+    db.execute(f"PRAGMA page_size = {PAGE_SIZE}")
+    db.execute("PRAGMA auto_vacuum = INCREMENTAL")
+    db.execute("PRAGMA journal_mode = WAL").fetchone()
+    db.execute(f"PRAGMA wal_autocheckpoint = {max(8, wal_bytes // (2 * PAGE_SIZE))}")
+    db.execute(f"PRAGMA journal_size_limit = {wal_bytes}")
+
+
+def migrate(db: sqlite3.Connection, path: Path, steps: Migrations) -> None:
+    """Bring the schema up to the newest version, each step in one transaction.
+
+    `steps[i]` holds the statements that lead from version `i` to `i + 1`; the version is kept in
+    SQLite's `user_version`.
+
+    Raises
+    ------
+    NewerStateError
+        When the file was written by a newer edged.
+    """
+    for number in range(schema_version(db, path, len(steps)), len(steps)):
+        with transaction(db, path):
+            for statement in steps[number]:
+                db.execute(statement)
+            db.execute(f"PRAGMA user_version = {number + 1}")
+
+
+def schema_version(db: sqlite3.Connection, path: Path, known: int) -> int:
+    """The schema version of the file; NewerStateError when it is above `known`."""
+    with translated(path):
+        version = int(db.execute("PRAGMA user_version").fetchone()[0])
+    if version > known:
+        raise NewerStateError(f"written by a newer edged (schema {version}, this one knows {known})",
+                              where=str(path), remedy="install the newer version again")  # fmt: skip
+    return version
+
+
+def require_version(db: sqlite3.Connection, path: Path, known: int) -> None:
+    """For readers, who change nothing: StorageError unless the schema is exactly `known`."""
+    if schema_version(db, path, known) < known:
+        raise StorageError("the database is not set up yet or is of an older edged", where=str(path),
+                           remedy="start `edged run` once: it brings it up to date")  # fmt: skip
+
+
+@contextmanager
+def translated(path: Path) -> Iterator[None]:
+    """Turn SQLite's errors into StorageError or CorruptError, with the file and a remedy."""
+    try:
+        yield
+    except sqlite3.Error as problem:
+        text = str(problem)
+        if "malformed" in text or "not a database" in text:
+            raise CorruptError(
+                f"the database is damaged: {text}",
+                where=str(path),
+                remedy="restart `edged run`: it sets the file aside and begins a new one",
+            ) from problem
+        remedy = next((remedy for part, remedy in _REMEDIES.items() if part in text), "")
+        raise StorageError(f"the database refused: {text}", where=str(path), remedy=remedy) from problem
+
+
+@contextmanager
+def transaction(db: sqlite3.Connection, path: Path) -> Iterator[None]:
+    """One write transaction: durable when the block ends, undone when it raises."""
+    with translated(path):
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            db.execute("COMMIT")
+        finally:
+            # Still open: something was raised, and SQLite has not rolled back by itself.
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+
+
+@contextmanager
+def snapshot(db: sqlite3.Connection, path: Path) -> Iterator[None]:
+    """Several reads of one and the same state."""
+    with translated(path):
+        db.execute("BEGIN")
+        try:
+            yield
+        finally:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+
+
+class WriteAheadLog:
+    """Keeps the write-ahead log short where readers follow each other without a gap.
+
+    SQLite starts the log over only in a moment in which nobody reads from it; without such a
+    moment it would grow for ever. Beyond `wal_bytes` the writer waits for the readers of that moment
+    (a window takes some 20 ms); those that come meanwhile read from the file.
+    """
+
+    PATIENCE_MS = 200
+
+    def __init__(self, path: Path, wal_bytes: int) -> None:
+        self._path = path
+        self._file = path.with_name(f"{path.name}-wal")
+        self._wal_bytes = wal_bytes
+        self._limit = wal_bytes
+
+    def keep_short(self, db: sqlite3.Connection) -> None:
+        """Between two transactions: start the log over if it has become too long."""
+        size = self._bytes()
+        if size <= self._limit:
+            return
+        with translated(self._path):
+            db.execute(f"PRAGMA busy_timeout = {self.PATIENCE_MS}")
+            db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            db.execute(f"PRAGMA busy_timeout = {int(_BUSY_SECONDS * 1000)}")
+        # A reader that hangs must not cost the patience at every commit.
+        self._limit = self._bytes() + self._wal_bytes
+
+    def _bytes(self) -> int:
+        try:
+            return self._file.stat().st_size
+        except FileNotFoundError:
+            return 0
+
+
+def file_pages(db: sqlite3.Connection) -> int:
+    """Pages of the file, the write-ahead log's changes included."""
+    return int(db.execute("PRAGMA page_count").fetchone()[0])
+
+
+def free_pages(db: sqlite3.Connection) -> int:
+    """Pages of the file that are empty: they are used again before it grows."""
+    return int(db.execute("PRAGMA freelist_count").fetchone()[0])
+
+
+def used_pages(db: sqlite3.Connection) -> int:
+    """Pages that hold something."""
+    return file_pages(db) - free_pages(db)
+
+
+def file_bytes(path: Path) -> int:
+    """Size of the database and its write-ahead log on the disk."""
+    total = 0
+    for name in (path.name, f"{path.name}-wal"):
+        try:
+            total += path.with_name(name).stat().st_size
+        except FileNotFoundError:
+            continue
+    return total
+
+
+def compact(db: sqlite3.Connection, path: Path, limit_pages: int, *, at_most: int = 256) -> None:
+    """Give freed pages beyond `limit_pages` back to the file system, a slice at a time."""
+    with translated(path):
+        surplus = min(file_pages(db) - limit_pages, free_pages(db), at_most)
+        if surplus > 0:
+            # `execute` would stop after the first page: it steps a statement without columns only once.
+            db.executescript(f"PRAGMA incremental_vacuum({surplus})")
+
+
+def json_list(values: Sequence[object]) -> str:
+    """A list as one SQL parameter, for `IN (SELECT value FROM json_each(?))`."""
+    return json.dumps(values)

@@ -1,0 +1,1 @@
+"""state.db: runs, commands, transfers and how the last process ended."""

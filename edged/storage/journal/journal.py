@@ -1,0 +1,248 @@
+"""state.db: training runs, commands and small values that outlive the process."""
+
+from __future__ import annotations
+
+import json
+import threading
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from edged.errors import StorageError
+from edged.storage.files.database import connect, migrate, require_version, snapshot, transaction
+from edged.storage.journal import commands as command_rows
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from edged.domain.commands.rules import State
+    from edged.storage.files.database import Migrations
+    from edged.storage.journal.commands import CommandRecord
+
+DATABASE = "state.db"
+RUNS_KEPT = 5000
+_COUNTER = "counter."
+_HORIZON = "command_horizon"
+
+MIGRATIONS: Migrations = (
+    (
+        "CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+        """CREATE TABLE runs (
+            id INTEGER PRIMARY KEY, trigger TEXT NOT NULL, started REAL NOT NULL, request TEXT NOT NULL,
+            ended REAL, outcome TEXT, result TEXT)""",
+        "CREATE INDEX open_runs ON runs(id) WHERE outcome IS NULL",
+        """CREATE TABLE commands (
+            number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, name TEXT NOT NULL, ts REAL NOT NULL,
+            request TEXT NOT NULL, answer TEXT)""",
+        """CREATE TABLE models (
+            version INTEGER PRIMARY KEY, parent INTEGER, created REAL NOT NULL, source TEXT NOT NULL,
+            run INTEGER, generation INTEGER, data TEXT NOT NULL, metrics TEXT NOT NULL, verdict TEXT,
+            status TEXT NOT NULL, proven INTEGER NOT NULL, pinned INTEGER NOT NULL)""",
+        """CREATE TABLE reigns (
+            number INTEGER PRIMARY KEY, ts REAL NOT NULL, version INTEGER NOT NULL, previous INTEGER,
+            reason TEXT NOT NULL)""",
+    ),
+    command_rows.MIGRATION,
+)
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One training run; `ended`, `outcome` and `result` are None while it goes on.
+
+    `outcome` is a word of the caller's, or `interrupted` for one that a crash left open.
+    """
+
+    id: int
+    trigger: str
+    started: float
+    request: dict[str, Any]
+    ended: float | None
+    outcome: str | None
+    result: dict[str, Any] | None
+
+
+class Journal:
+    """Runs, commands and values in `state.db`; safe to use from several threads."""
+
+    def __init__(self, db: sqlite3.Connection, path: Path) -> None:
+        self._db = db
+        self._path = path
+        self._lock = threading.RLock()
+
+    @staticmethod
+    def _connect(state_dir: Path, *, readonly: bool) -> tuple[sqlite3.Connection, Path]:
+        path = state_dir / DATABASE
+        db = connect(path, readonly=readonly)
+        with ExitStack() as unless_opened:
+            unless_opened.callback(db.close)
+            if readonly:
+                require_version(db, path, len(MIGRATIONS))
+            else:
+                migrate(db, path, MIGRATIONS)
+            unless_opened.pop_all()
+        return db, path
+
+    def close(self) -> None:
+        """Close the connection; nothing is lost without it."""
+        with self._lock:
+            self._db.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ---- values ----------------------------------------------------------------------------
+
+    def get_value(self, name: str, default: Any = None) -> Any:
+        """The JSON value kept under `name`."""
+        with self._reading():
+            row = self._db.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
+        return default if row is None else json.loads(row[0])
+
+    def set_value(self, name: str, value: Any) -> None:
+        """Keep a JSON value under `name`."""
+        with self._writing():
+            self._set(name, value)
+
+    def next_boot(self) -> int:
+        """Count one more start of the daemon; the first is 1."""
+        with self._writing():
+            return self._count("boot")
+
+    def boots(self) -> int:
+        """Starts of the daemon so far."""
+        return int(self.get_value(_COUNTER + "boot", 0))
+
+    def _set(self, name: str, value: Any) -> None:
+        self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, json.dumps(value)))
+
+    def _count(self, name: str, at_least: int = 1) -> int:
+        """The next number of a counter that never goes back, in the current transaction."""
+        name = _COUNTER + name
+        row = self._db.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
+        number = max(at_least, 1 if row is None else int(json.loads(row[0])) + 1)
+        self._set(name, number)
+        return number
+
+    # ---- training runs ---------------------------------------------------------------------
+
+    def begin_run(self, trigger: str, ts: float, request: Mapping[str, Any] | None = None) -> int:
+        """Note that a run starts; its id, never used before."""
+        with self._writing():
+            number = self._count("run")
+            self._db.execute(
+                "INSERT INTO runs (id, trigger, started, request) VALUES (?, ?, ?, ?)",
+                (number, trigger, ts, json.dumps(dict(request or {}))),
+            )
+            self._db.execute("DELETE FROM runs WHERE id <= ?", (number - RUNS_KEPT,))
+        return number
+
+    def end_run(self, run: int, ts: float, outcome: str, result: Mapping[str, Any] | None = None) -> None:
+        """Note how a run ended."""
+        with self._writing():
+            found = self._db.execute(
+                "UPDATE runs SET ended = ?, outcome = ?, result = ? WHERE id = ?",
+                (ts, outcome, json.dumps(dict(result or {})), run),
+            )
+            self._require(found, f"run {run}")
+
+    def runs(self, limit: int = 100) -> list[RunRecord]:
+        """The newest runs, newest first."""
+        with self._reading():
+            found = self._db.execute(
+                "SELECT id, trigger, started, request, ended, outcome, result FROM runs"
+                " ORDER BY id DESC LIMIT ?",
+                (limit,),
+            ).fetchall()
+        return [_run(*row) for row in found]
+
+    def run_count(self) -> int:
+        """Runs ever begun."""
+        return int(self.get_value(_COUNTER + "run", 0))
+
+    def _close_interrupted(self) -> list[int]:
+        """At the start nothing can be under way: what is still open was cut off. The runs that were."""
+        with self._writing():
+            cut = [row[0] for row in self._db.execute("SELECT id FROM runs WHERE outcome IS NULL")]
+            self._db.execute("UPDATE runs SET outcome = 'interrupted' WHERE outcome IS NULL")
+        return cut
+
+    # ---- commands --------------------------------------------------------------------------
+
+    def find_command(self, key: str) -> CommandRecord | None:
+        """The command of this identity, if one came and is remembered."""
+        with self._reading():
+            return command_rows.find(self._db, key)
+
+    def record_command(self, record: CommandRecord, kept: command_rows.Kept) -> None:
+        """Note a new command, before it is carried out; those that are too many or too old are forgotten.
+
+        When the newest of these came is the `command_horizon` from then on.
+        """
+        with self._writing():
+            forgotten = command_rows.insert(self._db, record, kept)
+            if forgotten is not None:
+                self._set(_HORIZON, forgotten)
+
+    def command_horizon(self) -> float:
+        """When the newest command came that is not remembered any more, Unix seconds; 0 for none."""
+        return float(self.get_value(_HORIZON, 0.0))
+
+    def update_command(
+        self, key: str, state: State, *, answer: Mapping[str, Any] | None = None, ended: float | None = None
+    ) -> None:
+        """Note how far a command has come, and the answer it was given last."""
+        with self._writing():
+            self._require(command_rows.update(self._db, key, state, answer, ended), f"command {key}")
+
+    def open_commands(self) -> list[CommandRecord]:
+        """Commands that were begun and have no outcome, oldest first."""
+        with self._reading():
+            return command_rows.unfinished(self._db)
+
+    def commands(self, limit: int = 100) -> list[CommandRecord]:
+        """The newest commands, newest first."""
+        with self._reading():
+            return command_rows.newest(self._db, limit)
+
+    # ---- transactions ----------------------------------------------------------------------
+
+    def _require(self, found: sqlite3.Cursor, what: str) -> None:
+        if found.rowcount == 0:
+            raise StorageError(f"{what} is not recorded", where=str(self._path))
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        with self._lock, transaction(self._db, self._path):
+            yield
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        with self._lock, snapshot(self._db, self._path):
+            yield
+
+
+def _run(
+    number: int,
+    trigger: str,
+    started: float,
+    request: str,
+    ended: float | None,
+    outcome: str | None,
+    result: str | None,
+) -> RunRecord:
+    return RunRecord(number, trigger, started, json.loads(request), ended, outcome, _value(result))
+
+
+def _value(text: str | None) -> dict[str, Any] | None:
+    return None if text is None else dict(json.loads(text))

@@ -1,0 +1,72 @@
+"""How the daemon ended last time: `boot.json` says what it was doing, so that a start knows why it is one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from edged.errors import CorruptError
+from edged.storage.files.atomic import publish_file
+from edged.storage.files.checksummed_json import read_sealed, seal
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FILE = "boot.json"
+
+Reason = Literal["first_start", "clean_stop", "crash", "power_cut", "watchdog", "damaged", "unknown"]
+Ending = Literal["clean_stop", "watchdog", "damaged"]
+
+
+@dataclass(frozen=True)
+class Boot:
+    """Why the daemon starts; `damaged` names the database that it gave up on, where it did."""
+
+    reason: Reason
+    damaged: str | None = None
+
+
+def begin(state: Path, boot_id: str) -> Boot:
+    """Note that the daemon runs, and tell why it had to be started.
+
+    Parameters
+    ----------
+    state
+        The state directory.
+    boot_id
+        What the kernel drew when the machine was started. Another one than last time, without an
+        orderly end in between, is a power cut (or a reset, or a kernel that died).
+
+    Raises
+    ------
+    StorageError
+        When it cannot be noted.
+    """
+    boot = _last(state, boot_id)
+    publish_file(state / FILE, seal({"boot_id": boot_id, "ended": None, "damaged": None}))
+    return boot
+
+
+def _last(state: Path, boot_id: str) -> Boot:
+    file = state / FILE
+    if not file.exists():
+        used = (state / "state.db").exists()
+        return Boot("unknown" if used else "first_start")
+    try:
+        kept = read_sealed(file)
+    except CorruptError:
+        return Boot("unknown")
+    if kept.get("ended") is not None:
+        return Boot(kept["ended"], kept.get("damaged"))
+    return Boot("crash" if kept.get("boot_id") == boot_id else "power_cut")
+
+
+def end(state: Path, boot_id: str, how: Ending, damaged: str | None = None) -> None:
+    """Note why the daemon ends, as the very last thing.
+
+    Raises
+    ------
+    StorageError
+        When it cannot be noted: the next start will speak of a crash.
+    """
+    publish_file(state / FILE, seal({"boot_id": boot_id, "ended": how, "damaged": damaged}))

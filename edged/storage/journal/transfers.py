@@ -1,0 +1,261 @@
+"""What comes in over MQTT in chunks: one transfer at a time, bounded, taken up again after a break.
+
+`incoming/<transfer>/` holds `about.json` and the chunks that have come. Every chunk is compared with the
+manifest when it comes and again when all are put together: what a power cut has torn is merely missing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from edged.errors import ConfigError, RefusedError
+from edged.logs import get_logger
+from edged.storage.files.atomic import disk_errors, make_directory, publish_file, remove, staging_path, sweep
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from edged.clock import Clock
+
+FOLDER = "incoming"
+MOST_CHUNKS = 10_000
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_ABOUT = "about.json"
+
+log = get_logger("edged.incoming")
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What one chunk must be."""
+
+    size: int
+    sha256: str
+
+    def fits(self, data: bytes) -> bool:
+        """Whether it is this chunk."""
+        return len(data) == self.size and hashlib.sha256(data).hexdigest() == self.sha256
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """What was announced: who sends what, and all pieces of it."""
+
+    name: str
+    manifest: dict[str, Any]
+    note: dict[str, Any]
+    pieces: tuple[Piece, ...]
+
+    @property
+    def sha256(self) -> str:
+        """Of the whole."""
+        return str(self.manifest["sha256"])
+
+
+def announced(name: Any, manifest: Any, note: Mapping[str, Any], max_bytes: int) -> Transfer:
+    """A transfer from what its sender says.
+
+    Raises
+    ------
+    ConfigError
+        When the name or the manifest is not usable.
+    RefusedError
+        When it is too large.
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ConfigError("a transfer has 1 to 64 letters, digits, - and _", where="transfer")
+    pieces = _pieces(manifest)
+    if sum(piece.size for piece in pieces) != manifest["bytes"]:
+        raise ConfigError("the chunks together do not have the size of the whole", where="manifest")
+    if manifest["bytes"] > max_bytes or len(pieces) > MOST_CHUNKS:
+        raise RefusedError(
+            f"{manifest['bytes']} bytes in {len(pieces)} chunks, at most {max_bytes} in {MOST_CHUNKS}",
+            where=name,
+            remedy="raise weights.max_bytes",
+        )
+    return Transfer(name, dict(manifest), dict(note), pieces)
+
+
+def _pieces(manifest: Any) -> tuple[Piece, ...]:
+    try:
+        pieces = tuple(Piece(entry["bytes"], entry["sha256"]) for entry in manifest["chunks"])
+        whole = Piece(manifest["bytes"], manifest["sha256"])
+    except (KeyError, TypeError):
+        pieces, whole = (), None
+    if whole is None or not pieces or not all(_plausible(piece) for piece in (whole, *pieces)):
+        raise ConfigError(
+            "needs bytes, sha256 and chunks, each of those with bytes and sha256",
+            where="manifest",
+            remedy="send the manifest that belongs to the chunks",
+        )
+    return pieces
+
+
+def _plausible(piece: Piece) -> bool:
+    counted = isinstance(piece.size, int) and not isinstance(piece.size, bool) and piece.size > 0
+    return counted and isinstance(piece.sha256, str) and _SHA256.fullmatch(piece.sha256) is not None
+
+
+def chunk_file(number: int) -> str:
+    """Name of the file that holds a chunk."""
+    return f"{number}.chunk"
+
+
+def read_transfer(folder: Path) -> tuple[dict[str, Any], list[bytes]]:
+    """Manifest and chunks of a transfer that is whole; for a process that only reads.
+
+    Raises
+    ------
+    StorageError
+        When they cannot be read.
+    """
+    with disk_errors("reading", folder):
+        manifest = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))["manifest"]
+        chunks = [(folder / chunk_file(n)).read_bytes() for n in range(len(manifest["chunks"]))]
+    return manifest, chunks
+
+
+class Staging:
+    """Where the chunks of one transfer gather. One thread at a time may call it.
+
+    Parameters
+    ----------
+    state
+        The state directory.
+    max_bytes
+        Cap of one transfer.
+    expire
+        Seconds without a chunk after which a transfer gives way to another.
+    """
+
+    def __init__(self, state: Path, *, max_bytes: int, expire: float, clock: Clock) -> None:
+        self._folder = state / FOLDER
+        self._max_bytes = max_bytes
+        self._expire = expire
+        self._clock = clock
+        self._touched = clock.monotonic()
+        self._present: set[int] = set()
+        self.transfer: Transfer | None = None
+        self._take_up()
+
+    def begin(self, transfer: Transfer) -> list[int]:
+        """Open a transfer, or take one up again; the numbers of the chunks that are missing.
+
+        Raises
+        ------
+        RefusedError
+            When another one is under way.
+        StorageError
+            When the disk refuses.
+        """
+        current = self.transfer
+        if current is not None and (current.name, current.sha256) != (transfer.name, transfer.sha256):
+            idle = self._clock.monotonic() - self._touched
+            if idle < self._expire and current.name != transfer.name:
+                raise RefusedError(
+                    "another transfer is under way",
+                    where=current.name,
+                    remedy=f"finish it, or wait: it is given up after {self._expire:g} s without a chunk",
+                )
+            self.end()
+        if self.transfer is None:
+            folder = self._folder / transfer.name
+            about = {"transfer": transfer.name, "manifest": transfer.manifest, "note": transfer.note}
+            make_directory(folder)
+            publish_file(folder / _ABOUT, json.dumps(about).encode())
+            self.transfer, self._present = transfer, set()
+        self._touched = self._clock.monotonic()
+        return self.missing()
+
+    def missing(self) -> list[int]:
+        """Numbers of the chunks that have not come."""
+        if self.transfer is None:
+            return []
+        return [number for number in range(len(self.transfer.pieces)) if number not in self._present]
+
+    def put(self, name: str, number: int, data: bytes) -> bool:
+        """Take a chunk; whether it was wanted and is what the manifest says.
+
+        Raises
+        ------
+        StorageError
+            When the disk refuses.
+        """
+        transfer = self.transfer
+        if transfer is None or name != transfer.name or not 0 <= number < len(transfer.pieces):
+            return False
+        if number in self._present or not transfer.pieces[number].fits(data):
+            return number in self._present
+        path = self._path(number)
+        staging = staging_path(path.parent, path.name)
+        with disk_errors("taking a chunk", path):
+            staging.write_bytes(data)
+            staging.replace(path)
+        self._present.add(number)
+        self._touched = self._clock.monotonic()
+        return True
+
+    def whole(self) -> Path | None:
+        """Where the chunks lie, all read again; None while one is missing, or has turned out to be damaged.
+
+        Raises
+        ------
+        ConfigError
+            When they are not what the manifest says of the whole.
+        StorageError
+            When they cannot be read.
+        """
+        transfer, digest = self.transfer, hashlib.sha256()
+        if transfer is None or self.missing():
+            return None
+        folder = self._folder / transfer.name
+        with disk_errors("reading", folder):
+            for number, piece in enumerate(transfer.pieces):
+                chunk = self._path(number).read_bytes()
+                digest.update(chunk)
+                if not piece.fits(chunk):
+                    self._present.discard(number)
+        if self.missing():
+            return None
+        if digest.hexdigest() != transfer.sha256:
+            raise ConfigError("the chunks together are not what the manifest says", where=transfer.name)
+        return folder
+
+    def end(self) -> None:
+        """Forget the transfer and remove what has come of it."""
+        transfer, self.transfer, self._present = self.transfer, None, set()
+        if transfer is not None and (self._folder / transfer.name).exists():
+            remove(self._folder / transfer.name)
+
+    def _path(self, number: int) -> Path:
+        name = self.transfer.name if self.transfer is not None else ""
+        return self._folder / name / chunk_file(number)
+
+    def _take_up(self) -> None:
+        """What an earlier process has left: the one transfer that was under way."""
+        sweep(self._folder)
+        if not self._folder.is_dir():
+            return
+        for folder in sorted(self._folder.iterdir()):
+            transfer = None if self.transfer is not None else self._read(folder)
+            if transfer is None:
+                remove(folder)
+                continue
+            sweep(folder)
+            self.transfer = transfer
+            names = {path.name for path in folder.iterdir()}
+            self._present = {n for n in range(len(transfer.pieces)) if chunk_file(n) in names}
+
+    def _read(self, folder: Path) -> Transfer | None:
+        try:
+            about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
+            return announced(about["transfer"], about["manifest"], about["note"], self._max_bytes)
+        except (OSError, ValueError, KeyError, TypeError, ConfigError, RefusedError) as problem:
+            log.warning("transfer_dropped", path=str(folder), problem=str(problem))
+            return None

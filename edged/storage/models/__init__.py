@@ -1,0 +1,1 @@
+"""Models, candidates, checkpoints and bundles on disk."""

@@ -1,0 +1,206 @@
+"""A bundle as one file, `.edged`: a zip archive with the bundle's files, not compressed.
+
+It may come from anywhere: names, number, sizes and kinds of its members are checked before any is written,
+and `bundle.json` names the hash of each. Only what that names is taken.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edged.errors import BundleError, RefusedError, StorageError
+from edged.storage.files.atomic import (
+    disk_errors,
+    fsync_directory,
+    make_directory,
+    publish_file,
+    remove,
+    staging_path,
+    sweep,
+)
+from edged.storage.models.bundles import DESCRIPTION, Bundle
+from edged.storage.models.manifest import MOST_FILES, MOST_PACKED, SIGNATURE
+from edged.storage.models.signatures import open_bundle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+FOLDER = "bundles"
+UNPACKED = "unpacked"
+_BLOCK = 1 << 20
+
+
+def pack_bundle(folder: Path, out: Path) -> int:
+    """Write the bundle in `folder` as the file `out`; its size. The same bundle gives the same bytes.
+
+    Raises
+    ------
+    BundleError, CorruptError
+        When it is no whole bundle.
+    RefusedError
+        When it is too large for this form.
+    StorageError
+        When the disk refuses.
+    """
+    from edged.storage.models.zip_archive import write_archive
+
+    bundle = Bundle.open(folder)
+    signature = [SIGNATURE] if (folder / SIGNATURE).is_file() else []
+    staging = staging_path(out.parent, out.name)
+    try:
+        with disk_errors("packing the bundle", out):
+            with staging.open("wb") as target:
+                names = (DESCRIPTION, *signature, *sorted(bundle.files))
+                write_archive(target, [folder / name for name in names])
+            staging.replace(out)
+            return out.stat().st_size
+    finally:
+        staging.unlink(missing_ok=True)
+
+
+def unpack_bundle(chunks: Iterable[Path], folder: Path, max_bytes: int = MOST_PACKED) -> Bundle:
+    """Unpack a bundle file, whose pieces `chunks` are, as the new directory `folder`; the verified bundle.
+
+    Raises
+    ------
+    RefusedError
+        When the archive holds what no bundle does, or too much.
+    BundleError, CorruptError
+        When it is no whole bundle.
+    StorageError
+        When the disk refuses.
+    """
+    from edged.storage.models.zip_archive import read_archive  # most daemons never need it
+
+    whole = staging_path(folder.parent, "whole")
+    try:
+        with disk_errors("unpacking the bundle", folder):
+            with whole.open("wb") as file:
+                for chunk in chunks:
+                    file.write(chunk.read_bytes())
+            folder.mkdir()
+            with whole.open("rb") as file:
+                read_archive(file, folder, most_files=MOST_FILES + 2, max_bytes=max_bytes)
+        bundle = Bundle.open(folder)
+    finally:
+        whole.unlink(missing_ok=True)
+    return bundle
+
+
+@contextmanager
+def as_folder(path: Path) -> Iterator[Path]:
+    """A bundle as a directory, for as long as this lasts, where `path` is a bundle file.
+
+    Raises what `unpack_bundle` does; a directory is given as it is.
+    """
+    if not path.is_file():
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="edged-bundle-") as temporary:
+        folder = Path(temporary) / path.name.removesuffix(".edged")
+        unpack_bundle([path], folder)
+        yield folder
+
+
+def unpack_to(path: Path, out: Path, keys: Sequence[Path]) -> Bundle:
+    """Unpack the bundle file at `path` as the new directory `out`, durably.
+
+    Raises
+    ------
+    BundleError
+        When `out` exists.
+    EdgedError
+        As `unpack_bundle`; and as `open_bundle` where keys are given.
+    """
+    if out.exists():
+        raise BundleError("exists already", where=str(out), remedy="name another directory")
+    staging = staging_path(out.parent, out.name)
+    try:
+        unpack_bundle([path], staging)
+        open_bundle(staging, keys)
+        _publish(staging, out)
+    finally:
+        if staging.exists():
+            remove(staging)
+    return Bundle.open(out, verify=False)
+
+
+def unpacked(path: Path, state: Path, keys: Sequence[Path]) -> Path:
+    """Where the bundle file at `path` is unpacked in the state directory, once for each content of the file.
+
+    Raises what `unpack_to` does.
+    """
+    place = state / UNPACKED
+    digest = hashlib.sha256()
+    with disk_errors("reading the bundle", path), path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    folder = place / digest.hexdigest()
+    make_directory(place)
+    sweep(place)
+    if folder.exists() and not _whole(folder, keys):
+        remove(folder)
+    if not folder.exists():
+        unpack_to(path, folder, keys)
+    for old in place.iterdir():
+        if old != folder:
+            remove(old)
+    return folder
+
+
+def _whole(folder: Path, keys: Sequence[Path]) -> bool:
+    try:
+        open_bundle(folder, keys)
+    except (BundleError, RefusedError, StorageError):
+        return False
+    return True
+
+
+def _publish(staging: Path, final: Path) -> None:
+    with disk_errors("installing the bundle", final):
+        for path in sorted(staging.iterdir()):
+            publish_file(path, path.read_bytes())
+        staging.replace(final)
+    fsync_directory(final.parent)
+
+
+class InstalledBundles:
+    """The bundles that came over the network: `bundles/<fingerprint>/` in the state directory."""
+
+    def __init__(self, state: Path) -> None:
+        self._folder = state / FOLDER
+
+    def find(self, fingerprint: str | None) -> Path | None:
+        """Where a bundle is, None where it is not installed."""
+        if not fingerprint or not fingerprint.isalnum():
+            return None
+        folder = self._folder / fingerprint
+        return folder if (folder / DESCRIPTION).is_file() else None
+
+    def install(
+        self, chunks: Iterable[Path], max_bytes: int, check: Callable[[Bundle], None], keep: set[str]
+    ) -> Bundle:
+        """Unpack, check and publish a bundle, durably; all others but those of `keep` are removed.
+
+        `check` raises EdgedError for a bundle that is not wanted. Raises what `unpack_bundle` does, too.
+        """
+        make_directory(self._folder)
+        sweep(self._folder)
+        staging = staging_path(self._folder, "new")
+        try:
+            bundle = unpack_bundle(chunks, staging, max_bytes)
+            check(bundle)
+            final = self._folder / bundle.fingerprint
+            if self.find(bundle.fingerprint) is None:
+                _publish(staging, final)
+        finally:
+            if staging.exists():
+                remove(staging)
+        for old in self._folder.iterdir():
+            if old.name not in keep | {bundle.fingerprint}:
+                remove(old)
+        return Bundle.open(final)

@@ -1,0 +1,415 @@
+"""Reading, verifying and publishing bundles: what the offline phase hands to a device.
+
+A bundle is a directory with training artifacts, a base inference model and `bundle.json`, which names
+the tensors and parameters and holds the SHA-256 of every file. Only the standard library is needed here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
+
+from edged.errors import BundleError, CorruptError, StorageError
+from edged.storage.files import checksummed_json as sealed
+from edged.storage.files.atomic import DISK, STAGING, disk_errors, fsync_directory, staging_path
+from edged.storage.models.external_data import external_places
+from edged.storage.models.manifest import (
+    DESCRIPTION,
+    FORMAT,
+    REBUILD,
+    SIGNATURE,
+    Fields,
+    FileEntry,
+    Standardisation,
+    Tensor,
+    read_manifest,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from edged.domain.stream.schema import Schema
+
+__all__ = [
+    "CLASSIFYING",
+    "CUSTOM",
+    "DESCRIPTION",
+    "MEASURING",
+    "Bundle",
+    "FileEntry",
+    "Standardisation",
+    "Tensor",
+    "finish_interrupted",
+    "publish",
+    "refuse_foreign",
+    "seal",
+]
+
+CLASSIFYING = ("cross_entropy", "bce_with_logits")
+MEASURING = ("mse", "l1")
+# Where parameters lie that are delivered apart from a nominal checkpoint, or are too many for a whole one.
+PARAMETERS, CHECKPOINT_DATA = "parameters.safetensors", "checkpoint.data"
+# The name of a loss that came as a model of its own.
+CUSTOM = "custom"
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A bundle directory and everything its `bundle.json` says.
+
+    `standardise` names the input statistics inside the graphs, `target_standardise` those of the
+    target; both None where the graphs take values as they are. Labels are always in raw units.
+    `portable` describes the step graph for the portable engine, `forms` further forms of the inference model
+    (ORT format, int8) and where parameters lie in them; None where there are none. `refused` has, for an
+    engine that was wanted and is not among `engines`, why it cannot train this model. `made_with` has the
+    versions of what built it, by package.
+    A model of several outputs has `more_outputs` behind the main one and `more_labels`, and `losses` says
+    what is added up: `output`, `loss`, `label` and `weight` of each term. `loss_options` are what the name of
+    the loss does not tell, such as its label smoothing. `properties` are a user's own.
+    """
+
+    path: Path
+    edged: str
+    loss: str
+    optimizer: str
+    input: Tensor
+    output: Tensor
+    label: Tensor
+    trainable: tuple[str, ...]
+    frozen: tuple[str, ...]
+    standardise: Standardisation | None = None
+    target_standardise: Standardisation | None = None
+    opset: int = 17
+    engines: tuple[str, ...] = ("native",)
+    seed: int | None = None
+    files: Mapping[str, FileEntry] = field(default_factory=dict)
+    portable: Mapping[str, Any] | None = None
+    refused: Mapping[str, str] = field(default_factory=dict)
+    made_with: Mapping[str, str] = field(default_factory=dict)
+    more_outputs: tuple[Tensor, ...] = ()
+    more_labels: tuple[Tensor, ...] = ()
+    losses: tuple[Mapping[str, Any], ...] = ()
+    loss_options: Mapping[str, Any] = field(default_factory=dict)
+    forms: Mapping[str, Any] | None = None
+    properties: Mapping[str, int | float | str] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, path: Path, *, verify: bool = True) -> Bundle:
+        """Read the bundle in directory `path`; with `verify` every file is hashed.
+
+        Raises
+        ------
+        BundleError
+            When the directory is no bundle, or one of another format, or a file is missing.
+        CorruptError
+            When a file is not what `bundle.json` says.
+        """
+        bundle = _parse(read_manifest(path), path)
+        if verify:
+            bundle.verify()
+        return bundle
+
+    def verify(self) -> None:
+        """Check presence, size and SHA-256 of every file, and that there is no other; see `open`."""
+        for name, entry in self.files.items():
+            file = self.path / name
+            if not file.is_file():
+                apart = name == PARAMETERS
+                what = "its parameters are delivered apart, and" if apart else "this file of the bundle"
+                remedy = "put the file that it was built with beside it" if apart else REBUILD
+                raise BundleError(
+                    f"{what} {'are ' if apart else 'is '}missing", where=str(file), remedy=remedy
+                )
+            with disk_errors("reading", file):
+                same = file.stat().st_size == entry.bytes and FileEntry.of(file) == entry
+            if not same:
+                raise CorruptError("the file is not what bundle.json says", where=str(file), remedy=REBUILD)
+            if name.endswith(".onnx"):
+                self._check_places(file)
+        with disk_errors("reading", self.path):
+            there = {file.name for file in self.path.iterdir() if not file.name.startswith(".")}
+        if strange := sorted(there - {DESCRIPTION, SIGNATURE, *self.files}):
+            raise BundleError(
+                "this file is not part of the bundle", where=str(self.path / strange[0]), remedy="remove it"
+            )
+
+    def _check_places(self, file: Path) -> None:
+        """Tensors of a model may lie in files of the bundle, and nowhere else."""
+        try:
+            with disk_errors("reading", file):
+                strange = [place for place in external_places(file) if place not in self.files]
+        except ValueError as problem:
+            raise BundleError(
+                f"this is no ONNX model: {problem}", where=str(file), remedy=REBUILD
+            ) from problem
+        if strange:
+            raise BundleError(
+                f"a tensor lies outside of the bundle, in {strange[0][:80]!r}",
+                where=str(file),
+                remedy="keep tensors in the model, or beside it in the bundle",
+            )
+
+    @property
+    def training_model(self) -> Path:
+        """Forward, loss and gradient graph."""
+        return self._graph("training_model")
+
+    @property
+    def eval_model(self) -> Path:
+        """Forward and loss graph; also holds the inference output."""
+        return self._graph("eval_model")
+
+    @property
+    def optimizer_model(self) -> Path:
+        """Parameter update graph."""
+        return self._graph("optimizer_model")
+
+    @property
+    def checkpoint(self) -> Path:
+        """Initial parameters."""
+        return self.path / "checkpoint"
+
+    @property
+    def apart(self) -> bool:
+        """Whether parameters lie in a file of their own, to which the base model refers."""
+        return not self.files.keys().isdisjoint((PARAMETERS, CHECKPOINT_DATA))
+
+    @property
+    def parameters_file(self) -> Path | None:
+        """Initial parameters where the checkpoint is nominal; None where it holds them."""
+        return self.path / PARAMETERS if PARAMETERS in self.files else None
+
+    @property
+    def inference_model(self) -> Path:
+        """Base inference model with the initial parameters."""
+        return self._graph("inference_model")
+
+    def _graph(self, name: str) -> Path:
+        """The file that is loaded: in ORT format where there is one."""
+        return self.path / (f"{name}.ort" if f"{name}.ort" in self.files else f"{name}.onnx")
+
+    @property
+    def inference_sha256(self) -> str:
+        """What the base model must be; BundleError where `bundle.json` does not say it."""
+        entry = self.files.get(self.inference_model.name)
+        if entry is None:
+            raise BundleError("bundle.json names no base model", where=str(self.path), remedy=REBUILD)
+        return entry.sha256
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """Names of all outputs inside the graphs, the main one first."""
+        return tuple(output.name for output in (self.output, *self.more_outputs))
+
+    @property
+    def labels(self) -> tuple[Tensor, ...]:
+        """The labels in the order in which a step takes them."""
+        return (self.label, *self.more_labels)
+
+    @property
+    def label_loss(self) -> str:
+        """The loss whose form of labels this bundle takes; cross_entropy for one of your own on classes."""
+        return "cross_entropy" if self.label.dtype == "int64" else self.loss
+
+    @property
+    def input_row(self) -> tuple[int, ...]:
+        """Sizes of one input row inside the graphs."""
+        return self.input.row
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 over the names and hashes of all files: equal bundles have equal fingerprints."""
+        lines = [f"{name} {entry.sha256}\n" for name, entry in sorted(self.files.items())]
+        return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+    def check_schema(self, schema: Schema) -> None:
+        """Raise BundleError where input width, outputs or loss do not fit the stream."""
+        if self.input.width != schema.width:
+            raise self._misfit(f"takes {self.input.width} features, the stream has {schema.width}")
+        if self.more_labels:
+            names = ", ".join(label.name for label in self.labels)
+            raise self._misfit(f"takes several labels ({names}), a stream has one")
+        losses = CLASSIFYING if schema.task == "classify" else MEASURING
+        if self.loss not in (*losses, CUSTOM):
+            raise self._misfit(
+                f"was built with loss {self.loss}, task {schema.task} needs {' or '.join(losses)}"
+            )
+        if self.output.width not in self._fitting_outputs(schema):
+            wanted = (
+                f"{len(schema.classes)} classes" if schema.task == "classify" else f"{schema.targets} targets"
+            )
+            raise self._misfit(f"has {self.output.width} outputs, the stream has {wanted}")
+        self._check_names(schema)
+
+    def _check_names(self, schema: Schema) -> None:
+        """What both sides name must have the same name: other things in equal number pass unnoticed."""
+        pairs = (
+            ("input", self.input.names, schema.names, "stream.features"),
+            ("unit", self.input.units, schema.units, "stream.units"),
+            ("class", self.output.names, schema.named_classes, "stream.classes"),
+            ("target's unit", self.output.units, schema.target_units, "stream.target_units"),
+        )
+        for what, ours, theirs, where in pairs:
+            if not ours or not theirs or ours == theirs:
+                continue
+            both = zip_longest(ours, theirs, fillvalue="nothing")
+            number, (one, other) = next((i, pair) for i, pair in enumerate(both, 1) if pair[0] != pair[1])
+            raise self._misfit(f"has {one!r} as {what} {number}, {where} has {other!r}")
+
+    def check_form(self, form: str) -> None:
+        """Raise BundleError where models of this bundle are to be served in a form that it has not."""
+        if form not in ("none", *(self.forms or ())):
+            raise BundleError(
+                f"the bundle has no {form} form",
+                where=str(self.path),
+                remedy=f"build one with --{form} (remove a standard one), or leave serving.quantise out",
+            )
+
+    def _fitting_outputs(self, schema: Schema) -> tuple[int, ...]:
+        if self.loss == "bce_with_logits" and schema.outputs == 2:
+            return (1, 2)
+        return (schema.outputs,)
+
+    def _misfit(self, what: str) -> BundleError:
+        return BundleError(
+            f"the bundle {what}", where=str(self.path), remedy="build a bundle for this stream"
+        )
+
+    def to_json(self) -> str:
+        """The text of `bundle.json`: sorted keys, so that equal bundles have equal text, and its own hash."""
+        return sealed.seal(self._fields()).decode()
+
+    def _fields(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "edged": self.edged,
+            "loss": self.loss,
+            "optimizer": self.optimizer,
+            "input": vars(self.input),
+            "output": vars(self.output),
+            "label": vars(self.label),
+            "trainable": self.trainable,
+            "frozen": self.frozen,
+            "standardise": self.standardise,
+            "target_standardise": self.target_standardise,
+            "opset": self.opset,
+            "engines": self.engines,
+            "seed": self.seed,
+            "files": {name: vars(entry) for name, entry in self.files.items()},
+            "portable": self.portable,
+            "refused": self.refused,
+            "made_with": self.made_with,
+            **self._several(),
+            **({"loss_options": dict(self.loss_options)} if self.loss_options else {}),
+            **({} if self.forms is None else {"forms": self.forms}),
+            **({"properties": dict(self.properties)} if self.properties else {}),
+        }
+
+    def _several(self) -> dict[str, Any]:
+        """What only a bundle of several outputs or labels says."""
+        if not (self.more_outputs or self.more_labels):
+            return {}
+        tensors = {"more_outputs": self.more_outputs, "more_labels": self.more_labels}
+        told = {name: [vars(tensor) for tensor in found] for name, found in tensors.items()}
+        return {**told, "losses": [dict(term) for term in self.losses]}
+
+
+def seal(bundle: Bundle, names: Iterable[str]) -> Bundle:
+    """Hash the named files of a finished directory and write its `bundle.json`, all made durable.
+
+    Raises StorageError when that fails.
+    """
+    with disk_errors("sealing the bundle", bundle.path):
+        sealed = replace(bundle, files={name: FileEntry.of(bundle.path / name) for name in sorted(names)})
+        DISK.write(bundle.path / DESCRIPTION, sealed.to_json().encode())
+        for name in (*sealed.files, DESCRIPTION):
+            DISK.sync(bundle.path / name)
+        DISK.sync(bundle.path)
+    return sealed
+
+
+def refuse_foreign(out: Path) -> None:
+    """Raise BundleError when `out` holds something that is not a bundle and must not be replaced."""
+    if not out.exists() or (out / DESCRIPTION).is_file():
+        return
+    if not out.is_dir() or any(out.iterdir()):
+        raise BundleError(
+            "exists and is no bundle, so it will not be replaced", where=str(out), remedy="name another path"
+        )
+
+
+def publish(staged: Path, out: Path) -> None:
+    """Move the finished directory `staged` to `out` on the same file system; an old bundle there is replaced.
+
+    Raises
+    ------
+    BundleError
+        When `out` is something else.
+    StorageError
+        When the disk refuses.
+    """
+    refuse_foreign(out)
+    retired = staging_path(out.parent, out.name)
+    replacing = (out / DESCRIPTION).is_file()
+    with disk_errors("publishing the bundle", out):
+        if replacing:
+            DISK.rename(out, retired)
+        DISK.rename(staged, out)
+        DISK.sync(out.parent)
+        if replacing:
+            DISK.remove(retired)
+
+
+def finish_interrupted(out: Path) -> bool:
+    """After a crash between the two renames of `publish`: put a whole bundle back in its place.
+
+    Both the old and the new one lie beside `out` then, under temporary names; either will do.
+    Nothing is done where `out` holds anything. Call it before temporary names are swept.
+
+    Raises StorageError when the disk refuses.
+    """
+    if out.exists():
+        return False
+    for left in sorted(out.parent.glob(f"{STAGING}{out.name}-*")):
+        try:
+            Bundle.open(left)
+        except (BundleError, StorageError):
+            continue
+        with disk_errors("putting the bundle back", out):
+            DISK.rename(left, out)
+        fsync_directory(out.parent)
+        return True
+    return False
+
+
+def _parse(data: dict[str, Any], path: Path) -> Bundle:
+    reader = Fields(data, path / DESCRIPTION)
+    return Bundle(
+        path=path,
+        edged=reader.get("edged", str),
+        loss=reader.get("loss", str),
+        optimizer=reader.get("optimizer", str),
+        input=reader.tensor("input"),
+        output=reader.tensor("output"),
+        label=reader.tensor("label"),
+        trainable=reader.names("trainable"),
+        frozen=reader.names("frozen"),
+        standardise=reader.standardisation("standardise"),
+        target_standardise=reader.standardisation("target_standardise"),
+        opset=reader.get("opset", int),
+        engines=reader.names("engines"),
+        seed=reader.get("seed", int) if data.get("seed") is not None else None,
+        files=reader.files(),
+        portable=reader.get("portable", dict) if data.get("portable") is not None else None,
+        refused=reader.texts("refused") if "refused" in data else {},
+        made_with=reader.texts("made_with"),
+        more_outputs=reader.tensors("more_outputs"),
+        more_labels=reader.tensors("more_labels"),
+        losses=reader.objects("losses"),
+        loss_options=reader.get("loss_options", dict) if "loss_options" in data else {},
+        forms=reader.get("forms", dict) if data.get("forms") is not None else None,
+        properties=reader.get("properties", dict) if "properties" in data else {},
+    )

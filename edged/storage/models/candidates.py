@@ -1,0 +1,187 @@
+"""What a training run leaves for the gate: a model, and a probe to know it by again."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from edged.domain.model_files import INT8, SUFFIXES, file_name, model_in
+from edged.domain.stream.quantiles import quantiles
+from edged.errors import ModelError
+from edged.storage.files.atomic import (
+    disk_errors,
+    disk_errors_of_others,
+    publish_directory,
+    remove,
+    verify_directory,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from edged.domain.protocols import Model
+
+LATENCY_RUNS = 20
+PROBE_FILES = ("probe_input.npy", "probe_output.npy")
+
+
+def publish_candidate(
+    folder: Path,
+    run: int,
+    export: Callable[[Path], None],
+    load_model: Callable[[Path], Model],
+    probe: NDArray[np.float32],
+    notes: Mapping[str, bytes],
+    name: str = "",
+    suffix: str = SUFFIXES[0],
+) -> Path:
+    """Publish the candidate of a run as `folder/<run><name>`; the directory.
+
+    Parameters
+    ----------
+    folder
+        Where candidates wait for the gate.
+    run
+        The run's number.
+    export
+        Writes the model to a path.
+    load_model
+        Loads it again, as serving will.
+    probe
+        Inputs `(n, d)`: they are kept with the outputs that this process gets for them, so that the daemon
+        can see that it gets the same.
+    notes
+        Further files by name.
+    name
+        Tells a second candidate of the same run.
+    suffix
+        Ending of the model file: the format that `export` writes.
+    """
+    staging = folder / f".staging-{run}{name}"
+    with disk_errors("writing the candidate", staging):
+        for left in folder.glob(".staging-[0-9]*"):
+            remove(left)  # a run before this one came no further
+        staging.mkdir(parents=True, exist_ok=True)
+        with disk_errors_of_others(staging):
+            export(staging / file_name(suffix))
+        output = load_model(staging / file_name(suffix)).predict(probe)
+        for file, values in zip(PROBE_FILES, (probe, output), strict=True):
+            np.save(staging / file, values)
+        for file, content in notes.items():
+            (staging / file).write_bytes(content)
+    final = folder / f"{run}{name}"
+    publish_directory(staging, final, extra={"run": run})
+    return final
+
+
+@dataclass(frozen=True)
+class Probing:
+    """What a candidate must keep to.
+
+    Attributes
+    ----------
+    inputs
+        Width of a row.
+    outputs
+        Widths of an answer that fit the stream.
+    tolerance
+        Largest difference to the trainer's outputs, relative where those are above 1.
+    latency
+        Longest median time of one prediction, in seconds.
+    """
+
+    inputs: int
+    outputs: tuple[int, ...]
+    tolerance: float
+    latency: float
+
+
+def verify_candidate(
+    folder: Path, load_model: Callable[[Path], Model], rules: Probing, breathe: Callable[[], None]
+) -> tuple[Model, float]:
+    """See that a candidate is whole, loads, gives the trainer's own outputs, and is fast enough.
+
+    Returns
+    -------
+    The loaded model, and the median seconds of one prediction. `breathe` is called between the
+    pieces of work that hold the interpreter's lock.
+
+    Raises
+    ------
+    CorruptError
+        When a file is missing or damaged.
+    ModelError
+        When it cannot be loaded or breaks one of the rules.
+    """
+    verify_directory(folder)
+    breathe()
+    model = load_model(model_in(folder))
+    x, expected = _probe(folder)
+    if x.shape[1:] != (rules.inputs,) or len(x) == 0:
+        raise ModelError(f"probe shape {x.shape}, the stream has {rules.inputs} features", where=str(folder))
+    got = model.predict(x)
+    if got.shape != expected.shape or got.shape[1] not in rules.outputs:
+        raise ModelError(f"output shape {got.shape}, the trainer had {expected.shape}", where=str(folder))
+    if not np.isfinite(got).all():
+        raise ModelError("the model's outputs are not finite", where=str(folder))
+    worst = float(np.max(np.abs(got - expected) / np.maximum(1.0, np.abs(expected))))
+    if not worst <= rules.tolerance:  # NaN must not pass
+        raise ModelError(f"outputs differ from the trainer's by {worst:.2g}", where=str(folder))
+    breathe()
+    return model, _fast_enough(model, x, rules, folder)
+
+
+def verify_quantised(
+    folder: Path, load_model: Callable[[Path], Model], rules: Probing, breathe: Callable[[], None]
+) -> tuple[Model, float] | None:
+    """The quantised form of a verified candidate, and its latency; None where it has no such form.
+
+    How far it is from the other form is for the gate to say.
+
+    Raises
+    ------
+    ModelError
+        When it does not load, answer in the same shape, or is too slow.
+    """
+    path = model_in(folder, INT8)
+    if not path.exists():
+        return None
+    breathe()
+    model = load_model(path)
+    x, expected = _probe(folder)
+    got = model.predict(x)
+    if got.shape != expected.shape or not np.isfinite(got).all():
+        raise ModelError("the quantised form's outputs have another shape or are not finite", where=str(path))
+    breathe()
+    return model, _fast_enough(model, x, rules, path)
+
+
+def _probe(folder: Path) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    x, expected = (np.load(folder / name, allow_pickle=False) for name in PROBE_FILES)
+    return x, expected
+
+
+def _fast_enough(model: Model, x: NDArray[np.float32], rules: Probing, where: Path) -> float:
+    seconds = _latency(model, x[:1])
+    if seconds > rules.latency:
+        raise ModelError(
+            f"one prediction takes {seconds * 1e3:.1f} ms, {rules.latency * 1e3:.1f} ms allowed",
+            where=str(where),
+            remedy="raise gate.latency or use a smaller model",
+        )
+    return seconds
+
+
+def _latency(model: Model, x: NDArray[np.float32]) -> float:
+    times = []
+    for _ in range(LATENCY_RUNS):
+        started = time.perf_counter()
+        model.predict(x)
+        times.append(time.perf_counter() - started)
+    return float(quantiles(np.array(times), [0.5])[0])

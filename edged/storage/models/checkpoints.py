@@ -1,0 +1,215 @@
+"""Checkpoints: generations of everything needed to continue a training bit-exactly.
+
+`checkpoints/<number>/` holds the engine's own files, `state.json`, `arrays.npz` and the manifest.
+One process writes (the trainer); any may read.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from edged.errors import CorruptError, StorageError
+from edged.storage.files.atomic import (
+    DISK,
+    Disk,
+    disk_errors,
+    make_directory,
+    publish_directory,
+    publish_file,
+    remove,
+    staging_path,
+    sweep,
+    verify_directory,
+)
+from edged.storage.files.checksummed_json import read_sealed, seal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+STATE = "state.json"
+ARRAYS = "arrays.npz"
+PINS = "pins.json"
+# Fixed, so that the same arrays always make the same bytes.
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+@dataclass(frozen=True)
+class Generation:
+    """A checkpoint that has been verified: the engine's files in `path`, the rest already read."""
+
+    number: int
+    path: Path
+    state: dict[str, Any]
+    arrays: dict[str, NDArray[Any]]
+
+
+class Checkpoints:
+    """The checkpoints of one state directory.
+
+    Parameters
+    ----------
+    directory
+        Where they lie; made when the first is published.
+    keep
+        How many of the newest good ones stay, beside those that are pinned.
+    disk
+        Through which everything is written.
+
+    Attributes
+    ----------
+    damaged
+        Numbers that `latest` found damaged and passed over, newest first.
+    """
+
+    def __init__(self, directory: Path, keep: int, *, disk: Disk = DISK) -> None:
+        self._directory = directory
+        self._keep = keep
+        self._disk = disk
+        self._whole: set[int] = set()
+        self.damaged: list[int] = []
+
+    def numbers(self) -> list[int]:
+        """All published generations, oldest first, whole or not."""
+        if not self._directory.is_dir():
+            return []
+        return sorted(int(path.name) for path in self._directory.iterdir() if path.name.isdigit())
+
+    def stage(self) -> Path:
+        """An empty directory to write a new generation into; an unpublished earlier one is removed."""
+        make_directory(self._directory, disk=self._disk)
+        with disk_errors("preparing a checkpoint", self._directory):
+            sweep(self._directory, disk=self._disk)
+            staging = staging_path(self._directory, "generation")
+            self._disk.make_directory(staging)
+        return staging
+
+    def publish(self, staging: Path, state: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> int:
+        """Make a staged directory the newest generation; its number, never used before.
+
+        Parameters
+        ----------
+        staging
+            From `stage`, with the engine's files in it.
+        state
+            JSON values.
+        arrays
+            Arrays of any shape and of plain dtypes; nothing is ever pickled.
+
+        Raises
+        ------
+        StorageError
+            When it could not be made durable, or old generations could not be removed. The newest
+            generation is then whatever `latest` says.
+        """
+        number = max(self.numbers(), default=0) + 1
+        with disk_errors("writing a checkpoint", staging):
+            self._disk.write(staging / STATE, json.dumps(dict(state)).encode())
+            self._disk.write(staging / ARRAYS, pack_arrays(arrays))
+        publish_directory(staging, self._path(number), extra={"generation": number}, disk=self._disk)
+        self._whole.add(number)
+        self._prune()
+        return number
+
+    def latest(self) -> Generation | None:
+        """The newest generation that is whole; the damaged ones above it are listed in `damaged`."""
+        self.damaged = []
+        for number in reversed(self.numbers()):
+            try:
+                return self.get(number)
+            except StorageError:  # damaged, or on a part of the disk that cannot be read any more
+                # One that is gone was pruned by its writer in this moment: that is no damage.
+                if self._path(number).exists():
+                    self.damaged.append(number)
+        return None
+
+    def get(self, number: int) -> Generation:
+        """Verify and read one generation.
+
+        Raises
+        ------
+        CorruptError
+            When it is missing or differs from what was written.
+        """
+        path = self._path(number)
+        verify_directory(path)
+        with disk_errors("reading a checkpoint", path):
+            state = json.loads((path / STATE).read_bytes())
+            arrays = unpack_arrays((path / ARRAYS).read_bytes())
+        self._whole.add(number)
+        return Generation(number, path, state, arrays)
+
+    def pin(self, numbers: Iterable[int]) -> None:
+        """Replace the set of generations that are never pruned; holds for all processes."""
+        make_directory(self._directory, disk=self._disk)
+        publish_file(self._directory / PINS, seal({"pinned": sorted(set(numbers))}), disk=self._disk)
+
+    def pinned(self) -> set[int]:
+        """Generations that are never pruned.
+
+        Raises
+        ------
+        CorruptError
+            When the list is damaged; `pin` writes it anew.
+        """
+        path = self._directory / PINS
+        return set(read_sealed(path)["pinned"]) if path.exists() else set()
+
+    def _path(self, number: int) -> Path:
+        return self._directory / str(number)
+
+    def _prune(self) -> None:
+        numbers = self.numbers()
+        try:
+            pinned = self.pinned()
+        except CorruptError:
+            return  # without the list of pins nothing may go; the next `pin` mends it
+        whole = [number for number in reversed(numbers) if self._is_whole(number)]
+        stay = pinned | set(whole[: self._keep])
+        for number in numbers:
+            if number not in stay:
+                remove(self._path(number), disk=self._disk)
+                self._whole.discard(number)
+
+    def _is_whole(self, number: int) -> bool:
+        if number not in self._whole:
+            try:
+                verify_directory(self._path(number))
+            except StorageError:
+                return False
+            self._whole.add(number)
+        return True
+
+
+def pack_arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    """Arrays as the bytes of an `.npz` file: the same arrays give the same bytes.
+
+    Raises
+    ------
+    StorageError
+        For an array of Python objects: those would have to be pickled.
+    """
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        for name, array in arrays.items():
+            if array.dtype.hasobject:
+                raise StorageError(f"array {name!r} holds Python objects", where=ARRAYS,
+                                   remedy="store numbers or text only")  # fmt: skip
+            member = io.BytesIO()
+            np.lib.format.write_array(member, array, allow_pickle=False)
+            archive.writestr(zipfile.ZipInfo(f"{name}.npy", _EPOCH), member.getvalue())
+    return file.getvalue()
+
+
+def unpack_arrays(data: bytes) -> dict[str, NDArray[Any]]:
+    """What `pack_arrays` was given."""
+    with np.load(io.BytesIO(data), allow_pickle=False) as archive:
+        return {name: archive[name] for name in archive.files}

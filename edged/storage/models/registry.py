@@ -1,0 +1,424 @@
+"""The model registry: which models there are, which one is served, and why.
+
+`models/<version>/` holds `model.onnx` (or `model.ort`, and its int8 form where that serves), what else the
+trainer left (a probe), and a manifest that repeats the record. `models/champion` is the pointer to the model
+being served. A model's files and their directory are durable before its row is written, and before the
+pointer moves.
+
+After a crash the pointer and the rows of `state.db` may disagree. **The pointer wins**: `open`
+brings the rows in line with it, takes up models whose row is missing from their manifests, and
+drops rows whose files are gone. Only where the pointer itself is missing or damaged, the row that
+was champion last is believed and the pointer written again.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, get_args
+
+from edged.domain.model_files import FLOAT32, Form, model_in
+from edged.errors import CorruptError, StorageError
+from edged.storage.files.atomic import (
+    DISK,
+    Disk,
+    make_directory,
+    publish_directory,
+    publish_file,
+    read_manifest,
+    remove,
+    sweep,
+    verify_directory,
+)
+from edged.storage.files.checksummed_json import read_sealed, seal
+from edged.storage.journal.journal import Journal
+from edged.storage.models.records import BAD, COLUMNS, ModelRecord, Reign, Status, from_row, to_row
+from edged.storage.samples.erasure import erase_published
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+__all__ = ["ModelRecord", "Registry", "Reign"]
+
+MODELS = "models"
+POINTER = "champion"
+REIGNS_KEPT = 5000
+
+
+def champion_folder(state_dir: Path) -> Path | None:
+    """The directory of the model that is served, as the pointer says; None without one.
+
+    For a process that must not open the registry: the trainer.
+    """
+    reign = present_reign(state_dir)
+    return None if reign is None else state_dir / MODELS / str(reign.version)
+
+
+def present_reign(state_dir: Path) -> Reign | None:
+    """What the pointer says, for such a process; None without a champion."""
+    try:
+        reign = Reign(**read_sealed(state_dir / MODELS / POINTER))
+    except (CorruptError, TypeError):
+        return None
+    return reign if model_in(state_dir / MODELS / str(reign.version)).exists() else None
+
+
+class Registry(Journal):
+    """Models, training runs, commands and small values of one state directory.
+
+    Made by `Registry.open`; safe to use from several threads of one process.
+
+    Attributes
+    ----------
+    repaired
+        What `open` mended, one line each.
+    """
+
+    def __init__(self, db: sqlite3.Connection, path: Path, *, disk: Disk = DISK) -> None:
+        super().__init__(db, path)
+        self._models = path.parent / MODELS
+        self._disk = disk
+        self.repaired: list[str] = []
+
+    @classmethod
+    def open(cls, state_dir: Path, *, readonly: bool = False, disk: Disk = DISK) -> Registry:
+        """Open the registry, creating it unless `readonly`, and mend what a crash left behind.
+
+        Raises
+        ------
+        StorageError
+            When it is missing (`readonly`) or cannot be opened.
+        CorruptError
+            When `state.db` is no database any more.
+        """
+        db, path = cls._connect(state_dir, readonly=readonly)
+        registry = cls(db, path, disk=disk)
+        with ExitStack() as unless_opened:
+            unless_opened.callback(registry.close)
+            if not readonly:
+                registry._repair()
+            unless_opened.pop_all()
+        return registry
+
+    # ---- models ----------------------------------------------------------------------------
+
+    def add(
+        self,
+        staging: Path,
+        *,
+        created: float,
+        source: str,
+        parent: int | None = None,
+        run: int | None = None,
+        generation: int | None = None,
+        data: Mapping[str, Any] | None = None,
+        metrics: Mapping[str, Any] | None = None,
+        verdict: Mapping[str, Any] | None = None,
+        status: Status = "candidate",
+    ) -> ModelRecord:
+        """Take a directory with `model.onnx` into the registry under the next version.
+
+        `staging` must lie in the same file system; it is moved, not copied. Versions rise and are
+        never used again.
+
+        Raises
+        ------
+        StorageError
+            When there is no `model.onnx` in it, or it could not be made durable.
+        """
+        if not model_in(staging).is_file():
+            raise StorageError(f"there is no {model_in(staging).name} in it", where=str(staging))
+        with self._lock:
+            with self._writing():
+                version = self._count("model", max([0, *self._on_disk()]) + 1)
+            record = ModelRecord(
+                version, parent, created, source, run, generation, dict(data or {}), dict(metrics or {}),
+                None if verdict is None else dict(verdict), status,
+            )  # fmt: skip
+            # A copied candidate may bring the manifest of its own publication: it is written anew.
+            folder = self._path_of(version)
+            try:
+                publish_directory(staging, folder, extra={"model": asdict(record)}, disk=self._disk)
+                with self._writing():
+                    self._insert(record)
+            except StorageError:
+                with suppress(OSError, StorageError):  # files without a row would stay until a restart
+                    remove(folder, disk=self._disk)
+                raise
+        return record
+
+    def get(self, version: int) -> ModelRecord:
+        """One record; StorageError when there is no such version."""
+        found = self._records("WHERE version = ?", version)
+        if not found:
+            raise StorageError(f"there is no model version {version}", where=str(self._models),
+                               remedy="`edged models CONFIG list` shows all")  # fmt: skip
+        return found[0]
+
+    def records(self) -> list[ModelRecord]:
+        """All models, oldest first."""
+        return self._records("ORDER BY version")
+
+    def _records(self, which: str, *values: int) -> list[ModelRecord]:
+        with self._reading():
+            rows = self._db.execute(f"SELECT {COLUMNS} FROM models {which}", values).fetchall()  # noqa: S608
+        return [from_row(*row) for row in rows]
+
+    def verify(self, version: int, form: Form = FLOAT32) -> Path:
+        """Path of the file of a model in this form, all its files compared with the manifest.
+
+        Raises
+        ------
+        CorruptError
+            When a file is missing or damaged.
+        """
+        directory = self._path_of(version)
+        path = model_in(directory, form)
+        if path.name not in verify_directory(directory)["files"]:
+            raise CorruptError(f"the manifest names no {path.name}", where=str(directory))
+        return path
+
+    def set_status(
+        self,
+        version: int,
+        status: Status,
+        *,
+        verdict: Mapping[str, Any] | None = None,
+        metrics: Mapping[str, Any] | None = None,
+    ) -> ModelRecord:
+        """Change a model's status, and its verdict and metrics where given; the new record.
+
+        `good` for the champion means that it passed its probation: it stays `champion`, is `proven`
+        from then on, and becomes `good` when another takes its place. Champions are made by
+        `set_champion` alone.
+        """
+        if status not in get_args(Status):
+            raise StorageError(f"{status!r} is no status of a model", where=f"model {version}",
+                               remedy=f"one of {', '.join(get_args(Status))}")  # fmt: skip
+        with self._lock:
+            record = self.get(version)
+            proven = status == "good" or (record.proven and status not in BAD)
+            if status == "good" and record.status == "champion":
+                status = "champion"
+            elif status == "champion" and record.status != "champion":
+                raise StorageError("a champion is made by set_champion alone", where=f"model {version}")
+            record = replace(
+                record, status=status, proven=proven,
+                verdict=record.verdict if verdict is None else dict(verdict),
+                metrics=record.metrics | dict(metrics or {}),
+            )  # fmt: skip
+            with self._writing():
+                self._insert(record)
+        return record
+
+    def pin(self, version: int) -> None:
+        """Never prune this model."""
+        self._pin(version, True)
+
+    def unpin(self, version: int) -> None:
+        """Let this model be pruned like the others."""
+        self._pin(version, False)
+
+    def prune(self, keep: int, protect: Iterable[int] = ()) -> list[int]:
+        """Remove models until `keep` are left, refused ones first, then the oldest; their versions.
+
+        The champion, the one before it, pinned and protected ones stay in any case.
+        """
+        with self._lock:
+            records = self.records()
+            pinned = {record.version for record in records if record.pinned}
+            stay = {self.champion(), self.previous(), *protect, *pinned}
+            by_worth = sorted(records, key=lambda r: (r.version in stay, r.status not in BAD, r.version))
+            surplus = [r.version for r in by_worth[: max(0, len(by_worth) - keep)] if r.version not in stay]
+            for version in surplus:
+                remove(self._path_of(version), disk=self._disk)
+                with self._writing():
+                    self._db.execute("DELETE FROM models WHERE version = ?", (version,))
+        return sorted(surplus)
+
+    def erase(self) -> int:
+        """Erase every model but the champion, pinned ones too, their files overwritten; how many went."""
+        with self._lock:
+            champion = self.champion()
+            doomed = [record.version for record in self.records() if record.version != champion]
+            for version in doomed:
+                erase_published(self._path_of(version))
+                with self._writing():
+                    self._db.execute("DELETE FROM models WHERE version = ?", (version,))
+        return len(doomed)
+
+    # ---- champion --------------------------------------------------------------------------
+
+    def champion(self) -> int | None:
+        """Version of the model to serve, read from the pointer each time; None without one."""
+        pointer = self._pointer()
+        return None if pointer is None else pointer.version
+
+    def previous(self) -> int | None:
+        """The model to go back to: the champion before, or else the best other one that is not refused."""
+        champion = self.champion()
+        others = [version for version in self.best_loadable() if version != champion]
+        return others[0] if others else None
+
+    def reign(self) -> Reign | None:
+        """Since when and why the champion is served."""
+        return self._pointer()
+
+    def reigns(self, limit: int = 100) -> list[Reign]:
+        """The newest changes of champion, newest first."""
+        with self._reading():
+            rows = self._db.execute(
+                "SELECT ts, version, previous, reason FROM reigns ORDER BY number DESC LIMIT ?", (limit,)
+            ).fetchall()
+        return [Reign(*row) for row in rows]
+
+    def set_champion(self, version: int, reason: str, ts: float, *, outgoing: Status | None = None) -> None:
+        """Make a model the champion: verify its files, move the pointer, then write the rows.
+
+        Parameters
+        ----------
+        version
+            The model to serve from now on.
+        reason
+            Why, in a word or a line.
+        ts
+            Unix seconds.
+        outgoing
+            Status of the model whose place it takes; `good` if that was proven, else `retired`, when
+            absent. A rollback gives `rolled_back`.
+
+        Raises
+        ------
+        CorruptError
+            When the model is damaged; the old champion stays.
+        StorageError
+            When the pointer could not be moved durably. The rows then follow the pointer as it was
+            read again: ask `champion()`, and do not assume.
+        """
+        with self._lock:
+            self.get(version)
+            self.verify(version)
+            before = self.champion()
+            previous = before if before != version else self.previous()
+            reign = Reign(ts, version, previous, reason, outgoing)
+            try:
+                publish_file(self._models / POINTER, seal(asdict(reign)), disk=self._disk)
+            finally:
+                # Whether it moved or not, the rows follow what is really there.
+                self._follow_pointer()
+
+    def best_loadable(self) -> list[int]:
+        """Versions in the order to try at the start: champion, the one before, proven ones, retired ones."""
+        pointer = self._pointer()
+        records = {record.version: record for record in self.records() if record.status not in BAD}
+        order: list[int | None] = [] if pointer is None else [pointer.version, pointer.previous]
+        newest = sorted(records.values(), key=lambda r: -r.version)
+        order += [r.version for r in newest if r.proven]
+        order += [r.version for r in newest if r.status == "retired"]
+        return [version for version in dict.fromkeys(order) if version in records]
+
+    # ---- inside ----------------------------------------------------------------------------
+
+    def _path_of(self, version: int) -> Path:
+        return self._models / str(version)
+
+    def _on_disk(self) -> list[int]:
+        if not self._models.is_dir():
+            return []
+        return sorted(int(path.name) for path in self._models.iterdir() if path.name.isdigit())
+
+    def _pin(self, version: int, pinned: bool) -> None:
+        with self._lock:
+            record = replace(self.get(version), pinned=pinned)
+            with self._writing():
+                self._insert(record)
+
+    def _insert(self, record: ModelRecord) -> None:
+        values = to_row(record)
+        marks = ", ".join("?" * len(values))
+        self._db.execute(f"INSERT OR REPLACE INTO models ({COLUMNS}) VALUES ({marks})", values)  # noqa: S608
+
+    def _pointer(self) -> Reign | None:
+        """The pointer, if it can be read and its model is there."""
+        try:
+            reign = Reign(**read_sealed(self._models / POINTER))
+        except (CorruptError, TypeError):
+            return None
+        return reign if self._path_of(reign.version).is_dir() else None
+
+    def _follow_pointer(self, *, repairing: bool = False) -> None:
+        """Bring the rows in line with the pointer, and note a change of champion."""
+        reign = self._pointer()
+        if reign is None:
+            return
+        with self._writing():
+            others = [record for record in self._champion_rows() if record.version != reign.version]
+            for record in others:
+                self._insert(record.superseded(reign.outgoing))
+                if repairing:
+                    turn = "undone" if record.version > reign.version else "finished"
+                    self.repaired.append(
+                        f"the swap between models {record.version} and {reign.version} was {turn}"
+                    )
+            self._db.execute("UPDATE models SET status = 'champion' WHERE version = ?", (reign.version,))
+            self._note(reign)
+
+    def _champion_rows(self) -> list[ModelRecord]:
+        rows = self._db.execute(f"SELECT {COLUMNS} FROM models WHERE status = 'champion'")  # noqa: S608
+        return [from_row(*row) for row in rows]
+
+    def _note(self, reign: Reign) -> None:
+        row = (reign.ts, reign.version, reign.previous, reign.reason)
+        last = self._db.execute(
+            "SELECT ts, version, previous, reason FROM reigns ORDER BY number DESC LIMIT 1"
+        ).fetchone()
+        if last == row:
+            return
+        self._db.execute("INSERT INTO reigns (ts, version, previous, reason) VALUES (?, ?, ?, ?)", row)
+        self._db.execute(
+            "DELETE FROM reigns WHERE number <= (SELECT max(number) FROM reigns) - ?", (REIGNS_KEPT,)
+        )
+
+    def _repair(self) -> None:
+        """What `open` does after a crash; harmless after a clean end."""
+        make_directory(self._models, disk=self._disk)
+        swept = sweep(self._models, disk=self._disk)
+        self.repaired += [f"removed {MODELS}/{name}, which was never published" for name in swept]
+        self.repaired += [f"training run {run} was cut off" for run in self._close_interrupted()]
+        self._match_rows_to_files()
+        if self._pointer() is None:
+            self._restore_pointer()
+        self._follow_pointer(repairing=True)
+
+    def _match_rows_to_files(self) -> None:
+        stored, known = set(self._on_disk()), {record.version for record in self.records()}
+        with self._writing():
+            self._db.executemany("DELETE FROM models WHERE version = ?", [(v,) for v in known - stored])
+        self.repaired += [f"model {v} has no files: its row was dropped" for v in sorted(known - stored)]
+        for version in sorted(stored - known):
+            self._take_up(version)
+
+    def _take_up(self, version: int) -> None:
+        """A model without a row: the crash came between the two, or `state.db` was lost."""
+        try:
+            record = ModelRecord(**read_manifest(self._path_of(version))["model"])
+        except (CorruptError, KeyError, TypeError):
+            return  # unreadable: it is never served, and its number is not given again
+        if record.status != "rejected":
+            record = replace(record, status="candidate")
+        with self._writing():
+            self._count("model", version)
+            self._insert(record)
+        self.repaired.append(f"model {version} was taken up from its manifest")
+
+    def _restore_pointer(self) -> None:
+        """The pointer is missing or damaged: the last champion of the rows takes its place."""
+        last = [record for record in self.records() if record.status == "champion"]
+        if not last:
+            return
+        noted = [reign for reign in self.reigns(REIGNS_KEPT) if reign.version == last[0].version]
+        reign = noted[0] if noted else Reign(last[0].created, last[0].version, None, "pointer restored")
+        self.repaired.append(f"the pointer to the champion was lost: model {reign.version} is it again")
+        publish_file(self._models / POINTER, seal(asdict(reign)), disk=self._disk)

@@ -1,0 +1,127 @@
+"""Updates of weights that were sent one upon the other, and what receivers hold after each.
+
+`updates/<number>/` holds the update as it was sent, its manifest, and the parameters after it. What a coding
+has left out is the sender's weights less these: so it survives a power cut, and joins the next update.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from edged.errors import CorruptError, StorageError
+from edged.logs import get_logger
+from edged.storage.files.atomic import (
+    disk_errors,
+    make_directory,
+    publish_directory,
+    remove,
+    staging_path,
+    sweep,
+    verify_directory,
+)
+from edged.storage.models.checkpoints import pack_arrays, unpack_arrays
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+FOLDER = "updates"
+ROUNDS = "rounds"
+RESIDUAL, PERSONAL, MOVED = "residual/", "personal/", "moved/"
+KEPT = 8
+_UPDATE, _HELD, _ABOUT = "update.bin", "held.npz", "about.json"
+
+log = get_logger("edged.sent")
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One update: what its manifest says besides its chunks, and its bytes."""
+
+    number: int
+    about: dict[str, Any]
+    blob: bytes
+    folder: Path
+
+    def held(self, prefix: str = "") -> dict[str, NDArray[np.float32]]:
+        """What was kept with it under names that begin so, without that: what a receiver has after it.
+
+        With an update of a round `RESIDUAL`, `PERSONAL` and `MOVED` lie.
+        """
+        kept = unpack_arrays((self.folder / _HELD).read_bytes())
+        return {name.removeprefix(prefix): value for name, value in kept.items() if name.startswith(prefix)}
+
+
+class SentUpdates:
+    """The newest updates of one state directory; one thread adds, any may read.
+
+    Parameters
+    ----------
+    state
+        The state directory.
+    folder
+        Where they lie in it: `ROUNDS` for those of a fleet's rounds, which hold what goes into the next one.
+    """
+
+    def __init__(self, state: Path, folder: str = FOLDER) -> None:
+        self._folder = state / folder
+
+    def newest(self) -> Sent | None:
+        """The last one; None before the first, and where none is whole."""
+        return next(self.all(), None)
+
+    def of_version(self, version: int) -> Sent | None:
+        """The newest one of a model version, while it is kept."""
+        return next((sent for sent in self.all() if sent.about.get("version") == version), None)
+
+    def get(self, number: int) -> Sent | None:
+        """One of them; None where it is no longer kept, or not whole."""
+        return next((sent for sent in self.all() if sent.number == number), None)
+
+    def add(self, about: Mapping[str, Any], blob: bytes, held: Mapping[str, NDArray[np.float32]]) -> Sent:
+        """Keep an update, durably, and remove the oldest.
+
+        Raises
+        ------
+        StorageError
+            When the disk refuses; then nothing may be sent.
+        """
+        make_directory(self._folder)
+        sweep(self._folder)
+        number = max(self._numbers(), default=0) + 1
+        staging, final = staging_path(self._folder, str(number)), self._folder / str(number)
+        with disk_errors("keeping the update", final):
+            staging.mkdir()
+            (staging / _UPDATE).write_bytes(blob)
+            (staging / _HELD).write_bytes(pack_arrays(held))
+            (staging / _ABOUT).write_text(json.dumps(about), encoding="utf-8")
+        publish_directory(staging, final)
+        for old in self._numbers()[KEPT:]:
+            remove(self._folder / str(old))
+        return Sent(number, dict(about), blob, final)
+
+    def _numbers(self) -> list[int]:
+        """Newest first."""
+        if not self._folder.is_dir():
+            return []
+        return sorted(
+            (int(path.name) for path in self._folder.iterdir() if path.name.isdigit()), reverse=True
+        )
+
+    def all(self) -> Iterator[Sent]:
+        """Those that are kept and whole, newest first."""
+        for number in self._numbers():
+            folder = self._folder / str(number)
+            try:
+                verify_directory(folder)
+                about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
+                blob = (folder / _UPDATE).read_bytes()
+            except (CorruptError, StorageError, OSError) as problem:
+                log.warning("update_unreadable", number=number, problem=str(problem))
+                continue
+            yield Sent(number, about, blob, folder)

@@ -1,0 +1,1 @@
+"""outbox.db: messages that wait for the broker."""

@@ -1,0 +1,371 @@
+"""outbox.db: messages that wait for the broker, bounded in bytes and age, given out in order of priority."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack, closing, contextmanager
+from itertools import islice, takewhile
+from typing import TYPE_CHECKING
+
+from edged.domain.commands.delivery_policy import Kind
+from edged.errors import CorruptError, StorageError
+from edged.logs import get_logger
+from edged.storage.files.database import PAGE_SIZE, connect, file_pages, migrate, transaction, translated
+from edged.storage.files.database import used_pages as used
+from edged.storage.outbox import tables
+from edged.storage.outbox.space import Space, fold_wal, pages_of, reserve_wal
+from edged.storage.outbox.tables import Key, Waiting, total, waiting
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from typing_extensions import Self
+
+    from edged.clock import Clock
+    from edged.domain.commands.delivery_policy import Parcel
+
+__all__ = ["DATABASE", "Key", "Outbox", "Waiting", "waiting"]
+
+DATABASE = "outbox.db"
+_SET_CLOCK = 1_600_000_000.0  # Unix time below which a device's clock was not set yet
+_ROWS = 1000  # in one transaction at most
+_FREE_PAGES = 256  # kept in the file; what is free beyond goes back to the file system
+
+log = get_logger("edged.outbox")
+
+
+class Outbox:
+    """A bounded, durable queue; made by `Outbox.open`. Safe to use from several threads.
+
+    A message is *held* from the moment it was taken (or put with `held`) until it is removed: it
+    is not given out a second time and makes no room for others. Holding is not durable: after a
+    restart every message waits again.
+    """
+
+    def __init__(
+        self, db: sqlite3.Connection, path: Path, space: Space, max_age: float, clock: Clock
+    ) -> None:
+        self._lock = threading.RLock()
+        self._space = space
+        self._max_age = max_age
+        self._clock = clock
+        self._path = path
+        self._next = dict.fromkeys(Kind, 1)
+        self._held: dict[Key, int] = {}
+        self._adopt(db)
+
+    @classmethod
+    def open(cls, path: Path, *, max_bytes: int, max_age: float, clock: Clock) -> Self:
+        """Open the outbox, creating it where there is none. A damaged one is put aside.
+
+        Parameters
+        ----------
+        path
+            The SQLite file.
+        max_bytes
+            Cap of the file, its write-ahead log and shared memory together; 1 MiB at least.
+        max_age
+            Seconds after which a message is given up.
+        clock
+            Its wall time counts while nothing runs, its monotonic time otherwise: a clock that is
+            set meanwhile makes no message older.
+
+        Raises
+        ------
+        StorageError
+            When it cannot be opened or written.
+        """
+        space = Space(path, max_bytes)
+        try:
+            return cls(_connected(path, space), path, space, max_age, clock)
+        except CorruptError as problem:
+            _put_aside(path, problem)
+            return cls(_connected(path, space), path, space, max_age, clock)
+
+    def _adopt(self, db: sqlite3.Connection) -> None:
+        """Begin to work on an opened file."""
+        with ExitStack() as unless_read, translated(self._path):
+            unless_read.callback(self._space.release)
+            unless_read.callback(db.close)
+            self._counts = tables.read_counts(db)
+            for kind in Kind:
+                self._next[kind] = max(self._next[kind], tables.last_number(db, kind) + 1)
+            age, wall = tables.read_clock(db)
+            unless_read.pop_all()
+        away = max(0.0, self._clock.now() - wall) if wall > _SET_CLOCK else 0.0
+        self._began = age + away - self._clock.monotonic()
+        self._given = dict.fromkeys(Kind, 0)  # of each kind, the last number that was given out
+        self._db = db
+
+    def start_over(self, problem: CorruptError) -> None:
+        """The file is damaged: put it aside and go on with an empty one.
+
+        Raises
+        ------
+        StorageError
+            When that cannot be written.
+        """
+        with self._lock:
+            self._db.close()
+            self._space.release()
+            _put_aside(self._path, problem)
+            self._held.clear()
+            self._adopt(_connected(self._path, self._space))
+
+    def close(self) -> None:
+        """Close the connection; nothing is lost without it."""
+        with self._lock:
+            self._db.close()
+            self._space.release()
+
+    @property
+    def waiting(self) -> Waiting:
+        """What waits, what is held included; costs no look at the disk."""
+        return total(self._counts)
+
+    @property
+    def takeable(self) -> int:
+        """Messages that wait and that nobody holds."""
+        return self.waiting.pending - len(self._held)
+
+    def takes(self, bulk: Sequence[Parcel]) -> bool:
+        """Whether messages that belong together are small enough to be kept together."""
+        sizes = [parcel.size for parcel in bulk]
+        return max(sizes, default=0) <= self._space.slice_bytes and sum(sizes) <= self._space.bulk_bytes
+
+    # ---- putting -------------------------------------------------------------------------------
+
+    def put(self, parcels: Sequence[tuple[Parcel, bool]]) -> list[Key | None]:
+        """Keep messages, each with whether it is held; on the disk when this returns.
+
+        Where there is no room, the oldest of the lowest priority go, which is counted; never for
+        the sake of a lower one. Takes as many as fit into one transaction.
+
+        Returns
+        -------
+        list of Key or None
+            For the first so many of `parcels`; None for one that was given up itself.
+
+        Raises
+        ------
+        StorageError
+            When nothing was kept. On a full disk own messages of this or a lower priority were
+            tried to be overwritten before.
+        """
+        count, size = 0, 0
+        for parcel, _ in parcels[:_ROWS]:
+            size += parcel.size
+            if count and size > self._space.slice_bytes:
+                break
+            count += 1
+        with self._lock:
+            try:
+                return self._put(parcels[:count])
+            except CorruptError:
+                raise
+            except StorageError:
+                self._space.full(self._db, self._clock.monotonic())
+                return self._put(parcels[:count])
+
+    def _put(self, parcels: Sequence[tuple[Parcel, bool]]) -> list[Key | None]:
+        keys: list[Key | None] = [None] * len(parcels)
+        with self._writing():
+            for kind in Kind:
+                mine = [i for i, (parcel, _) in enumerate(parcels) if parcel.kind is kind]
+                if mine:
+                    self._insert(kind, mine, parcels, keys)
+        for (parcel, held), key in zip(parcels, keys, strict=True):
+            if key is not None and held:
+                self._held[key] = parcel.size
+        return keys
+
+    def _insert(
+        self, kind: Kind, mine: list[int], parcels: Sequence[tuple[Parcel, bool]], keys: list[Key | None]
+    ) -> None:
+        """Write those of one kind, the newest at any rate."""
+        before = len(mine)
+        mine = [i for i in mine if parcels[i][0].size <= self._space.slice_bytes]
+        limit = self._space.limit(self._clock.monotonic(), self._file_pages())
+        self._make_room(kind, pages_of(parcels[i][0].size for i in mine), limit)
+        while mine and used(self._db) + pages_of(parcels[i][0].size for i in mine) > limit:
+            mine.pop(0)
+        for i in mine:
+            keys[i] = Key(kind, self._next[kind])
+            self._next[kind] += 1
+        new = [(key.number, parcels[i][0]) for i in mine if (key := keys[i]) is not None]
+        tables.insert(self._db, kind, new, self._age())
+        size = sum(parcel.size for _, parcel in new)
+        self._count(kind, pending=len(new), size=size, dropped=before - len(new))
+
+    def _make_room(self, kind: Kind, need: int, limit: int) -> None:
+        """Give up messages of this and of lower priorities until `need` pages are free."""
+        while (excess := used(self._db) + need - limit) > 0:
+            if not any(self._give_up(lower, excess * PAGE_SIZE) for lower in reversed(Kind) if lower >= kind):
+                return
+
+    def _give_up(self, kind: Kind, size: int) -> int:
+        """Delete the oldest of one kind that nobody holds, about `size` bytes of them; their number."""
+        given_up: list[tables.Row] = []
+        with closing(tables.rows(self._db, kind, self._given[kind])) as found:
+            for row in found:
+                # Without one of its parts a weight update is worth nothing.
+                whole = kind is not Kind.WEIGHTS or (given_up[-1:] and given_up[-1].update != row.update)
+                if (size <= 0 and whole) or len(given_up) == _ROWS:
+                    break
+                if Key(kind, row.number) not in self._held:
+                    given_up.append(row)
+                    size -= row.size
+        self._delete(kind, [(row.number, row.size) for row in given_up], dropped=True)
+        return len(given_up)
+
+    def _delete(self, kind: Kind, rows: Sequence[tuple[int, int]], *, dropped: bool) -> None:
+        if rows:
+            tables.delete(self._db, kind, [number for number, _ in rows])
+            size = sum(length for _, length in rows)
+            self._count(kind, pending=-len(rows), size=-size, dropped=len(rows) * dropped)
+
+    def _count(self, kind: Kind, *, pending: int, size: int, dropped: int) -> None:
+        old = self._counts[kind]
+        self._counts[kind] = Waiting(old.pending + pending, old.bytes + size, old.dropped + dropped)
+
+    def lost(self, kind: Kind, count: int) -> None:
+        """Count messages that were given up before they came here; written with the next transaction."""
+        with self._lock:
+            self._count(kind, pending=0, size=0, dropped=count)
+
+    # ---- giving out ----------------------------------------------------------------------------
+
+    def take(self, count: int, max_bytes: int) -> list[tuple[Key, Parcel]]:
+        """The next to send, held from now on: at most `count` and, but for the first, `max_bytes`."""
+        taken: list[tuple[Key, Parcel]] = []
+        size = 0
+        with self._lock, translated(self._path):
+            for kind in Kind:
+                for key, parcel in self._next_of(kind, count - len(taken)):
+                    size += parcel.size
+                    if taken and size > max_bytes:
+                        return taken
+                    taken.append((key, parcel))
+                    self._held[key] = parcel.size
+                    self._given[kind] = key.number
+        return taken
+
+    def _next_of(self, kind: Kind, count: int) -> list[tuple[Key, Parcel]]:
+        if not count or not self._counts[kind].pending:
+            return []
+        with closing(tables.parcels(self._db, kind, self._given[kind])) as found:
+            return list(islice((entry for entry in found if entry[0] not in self._held), count))
+
+    def give_back(self, key: Key) -> None:
+        """A message that was taken could not be sent: it is the next one again."""
+        with self._lock:
+            self._held.pop(key, None)
+            self._given[key.kind] = min(self._given[key.kind], key.number - 1)
+
+    def remove(self, keys: Sequence[Key]) -> None:
+        """The broker has these messages, which were held; gone from the disk when this returns.
+
+        Raises
+        ------
+        StorageError
+            When nothing was removed: call it again.
+        """
+        with self._lock:
+            sizes = {key: self._held[key] for key in keys if key in self._held}
+            if not sizes:
+                return
+            with self._writing():
+                for kind in Kind:
+                    rows = [(key.number, size) for key, size in sizes.items() if key.kind is kind]
+                    self._delete(kind, rows, dropped=False)
+            for key in sizes:
+                del self._held[key]
+
+    # ---- keeping within bounds -----------------------------------------------------------------
+
+    def tidy(self) -> int:
+        """Give up what is too old or, on a disk that fills up, too much; the number of messages.
+
+        Gives free space back to the file system. To be called every few seconds.
+
+        Raises
+        ------
+        StorageError
+            When the disk refuses; nothing has changed then.
+        """
+        before = self.waiting.dropped
+        with self._lock, translated(self._path):
+            old = {kind: self._too_old(kind) for kind in Kind if self._counts[kind].pending}
+            limit = self._space.limit(self._clock.monotonic(), self._file_pages())
+            if any(old.values()) or used(self._db) > limit:
+                with self._writing():
+                    for kind, rows in old.items():
+                        self._delete(kind, rows, dropped=True)
+                    self._make_room(Kind.EVENT, 0, limit)
+            wanted = min(limit, used(self._db) + _FREE_PAGES)
+            if file_pages(self._db) > wanted:
+                self._space.shrink(self._db, wanted)
+        return self.waiting.dropped - before
+
+    def _too_old(self, kind: Kind) -> list[tuple[int, int]]:
+        """Number and bytes of those that have waited too long; not those that somebody holds."""
+        bound = self._age() - self._max_age
+        with closing(tables.rows(self._db, kind, self._given[kind])) as found:
+            old = takewhile(lambda row: row.age < bound, found)
+            return [(row.number, row.size) for row in old if Key(kind, row.number) not in self._held]
+
+    def _age(self) -> float:
+        """Seconds that the outbox has existed."""
+        return self._began + self._clock.monotonic()
+
+    def _file_pages(self) -> int:
+        with translated(self._path):
+            return file_pages(self._db)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """One transaction with the counts in it; what it counted is undone when it fails."""
+        fold_wal(self._db, self._path, self._space)
+        before, done = dict(self._counts), False
+        try:
+            with transaction(self._db, self._path):
+                yield
+                self._space.claim(self._db)
+                tables.write_counts(self._db, self._counts, self._age(), self._clock.now())
+            done = True
+        finally:
+            if not done:
+                self._counts = before
+
+
+def _connected(path: Path, space: Space) -> sqlite3.Connection:
+    db = connect(path, wal_bytes=space.wal_bytes // 2)
+    with ExitStack() as unless_ready:
+        unless_ready.callback(space.release)
+        unless_ready.callback(db.close)
+        migrate(db, path, tables.MIGRATIONS)
+        with translated(path):
+            space.bind(db)
+        try:
+            reserve_wal(db, path)
+        except CorruptError:
+            raise
+        except StorageError as problem:
+            log.warning("outbox_without_reserve", problem=problem.line())
+        unless_ready.pop_all()
+    return db
+
+
+def _put_aside(path: Path, problem: CorruptError) -> None:
+    aside = path.with_name(f"{path.name}.damaged")
+    remedy = f"it is kept as {aside.name}; a new one is begun"
+    log.error("outbox_damaged", problem=problem.line(), remedy=remedy)
+    try:
+        path.replace(aside)
+        for ending in ("-wal", "-shm"):
+            path.with_name(path.name + ending).unlink(missing_ok=True)
+    except OSError as failure:
+        raise StorageError(f"cannot put the damaged outbox aside: {failure}", where=str(path),
+                           remedy="move it away by hand") from failure  # fmt: skip

@@ -1,0 +1,1 @@
+"""samples.db: the sample log, its labels, windows and quarantine."""

@@ -1,0 +1,158 @@
+"""Which sample a late label belongs to: by the sender's id, or by key and time.
+
+Ids are often random, and an index over random values dirties one page for every row: five times
+the time and twenty times the bytes written, which wears out flash. So rows are cut into stretches
+of 8192 offsets and the index holds `stretch << 32 | crc32(id)`: inserts stay within a few
+pages, and a look-up goes through the stretches from the newest on. The id itself is compared in
+the row, so that equal checksums do no harm.
+
+Times need an index over (key, ts), which costs each insert about 1 µs. It is made when the first
+label is joined by time, and then kept: other deployments do not pay for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+from edged.storage.files.database import json_list, transaction
+from edged.storage.samples.reader import WindowReader
+from edged.storage.samples.tables import Tally
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from edged.domain.stream.sample import LabelReading
+    from edged.domain.stream.schema import Schema
+
+_STRETCH_BITS = 13
+_ID_STATEMENT = """SELECT max(offset) FROM samples
+    WHERE id_key IN (SELECT value FROM json_each(?)) AND id = ?"""
+_BEFORE = "SELECT offset, ts FROM samples WHERE key = ? AND ts <= ? ORDER BY ts DESC, offset DESC LIMIT 1"
+_AFTER = "SELECT offset, ts FROM samples WHERE key = ? AND ts > ? ORDER BY ts, offset DESC LIMIT 1"
+
+
+def id_key(offset: int, sample_id: str) -> int:
+    """What the index holds for a sample id at an offset."""
+    return (offset >> _STRETCH_BITS) << 32 | crc32(sample_id.encode())
+
+
+def by_id(db: sqlite3.Connection, sample_id: str, first: int, last: int) -> int | None:
+    """Offset of the newest sample with this id, between the offsets `first` and `last`."""
+    checksum = crc32(sample_id.encode())
+    for stretches in _groups(first >> _STRETCH_BITS, last >> _STRETCH_BITS):
+        keys = json_list([stretch << 32 | checksum for stretch in stretches])
+        found: int | None = db.execute(_ID_STATEMENT, (keys, sample_id)).fetchone()[0]
+        if found is not None:
+            return found
+    return None
+
+
+def _groups(oldest: int, newest: int) -> Iterator[range]:
+    """Stretch numbers in growing groups, newest first: most labels come soon."""
+    size = 2
+    while newest >= oldest:
+        low = max(oldest, newest - size + 1)
+        yield range(low, newest + 1)
+        newest, size = low - 1, size * 8
+
+
+def by_time(db: sqlite3.Connection, key: str, ts: float, tolerance: float) -> int | None:
+    """Offset of the sample of `key` nearest to `ts`, at most `tolerance` seconds away; the earlier of two."""
+    near = [row for sql in (_BEFORE, _AFTER) for row in db.execute(sql, (key, ts))]
+    distance, _, offset = min(
+        ((abs(row[1] - ts), i, row[0]) for i, row in enumerate(near)), default=(0.0, 0, None)
+    )
+    return offset if offset is not None and distance <= tolerance else None
+
+
+def index_times(db: sqlite3.Connection) -> None:
+    """Make the index that `by_time` needs, unless it is there: about a second for a million rows."""
+    db.execute("CREATE INDEX IF NOT EXISTS sample_times ON samples(key, ts)")
+
+
+class JoiningReader(WindowReader):
+    """A sample log that finds the samples of labels.
+
+    `writes` says whether it may make an index for it, `tolerance` how many seconds a time may be off.
+    """
+
+    def __init__(
+        self, db: sqlite3.Connection, path: Path, schema: Schema, *, writes: bool, tolerance: float = 0.5
+    ) -> None:
+        super().__init__(db, path, schema)
+        self._tolerance = tolerance
+        self._writes = writes
+        self._times_indexed = False
+
+    def find(
+        self,
+        *,
+        id: str | None = None,  # noqa: A002  the field's name in messages and in LabelReading
+        key: str | None = None,
+        ts: float | None = None,
+        tolerance: float | None = None,
+    ) -> int | None:
+        """Offset of the stored sample with this sender's id, or of `key` nearest to `ts`; None without one.
+
+        By id the newest one is meant; by time the distance may be `tolerance` seconds at most, the log's own
+        when absent.
+        """
+        return self._find([(id, key, ts)], tolerance)[0]
+
+    def find_many(self, readings: Sequence[LabelReading], tolerance: float | None = None) -> list[int | None]:
+        """`find` for many labels at once."""
+        return self._find([(r.id, r.key, r.ts) for r in readings], tolerance)
+
+    def holds(self, offsets: Sequence[int]) -> set[int]:
+        """Those of the offsets whose samples are still here."""
+        with self._reading():
+            found = self._db.execute(
+                "SELECT offset FROM samples WHERE offset IN (SELECT value FROM json_each(?))",
+                (json_list(offsets),),
+            )
+            return {offset for (offset,) in found}
+
+    def arrivals(self, offsets: Sequence[int]) -> dict[int, float]:
+        """When those of these samples that are still here came, Unix seconds, by offset."""
+        with self._reading():
+            return dict(
+                self._db.execute(
+                    "SELECT offset, ingested FROM samples WHERE offset IN (SELECT value FROM json_each(?))",
+                    (json_list(offsets),),
+                )
+            )
+
+    def _find(
+        self, wanted: list[tuple[str | None, str | None, float | None]], tolerance: float | None
+    ) -> list[int | None]:
+        near = self._tolerance if tolerance is None else tolerance
+        if not self._times_indexed and any(key is not None and ts is not None for _, key, ts in wanted):
+            self._index_times()
+        with self._reading():
+            first = self._db.execute("SELECT min(offset) FROM samples").fetchone()[0] or 0
+            last = Tally.read(self._db).next_offset - 1
+            return [self._find_one(*one, near, first, last) for one in wanted]
+
+    def _index_times(self) -> None:
+        if self._writes:
+            with self._lock, transaction(self._db, self._path):
+                index_times(self._db)
+        self._times_indexed = True
+
+    def _find_one(
+        self,
+        sample_id: str | None,
+        key: str | None,
+        ts: float | None,
+        tolerance: float,
+        first: int,
+        last: int,
+    ) -> int | None:
+        if sample_id is not None:
+            return by_id(self._db, sample_id, first, last)
+        if key is not None and ts is not None:
+            return by_time(self._db, key, ts, tolerance)
+        return None

@@ -1,0 +1,408 @@
+"""The sample log: every accepted message, durable before it is acknowledged.
+
+One writer (the thread that ingests) and any number of readers, in other threads or processes,
+each with a connection of its own.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+from edged.clock import Ages
+from edged.domain.stream.holdout import is_holdout
+from edged.errors import CorruptError, StorageError
+from edged.storage.files.database import (
+    WAL_BYTES,
+    WriteAheadLog,
+    compact,
+    connect,
+    migrate,
+    require_version,
+    transaction,
+    translated,
+)
+from edged.storage.samples import erasure, eviction, open_windows, quarantine
+from edged.storage.samples import labels as labelling
+from edged.storage.samples.eviction import Eviction
+from edged.storage.samples.label_join import JoiningReader
+from edged.storage.samples.reader import Counters
+from edged.storage.samples.rows import check_rows, encoded, insert, labelled_rows, packed, positions
+from edged.storage.samples.tables import MIGRATIONS, Tally, check_stream, write_stream
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+    import numpy as np
+    from numpy.typing import NDArray
+    from typing_extensions import Self
+
+    from edged.clock import Clock
+    from edged.domain.stream.sample import Batch, LabelUpdate, Rejected
+    from edged.domain.stream.schema import Schema
+    from edged.domain.stream.windowing import OpenChanges
+    from edged.storage.files.database import Synchronous
+
+__all__ = ["Counters", "SampleLog"]
+
+PACKET_IDS = 65_535  # as many as MQTT has: more cannot be in flight
+_EVICT_ROWS = 2000
+_NO_LIMIT = 2**31
+
+
+class SampleLog(JoiningReader):
+    """A bounded, durable log of samples and their labels in one SQLite file.
+
+    Made by `SampleLog.open`. Offsets are given by the writer (`next_offset`) and never used twice.
+
+    Attributes
+    ----------
+    damage
+        What a commit found wrong with the file itself. It will not go away: begin a new log.
+    """
+
+    def __init__(
+        self,
+        db: sqlite3.Connection,
+        path: Path,
+        schema: Schema,
+        *,
+        holdout: float = 0.0,
+        evicting: Eviction | None = None,
+        quarantine_rows: int = 0,
+        packets_kept: int = 0,
+        wal_bytes: int = WAL_BYTES,
+        relabels: int = _NO_LIMIT,
+        tolerance: float = 0.5,
+        secure: bool = False,
+    ) -> None:
+        super().__init__(db, path, schema, writes=evicting is not None, tolerance=tolerance)
+        self._relabels = relabels
+        self._scrubbing = erasure.Scrubbing(db, path) if secure else None
+        self._holdout = holdout
+        self._evicting = evicting
+        self._quarantine_rows = quarantine_rows
+        self._packets_kept = packets_kept
+        self._wal = WriteAheadLog(path, wal_bytes)
+        self.damage: CorruptError | None = None
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        schema: Schema,
+        *,
+        holdout: float = 0.1,
+        max_bytes: int = 512 * 1024**2,
+        max_age: float | None = None,
+        quarantine_rows: int = 1000,
+        relabels: int = _NO_LIMIT,
+        tolerance: float = 0.5,
+        secure: bool = False,
+        readonly: bool = False,
+        synchronous: Synchronous = "FULL",
+        clock: Clock | None = None,
+    ) -> SampleLog:
+        """Open the log, creating it unless `readonly`.
+
+        Parameters
+        ----------
+        path
+            The SQLite file.
+        schema
+            What the stream carries; must be what the log was written for.
+        holdout
+            Share of samples kept for judging, decided once for each at its arrival.
+        max_bytes
+            Cap of the file and its write-ahead log together; 1 MiB at least.
+        max_age
+            Seconds after their arrival at which samples are evicted; None for never.
+        quarantine_rows
+            Rejected messages that are kept.
+        relabels
+            How often the label of one sample may change before it is withdrawn.
+        tolerance
+            Seconds that a label's time may be off its sample's.
+        secure
+            Overwrite what is evicted, in the file and in its write-ahead log; let the replay memory age, too.
+        readonly
+            For the trainer and `edged status`; only `path` and `schema` matter then.
+        synchronous
+            FULL, except for logs that need not survive anything.
+        clock
+            With it `max_age` is not fooled by the wall clock being set; see `Ages`.
+
+        Raises
+        ------
+        StorageError
+            When it is missing (`readonly`), belongs to another stream, or cannot be opened.
+        CorruptError
+            When the file is no database any more.
+        """
+        wal_bytes = eviction.wal_budget(max_bytes)
+        db = connect(path, readonly=readonly, synchronous=synchronous, wal_bytes=wal_bytes)
+        with ExitStack() as unless_opened:
+            unless_opened.callback(db.close)
+            cls._prepare(db, path, schema, readonly=readonly)
+            unless_opened.pop_all()
+        if readonly:
+            return cls(db, path, schema)
+        ages = None if clock is None else Ages(clock)
+        return cls(
+            db,
+            path,
+            schema,
+            holdout=holdout,
+            evicting=Eviction(max_bytes, max_age, ages, spare_replay=not secure),
+            quarantine_rows=quarantine.rows_allowed(quarantine_rows, max_bytes),
+            packets_kept=max(2048, min(PACKET_IDS, max_bytes // 128)),
+            wal_bytes=wal_bytes,
+            relabels=relabels,
+            tolerance=tolerance,
+            secure=secure,
+        )
+
+    @staticmethod
+    def _prepare(db: sqlite3.Connection, path: Path, schema: Schema, *, readonly: bool) -> None:
+        """Bring the schema up to date, and see that the log belongs to this stream."""
+        if readonly:
+            require_version(db, path, len(MIGRATIONS))
+        else:
+            migrate(db, path, MIGRATIONS)
+        with translated(path):
+            known = check_stream(db, path, schema)
+        if not known and not readonly:
+            with transaction(db, path):
+                write_stream(db, schema)
+
+    def close(self) -> None:
+        """Close the connection; nothing is lost without it."""
+        try:
+            if self._scrubbing is not None:
+                self._scrubbing.now()
+        finally:
+            self._db.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ---- writing ---------------------------------------------------------------------------
+
+    def commit(
+        self,
+        samples: Batch | None = None,
+        labels: Sequence[LabelUpdate] = (),
+        quarantined: Sequence[Rejected] = (),
+        packets: Iterable[tuple[int, int]] = (),
+        opened: OpenChanges | None = None,
+    ) -> None:
+        """Store everything in one transaction; on the disk when this returns.
+
+        Samples that are too old go in the same transaction, and the oldest make room where the cap
+        would be passed.
+
+        Parameters
+        ----------
+        samples
+            New samples, with offsets from `next_offset` on, rising. Their checksums in `packets`
+            must be below `2**47`.
+        labels
+            Labels for stored samples or for those of this call. A second label of a sample
+            replaces the first and leaves its position in label order; one that was contradicted more
+            than `relabels` times is withdrawn.
+        quarantined
+            Messages that were refused.
+        packets
+            Those of this call's other messages (labels, readings of windows), for `recent_packets`.
+        opened
+            What changes about windows that are not yet samples.
+
+        Raises
+        ------
+        StorageError
+            When nothing at all was stored: the messages must not be acknowledged.
+        """
+        try:
+            with self._lock:
+                self._wal.keep_short(self._db)
+                self._commit(samples, labels, quarantined, list(packets), opened)
+        except CorruptError as problem:
+            self.damage = problem
+            raise
+
+    def _commit(
+        self,
+        samples: Batch | None,
+        labels: Sequence[LabelUpdate],
+        quarantined: Sequence[Rejected],
+        packets: list[tuple[int, int]],
+        opened: OpenChanges | None,
+    ) -> None:
+        with self._writing() as (tally, evicting):
+            self._make_room(tally, evicting, samples, quarantined, opened)
+            if samples is not None and len(samples):
+                self._insert(samples, tally)
+            if opened is not None:
+                open_windows.write(self._db, opened)
+            if labels:
+                values = encoded([label.label for label in labels], self._schema)
+                labelling.apply(self._db, labels, values, tally, self._relabels)
+            if quarantined:
+                quarantine.add(self._db, quarantined, self._quarantine_rows)
+                tally.quarantined += len(quarantined)
+            self._remember([*(r.packet for r in quarantined if r.packet), *packets], tally.next_offset)
+
+    def evict(self, now: float, *, limit: int = _EVICT_ROWS) -> int:
+        """Evict what is too old or too much, at most about `limit` samples; how many went.
+
+        Commits evict by themselves: this is for times without samples, and for a cap that was lowered, after
+        which it also shrinks the file. To be called now and then, and again while it returns anything.
+        """
+        with self._lock:
+            evicting = self._evicting
+            if evicting is None:
+                return 0
+            if self._scrubbing is not None:
+                self._scrubbing.keep_clean()
+            if not self._due(evicting, now):
+                return 0
+            with self._writing() as (tally, evicting):
+                gone = evicting.expire(self._db, tally, now, limit)
+                if gone < limit:
+                    gone += evicting.make_room(self._db, tally, 0, max(1, (limit - gone) // 4))
+            compact(self._db, self._path, evicting.limit_pages)
+        return gone
+
+    def _due(self, evicting: Eviction, now: float) -> bool:
+        """Whether there is anything to evict: asked after each commit, so it must not cost another one."""
+        with self._reading():
+            return evicting.due(self._db, now)
+
+    def erase(self, *, samples: bool = False, labels: bool = False, alone: bool = False) -> dict[str, int]:
+        """Erase all samples, or their labels alone, so that none of their bytes stays in the files.
+
+        Offsets and positions in label order go on where they were; what was erased counts as evicted.
+        Refused messages go in either case: they may hold samples and labels.
+
+        Parameters
+        ----------
+        samples, labels
+            What goes.
+        alone
+            Whether no other process has the log open: then the end of the file that is given back to
+            the file system is overwritten first, too.
+
+        Returns
+        -------
+        How many `samples`, `labels` and `quarantined` messages went.
+
+        Raises
+        ------
+        StorageError
+            When something still reads, or the disk has no room for the rewriting. What was deleted
+            stays deleted; its bytes may still be there: do it again.
+        """
+        with self._lock:
+            with self._writing() as (tally, evicting):
+                gone = erasure.clear(self._db, tally, samples=samples, labels=labels)
+                evicting.forget_position()
+            erasure.rewrite(self._db, self._path, alone=alone)
+        return gone
+
+    def continue_from(self, offset: int, seq: int) -> None:
+        """Give `offset` to the next sample and position `seq` to the next label, behind those of a lost log.
+
+        StorageError when this log has given numbers of its own.
+        """
+        with self._writing() as (tally, _):
+            if (tally.next_offset, tally.next_seq) != (1, 1):
+                raise StorageError("the log has a numbering of its own", where=str(self._path))
+            tally.next_offset, tally.next_seq = offset, seq
+
+    def protect(self, offsets: NDArray[np.int64] | Iterable[int]) -> None:
+        """Replace the replay memory: its samples are evicted only when nothing else is left."""
+        with self._writing() as (_, evicting):
+            eviction.protect(self._db, (int(offset) for offset in offsets))
+            evicting.forget_position()
+
+    def set_aside(self, offsets: Sequence[int]) -> None:
+        """Learn from these samples no more, nor judge by them; for streams that label themselves."""
+        with self._writing() as (tally, _):
+            labelling.set_aside(self._db, offsets, tally)
+
+    def readmit(self, key: str, first: int) -> int:
+        """Learn from what was set aside of a key after all, from offset `first` on; how many samples."""
+        with self._writing() as (tally, _):
+            return labelling.readmit(self._db, key, first, tally)
+
+    @contextmanager
+    def _writing(self) -> Iterator[tuple[Tally, Eviction]]:
+        """One transaction with the exact counts in it."""
+        evicting = self._evicting
+        if evicting is None:
+            raise StorageError("the sample log was opened for reading only", where=str(self._path))
+        done = False
+        try:
+            with self._lock, transaction(self._db, self._path):
+                tally = Tally.read(self._db)
+                yield tally, evicting
+                tally.write(self._db)
+            done = True
+        finally:
+            if not done:
+                evicting.forget_position()
+
+    def _make_room(
+        self,
+        tally: Tally,
+        evicting: Eviction,
+        samples: Batch | None,
+        quarantined: Sequence[Rejected],
+        opened: OpenChanges | None,
+    ) -> None:
+        rows, need = 0, 0
+        if samples is not None and len(samples):
+            rows = len(samples)
+            need = rows * eviction.row_bytes(self._schema.width, self._schema.targets)
+            need += sum(map(len, samples.keys))
+            # Twice as many may go as come, so that age holds at any rate and no commit takes long.
+            evicting.expire(self._db, tally, float(samples.ingested[-1]), max(2 * rows, 500))
+        if opened is not None:
+            need += open_windows.need_bytes(opened, self._schema.channels)
+        kept = quarantined[-self._quarantine_rows :]
+        need += sum(min(len(r.payload), quarantine.PAYLOAD_BYTES) + 256 for r in kept)
+        evicting.make_room(self._db, tally, need, max(2 * rows, 500))
+
+    def _insert(self, batch: Batch, tally: Tally) -> None:
+        n = len(batch)
+        check_rows(batch, tally.next_offset, self._schema.width, self._path)
+        holdout = is_holdout(batch.offsets, self._holdout)
+        labelled = labelled_rows(batch, self._schema)
+        insert(
+            self._db, batch, holdout=holdout, labels=encoded(batch.labels, self._schema),
+            positions=positions(labelled, tally.next_seq),
+        )  # fmt: skip
+        count = int(labelled.sum())
+        tally.next_offset = int(batch.offsets[-1]) + 1
+        tally.next_seq += count
+        tally.samples += n
+        tally.rows += n
+        tally.labels += count
+        tally.holdout_labels += int((labelled & holdout).sum())
+
+    def _remember(self, packets: list[tuple[int, int]], next_offset: int) -> None:
+        if packets:
+            rows = [(next_offset, packet) for packet in packed(packets)]
+            self._db.executemany("INSERT INTO packets (next_offset, packet) VALUES (?, ?)", rows)
+            self._db.execute(
+                "DELETE FROM packets WHERE number <= (SELECT max(number) FROM packets) - ?",
+                (self._packets_kept,),
+            )

@@ -1,0 +1,322 @@
+"""Reading samples for training and judging, straight into contiguous arrays."""
+
+# ruff: noqa: S608  every statement is put together from constants of this module alone
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass
+from heapq import merge
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from edged.domain.seeded_rng import Draws
+from edged.domain.stream.sample import Rejected, Window
+from edged.domain.training.caches import codes_of
+from edged.errors import CorruptError
+from edged.storage.files.database import file_bytes, json_list, snapshot
+from edged.storage.samples import open_windows, quarantine
+from edged.storage.samples.tables import Tally
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from edged.domain.stream.schema import Schema
+    from edged.domain.stream.windowing import OpenWindows
+
+_CHUNK = 1024
+_NO_LIMIT = 2**62
+_COLUMNS = "offset, label_seq, x, y"
+# Both forms are answered from the partial indexes alone.
+_TRAINING = "label_seq IS NOT NULL AND holdout = 0"
+_HOLDOUT = "label_seq IS NOT NULL AND holdout = 1"
+
+
+@dataclass(frozen=True)
+class Counters:
+    """What the sample log holds and has seen.
+
+    `samples`, `labels`, `relabelled` (labels that came after an earlier one), `contradicted` (those of
+    them that said something else), `orphaned` (labels whose sample was gone), `quarantined` and
+    `evicted` count from the beginning, exactly;
+    `rows` and `holdout_labels` count what is there now; `bytes` is the size on the disk;
+    `last_seq` the newest position in label order, 0 before the first label.
+    """
+
+    samples: int
+    labels: int
+    relabelled: int
+    orphaned: int
+    quarantined: int
+    evicted: int
+    rows: int
+    bytes: int
+    holdout_labels: int
+    last_seq: int
+    contradicted: int
+
+
+class WindowReader:
+    """The reading side of a sample log; each call sees one consistent state.
+
+    Calls from several threads wait for each other. A log of one's own, opened for reading, does
+    not wait for commits.
+    """
+
+    def __init__(self, db: sqlite3.Connection, path: Path, schema: Schema) -> None:
+        self._db = db
+        self._path = path
+        self._schema = schema
+        self._lock = threading.RLock()
+
+    # ---- windows ---------------------------------------------------------------------------
+
+    def training_window(self, after_seq: int, limit: int, *, upto_seq: int | None = None) -> Window:
+        """Labelled samples that may be trained on, with `after_seq < seq <= upto_seq`.
+
+        The newest `limit` of them, oldest label first. Holdout samples are never among them.
+        """
+        return self._labelled(_TRAINING, after_seq + 1, _upto(upto_seq), limit)
+
+    def holdout_window(self, limit: int, *, before_seq: int | None = None) -> Window:
+        """The newest `limit` labelled holdout samples (with `seq < before_seq`), oldest label first."""
+        return self._labelled(_HOLDOUT, 0, _upto(before_seq, 1), limit)
+
+    def older_holdout(self, limit: int, before_seq: int, seed: int, *, after_seq: int = 0) -> Window:
+        """At most `limit` holdout samples with `after_seq < seq < before_seq`, spread evenly over all.
+
+        One is drawn from each of `limit` equal stretches of label order; the same arguments on the
+        same log give the same samples.
+        """
+        with self._reading():
+            found = self._db.execute(
+                f"SELECT label_seq FROM samples WHERE {_HOLDOUT} AND label_seq > ? AND label_seq < ?"
+                " ORDER BY label_seq",
+                (after_seq, before_seq),
+            )
+            seqs = np.fromiter((row[0] for row in found), np.int64)
+            chosen = seqs[_spread(len(seqs), limit, seed)]
+            return self._read(
+                f"SELECT {_COLUMNS} FROM samples WHERE {_HOLDOUT} AND label_seq IN"
+                " (SELECT value FROM json_each(?)) ORDER BY label_seq",
+                (json_list(chosen.tolist()),),
+                len(chosen),
+            )
+
+    def rows(self, offsets: NDArray[np.int64] | Iterable[int]) -> Window:
+        """The labelled ones of these samples, in this order; those that are gone are left out."""
+        wanted = np.asarray(offsets if isinstance(offsets, np.ndarray) else list(offsets), np.int64).reshape(
+            -1
+        )
+        unique = sorted(set(wanted.tolist()))  # np.unique imports numpy.ma: 1 MB
+        with self._reading():
+            found = self._read(
+                f"SELECT {_COLUMNS} FROM samples WHERE label_seq IS NOT NULL AND offset IN"
+                " (SELECT value FROM json_each(?)) ORDER BY offset",
+                (json_list(unique),),
+                len(unique),
+            )
+        place = np.searchsorted(found.offsets, wanted)
+        present = place < len(found)
+        present[present] = found.offsets[place[present]] == wanted[present]
+        return found.take(place[present])
+
+    def unlabelled(self, limit: int) -> Window:
+        """The newest samples without a label that may be trained on; labels and positions are void."""
+        return self._bare(
+            "SELECT offset, x FROM (SELECT offset, x FROM samples WHERE label_seq IS NULL AND holdout = 0"
+            " ORDER BY offset DESC LIMIT ?) ORDER BY offset",
+            limit,
+        )
+
+    def read(self, offsets: NDArray[np.int64]) -> Window:
+        """The named samples, labelled or not, rising; labels and positions are void."""
+        return self._bare(
+            "SELECT offset, x FROM samples WHERE holdout = 0 AND offset IN (SELECT value FROM json_each(?))"
+            " ORDER BY offset",
+            json_list(offsets.tolist()),
+        )
+
+    def _bare(self, sql: str, parameter: int | str) -> Window:
+        with self._reading():
+            found = self._db.execute(sql, (parameter,)).fetchall()
+        offsets = np.array([row[0] for row in found], np.int64)
+        x = self._floats([row[1] for row in found], self._schema.width)
+        void = np.full((len(found), self._schema.targets), np.nan, np.float32)
+        return Window(offsets, np.zeros(len(found), np.int64), x, void)
+
+    def recent_inputs(self, limit: int) -> NDArray[np.float32]:
+        """The newest inputs, labelled or not, `(n, d)` float32, oldest first."""
+        with self._reading():
+            rows = self._db.execute("SELECT x FROM samples ORDER BY offset DESC LIMIT ?", (limit,)).fetchall()
+        return self._floats([row[0] for row in reversed(rows)], self._schema.width)
+
+    def keys(self, offsets: NDArray[np.int64]) -> list[str | None]:
+        """The keys of these samples; None for what is gone."""
+        wanted = offsets.tolist()
+        with self._reading():
+            found = dict[int, str](
+                self._db.execute(
+                    "SELECT offset, key FROM samples WHERE offset IN (SELECT value FROM json_each(?))",
+                    (json_list(wanted),),
+                ).fetchall()
+            )
+        return [found.get(offset) for offset in wanted]
+
+    def places(self, offsets: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Numbers for the keys of these samples, and which of its key each is, both `(n,)`.
+
+        Places are counted over what is still here from the oldest of them on.
+        """
+        codes, places = codes_of(self.keys(offsets)), np.zeros(len(offsets), np.int64)
+        if len(offsets) == 0:
+            return codes, places
+        with self._reading():
+            found = self._db.execute(
+                "SELECT offset, place FROM (SELECT offset,"
+                " row_number() OVER (PARTITION BY key ORDER BY offset) AS place"
+                " FROM samples WHERE offset BETWEEN ? AND ?)"
+                " WHERE offset IN (SELECT value FROM json_each(?))",
+                (int(offsets.min()), int(offsets.max()), json_list(offsets.tolist())),
+            )
+            known = dict(found.fetchall())
+        return codes, np.array([known.get(offset, 0) for offset in offsets.tolist()], np.int64)
+
+    # ---- figures ---------------------------------------------------------------------------
+
+    def next_offset(self) -> int:
+        """The offset for the next sample: one more than the largest ever given; 1 at first."""
+        return self._tally().next_offset
+
+    def last_seq(self) -> int:
+        """Newest position in label order, 0 before the first label."""
+        return self._tally().next_seq - 1
+
+    def relabelled(self) -> int:
+        """Labels that replaced an earlier one, ever."""
+        return self._tally().relabelled
+
+    def labelled_since(self, seq: int) -> int:
+        """Labelled samples after `seq` that may be trained on."""
+        with self._reading():
+            found = self._db.execute(
+                f"SELECT count(*) FROM samples WHERE {_TRAINING} AND label_seq > ?", (seq,)
+            ).fetchone()
+        return int(found[0])
+
+    def open_windows(self) -> OpenWindows:
+        """What has not yet become samples."""
+        with self._reading():
+            return open_windows.read(self._db)
+
+    def counters(self) -> Counters:
+        """All figures, of one moment."""
+        tally = self._tally()
+        names = (
+            "samples",
+            "labels",
+            "relabelled",
+            "orphaned",
+            "quarantined",
+            "evicted",
+            "rows",
+            "holdout_labels",
+            "contradicted",
+        )
+        same = {name: getattr(tally, name) for name in names}
+        return Counters(**same, bytes=file_bytes(self._path), last_seq=tally.next_seq - 1)
+
+    def quarantine(self, limit: int) -> list[Rejected]:
+        """The newest messages that were refused, newest first."""
+        with self._reading():
+            return quarantine.newest(self._db, limit)
+
+    def quarantine_counts(self) -> dict[str, int]:
+        """Messages ever refused, by reason."""
+        with self._reading():
+            return quarantine.counts(self._db)
+
+    def recent_packets(self, limit: int) -> list[tuple[int, int]]:
+        """`(packet id, checksum)` of the newest messages in order of arrival: `limit` of them or more.
+
+        After a restart they tell which deliveries had been stored but not yet acknowledged.
+        """
+        with self._reading():
+            rows = self._db.execute(
+                "SELECT offset, packet FROM samples ORDER BY offset DESC LIMIT ?", (limit,)
+            ).fetchall()
+            other = self._db.execute(
+                "SELECT next_offset - 0.5, packet FROM packets ORDER BY number DESC LIMIT ?", (limit,)
+            ).fetchall()
+        in_order = merge(reversed(rows), reversed(other), key=lambda row: float(row[0]))
+        return [(packet & 0xFFFF, packet >> 16) for _, packet in in_order if packet is not None]
+
+    # ---- reading ---------------------------------------------------------------------------
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        with self._lock, snapshot(self._db, self._path):
+            yield
+
+    def _tally(self) -> Tally:
+        with self._reading():
+            return Tally.read(self._db)
+
+    def _labelled(self, role: str, first: int, last: int, limit: int) -> Window:
+        newest = f"""SELECT label_seq FROM samples WHERE {role} AND label_seq BETWEEN ? AND ?
+            ORDER BY label_seq DESC LIMIT ?"""
+        with self._reading():
+            count, start = self._db.execute(
+                f"SELECT count(*), min(label_seq) FROM ({newest})", (first, last, limit)
+            ).fetchone()
+            oldest_first = f"SELECT {_COLUMNS} FROM samples WHERE {role} AND label_seq BETWEEN ? AND ?"
+            return self._read(
+                f"{oldest_first} ORDER BY label_seq", (first if start is None else start, last), count
+            )
+
+    def _read(self, sql: str, parameters: tuple[Any, ...], at_most: int) -> Window:
+        """Fill preallocated arrays chunk by chunk, so that no second copy of a window is ever held."""
+        width, targets = self._schema.width, self._schema.targets
+        offsets, seq = np.empty(at_most, np.int64), np.empty(at_most, np.int64)
+        x = np.empty((at_most, width), np.float32)
+        y = x if self._schema.labels_itself else np.empty((at_most, targets), np.float32)
+        cursor, done = self._db.execute(sql, parameters), 0
+        while chunk := cursor.fetchmany(_CHUNK):
+            part = slice(done, done + len(chunk))
+            part_offsets, part_seq, part_x, part_y = zip(*chunk, strict=True)
+            offsets[part], seq[part] = part_offsets, part_seq
+            x[part] = self._floats(part_x, width)
+            if y is not x:
+                y[part] = self._targets(part_y)
+            done += len(chunk)
+        return Window(offsets[:done], seq[:done], x[:done], y[:done])
+
+    def _floats(self, blobs: Iterable[bytes], width: int) -> NDArray[np.float32]:
+        values = np.frombuffer(b"".join(blobs), "<f4")
+        if len(values) % width:
+            raise CorruptError(f"a stored vector does not have {width} values", where=str(self._path))
+        return values.astype(np.float32).reshape(-1, width)
+
+    def _targets(self, values: tuple[Any, ...]) -> NDArray[np.float32]:
+        if self._schema.targets == 1:
+            return np.asarray(values, np.float32).reshape(-1, 1)
+        return self._floats(values, self._schema.targets)
+
+
+def _upto(seq: int | None, back: int = 0) -> int:
+    return _NO_LIMIT if seq is None else seq - back
+
+
+def _spread(n: int, limit: int, seed: int) -> NDArray[np.int64]:
+    """Positions in `range(n)`, one drawn from each of `limit` equal stretches; all when `n <= limit`."""
+    if n <= limit:
+        return np.arange(n)
+    edges = np.arange(limit + 1) * n // limit
+    stretches = np.diff(edges)
+    return edges[:-1] + (Draws(seed).uniform(limit) * stretches).astype(np.int64)

@@ -1,0 +1,136 @@
+"""The tables of samples.db and the one row of exact counts, always written in the same transaction."""
+
+# ruff: noqa: S608  every statement is put together from constants of this module alone
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from edged.errors import StorageError
+from edged.storage.samples import open_windows
+
+if TYPE_CHECKING:
+    import sqlite3
+    from pathlib import Path
+
+    from edged.domain.stream.schema import Schema
+    from edged.storage.files.database import Migrations
+
+# samples.x       `d` float32, little endian.
+# samples.y       REAL for one target, float32 little endian for several; NULL while unlabelled, and
+#                 always NULL where the target is the input itself.
+# label_seq       position in label order; NULL while unlabelled.
+# label_ts        when a label came by itself; NULL for one that came with its sample.
+# changes         how often the label was contradicted; NULL for never. See labelling.py.
+# id_key          see joins.py. `packet` is checksum << 16 | MQTT packet id; table packets holds those
+#                 of messages that brought no sample, with the next offset at that time as their place.
+# The partial indexes keep unlabelled rows out; each labelled row is in exactly one of the two.
+MIGRATIONS: Migrations = (
+    (
+        """CREATE TABLE samples (
+            offset INTEGER PRIMARY KEY, key TEXT NOT NULL, ts REAL NOT NULL, ingested REAL NOT NULL,
+            x BLOB NOT NULL, y REAL, label_seq INTEGER, holdout INTEGER NOT NULL,
+            id_key INTEGER, id TEXT, packet INTEGER, label_ts REAL)""",
+        "CREATE INDEX training_order ON samples(label_seq) WHERE label_seq IS NOT NULL AND holdout = 0",
+        "CREATE INDEX holdout_order ON samples(label_seq) WHERE label_seq IS NOT NULL AND holdout = 1",
+        "CREATE INDEX sender_ids ON samples(id_key) WHERE id_key IS NOT NULL",
+        "CREATE TABLE replay (offset INTEGER PRIMARY KEY)",
+        """CREATE TABLE packets (
+            number INTEGER PRIMARY KEY, next_offset INTEGER NOT NULL, packet INTEGER NOT NULL)""",
+        """CREATE TABLE quarantine (
+            number INTEGER PRIMARY KEY, ts REAL NOT NULL, topic TEXT NOT NULL, reason TEXT NOT NULL,
+            payload BLOB NOT NULL, detail TEXT NOT NULL)""",
+        "CREATE TABLE quarantine_reasons (reason TEXT PRIMARY KEY, count INTEGER NOT NULL) WITHOUT ROWID",
+        "CREATE TABLE stream (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+        """CREATE TABLE tally (
+            samples INTEGER, labels INTEGER, relabelled INTEGER, orphaned INTEGER, quarantined INTEGER,
+            evicted INTEGER, rows INTEGER, holdout_labels INTEGER, next_offset INTEGER, next_seq INTEGER)""",
+        "INSERT INTO tally VALUES (0, 0, 0, 0, 0, 0, 0, 0, 1, 1)",
+    ),
+    (
+        "ALTER TABLE samples ADD COLUMN changes INTEGER",
+        "ALTER TABLE tally ADD COLUMN contradicted INTEGER NOT NULL DEFAULT 0",
+    ),
+    open_windows.TABLES,
+)
+
+
+@dataclass
+class Tally:
+    """The exact counts, as kept in the database.
+
+    `samples`, `labels`, `relabelled`, `contradicted`, `orphaned`, `quarantined` and `evicted` count from the
+    beginning; `rows` and `holdout_labels` count what is there.
+    """
+
+    samples: int
+    labels: int
+    relabelled: int
+    orphaned: int
+    quarantined: int
+    evicted: int
+    rows: int
+    holdout_labels: int
+    next_offset: int
+    next_seq: int
+    contradicted: int
+
+    @classmethod
+    def read(cls, db: sqlite3.Connection) -> Tally:
+        """As they are in the current transaction."""
+        return cls(*db.execute(f"SELECT {_COLUMNS} FROM tally").fetchone())
+
+    def write(self, db: sqlite3.Connection) -> None:
+        """Into the current transaction."""
+        db.execute(_UPDATE, astuple(self))
+
+
+_NAMES = [field.name for field in fields(Tally)]
+_COLUMNS = ", ".join(_NAMES)
+_UPDATE = "UPDATE tally SET " + ", ".join(f"{name} = ?" for name in _NAMES)
+
+
+def stream_values(schema: Schema) -> dict[str, str]:
+    """What the stored rows mean, as text: a log is only good for the stream that it was written for."""
+    return {
+        "width": str(schema.width),
+        "window": str(schema.steps),
+        "targets": str(schema.targets),
+        "task": schema.task,
+        "features": "\n".join(schema.names),
+        "classes": "\n".join(schema.classes),
+    }
+
+
+def check_stream(db: sqlite3.Connection, path: Path, schema: Schema) -> bool:
+    """Whether the log carries a stream's meaning yet; it must be this one's.
+
+    New classes may be added at the end: stored class indices keep their meaning.
+
+    Raises
+    ------
+    StorageError
+        Naming the first thing that differs.
+    """
+    stored: dict[str, str] = dict(db.execute("SELECT name, value FROM stream"))
+    for name, value in stream_values(schema).items():
+        kept = stored.get(name, value)
+        grown = name == "classes" and value.startswith(kept + "\n")
+        if kept != value and not grown:
+            raise StorageError(
+                f"the stored samples have {name} {_short(kept)}, the configuration says {_short(value)}",
+                where=str(path),
+                remedy="restore the configuration, or choose another storage.dir",
+            )
+    return stored == stream_values(schema)
+
+
+def write_stream(db: sqlite3.Connection, schema: Schema) -> None:
+    """Note what the rows mean, in the current transaction."""
+    values: list[tuple[Any, ...]] = list(stream_values(schema).items())
+    db.executemany("INSERT OR REPLACE INTO stream VALUES (?, ?)", values)
+
+
+def _short(value: str) -> str:
+    return repr(value.replace("\n", ", ")[:60])

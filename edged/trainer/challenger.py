@@ -1,0 +1,272 @@
+"""A fresh start beside the learner, for a world that has changed so much that what is known is in the way.
+
+After a severe drift weights that were trained on the old world, and a memory full of it, hold a learner back
+for thousands of labels. A challenger begins with the bundle's first weights and learns from nothing but what
+came since; it is tested on new labels beside the champion before it learns from them, and goes to the gate
+once it is better beyond chance. Only when it serves, the learner goes on from it. The old world stays in the
+bank of earlier regimes.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from edged.domain.judging.challenger_test import Contest
+from edged.domain.judging.outputs import answers, errors, unit_scale
+from edged.domain.judging.overlap import apart
+from edged.domain.model_files import model_in
+from edged.domain.protocols import LearningRate
+from edged.domain.training.batch_pool import Pool, Remembered
+from edged.domain.training.caches import codes_of
+from edged.domain.training.learner_state import LearnerState
+from edged.domain.training.replay import Mix
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from numpy.typing import NDArray
+
+    from edged.config import TrainingConfig
+    from edged.domain.protocols import Engine, Model, Samples
+    from edged.domain.stream.sample import Window
+    from edged.domain.stream.schema import Schema
+    from edged.domain.training.learner_state import Plan
+
+FIRST_ROWS = 60  # newest rows that a challenger begins with: those by which a fall of quality is seen
+FIRST_STEPS = 300
+NOTE = "challenger"
+FOLDER = "challenger"
+
+
+class Challenger:
+    """An engine with a state of its own, and how it does.
+
+    Parameters
+    ----------
+    engine
+        Its weights and optimizer state.
+    state
+        Its memory and random numbers.
+    born
+        Position in label order at which it began: its name.
+    contest
+        Its errors beside the champion's.
+    """
+
+    def __init__(self, engine: Engine, state: LearnerState, born: int, contest: Contest) -> None:
+        self.engine, self.state, self.born, self.contest = engine, state, born, contest
+        self.won = False
+
+    def note(self) -> bytes:
+        """What its candidate carries, so that it is known again when it serves."""
+        return str(self.born).encode()
+
+    def serves(self, champion: Path | None) -> bool:
+        """Whether the champion's folder is that of a candidate of this challenger."""
+        note = champion / NOTE if champion is not None else None
+        return note is not None and note.exists() and note.read_bytes() == self.note()
+
+    def test(self, champion: Path | None, new: Window, schema: Schema, load: Callable[[Path], Model]) -> str:
+        """Both answer new labels; how the contest stands."""
+        if champion is None or len(new) == 0:
+            return "open"
+        scale = None if schema.task == "classify" or len(new) < 2 else unit_scale(new.y)
+        with tempfile.TemporaryDirectory(prefix="edged-challenger-") as folder:
+            own = Path(folder) / "model.onnx"
+            self.engine.export(own)
+            made = [
+                errors(schema, answers(schema, load(path).predict(new.x)), new.y, scale)
+                for path in (own, model_in(champion))
+            ]
+        self.contest.add(*made)
+        outcome = self.contest.outcome(schema.task)
+        self.won = outcome == "won"
+        return outcome
+
+    def learn(self, pool: Pool, plan: Plan, batch: int, mix: Mix, stopping: Callable[[], bool]) -> bool:
+        """The steps of a run, more of them the first time; False where they cannot be made."""
+        steps = plan.steps if self.state.total_steps else max(plan.steps, FIRST_STEPS)
+        self.engine.begin(LearningRate(plan.learning_rate))
+        done = 0
+        while done < steps and not stopping():
+            count = min(self.engine.together, steps - done)
+            rows = [pool.draw(batch, mix, self.state.rng) for _ in range(count)]
+            made = self.engine.steps([(pool.x[i], pool.y[i]) for i in rows], careful=True)
+            if not made[-1].applied:
+                return False
+            done += len(made)
+        self.state.total_steps += done
+        return True
+
+    def save(self, staging: Path, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
+        """Write the engine's files below `staging`, add arrays; the JSON values."""
+        folder = staging / FOLDER
+        folder.mkdir()
+        self.engine.save(folder)
+        values, own = self.state.dump()
+        own |= {"contest": np.stack([self.contest.challenger, self.contest.champion])}
+        arrays |= {f"{FOLDER}/{name}": array for name, array in own.items()}
+        return {"learner": values, "born": self.born, "won": self.won}
+
+    @classmethod
+    def load(
+        cls,
+        engine: Engine,
+        path: Path,
+        values: Mapping[str, Any],
+        arrays: Mapping[str, NDArray[Any]],
+        state: Callable[[dict[str, Any], dict[str, NDArray[Any]]], LearnerState],
+    ) -> Challenger:
+        """What `save` wrote; `state` makes a learner's state of values and arrays."""
+        engine.restore(path / FOLDER)
+        own = {
+            name.removeprefix(f"{FOLDER}/"): array
+            for name, array in arrays.items()
+            if name.startswith(f"{FOLDER}/")
+        }
+        one = cls(engine, state(values["learner"], own), values["born"], Contest(*own["contest"]))
+        one.won = values["won"]
+        return one
+
+
+class Challenges:
+    """At most one challenger at a time, and what becomes of it.
+
+    Parameters
+    ----------
+    fresh
+        Makes an engine with the bundle's first weights.
+    config, schema
+        As the learner has them.
+    samples
+        Where rows are read again.
+    labels
+        Labels as the loss takes them.
+    memories
+        Settings of a learner's state.
+    load
+        Loads an exported model.
+    stopping
+        Whether the run is to end.
+    block
+        Windows of a key from one to the next that shares no reading with it.
+    """
+
+    def __init__(
+        self,
+        fresh: Callable[[], Engine],
+        config: TrainingConfig,
+        schema: Schema,
+        samples: Samples,
+        labels: Callable[[Any], Any],
+        memories: Mapping[str, Any],
+        load: Callable[[Path], Model],
+        stopping: Callable[[], bool],
+        block: int = 1,
+    ) -> None:
+        self._block = block
+        self._fresh, self._config, self._schema = fresh, config, schema
+        self._samples, self._labels, self._memories = samples, labels, memories
+        self._load, self._stopping = load, stopping
+        self.current: Challenger | None = None
+
+    def restore(self, path: Path, values: Mapping[str, Any] | None, arrays: Mapping[str, Any]) -> None:
+        """Take up what a checkpoint holds: a challenger or none."""
+        self.current = None
+        if values is not None:
+            state = partial(LearnerState.load, **self._memories)
+            self.current = Challenger.load(self._fresh(), path, values, arrays, state)
+
+    def crowned(self, champion: Path | None, main: LearnerState) -> tuple[Engine, LearnerState] | None:
+        """Engine and state to go on with where the challenger has become champion."""
+        one = self.current
+        if one is None or not one.serves(champion):
+            return None
+        self.current = None
+        # Its memory, as that is what it has won by; everything else goes on.
+        state = replace(
+            one.state, moments=main.moments, consumed=main.consumed, arrived=main.arrived, plan=main.plan
+        )
+        return one.engine, state
+
+    def step(
+        self,
+        new: Window,
+        plan: Plan,
+        champion: Path | None,
+        *,
+        wanted: bool,
+        recent: NDArray[np.int64],
+        shared: Mapping[str, NDArray[np.float32]],
+    ) -> str | None:
+        """Test on new labels and learn them, before the learner itself does.
+
+        Parameters
+        ----------
+        new
+            Labelled rows that nobody has learned from.
+        plan
+            Of the run that they are for.
+        champion
+            The folder of the model that is served.
+        wanted
+            A new one is to begin, since the world has changed severely just now.
+        recent
+            Offsets of what the learner has learned last, oldest first.
+        shared
+            Statistics of inputs and targets, which a challenger takes from the learner.
+
+        Returns
+        -------
+        What has happened, as one word: `begun`, `won`, `lost`, `open`; None without a challenger.
+        """
+        one, word = self.current, None
+        if wanted:
+            one = self.current = self._begin(plan)
+            before = recent[max(0, len(recent) - max(0, FIRST_ROWS - len(new))) :] if len(new) else recent[:0]
+            new = new.take(np.arange(max(0, len(new) - FIRST_ROWS), len(new)))
+            one.state.remember(*self._known(before))
+            word = "begun"
+        elif one is not None:
+            word = one.test(champion, self._evidence(new), self._schema, self._load)
+        if one is None or word == "lost":
+            self.current = None
+            return word
+        one.engine.set_parameters(shared)
+        return word if self._learn(one, new, plan) else self._give_up()
+
+    def _evidence(self, new: Window) -> Window:
+        """Of windows that overlap some say the same: they do not count twice."""
+        if self._block == 1:
+            return new
+        return new.take(apart(*self._samples.places(new.offsets), self._block))
+
+    def _begin(self, plan: Plan) -> Challenger:
+        state = LearnerState.fresh(seed=self._config.seed + plan.upto, **self._memories)
+        return Challenger(self._fresh(), state, plan.upto, Contest())
+
+    def _known(self, offsets: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        rows = self._samples.rows(np.sort(offsets))
+        return rows.offsets, rows.y
+
+    def _learn(self, one: Challenger, new: Window, plan: Plan) -> bool:
+        state, config = one.state, self._config
+        remembered = Remembered(self._samples.rows(state.remembered()), state.recent.ids, state.memory.ids)
+        pool = Pool(new, remembered, self._labels, set())
+        if config.key_share < 1.0:
+            pool.cap(codes_of(self._samples.keys(pool.offsets)), config.key_share)
+        mix = Mix(config.new_share, config.recent_share)
+        if not one.learn(pool, plan, config.batch, mix, self._stopping):
+            return False
+        state.remember(new.offsets, new.y)
+        return True
+
+    def _give_up(self) -> str:
+        self.current = None
+        return "lost"

@@ -1,0 +1,195 @@
+"""Which engine trains where the configuration says `auto`: the faster one, timed once and remembered.
+
+Timing needs both engines in memory and native code of each, so a child process does it
+(`python -m edged.trainer.engine_selection`): what it takes is gone afterwards, and a crash ends nothing else.
+
+The answer lies in `engine-choice.json` of the state directory and holds until the bundle, the runtime,
+the size of a step or the machine changes: the engine does not change from run to run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edged.engines import candidates, reason_for, usual_engine
+from edged.engines.benchmark import Timing, Workload, measure
+from edged.engines.runtime.ort import onnxruntime
+from edged.errors import CorruptError, EdgedError, StorageError, UnavailableError
+from edged.host.child_process import ask
+from edged.storage.files.atomic import publish_file
+from edged.storage.files.checksummed_json import read_sealed, seal
+from edged.storage.models.bundles import Bundle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from edged.config import TrainingConfig
+
+FORMAT = 1
+FILE = "engine-choice.json"
+# Some steps of both engines take about a second; a model of which a step takes seconds still has time.
+SECONDS = 120.0
+NICE = 10
+CPU_INFO = Path("/proc/cpuinfo")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The engine to take, why, and the times behind it when there are any."""
+
+    engine: str
+    reason: str
+    timing: Timing | None = None
+
+    def line(self) -> str:
+        """For people.
+
+        >>> Choice("native", "measured faster", Timing({"portable": 74.2, "native": 58.4}, 64)).line()
+        'native (measured faster: portable 74 µs, native 58 µs a step of 64 rows)'
+        """
+        times = f": {self.timing.line()}" if self.timing is not None else ""
+        return f"{self.engine} ({self.reason}{times})"
+
+
+def choose(
+    config: TrainingConfig,
+    bundle: Bundle,
+    state: Path,
+    *,
+    remember: bool = True,
+    note: Callable[[str], None] = lambda _: None,
+) -> Choice:
+    """The engine for this bundle under this configuration.
+
+    Parameters
+    ----------
+    config
+        `engine`, `provider`, and the size of a step.
+    bundle
+        What is to be trained.
+    state
+        The state directory, where an earlier answer lies.
+    remember
+        Whether a new answer is written there.
+    note
+        Told, in one line, what was measured now, or why it could not be.
+
+    Returns
+    -------
+    The engine's name is one that `open_engine` takes; whether it opens has still to be seen.
+    """
+    names = candidates(bundle, config.provider)
+    if config.engine != "auto" or len(names) < 2:
+        name = usual_engine(bundle, config.provider)[0] if config.engine == "auto" else config.engine
+        return Choice(name, reason_for(config.engine, bundle, config.provider))
+    work = Workload(config.batch, config.threads, config.accumulate)
+    key = _key(bundle, work)
+    timing = _recall(state / FILE, key, note)
+    if timing is not None:
+        return Choice(timing.fastest, "measured faster", timing)
+    return _measured(bundle, work, names, state / FILE if remember else None, key, note)
+
+
+def _measured(
+    bundle: Bundle,
+    work: Workload,
+    names: tuple[str, ...],
+    file: Path | None,
+    key: dict[str, Any],
+    note: Callable[[str], None],
+) -> Choice:
+    try:
+        timing = _time_in_child(bundle, work, names)
+    except UnavailableError as problem:
+        name, why = usual_engine(bundle)
+        note(problem.line())
+        return Choice(name, f"{why}; {problem.what}")
+    found = Choice(timing.fastest, "measured faster", timing)
+    note(f"engine: {found.line()}")
+    if file is not None:
+        _write(file, key, timing, note)
+    return found
+
+
+# ---- remembering -----------------------------------------------------------------------------
+
+
+def _key(bundle: Bundle, work: Workload) -> dict[str, Any]:
+    """What the times depend on: an answer holds as long as all of it is the same."""
+    return {
+        "format": FORMAT,
+        "bundle": bundle.fingerprint,
+        "onnxruntime": onnxruntime.__version__,
+        "cpu": _cpu(),
+        **asdict(work),
+    }
+
+
+def _cpu() -> str:
+    """The processor's name; on machines that do not tell it, the kind of machine."""
+    try:
+        lines = CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, os.uname().machine)
+
+
+def _recall(file: Path, key: dict[str, Any], note: Callable[[str], None]) -> Timing | None:
+    if not file.exists():
+        return None
+    try:
+        kept = read_sealed(file)
+    except CorruptError as problem:
+        note(f"{problem.line()}; the engines are timed again")
+        return None
+    return Timing(kept["us"], kept["key"]["batch"]) if kept.get("key") == key else None
+
+
+def _write(file: Path, key: dict[str, Any], timing: Timing, note: Callable[[str], None]) -> None:
+    try:
+        publish_file(file, seal({"key": key, "us": timing.us}))
+    except StorageError as problem:
+        # The answer is known all the same, and training will say more of a disk that refuses.
+        note(f"{problem.line()}; the engines are timed again next time")
+
+
+# ---- the child process -----------------------------------------------------------------------
+
+
+def _time_in_child(bundle: Bundle, work: Workload, names: tuple[str, ...]) -> Timing:
+    order = {"bundle": str(bundle.path), "names": names, "work": asdict(work)}
+    answer = ask("edged.trainer.engine_selection", order, SECONDS)
+    if answer is None:
+        raise _untimed(f"took longer than {SECONDS:.0f} s")
+    if answer.code != 0:
+        raise _untimed(answer.problem)
+    return Timing(json.loads(answer.output), work.batch)
+
+
+def _untimed(why: str) -> UnavailableError:
+    return UnavailableError("the engines could not be timed", where="training.engine", remedy=why)
+
+
+def main() -> int:
+    """Time what is ordered on stdin; microseconds by engine on stdout."""
+    os.nice(max(0, NICE - os.nice(0)))
+    order = json.load(sys.stdin)
+    try:
+        timing = measure(
+            Bundle.open(Path(order["bundle"]), verify=False), order["names"], Workload(**order["work"])
+        )
+    except EdgedError as problem:
+        sys.stderr.write(f"{problem.line()}\n")
+        return problem.exit_code
+    json.dump(timing.us, sys.stdout)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,227 @@
+"""A device's part in a round of a fleet: trained from the fleet's model on the device's own data.
+
+The engine is one of its own with a fresh optimizer: what the device learns for itself is not touched.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from edged.domain.federated.feddyn import moved_on, pulled
+from edged.domain.federated.personal_layers import fitting, is_personal, only
+from edged.domain.federated.privacy import clipped, noised, norm
+from edged.domain.protocols import Anchor, LearningRate
+from edged.domain.training.weight_deltas import Coding, code, decode, difference
+from edged.errors import NoDataError, RefusedError
+from edged.trainer.run import InterruptedRunError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+    from edged.domain.federated.evaluation import Quality
+    from edged.domain.federated.settings import Settings
+    from edged.domain.protocols import Engine
+    from edged.domain.stream.sample import Window
+    from edged.domain.training.weight_deltas import Coded
+
+    Weights = Mapping[str, NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class Carried:
+    """What goes from one round into the next.
+
+    What codings have left out, personal layers, and with dynamic regularisation the sum of all updates.
+    """
+
+    residual: Weights = field(default_factory=dict)
+    personal: Weights = field(default_factory=dict)
+    moved: Weights = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """What a device gives to a round.
+
+    Attributes
+    ----------
+    coded
+        The difference to the base as it is sent: without personal layers, clipped, with its noise.
+    carried
+        For the next round.
+    samples, steps
+        How many samples were trained on, in how many steps.
+    norm, moved
+        L2 norm of the difference as it is sent, and as it was before it was clipped.
+    before, after
+        On the device's own holdout: the base with its personal layers, and what was made of it; None
+        without a holdout.
+    """
+
+    coded: dict[str, Coded]
+    carried: Carried
+    samples: int
+    steps: int
+    norm: float
+    moved: float
+    before: Quality | None
+    after: Quality | None
+
+
+class Participant:
+    """Trains in rounds.
+
+    Parameters
+    ----------
+    begin
+        Opens a fresh engine; told whether it must know how to hold to a base.
+    trainable
+        Names of the parameters that are trained.
+    rows
+        The samples to train on: those of the device, and what it remembers.
+    labels
+        Labels as the engine takes them, from those of a window.
+    measure
+        Loss and metric of the engine's present weights on the device's holdout; None without one.
+    rest, stopping
+        Called after each step with its seconds, and asked whether to end.
+    """
+
+    def __init__(
+        self,
+        *,
+        begin: Callable[[bool], Engine],
+        trainable: Collection[str],
+        rows: Callable[[], Window],
+        labels: Callable[[NDArray[np.float32]], NDArray[Any]],
+        measure: Callable[[Engine], Quality | None],
+        rest: Callable[[float], None] = lambda _: None,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._begin, self._trainable = begin, tuple(trainable)
+        self._rows, self._labels, self._measure = rows, labels, measure
+        self._rest, self._stopping = rest, stopping
+
+    def train_round(
+        self,
+        base: Weights,
+        config: Settings,
+        own: Weights,
+        carried: Carried,
+        *,
+        rng: np.random.Generator,
+        seconds: float = math.inf,
+    ) -> Contribution:
+        """Train from the fleet's model and give what came of it.
+
+        Parameters
+        ----------
+        base
+            The model of the fleet, by name; personal layers in it are left aside.
+        config
+            How to train, clip, add noise and code.
+        own
+            All parameters of the device.
+        carried
+            From the round before.
+        rng
+            Shuffles; it also draws the noise, so it must be seeded from the system's randomness where there
+            is any.
+        seconds
+            After which it makes do with the steps it has made, as FedProx allows (Li et al., 2020).
+
+        Raises
+        ------
+        NoDataError
+            When the device has no labelled sample.
+        RefusedError
+            When the base is not a model of this device's network, or the round cannot be as it asks.
+        NonFiniteError
+            When the weights do not stay finite.
+        """
+        if config.noise and not config.clip_norm:
+            raise RefusedError("noise needs clip_norm: without it nothing says how much is enough")
+        rows = self._rows()
+        if len(rows) == 0:
+            raise NoDataError("no labelled sample to train a round on", where="sample log")
+        held = config.proximal + config.dynamic > 0
+        engine = self._begin(held)
+        start = fitting(base, {**own, **carried.personal}, self._trainable, config.personal)
+        engine.set_parameters(start)
+        shared = [name for name in self._trainable if not is_personal(name, config.personal)]
+        from_base = {name: start[name] for name in shared}
+        if held:
+            engine.guide(Anchor(*pulled(from_base, carried.moved, config.dynamic, config.proximal)))
+        before = self._measure(engine)
+        steps = self._fit(engine, rows, config, rng, seconds)
+        made = engine.parameters()
+        change = difference({name: made[name] for name in shared}, start)
+        sent, coded, residual = _as_sent(change, config, carried.residual, rng)
+        moved = moved_on(carried.moved, sent, from_base) if config.dynamic else {}
+        return Contribution(
+            coded, Carried(residual, only(made, config.personal), moved), len(rows), steps,
+            norm(sent), norm(change), before, self._measure(engine),
+        )  # fmt: skip
+
+    def _fit(
+        self, engine: Engine, rows: Window, config: Settings, rng: np.random.Generator, seconds: float
+    ) -> int:
+        labels, size = self._labels(rows.y), min(config.batch_size, len(rows))
+        total = config.steps or math.ceil((config.epochs or 1) * len(rows) / size)
+        batches, until, made = _batches(len(rows), size, rng), time.monotonic() + seconds, 0
+        engine.begin(LearningRate(config.learning_rate))
+        while made < total and (made == 0 or time.monotonic() < until):
+            began = time.monotonic()
+            group = [next(batches) for _ in range(min(engine.together, total - made))]
+            # A batch that makes no finite loss changes nothing, and counts as made.
+            made += len(engine.steps([(rows.x[i], labels[i]) for i in group]))
+            self._rest(time.monotonic() - began)
+            if self._stopping():
+                raise InterruptedRunError("asked to stop", where=f"step {made} of {total} of a round")
+        engine.check()
+        return made
+
+
+def _batches(count: int, size: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
+    """Rows in random order, all of them once before any comes again; without end."""
+    left = np.empty(0, np.int64)
+    while True:
+        while len(left) < size:
+            left = np.concatenate([left, rng.permutation(count)])
+        yield left[:size]
+        left = left[size:]
+
+
+def _as_sent(
+    change: Weights, config: Settings, residual: Weights, rng: np.random.Generator
+) -> tuple[Weights, dict[str, Coded], Weights]:
+    """The change as receivers have it, how it is coded, and what the coding has left out.
+
+    What earlier codings left out joins it: before it is clipped, but after the noise where there is any,
+    since it is made of what has its noise already.
+    """
+    kept = {name: residual[name] for name, value in change.items() if _fits(residual, name, value)}
+    if config.noise:
+        deviation = config.noise * config.clip_norm
+        wanted = _sum(noised(clipped(change, config.clip_norm), deviation, rng), kept)
+    else:
+        wanted = clipped(_sum(change, kept), config.clip_norm)
+    coding = Coding(config.encoding.dtype, step=config.encoding.step)
+    coded = code({name: value for name, value in wanted.items() if value.any()}, coding)
+    sent = decode(coded)
+    return sent, coded, difference({name: wanted[name] for name in sent}, sent)
+
+
+def _sum(change: Weights, more: Weights) -> dict[str, NDArray[np.float32]]:
+    return {name: value + more[name] if name in more else value for name, value in change.items()}
+
+
+def _fits(residual: Weights, name: str, value: NDArray[np.float32]) -> bool:
+    return name in residual and residual[name].shape == value.shape

@@ -1,0 +1,1 @@
+"""Work off the device: evaluation, experiments, recordings, demo."""

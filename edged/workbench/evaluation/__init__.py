@@ -1,0 +1,107 @@
+"""`edged evaluate`: a recorded stream through the whole loop, on a virtual clock.
+
+The buffer, the triggers, the trainer process, the gate, the registry and the serving code are the
+daemon's own; only the broker and the threads are left out, so that the same seed gives the same
+result. Prequential: every sample is predicted by the champion of that moment before its label can
+be seen. Training takes no virtual time: a candidate is ready at the sample that triggered it.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edged.domain.messages.encoding import json_ready
+from edged.errors import ConfigError
+from edged.storage.recordings import read_stream
+from edged.workbench.evaluation.compare import Outcome, compare, comparison_page
+from edged.workbench.evaluation.history import history
+from edged.workbench.evaluation.replay import Replay
+from edged.workbench.evaluation.report import page
+from edged.workbench.evaluation.score import report, row_errors
+from edged.workbench.recordings.stream import Options, Stream, shape_stream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from edged.config import Config
+
+    Progress = Callable[[int, int, int], None]
+
+__all__ = ["Options", "Outcome", "Replay", "Stream", "report", "run", "run_several", "shape_stream"]
+
+
+def run(
+    config: Config,
+    data: Path,
+    options: Options,
+    out: Path | None = None,
+    on_progress: Progress = lambda *_: None,
+) -> dict[str, Any]:
+    """Evaluate and return the report.
+
+    `out` keeps the state directory, `report.json` and `report.html`; without it they are temporary.
+
+    Raises
+    ------
+    EdgedError
+        One clear line on anything that stops it.
+    """
+    return _evaluate(config.device.id, config, data, options, out, on_progress).report
+
+
+def run_several(
+    configs: Sequence[tuple[str, Config]],
+    data: Path,
+    options: Options,
+    out: Path | None = None,
+    on_progress: Progress = lambda *_: None,
+) -> dict[str, Any]:
+    """Evaluate named configurations one after another and compare each with the first.
+
+    `out` keeps a directory for each, `compare.json` and `compare.html`.
+
+    Raises
+    ------
+    EdgedError
+        One clear line on anything that stops it.
+    """
+    outcomes = [
+        _evaluate(name, config, data, options, None if out is None else out / name, on_progress)
+        for name, config in configs
+    ]
+    comparison = compare(outcomes)
+    if out is not None:
+        _write(out / "compare.json", json.dumps(json_ready(comparison), indent=1) + "\n")
+        _write(out / "compare.html", comparison_page(f"{data.name}: compared", comparison, outcomes))
+    return comparison
+
+
+def _evaluate(
+    name: str, config: Config, data: Path, options: Options, out: Path | None, on_progress: Progress
+) -> Outcome:
+    started = time.monotonic()
+    if out is not None and (out / "samples.db").exists():
+        raise ConfigError("holds an evaluation already", where=str(out), remedy="name a new directory")
+    stream = shape_stream(
+        read_stream(data, features=config.stream.names, label=config.stream.label), config, options
+    )
+    with tempfile.TemporaryDirectory(prefix="edged-evaluate-") as temporary:
+        replay = Replay(config, stream, options, out or Path(temporary), on_progress)
+        replay.run()
+        figures = report(replay)
+    usage = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    figures |= {"seconds": round(time.monotonic() - started, 3), "peak_rss_mb": round(usage / 1024, 1)}
+    told = history(replay)
+    if out is not None:
+        _write(out / "report.json", json.dumps(json_ready(figures | {"history": told}), indent=1) + "\n")
+        _write(out / "report.html", page(f"{data.name}: {name}", figures, told))
+    return Outcome(name, figures, told, *row_errors(replay))
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")

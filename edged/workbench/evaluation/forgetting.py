@@ -1,0 +1,73 @@
+"""What each champion still knows of every part of the stream, measured on samples no one trains on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from edged.domain.judging import metrics
+from edged.domain.judging.outputs import answers
+from edged.domain.stream.holdout import is_holdout
+from edged.workbench.evaluation import continual_metrics
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from edged.domain.protocols import Served
+    from edged.domain.stream.schema import Schema
+    from edged.workbench.recordings.stream import Stream
+
+PARTS = 10
+FEWEST_ROWS = 5
+MOST_ROWS = 500
+
+
+class Retention:
+    """Cuts the stream into parts and measures the champion on all of them at the end of each.
+
+    Part 0 is the pre-training part, the others are of equal length. Of each the newest held-out
+    samples are used, `MOST_ROWS` at most; a part with hardly any makes the whole measure void.
+    """
+
+    def __init__(self, stream: Stream, schema: Schema, pretrain: int, holdout: float) -> None:
+        self._stream, self._schema = stream, schema
+        self.bounds = np.linspace(pretrain, len(stream), PARTS + 1).astype(np.int64)
+        starts = np.concatenate([[0], self.bounds])
+        kept = is_holdout(np.arange(len(stream)) + 1, holdout) & stream.known
+        self._rows = [
+            np.flatnonzero(kept[start:end])[-MOST_ROWS:] + start
+            for start, end in zip(starts, self.bounds, strict=False)
+        ]
+        whole = all(len(rows) >= FEWEST_ROWS for rows in self._rows)
+        self.measured = whole and not schema.labels_itself
+        self._skill: list[NDArray[np.float64]] = []
+
+    def passed(self, position: int, champion: Served) -> None:
+        """The stream has been replayed up to `position`; measures where parts have ended."""
+        while self.measured and len(self._skill) <= PARTS and position >= self.bounds[len(self._skill)]:
+            self._skill.append(self.skill_of(champion))
+
+    def skill_of(self, served: Served) -> NDArray[np.float64]:
+        """Quality of a model on every part, `(PARTS + 1,)`: accuracy, or the negative absolute error."""
+        return np.array([self._quality(served, rows) for rows in self._rows])
+
+    def _quality(self, served: Served, rows: NDArray[np.int64]) -> float:
+        answer = answers(self._schema, served.model.predict(self._stream.x[rows])).astype(np.float64)
+        figures = metrics.score(self._schema, self._stream.y[rows].astype(np.float64), answer)
+        return figures["accuracy"] if self._schema.task == "classify" else -figures["mae"]
+
+    def figures(self, frozen: Served) -> dict[str, Any] | None:
+        """Matrix and figures of continual learning for the report; None where they cannot be measured."""
+        if not self.measured or len(self._skill) <= PARTS:
+            return None
+        skill = np.array(self._skill)
+        first = self.skill_of(frozen)
+        return {
+            "parts": self.bounds.tolist(),
+            "skill": skill.round(4).tolist(),
+            "frozen": first.round(4).tolist(),
+            "backward_transfer": continual_metrics.backward_transfer(skill),
+            "forward_transfer": continual_metrics.forward_transfer(skill, first),
+            "forgetting": continual_metrics.forgetting(skill),
+        }

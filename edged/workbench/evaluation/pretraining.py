@@ -1,0 +1,80 @@
+"""What a replay begins with: rows of pre-training, their statistics, an engine that is named."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from edged.domain.stream.running_statistics import RunningMoments
+from edged.engines import usual_engine
+from edged.errors import ConfigError
+from edged.storage.models.bundles import Bundle
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from edged.config import Config
+    from edged.workbench.recordings.stream import Options, Stream
+
+PRETRAIN_SHARE = 0.1
+FEWEST_ROWS = 20
+
+
+def rows_of_pretraining(config: Config, stream: Stream, options: Options) -> int:
+    """How many rows come first and are not scored; 0 where the bundle has learned elsewhere."""
+    rows = options.pretrain
+    if rows is None:
+        rows = max(FEWEST_ROWS, int(len(stream) * PRETRAIN_SHARE))
+    if rows == 0 and config.model.bundle is None:
+        raise ConfigError(
+            "nothing has been learned yet that could be gone on from",
+            where="--pretrain",
+            remedy="name model.bundle, or give rows to pre-train on",
+        )
+    if rows and not FEWEST_ROWS <= rows < len(stream):
+        raise ConfigError(
+            f"{rows} rows of pre-training do not fit into {len(stream)}", where="--pretrain",
+            remedy=f"at least {FEWEST_ROWS}, or 0 for what the bundle has learned already",
+        )  # fmt: skip
+    return rows
+
+
+def in_folder(config: Config, folder: Path, seed: int) -> Config:
+    """The configuration with its state in `folder`, and this seed."""
+    storage = config.storage.model_copy(update={"dir": folder})
+    training = config.training.model_copy(update={"seed": seed})
+    return config.model_copy(update={"storage": storage, "training": training})
+
+
+def with_engine(config: Config) -> Config:
+    """The configuration with an engine named where it says `auto`: one that was not timed.
+
+    Engines differ by rounding, so a result that depended on a race between them could not be repeated.
+    """
+    if config.training.engine != "auto" or config.model.bundle is None:
+        return config
+    name, _ = usual_engine(Bundle.open(config.model.bundle, verify=False), config.training.provider)
+    if config.training.guide != "none":
+        name = "portable"  # the only one that can be guided
+    return config.model_copy(update={"training": config.training.model_copy(update={"engine": name})})
+
+
+def statistics(config: Config, stream: Stream, rows: int) -> dict[str, list[float]]:
+    """Input (and target) statistics of the pre-training part, for the standard bundle."""
+    moments, steps = RunningMoments(rows), config.stream.steps
+    # A channel has the same statistics wherever in a window it is: so each is known from many more numbers.
+    moments.update(stream.x[:rows].reshape(rows * steps, -1))
+    mean, scale = (np.tile(values, steps) for values in moments.scale())
+    found = {"mean": mean.tolist(), "scale": scale.tolist()}
+    task = config.stream.resolved_task
+    if task in ("regress", "forecast"):
+        target = RunningMoments(rows)
+        # The last targets of a forecast lie beyond these rows; the column itself has the same statistics.
+        columns = list(config.stream.forecast_columns)
+        target.update(stream.y[:rows][stream.known[:rows]] if task == "regress" else stream.x[:rows, columns])
+        if target.mean is None:
+            return found  # not one label is known
+        mean, scale = target.scale()
+        found |= {"target_mean": mean.tolist(), "target_scale": scale.tolist()}
+    return found

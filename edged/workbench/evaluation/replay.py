@@ -1,0 +1,365 @@
+"""The loop on a recorded stream: the daemon's own parts on a virtual clock, without broker and threads."""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import ExitStack
+from datetime import datetime, timezone
+from functools import cached_property
+from math import ceil
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from edged.clock import VirtualClock
+from edged.device.learning.anomaly_exclusion import Aside
+from edged.device.learning.regime_recall import EVERY, Recall
+from edged.device.learning.scheduler import Learner
+from edged.device.promotion import Promoter
+from edged.device.promotion.rollout import Succession
+from edged.device.serving import Server
+from edged.device.startup.bootstrap import open_samples, with_bundle
+from edged.domain.judging.label_requests import LabelRequests
+from edged.domain.judging.outputs import answers
+from edged.domain.judging.overlap import judged_on
+from edged.domain.model_files import INT8
+from edged.domain.stream.forecast import Forecast
+from edged.domain.stream.sample import Batch, LabelUpdate
+from edged.domain.training.triggers import FEWEST
+from edged.engines.inference import InferenceModel
+from edged.errors import TrainingError
+from edged.storage.files.atomic import scratch
+from edged.storage.models.registry import Registry
+from edged.storage.models.signatures import open_bundle
+from edged.workbench.evaluation.alarms import Detections
+from edged.workbench.evaluation.forgetting import Retention
+from edged.workbench.evaluation.pretraining import in_folder, rows_of_pretraining, statistics, with_engine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from edged.config import Config
+    from edged.domain.drift import DriftSignal
+    from edged.domain.judging.predictions import Predictions
+    from edged.domain.protocols import Served
+    from edged.workbench.recordings.stream import Options, Stream
+
+BLOCK = 256
+
+
+class Replay:
+    """The loop on a recorded stream. It waits for no disk: nobody needs its state after a power cut."""
+
+    def __init__(
+        self,
+        config: Config,
+        stream: Stream,
+        options: Options,
+        folder: Path,
+        on_progress: Callable[[int, int, int], None] = lambda *_: None,
+    ) -> None:
+        pretrain = rows_of_pretraining(config, stream, options)
+        self.stream, self.options, self.pretrain = stream, options, pretrain
+        self._on_progress = on_progress
+        self.schema = config.stream.to_schema()
+        config = in_folder(config, folder, options.seed)
+        found = statistics(config, stream, pretrain) if config.model.bundle is None else None
+        self.config = config = with_engine(with_bundle(config, found))
+        self._clock = VirtualClock(float(stream.t[0]))
+        self.events: list[dict[str, Any]] = []
+        with scratch(), ExitStack() as stack:
+            self._open(stack, config)
+            self._close = stack.pop_all()
+        self._forecast = (
+            Forecast(config.stream.forecast_columns, config.stream.horizon)
+            if self.schema.task == "forecast"
+            else None
+        )
+        width = 1 if self.schema.task == "classify" or self.schema.labels_itself else self.schema.targets
+        self.answers = np.zeros((len(stream), width), np.float32)
+        self.versions = np.zeros(len(stream), np.int64)
+        self.detections = Detections(self.server.anomalies, stream)
+        self.labels_used = 0
+        self._requests = self._ask_for_labels(config) if options.ask else None
+        self._answers_due: deque[tuple[int, int]] = deque()
+        self.retention = Retention(stream, self.schema, pretrain, config.gate.holdout)
+        self.drifts: list[DriftSignal] = []
+        self._started = float(stream.t[pretrain])
+        self._next_schedule = self._after(self._started)
+
+    def _open(self, stack: ExitStack, config: Config) -> None:
+        folder = config.storage.dir
+        bundle = open_bundle(config.model.bundle or folder / "bundle", config.model.keys)
+        bundle.check_schema(self.schema)
+        bundle.check_form(config.serving.quantise)
+        self.registry = Registry.open(folder)
+        stack.callback(self.registry.close)
+        self.log = open_samples(config)
+        stack.callback(self.log.close)
+        self.promoter = Promoter(
+            config=config.gate,
+            schema=self.schema,
+            registry=self.registry,
+            holdout=judged_on(self.log, config.stream.window_rules),
+            load_model=self._load_model,
+            clock=self._clock,
+            keep_models=config.storage.keep_models,
+            staging=config.storage.dir / "candidates",
+            int8=config.serving.quantise == INT8,
+        )
+        self.recall = Recall(self.schema, self.promoter.regimes, self.log, enabled=config.gate.recall)
+        self.promoter.bank = self.recall.bank
+        self.server = Server(
+            config.serving,
+            config.gate,
+            self.schema,
+            self.promoter.boot(bundle.inference_model, bundle.inference_sha256),
+            config.drift.rules(),
+            config.anomaly.rules(),
+        )
+        self._aside = Aside(self.server.anomalies, self.log)
+        self.succession = Succession(self.promoter, self.server, self._notify, self._rest)
+        self.learner = Learner(
+            config,
+            clock=self._clock,
+            labelled_since=self.log.labelled_since,
+            next_offset=self.log.next_offset,
+            begin=self.registry.begin_run,
+            end=self.registry.end_run,
+            notify=self._notify,
+            error=self.server.live_error,
+        )
+        self.learner.process.durable = False
+        stack.callback(self.learner.process.close)
+
+    def _ask_for_labels(self, config: Config) -> LabelRequests:
+        """From the end of pre-training on only those labels arrive that are asked for."""
+        self.stream.labelled[self.pretrain :] = False
+        share, random = self.options.rate, config.labels.request_random
+        return LabelRequests(share, random=random, holdout=config.gate.holdout, seed=self.options.seed)
+
+    def _load_model(self, path: Path) -> InferenceModel:
+        return InferenceModel(
+            path, threads=self.config.serving.threads, providers=self.config.serving.provider
+        )
+
+    def _notify(self, event: str, fields: dict[str, Any]) -> None:
+        self.events.append({"event": event, "sample": self._position, **fields})
+
+    def _rest(self, times: int) -> int:
+        return self.learner.rest(times)
+
+    _position = 0
+
+    def _after(self, moment: float) -> float:
+        """When the schedule fires next; runs missed in between are made up for once, as in the daemon."""
+        every, cron = self.config.training.every, self.config.training.cron
+        if cron is not None:
+            from apscheduler.triggers.cron import CronTrigger
+
+            after = datetime.fromtimestamp(moment + 1.0, timezone.utc)
+            due = CronTrigger.from_crontab(cron, timezone.utc).get_next_fire_time(None, after)
+            return float("inf") if due is None else float(due.timestamp())
+        if not every:
+            return float("inf")
+        return self._started + every * (max(0.0, (moment - self._started) // every) + 1.0)
+
+    # ---- running ---------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Pre-train, then the rest prequentially; without pre-training the bundle's model begins.
+
+        Raises
+        ------
+        TrainingError
+            When pre-training failed: there would be nothing to compare with.
+        """
+        with scratch(), self._close:
+            self.frozen = self._pre_train() if self.pretrain else self._begin()
+            self.retention.passed(self.pretrain, self.frozen)
+            if self.schema.labels_itself:
+                self.answers[: self.pretrain] = self.frozen_answers[: self.pretrain]
+            position = self.pretrain
+            while position < len(self.stream):
+                end = min(position + self._block(position), len(self.stream))
+                self._replay(position, end)
+                position = self._position = end
+                self._heed()
+                self._learn()
+                self.retention.passed(position, self.server.champion)
+                self._on_progress(position, len(self.stream), self.server.champion.version)
+            if self.schema.labels_itself:
+                self.detections.end(self.answers[:, 0])
+
+    def _heed(self) -> None:
+        """What the detectors have signalled starts what it starts in the daemon."""
+        for signal in self.server.drift.take():
+            self.drifts.append(signal)
+            self.learner.drifted(signal, self.server.rise)
+            self.recall.drifted(signal)
+        if self.server.take_fall():
+            self.learner.fallen(self.server.rise)
+            self.recall.ended("error")
+
+    def _begin(self) -> Served:
+        """Go on from the bundle's own model, as a device does on its first day."""
+        self.first_holdout = self.log.holdout_window(0)
+        self.recall.crowned(self.server.champion.version)
+        return self.server.champion
+
+    def _pre_train(self) -> Served:
+        head = np.arange(self.pretrain)
+        for start in range(0, self.pretrain, BLOCK):
+            self._append(head[start : start + BLOCK], with_labels=True)
+        result = self.learner.train("pretraining", {})
+        if result is None:
+            raise TrainingError(
+                "pre-training failed",
+                where="first part of the stream",
+                remedy=str(self.events[-1].get("error", "see the log")),
+            )
+        verdict, served = self.promoter.consider(result, self.server.champion, first=True)
+        if served is None:
+            raise TrainingError("the pre-trained model is unusable", remedy="; ".join(verdict.reasons))
+        self.promoter.crown(served, "pre-training")
+        self.first_holdout = self.log.holdout_window(self.pretrain)
+        self.promoter.promotions = 0
+        self.learner.trainings = 0
+        self.server.swap(served, watch=False)
+        self.recall.crowned(served.version)
+        self.server.quality.clear()
+        return served
+
+    def _block(self, position: int) -> int:
+        """How many samples can pass before a trigger could fire: each brings one label at most."""
+        rules = self.learner.triggers.rules
+        need = BLOCK
+        triggers = self.learner.triggers
+        if rules.new_labels is not None:
+            triggers.arrived, new = self.learner.arrived, self.learner.new()
+            need = max(1, ceil(triggers.needed) - new)
+            if rules.scarce and triggers.until_scarce > 0:
+                need = min(need, max(triggers.until_scarce, ceil(rules.new_labels / 2) - new))
+        if triggers.drifted or triggers.fallen:
+            need = FEWEST
+        if self.recall.bank():
+            need = min(need, EVERY)
+        due = int(np.searchsorted(self.stream.t, self._next_schedule, side="left"))
+        return max(1, min(BLOCK, need, due - position + 1))
+
+    def _replay(self, start: int, end: int) -> None:
+        index = np.arange(start, end)
+        self._clock.advance_to(float(self.stream.t[end - 1]))
+        made = self.server.predict(index + 1, self.stream.x[index])
+        self.server.shadow(index + 1, self.stream.x[index])
+        self.answers[index] = made.output if self.schema.labels_itself else made.answers
+        self.versions[index] = made.version
+        if self._requests is not None:
+            asked = self._requests.choose(made, self.stream.x[index], self._clock.now())
+            self._answers_due.extend((offset - 1, end + self.options.delay) for offset in asked)
+        self._append(index, with_labels=False)
+        if self.schema.labels_itself:
+            self._judge_itself(index, made)
+        self._arrive(max(self.pretrain, start - self.options.delay), end - self.options.delay)
+
+    def _append(self, index: NDArray[np.int64], *, with_labels: bool) -> None:
+        """Store rows; the offset of row i is i + 1."""
+        stream = self.stream
+        labels: list[Any] = [None] * len(index)
+        if with_labels and self._forecast is None and not self.schema.labels_itself:
+            labels = [_label(stream.y[i]) if stream.known[i] else None for i in index]
+        batch = Batch(
+            index + 1,
+            [stream.keys[i] for i in index],
+            stream.t[index],
+            stream.t[index],
+            stream.x[index],
+            labels,
+            [None] * len(index),
+            [None] * len(index),
+        )
+        updates = self._forecast.update(batch) if self._forecast is not None else []
+        self.log.commit(batch, updates)
+        if updates:
+            rows = np.array([u.offset - 1 for u in updates])
+            self._judge(rows, stream.y[rows], scored=not with_labels)
+
+    def _arrive(self, start: int, end: int) -> None:
+        """Labels of rows `start` to `end` become known."""
+        if end <= start or self._forecast is not None or self.schema.labels_itself:
+            return
+        rows = np.arange(start, end)[self.stream.labelled[start:end]]
+        if self._requests is not None:
+            rows = self._answered(end + self.options.delay)
+        now = self._clock.now()
+        self.log.commit(None, [LabelUpdate(int(i) + 1, _label(self.stream.y[i]), now) for i in rows])
+        self._judge(rows, self.stream.y[rows], scored=True)
+
+    def _judge_itself(self, index: NDArray[np.int64], made: Predictions) -> None:
+        """Each sample is its own label, but what is unusual is not learned from."""
+        keys = [self.stream.keys[i] for i in index]
+        judged = self.server.judge(made, keys, self.stream.t[index])
+        self.detections.add(index, judged)
+        self._judge(index, self.stream.x[index], scored=True)
+        self.labels_used -= int(judged.flagged.sum())
+        self._aside.settle()
+
+    def _answered(self, position: int) -> NDArray[np.int64]:
+        """Rows that were asked for, as far as the answer has come and the recording knows it."""
+        rows = []
+        while self._answers_due and self._answers_due[0][1] <= position:
+            row = self._answers_due.popleft()[0]
+            if self.stream.known[row]:
+                self.stream.labelled[row] = True
+                rows.append(row)
+        return np.array(rows, np.int64)
+
+    def _judge(self, rows: NDArray[np.int64], y: NDArray[np.float32], *, scored: bool) -> None:
+        if not scored or len(rows) == 0:
+            return
+        self.labels_used += len(rows)
+        outcome = self.server.label(rows + 1, y)
+        if outcome is not None:
+            self.succession.probation_ended(self.server.champion.version, outcome)
+
+    def _learn(self) -> None:
+        if self._clock.now() >= self._next_schedule:
+            self.learner.triggers.scheduled = True
+            self._next_schedule = self._after(self._clock.now())
+        found = self.recall.worth_trying(self.learner.consumed, self.server.champion.version)
+        if found is not None:
+            self._serves(self.succession.recall(*found))
+        result = self.learner.step()
+        if result is None:
+            return
+        self._serves(self.succession.consider(result))
+        self.learner.effort.judged(forgets=self.succession.forgets)
+
+    def _serves(self, served: Served | None) -> None:
+        if served is not None:
+            self.recall.crowned(served.version)
+
+    @cached_property
+    def frozen_answers(self) -> NDArray[np.float32]:
+        """What the first champion answers to the whole stream, `(n, w)`."""
+        return self.answers_of(self.frozen)
+
+    def answers_of(self, served: Served) -> NDArray[np.float32]:
+        """What a model answers to the whole stream, `(n, w)`."""
+        out = np.zeros_like(self.answers)
+        for start in range(0, len(self.stream), 4096):
+            x = self.stream.x[start : start + 4096]
+            raw = served.model.predict(x)
+            if self.schema.labels_itself:
+                weight = served.scale if served.scale is not None else np.float32(1)
+                out[start : start + 4096] = (np.abs(raw - x) * weight).mean(axis=1, keepdims=True)
+            else:
+                out[start : start + 4096] = answers(self.schema, raw)
+        return out
+
+
+def _label(row: NDArray[np.float32]) -> Any:
+    return float(row[0]) if len(row) == 1 else tuple(row.tolist())

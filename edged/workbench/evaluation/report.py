@@ -1,0 +1,192 @@
+"""An evaluation as one HTML page that needs nothing else: figures, quality over time, verdicts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from edged.charts import document
+from edged.charts.html import percent, plain, table
+from edged.charts.lines import Line, line_chart, matrix
+from edged.workbench.evaluation.alarm_page import alarm_sentence, anomalies
+from edged.workbench.evaluation.markers import moments
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+NAMES = {"adapted": "adapted", "frozen": "frozen", "no_change": "last label"}
+FEW = 5
+
+
+def page(title: str, report: Mapping[str, Any], history: Mapping[str, Any]) -> str:
+    """The page as HTML text."""
+    tell = percent if history["figure"] == "accuracy" else plain
+    sections = [
+        _summary(report, history),
+        _figures(report, history),
+        _over_time(history, tell) if history["alarms"] is None else anomalies(history),
+        _verdicts(report, history),
+        _classes(history),
+        _retention(report, tell),
+        _settings(report, history),
+    ]
+    return document(title, "".join(sections))
+
+
+# ---- sections ------------------------------------------------------------------------------
+
+
+def _summary(report: Mapping[str, Any], history: Mapping[str, Any]) -> str:
+    """What came of it, in two sentences."""
+    if history["figure"] == "mean_score":
+        return f"<p class=lead>{alarm_sentence(report, history)}</p>"
+    name = history["figure"]
+    ours, frozen, last = (report[line][name] for line in ("metric", "frozen", "no_change"))
+    if name == "accuracy":
+        gain = 100 * (ours - frozen)
+        text = (
+            f"Adapting, the model was right for <b>{percent(ours)}</b> of the samples, "
+            f"<b>{gain:+.1f} points</b> against the model that was never updated ({percent(frozen)}). "
+            f"Repeating the last known label gives {percent(last)}."
+        )
+    else:
+        share = 100 * (1 - ours / frozen) if frozen else 0.0
+        text = (
+            f"Adapting, the mean absolute error was <b>{plain(ours)}</b>, <b>{share:.1f} % "
+            f"{'smaller' if share >= 0 else 'larger'}</b> than that of the model that was never updated "
+            f"({plain(frozen)}). Repeating the last known value gives {plain(last)}."
+        )
+    return f"<p class=lead>{text}</p>"
+
+
+def _figures(report: Mapping[str, Any], history: Mapping[str, Any]) -> str:
+    names = list(report["metric"])
+    tell = percent if history["task"] == "classify" else plain
+    rows = [
+        (
+            title,
+            *(
+                (percent if tell is percent and name != "kappa" else plain)(report[line].get(name))
+                for name in names
+            ),
+        )
+        for line, title in (("metric", "adapted"), ("frozen", "frozen"), ("no_change", "last label"))
+        if line != "no_change" or history["figure"] != "mean_score"
+    ]
+    head = ["", *(name.replace("_", " ") for name in names)]
+    return table(head, rows) + _last_of_keys(report, head, names)
+
+
+def _last_of_keys(report: Mapping[str, Any], head: Sequence[str], names: Sequence[str]) -> str:
+    """The same on the last sample of each key, where the report has it."""
+    last = report["last_of_keys"]
+    if last is None:
+        return ""
+    rows = [
+        (title, *(plain(last[line].get(name)) for name in names))
+        for line, title in (("metric", "adapted"), ("frozen", "frozen"))
+    ]
+    return f"<p class=note>On the last sample of each of {last['keys']:,} keys alone:</p>{table(head, rows)}"
+
+
+def _over_time(history: Mapping[str, Any], tell: Callable[[float], str]) -> str:
+    curves = history["curves"]
+    if not curves["starts"]:
+        return ""
+    lines = [Line(name, line, curves[line]) for line, name in NAMES.items() if line in curves]
+    chart = line_chart(curves["starts"], curves["ends"], lines, moments(history), tell)
+    what = {"accuracy": "Accuracy", "mae": "Mean absolute error (lower is better)"}[history["figure"]]
+    width = curves["ends"][0] - curves["starts"][0] + 1
+    note = f"Windows of {width:,} samples; point at one for its values."
+    return f"<h2>{what} over time</h2>{chart}<p class=note>{note}</p>"
+
+
+def _verdicts(report: Mapping[str, Any], history: Mapping[str, Any]) -> str:
+    verdicts = history["verdicts"]
+    runs, promoted = report["trainings"], report["promotions"]
+    counts = (
+        f"{runs:,} training run{'s' * (runs != 1)}, {promoted:,} candidate{'s' * (promoted != 1)} promoted, "
+        f"{report['rejections']:,} refused, {report['rollbacks']:,} rolled back."
+    )
+    if not verdicts:
+        return f"<h2>Verdicts</h2><p>{counts}</p>"
+    kinds = Counter(_kind(v) for v in verdicts if v["outcome"] != "promoted")
+    common = "".join(f"<li>{n:,} × {escape(kind)}</li>" for kind, n in kinds.most_common(FEW))
+    rows = [
+        (
+            f"{v['sample']:,}",
+            v["outcome"],
+            "–" if v["version"] is None else str(v["version"]),
+            "; ".join(v["reasons"]),
+        )
+        for v in verdicts
+    ]
+    every = table(["sample", "outcome", "model", "why"], rows, "verdicts")
+    return (
+        f"<h2>Verdicts</h2><p>{counts}</p>{f'<ul>{common}</ul>' if common else ''}"
+        f"<details><summary>every verdict</summary>{every}</details>"
+    )
+
+
+def _kind(verdict: Mapping[str, Any]) -> str:
+    """A reason without its numbers, so that like ones can be counted."""
+    words = "; ".join(verdict["reasons"]).split()
+    return " ".join("…" if any(c.isdigit() for c in word) else word for word in words)
+
+
+def _classes(history: Mapping[str, Any]) -> str:
+    rows = [
+        (
+            row["class"], f"{row['samples']:,}",
+            *(percent(row[line][name]) for line in ("adapted", "frozen") for name in ("recall", "precision")),
+        )
+        for row in history["per_class"]
+    ]  # fmt: skip
+    if not rows:
+        return ""
+    head = ["class", "samples", "recall", "precision", "recall, frozen", "precision, frozen"]
+    return f"<h2>Classes</h2>{table(head, rows)}"
+
+
+def _retention(report: Mapping[str, Any], tell: Callable[[float], str]) -> str:
+    kept = report["retention"]
+    if kept is None:
+        return ""
+    ends = kept["parts"]
+    names = ["first", *(f"{end / 1000:.1f}k" for end in ends[1:])]
+    grid = matrix(names, names, kept["skill"], lambda v: tell(abs(v)))
+    backward, forgotten = kept["backward_transfer"], kept["forgetting"]
+    signed = _points if tell is percent else _signed
+    return (
+        "<h2>What is remembered</h2>"
+        "<p>Each row is the model that served at the end of a part of the stream, each column the held-out "
+        f"samples of a part. Backward transfer <b>{signed(backward)}</b> (what later training did to "
+        f"earlier parts), forward transfer <b>{signed(kept['forward_transfer'])}</b>, "
+        f"forgetting <b>{signed(forgotten)}</b> (loss against the best ever on each part).</p>"
+        f'<div class="wide">{grid}</div>'
+    )
+
+
+def _points(value: float) -> str:
+    return f"{100 * value:+.1f} points"
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.4g}"
+
+
+def _settings(report: Mapping[str, Any], history: Mapping[str, Any]) -> str:
+    rate = history["label_rate"]
+    rows = [
+        ("samples", f"{report['samples']:,}, of which {history['pretrain']:,} for pre-training"),
+        ("left out", f"{report['quarantined']:,} rows that are no numbers"),
+        ("labels", f"{report['labels_used']:,} of {report['scored']:,} arrived, "
+                   f"{history['delay']:,} samples late" + ("" if rate == 1 else f" (share {rate:g})")),
+        ("drift signals", str(len(history["drifts"]))),
+        ("engine", str(report["engine"])),
+        ("time", f"{report['seconds']:.0f} s, {report['train_seconds']:.0f} s of it training"),
+        ("memory", f"{report['peak_rss_mb']:.0f} MB"),
+        ("seed", str(history["seed"])),
+    ]  # fmt: skip
+    return f"<h2>How it was done</h2>{table(['', ''], rows, 'plain')}"

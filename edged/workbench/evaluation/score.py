@@ -1,0 +1,158 @@
+"""The figures of an evaluation, ready for JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from edged.domain.judging import metrics
+from edged.domain.judging.outputs import answers, errors
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from edged.domain.drift import DriftSignal
+    from edged.domain.stream.schema import Schema
+    from edged.workbench.evaluation.alarms import Detections
+    from edged.workbench.evaluation.replay import Replay
+
+WINDOW = 1000
+
+
+def report(replay: Replay) -> dict[str, Any]:
+    """The figures, ready for JSON."""
+    stream, scored = replay.stream, scored_rows(replay)
+    cut = {} if stream.readings is None else {"readings": stream.readings}
+    return cut | {
+        "samples": len(stream),
+        "scored": len(scored),
+        "quarantined": stream.refused,
+        "metric": score_rows(replay, scored, replay.answers),
+        "frozen": score_rows(replay, scored, replay.frozen_answers),
+        "no_change": score_rows(replay, scored, no_change(replay)),
+        "windows": _windows(replay, scored),
+        "trainings": replay.learner.trainings,
+        "promotions": replay.promoter.promotions,
+        "origins": replay.succession.origins,
+        "rejections": replay.promoter.rejections,
+        "rollbacks": replay.promoter.rollbacks,
+        "drifts": [_drift(signal, replay.schema.names) for signal in replay.drifts],
+        "labels_used": replay.labels_used,
+        "last_of_keys": last_of_keys(replay, scored),
+        "anomaly": anomaly_figures(replay),
+        "forgetting": _forgetting(replay),
+        "retention": replay.retention.figures(replay.frozen),
+        "engine": replay.learner.engine,
+        "train_seconds": round(replay.learner.train_seconds, 3),
+    }
+
+
+def _drift(signal: DriftSignal, names: Sequence[str]) -> dict[str, Any]:
+    told = signal.as_dict(names)
+    shown = {name: told[name] for name in ("offset", "detector", "level", "source")}
+    moved = [shift["feature"] for shift in told["features"] if shift["level"] == told["level"]]
+    return shown | ({"features": moved} if moved else {})
+
+
+def no_change(replay: Replay) -> NDArray[np.float32]:
+    """The last label that had arrived, as the answer: that of row j is known for rows after j + delay."""
+    stream = replay.stream
+    if replay.schema.labels_itself:
+        return np.zeros_like(replay.answers)
+    if replay.schema.task == "forecast":
+        # The label that arrives with a sample is the sample's own value.
+        return np.asarray(stream.x[:, list(replay.config.stream.forecast_columns)])
+    known = stream.labelled.copy()
+    known[: replay.pretrain] = stream.known[: replay.pretrain]
+    newest = np.maximum.accumulate(np.where(known, np.arange(len(stream)), 0))
+    # All labels of the pre-training part are known from its end on.
+    last = np.maximum(np.arange(len(stream)) - 1 - replay.options.delay, replay.pretrain - 1)
+    # Without that part nothing is known at first: the first class, or 0.
+    return np.where(last[:, None] < 0, np.float32(0), stream.y[newest[last]])
+
+
+def score_rows(replay: Replay, rows: NDArray[np.int64], answer: NDArray[np.float32]) -> dict[str, float]:
+    """All figures of one line of answers on these rows."""
+    if replay.schema.labels_itself:
+        return detections_of(replay, answer).figures(rows, answer[:, 0])
+    y = replay.stream.y[rows].astype(np.float64)
+    return metrics.score(replay.schema, y, answer[rows].astype(np.float64))
+
+
+def row_errors(replay: Replay) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The scored rows `(n,)` and the error of the adapted answer on each `(n,)`."""
+    rows = scored_rows(replay)
+    if replay.schema.labels_itself:
+        return rows, replay.answers[rows, 0].astype(np.float64)
+    return rows, errors(replay.schema, replay.answers[rows], replay.stream.y[rows])
+
+
+def scored_rows(replay: Replay) -> NDArray[np.int64]:
+    """Positions of the rows that count: after pre-training, with a known target."""
+    start = replay.pretrain
+    return np.arange(start, len(replay.stream))[replay.stream.known[start:]]
+
+
+def detections_of(replay: Replay, answer: NDArray[np.float32]) -> Detections:
+    """What was found in the replay, or would have been with another line of scores."""
+    if answer is replay.answers:
+        return replay.detections
+    return replay.detections.of_scores(replay.config.anomaly.rules(), answer[:, 0])
+
+
+def last_of_keys(replay: Replay, rows: NDArray[np.int64]) -> dict[str, Any] | None:
+    """Figures on the last scored row of each key alone: how remaining life is usually judged.
+
+    None for other tasks, and where there is but one key.
+    """
+    last = {replay.stream.keys[row]: row for row in rows.tolist()}
+    if replay.schema.task != "regress" or len(last) < 2:
+        return None
+    ends = np.array(sorted(last.values()), np.int64)
+    lines = {"metric": replay.answers, "frozen": replay.frozen_answers}
+    return {"keys": len(ends), **{name: score_rows(replay, ends, line) for name, line in lines.items()}}
+
+
+def anomaly_figures(replay: Replay) -> dict[str, Any] | None:
+    """Alarms of what adapted and of what did not; None for other tasks."""
+    if not replay.schema.labels_itself:
+        return None
+    frozen = detections_of(replay, replay.frozen_answers)
+    return {**replay.detections.as_dict(), "frozen": frozen.as_dict()}
+
+
+def main_figure(schema: Schema) -> str:
+    """The figure that stands for the quality of a window."""
+    if schema.task == "classify":
+        return "accuracy"
+    return "mean_score" if schema.labels_itself else "mae"
+
+
+def _windows(replay: Replay, scored: NDArray[np.int64]) -> list[float]:
+    parts = [scored[i : i + WINDOW] for i in range(0, len(scored), WINDOW)]
+    if replay.schema.labels_itself:
+        return [float(replay.answers[part].mean()) for part in parts]
+    return [score_rows(replay, part, replay.answers)[main_figure(replay.schema)] for part in parts]
+
+
+def _forgetting(replay: Replay) -> float | None:
+    """Loss of skill on the pre-training part's holdout: first champion against the last one.
+
+    Lopez-Paz & Ranzato (2017), backward transfer with the sign turned, for the first task.
+    """
+    window = replay.first_holdout
+    if len(window) == 0:
+        return None
+    ours, theirs = (
+        metrics.score(
+            replay.schema,
+            window.y.astype(np.float64),
+            answers(replay.schema, served.model.predict(window.x)).astype(np.float64),
+        )
+        for served in (replay.server.champion, replay.frozen)
+    )
+    name = "accuracy" if replay.schema.task == "classify" else "mae"
+    return theirs[name] - ours[name] if name == "accuracy" else ours[name] - theirs[name]

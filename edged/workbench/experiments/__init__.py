@@ -1,0 +1,134 @@
+"""`edged recipe run`: every recipe of a file trained on recorded data off the device, compared and ranked.
+
+The stream is split in the order of time. Each recipe is trained from several seeds, each training in a
+process of its own. Recipes are ranked by the validation part alone; the test part is shown and decides
+nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edged.domain.messages.encoding import json_ready
+from edged.errors import ConfigError
+from edged.storage.files.atomic import disk_errors
+from edged.workbench.experiments.deploy import bundle_path, deploy, refuse_taken
+from edged.workbench.experiments.job import BUNDLE, Order, save_data
+from edged.workbench.experiments.loading import Loaded, load_recipes, load_stream
+from edged.workbench.experiments.ranking import best_seed, ranking
+from edged.workbench.experiments.report import page
+from edged.workbench.experiments.runner import Runner
+from edged.workbench.experiments.scoring import LOWER_IS_BETTER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from edged.workbench.experiments.runner import Outcome
+
+    # All trainings, before the first begins; gives what is called with each message of one.
+    Begin = Callable[[Sequence[Order]], Callable[[Order, dict[str, Any] | None], None]]
+
+
+@dataclass(frozen=True)
+class Options:
+    """Where the report goes, how many trainings run at a time, and the configuration to write, if any."""
+
+    out: Path
+    jobs: int
+    write: Path | None = None
+
+
+def run(path: Path, data: Path, options: Options, begin: Begin) -> dict[str, Any]:
+    """Train all recipes of the file at `path`; the report, which is also written into `options.out`.
+
+    Raises
+    ------
+    EdgedError
+        One clear line on anything that stops it; a training that fails does not.
+    """
+    started = time.monotonic()
+    loaded = load_recipes(path)
+    _prepare(options)
+    stream, split = load_stream(loaded.file, data)
+    with tempfile.TemporaryDirectory(prefix="edged-recipe-", ignore_cleanup_errors=True) as temporary:
+        work = Path(temporary)
+        with disk_errors("writing the data for the trainings", work):
+            save_data(work, stream, split)
+        orders = _orders(loaded, work)
+        runner = Runner(options.jobs, loaded.file.timeout, begin(orders))
+        outcomes = runner.run(orders)
+        ranked, failed = ranking(loaded.recipes, outcomes, loaded.file.judged_by)
+        report = {
+            "name": loaded.file.name,
+            "data": data.name,
+            "task": loaded.file.stream.resolved_task,
+            "metric": loaded.file.judged_by,
+            "higher_is_better": loaded.file.judged_by not in LOWER_IS_BETTER,
+            "rows": split.counts(),
+            "gap": split.gap,
+            "seeds": loaded.file.seeds,
+            "trials": len(orders),
+            "jobs": options.jobs,
+            "engine": loaded.file.engine,
+            "ranking": ranked,
+            "failed": failed,
+            "written": None,
+        }
+        if options.write is not None and ranked:
+            report["written"] = _write_winner(options.write, loaded, outcomes, report, path)
+    report["seconds"] = round(time.monotonic() - started, 3)
+    with disk_errors("writing the report", options.out):
+        (options.out / "report.json").write_text(json.dumps(json_ready(report), indent=1) + "\n", "utf-8")
+        (options.out / "report.html").write_text(page(report), "utf-8")
+    return report
+
+
+def _prepare(options: Options) -> None:
+    """Refuse what could not be written in the end, before hours of training."""
+    if (options.out / "report.json").exists():
+        raise ConfigError("holds a report already", where=str(options.out), remedy="name a new directory")
+    if options.write is not None:
+        refuse_taken(options.write)
+    with disk_errors("making the directory of the report", options.out):
+        options.out.mkdir(parents=True, exist_ok=True)
+
+
+def _orders(loaded: Loaded, work: Path) -> list[Order]:
+    schema, file = loaded.file.stream.to_schema(), loaded.file
+    orders = []
+    for i, recipe in enumerate(loaded.recipes):
+        for seed in range(file.seeds):
+            folder = work / f"{i}-{seed}"
+            orders.append(
+                Order(
+                    recipe,
+                    schema,
+                    seed,
+                    file.engine,
+                    file.threads,
+                    file.judged_by,
+                    work,
+                    folder,
+                    folder / BUNDLE,
+                )
+            )
+    return orders
+
+
+def _write_winner(
+    config: Path, loaded: Loaded, outcomes: Sequence[Outcome], report: dict[str, Any], path: Path
+) -> dict[str, Any]:
+    first = report["ranking"][0]
+    seed = best_seed(first, report["metric"])
+    order = next(
+        outcome.order
+        for outcome in outcomes
+        if outcome.order.recipe.name == first["name"] and outcome.order.seed == seed
+    )
+    deploy(config, loaded.file, loaded.stream, order, {"file": path.name, "data": report["data"]})
+    return {"config": str(config), "bundle": str(bundle_path(config)), "seed": seed}

@@ -1,0 +1,133 @@
+"""`python -m edged.workbench.experiments.build_bundle`: build the bundle of one training.
+
+The order is one JSON object on stdin.
+
+A process of its own, so that the memory of the training that follows is measured without the builder's.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from edged import bundles
+from edged.domain.stream.running_statistics import RunningMoments, scale_of
+from edged.errors import BundleError, EdgedError
+from edged.host.process_limits import die_with_parent
+from edged.workbench.experiments.job import Order, load_data
+
+if TYPE_CHECKING:
+    import onnx
+    from numpy.typing import NDArray
+
+    from edged.bundles.source.standardise import Statistics
+
+
+def build_bundle(order: Order) -> list[str]:
+    """Build `order.bundle`; what there is to note about it.
+
+    Raises
+    ------
+    EdgedError
+        One line on what cannot be built and why.
+    """
+    bundles.require()
+    from edged.bundles.build import build
+    from edged.bundles.graph.naming import Naming
+    from edged.bundles.graph.optimizers import Optimizer
+
+    recipe, notes = order.recipe, list[str]()
+    model = _model(order)
+    statistics = _statistics(order, model)
+    if order.weights is not None:
+        model = _trained(model, order.weights)
+    build(
+        model,
+        order.bundle,
+        loss=recipe.loss,
+        optimizer=Optimizer.of(recipe.optimizer, **recipe.options),
+        train=recipe.train,
+        freeze=recipe.freeze,
+        standardise=statistics,
+        engine="both" if order.engine == "auto" else order.engine,
+        seed=order.seed,
+        naming=Naming.of(order.schema),
+        note=notes.append,
+    )
+    return notes
+
+
+def _model(order: Order) -> onnx.ModelProto:
+    from edged.bundles.__main__ import network_of
+    from edged.bundles.source.normalise import read_model
+
+    recipe, schema = order.recipe, order.schema
+    if recipe.model:
+        return read_model(Path(recipe.model))
+    return network_of(
+        {
+            "task": schema.task,
+            "features": schema.width,
+            "outputs": schema.outputs,
+            "network": recipe.network,
+            "window": (schema.steps, schema.channels),
+            "hidden": list(recipe.hidden),
+            "seed": order.seed,
+        }
+    )
+
+
+def _statistics(order: Order, model: onnx.ModelProto) -> Statistics | None:
+    """Input and target statistics of the training part; None where rows are no flat vectors."""
+    from edged.bundles.graph.edit import shape_of
+    from edged.bundles.source.standardise import Statistics
+
+    shape = shape_of(model.graph.input[0])
+    if len(shape) != 2:
+        return None
+    _check("features", shape[1], order.schema.width, order.recipe.model)
+    if order.schema.task != "classify":
+        _check("targets", shape_of(model.graph.output[0])[-1], order.schema.outputs, order.recipe.model)
+    data = load_data(order.data)
+    x: NDArray[np.float32] = data.x[data.split.train]
+    moments = RunningMoments(len(x))
+    moments.update(x)
+    values: dict[str, Any] = dict(zip(("mean", "scale"), moments.scale(), strict=True))
+    if order.schema.task in ("regress", "forecast"):
+        y: NDArray[np.float32] = data.y[data.split.train]
+        values |= dict(zip(("target_mean", "target_scale"), scale_of(y), strict=True))
+    return Statistics.of(values, reconstruct=order.schema.labels_itself)
+
+
+def _check(what: str, has: int | str, wanted: int, where: str) -> None:
+    """Refuse a model whose statistics could not be put into its graph."""
+    if has != wanted:
+        raise BundleError(f"the model has {has} {what}, the stream has {wanted}", where=where)
+
+
+def _trained(model: onnx.ModelProto, file: Path) -> onnx.ModelProto:
+    from edged.bundles.source.initial_weights import with_weights
+
+    with np.load(file) as values:
+        return with_weights(model, {name: values[name] for name in values.files})
+
+
+def main() -> int:
+    """Read the order, build, answer; the exit code."""
+    try:
+        order, parent = Order.parse(sys.stdin.read())
+        die_with_parent(parent)
+        notes = build_bundle(order)
+    except EdgedError as problem:
+        sys.stderr.write(problem.line() + "\n")
+        return problem.exit_code
+    sys.stdout.write(json.dumps({"notes": notes}) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

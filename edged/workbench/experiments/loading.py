@@ -1,0 +1,78 @@
+"""Reading a recipe file, and the recorded stream that its recipes are trained on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pydantic import ValidationError
+
+from edged.config import Config, DeviceConfig
+from edged.config.loader import first_problem, read_yaml
+from edged.errors import ConfigError
+from edged.storage.recordings import read_stream
+from edged.workbench.experiments.config import RecipeFile
+from edged.workbench.experiments.grid import Recipe, expand
+from edged.workbench.experiments.split import Split, gap_of, split_rows
+from edged.workbench.recordings.stream import Options, Stream, shape_stream
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HINT = "docs/recipes.md lists every key"
+EXAMPLE = "begin with `stream: {features: 8, classes: 2}` and `recipes: [{hidden: [64, 32]}]`"
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A recipe file, its section `stream` as it was written, and the recipes that come of it."""
+
+    file: RecipeFile
+    stream: dict[str, Any]
+    recipes: list[Recipe]
+
+
+def load_recipes(path: Path) -> Loaded:
+    """Read and validate the recipe file at `path`.
+
+    Raises
+    ------
+    ConfigError
+        With file, line and key of the first problem and what would be right.
+    """
+    root, data = read_yaml(path, "the recipe file", EXAMPLE)
+    try:
+        file = RecipeFile.model_validate(data)
+    except ValidationError as problem:
+        raise first_problem(problem, path, root, {}, RecipeFile, HINT) from None
+    try:
+        # What a device's configuration refuses must not come out of --write.
+        Config(device=DeviceConfig(id=file.name), stream=file.stream)
+    except ValidationError as problem:
+        what = problem.errors()[0]["msg"].removeprefix("Value error, ")
+        raise ConfigError(what, where=f"{path}: stream", remedy=HINT) from None
+    try:
+        recipes = expand(file, path.parent)
+    except ConfigError as problem:
+        raise ConfigError(problem.what, where=f"{path}: {problem.where}", remedy=problem.remedy) from None
+    return Loaded(file, data["stream"], recipes)
+
+
+def load_stream(file: RecipeFile, data: Path) -> tuple[Stream, Split]:
+    """The recorded stream in the shape of the file's task, and its parts.
+
+    Raises
+    ------
+    ConfigError
+        When the two do not fit each other, or a part would be too small.
+    """
+    config = Config(device=DeviceConfig(id=file.name), stream=file.stream)
+    recorded = read_stream(data, features=config.stream.names, label=config.stream.label)
+    stream = shape_stream(recorded, config, Options())
+    if file.judged_by == "auroc" and stream.truth is None:
+        raise ConfigError(
+            "the data does not tell what is anomalous", where="metric", remedy="give it labels y"
+        )
+    rows = np.flatnonzero(stream.known)
+    return stream, split_rows(rows, file.split, gap_of(file, stream))

@@ -1,0 +1,100 @@
+"""From single trainings to a ranking of recipes, with what is known of the spread over seeds."""
+
+from __future__ import annotations
+
+import math
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Any
+
+from edged.workbench.experiments.confidence_interval import mean_interval
+from edged.workbench.experiments.scoring import LOWER_IS_BETTER
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from edged.workbench.experiments.grid import Recipe
+    from edged.workbench.experiments.runner import Outcome
+
+DIGITS = 9  # to which two means are the same
+
+
+def ranking(
+    recipes: Sequence[Recipe], outcomes: Sequence[Outcome], metric: str
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Rows of the recipes, the best first, and of those of which a training failed.
+
+    The rank is that of the mean validation metric over seeds; of two equal ones the smaller bundle is first.
+    The test metric decides nothing. `clear` tells that the interval does not meet that of the first.
+    """
+    ranked, failed = [], []
+    for recipe in recipes:
+        its = [outcome for outcome in outcomes if outcome.order.recipe is recipe]
+        reasons = _reasons(its, metric)
+        if reasons:
+            failed.append({"name": recipe.name, "recipe": recipe.as_dict(), "reasons": reasons})
+        else:
+            ranked.append(_row(recipe, its, metric))
+    sign = 1 if metric in LOWER_IS_BETTER else -1
+    ranked.sort(
+        key=lambda row: (round(sign * row["validation"][metric]["mean"], DIGITS), row["bundle_bytes"])
+    )
+    for position, row in enumerate(ranked):
+        row |= {
+            "rank": position + 1,
+            "clear": _apart(ranked[0]["validation"][metric], row["validation"][metric]),
+        }
+    return ranked, failed
+
+
+def best_seed(row: dict[str, Any], metric: str) -> int:
+    """The seed of a row whose training has the best validation metric, the first of equal ones."""
+    values = row["validation"][metric]["seeds"]
+    return int(values.index(min(values) if metric in LOWER_IS_BETTER else max(values)))
+
+
+def _reasons(outcomes: Sequence[Outcome], metric: str) -> list[dict[str, Any]]:
+    """Why trainings of a recipe failed, each reason with its seeds; empty where none did."""
+    seeds: dict[str, list[int]] = {}
+    for outcome in outcomes:
+        reason = outcome.problem
+        if outcome.result is not None:
+            if outcome.result["validation"][metric] is not None:
+                continue
+            reason = f"{metric} of the validation part is no number"
+        seeds.setdefault(reason, []).append(outcome.order.seed)
+    return [{"seeds": its, "reason": reason} for reason, its in seeds.items()]
+
+
+def _row(recipe: Recipe, outcomes: Sequence[Outcome], metric: str) -> dict[str, Any]:
+    results = [outcome.result for outcome in outcomes if outcome.result is not None]
+    row: dict[str, Any] = {"name": recipe.name, "recipe": recipe.as_dict()}
+    for part in ("validation", "test"):
+        figures = [result[part] for result in results if result[part] is not None]
+        row[part] = {name: _spread([f[name] for f in figures]) for name in figures[0]} if figures else None
+    peaks = [result["peak_bytes"] for result in results if result["peak_bytes"] is not None]
+    return row | {
+        "step_us": median(result["step_us"] for result in results),
+        "peak_bytes": max(peaks, default=None),
+        "bundle_bytes": max(result["bundle_bytes"] for result in results),
+        "model_bytes": max(result["model_bytes"] for result in results),
+        "parameters": results[0]["parameters"],
+        "epochs": [len(result["curve"]) for result in results],
+        "seconds": fmean(result["seconds"] for result in results),
+        "engine": results[0]["engine"],
+        "notes": results[0]["notes"],
+        "curves": [result["curve"] for result in results],
+        "shown": results[best_seed(row, metric)]["shown"],
+    }
+
+
+def _spread(values: Sequence[float | None]) -> dict[str, Any]:
+    numbers = [math.nan if value is None else value for value in values]
+    interval = mean_interval(numbers)
+    return {**interval._asdict(), "seeds": numbers}
+
+
+def _apart(first: dict[str, Any], other: dict[str, Any]) -> bool | None:
+    """Whether two intervals do not meet; None for the first itself, and with a single seed."""
+    if other is first or not math.isfinite(first["low"]):
+        return None
+    return bool(other["low"] > first["high"] or other["high"] < first["low"])

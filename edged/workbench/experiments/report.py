@@ -1,0 +1,233 @@
+"""A recipe run as one HTML page that needs nothing else: ranking, intervals, learning curves, the winner."""
+
+from __future__ import annotations
+
+from html import escape
+from importlib import resources
+from math import isfinite, nan
+from typing import TYPE_CHECKING, Any
+
+from edged.charts import document
+from edged.charts.experiments import COLOURED, Curve, Dots, confusion, curves, histogram, legend, whiskers
+from edged.charts.html import percent, plain, table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    Tell = Callable[[float | None], str]
+    Row = Mapping[str, Any]
+
+ABBREVIATED = {"mae": "MAE", "rmse": "RMSE", "r2": "R²", "auroc": "AUROC"}
+SHARES = frozenset({"accuracy", "balanced_accuracy"})
+LONGEST = 25  # rows of dots that are shown; the table has all
+
+
+def page(report: Mapping[str, Any]) -> str:
+    """The page as HTML text, from the report with its curves."""
+    rows: Sequence[Row] = report["ranking"]
+    tell = percent if report["metric"] in SHARES else plain
+    sections = [_failures(report)]
+    if rows:
+        sections = [
+            _lead(report, tell),
+            _intervals(report, tell),
+            _ranking(report),
+            _curves(report, tell),
+            _winner(rows[0], report["metric"], tell),
+            *sections,
+        ]
+    style = resources.files("edged.workbench.experiments").joinpath("page.css").read_text(encoding="utf-8")
+    title = f"{report['data']}: {report['name']}"
+    return document(title, "".join([*sections, _settings(report)]), style)
+
+
+def _name(metric: str) -> str:
+    return ABBREVIATED.get(metric, metric.replace("_", " "))
+
+
+def _title(metric: str) -> str:
+    name = _name(metric)
+    return name[0].upper() + name[1:]
+
+
+def _lead(report: Mapping[str, Any], tell: Tell) -> str:
+    """What came of it, in a few sentences."""
+    rows, metric = report["ranking"], report["metric"]
+    first = rows[0]
+    found, test = first["validation"][metric], first["test"]
+    sure = f", 95 % interval {tell(found['low'])} to {tell(found['high'])} over {report['seeds']} seeds"
+    text = (
+        f"<b>{escape(first['name'])}</b> is first of {len(rows)}: {_name(metric)} "
+        f"<b>{tell(found['mean'])}</b> on the validation part{sure if _known(found) else ''}"
+    )
+    text += f"; {tell(test[metric]['mean'])} on the test part, which decides nothing." if test else "."
+    near = sum(row["clear"] is False for row in rows)
+    if near:
+        others = "other is" if near == 1 else "others are"
+        text += f" {near} {others} not clearly worse: the intervals meet."
+    return f"<p class=lead>{text}</p>"
+
+
+def _known(found: Mapping[str, float | None]) -> bool:
+    return found["low"] is not None and isfinite(found["low"])
+
+
+def _intervals(report: Mapping[str, Any], tell: Tell) -> str:
+    metric = report["metric"]
+    rows = [
+        Dots(
+            f"{row['rank']}. {row['name']}",
+            _number(row["validation"][metric]["mean"]),
+            _number(row["validation"][metric]["low"]),
+            _number(row["validation"][metric]["high"]),
+            [_number(value) for value in row["validation"][metric]["seeds"]],
+            None if row["test"] is None else _number(row["test"][metric]["mean"]),
+        )
+        for row in report["ranking"][:LONGEST]
+    ]
+    direction = "higher is better" if report["higher_is_better"] else "lower is better"
+    note = (
+        "A dot is the mean over seeds, a line its 95 % interval, the pale dots are the seeds; the open "
+        "diamond is the mean on the test part, for information."
+    )
+    more = len(report["ranking"]) - len(rows)
+    note += f" The best {LONGEST} of {len(report['ranking'])}." if more else ""
+    chart = whiskers(rows, _name(metric), tell)
+    return f"<h2>{_title(metric)} ({direction})</h2>{chart}<p class=note>{note}</p>"
+
+
+def _number(value: float | None) -> float:
+    return nan if value is None else value
+
+
+def _ranking(report: Mapping[str, Any]) -> str:
+    metric, rows = report["metric"], report["ranking"]
+    others = [name for name in rows[0]["validation"] if name != metric]
+    tested = rows[0]["test"] is not None
+    head = ["", "recipe", _name(metric), "± 95 %", *([f"{_name(metric)}, test"] if tested else [])]
+    head += [*map(_name, others), "step", "memory", "model", "bundle", "weights", "epochs", "time"]
+    body = [
+        (
+            str(row["rank"]), row["name"], *_own_figure(row, metric, tested=tested),
+            *(_tell(name)(row["validation"][name]["mean"]) for name in others),
+            f"{row['step_us']:,.0f} µs", _bytes(row["peak_bytes"]), _bytes(row["model_bytes"]),
+            _bytes(row["bundle_bytes"]), f"{row['parameters']:,}", _range(row["epochs"]),
+            f"{row['seconds']:.1f} s",
+        )
+        for row in rows
+    ]  # fmt: skip
+    note = (
+        "Figures are means over seeds on the validation part. Memory is the most that a training process "
+        "took, without the building of its bundle; a step is that of its fastest epoch "
+        "on this machine, with other trainings beside it."
+    )
+    return f"<h2>Ranking</h2>{table(head, body, 'ranking')}<p class=note>{note}</p>"
+
+
+def _own_figure(row: Row, metric: str, *, tested: bool) -> list[str]:
+    tell, found = _tell(metric), row["validation"][metric]
+    half = tell(found["high"] - found["mean"]) if _known(found) else "–"
+    return [tell(found["mean"]), half, *([tell(row["test"][metric]["mean"])] if tested else [])]
+
+
+def _tell(name: str) -> Tell:
+    return percent if name in SHARES else plain
+
+
+def _bytes(value: int | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value / 1e6:.1f} MB" if value >= 1e6 else f"{value / 1e3:.0f} kB"
+
+
+def _range(values: Sequence[int]) -> str:
+    low, high = min(values), max(values)
+    return str(low) if low == high else f"{low}–{high}"
+
+
+def _curves(report: Mapping[str, Any], tell: Tell) -> str:
+    rows, what = report["ranking"], _name(report["metric"])
+    names = [row["name"] for row in rows]
+    judged = [Curve(row["name"], i, _mean(row, "validation_metric")) for i, row in enumerate(rows)]
+    judged.append(_training(rows[0], "train_metric"))
+    loss = [Curve(row["name"], i, _mean(row, "validation_loss")) for i, row in enumerate(rows)]
+    loss.append(_training(rows[0], "train_loss"))
+    charts = "".join(
+        f"<div><h3>{name}</h3>{chart}</div>"
+        for name, chart in (
+            (_title(report["metric"]), curves(judged, what, tell)),
+            ("Loss", curves(loss, "loss", plain)),
+        )
+    )
+    note = (
+        "Means over the seeds that went as far, on the validation part; the thin line is the winner on the "
+        "training part. Point at an epoch for its values."
+    )
+    key = legend(names, max(0, len(names) - COLOURED))
+    return f'<h2>Learning curves</h2>{key}<div class="pair">{charts}</div><p class=note>{note}</p>'
+
+
+def _training(winner: Row, name: str) -> Curve:
+    return Curve(f"{winner['name']}, training", 0, _mean(winner, name), train=True)
+
+
+def _mean(row: Row, name: str) -> list[float]:
+    """The mean over those seeds that went as far, epoch by epoch."""
+    values = [[_number(point[name]) for point in curve] for curve in row["curves"]]
+    longest = max(map(len, values))
+    at = [[line[epoch] for line in values if len(line) > epoch] for epoch in range(longest)]
+    return [sum(points) / len(points) for points in at]
+
+
+def _winner(row: Row, metric: str, tell: Tell) -> str:
+    shown = row["shown"]
+    where = f"on the {shown['rows']:,} samples of the {shown['part']} part"
+    if "confusion" in shown:
+        chart = confusion(shown["classes"], shown["confusion"])
+        what = f"What it answers {where}, true classes down; the darker, the larger the share of the class."
+        return f'<h2>Answers of the winner</h2><div class="wide">{chart}</div><p class=note>{what}</p>'
+    unit = "in the target's unit" if shown["unit"] == "target" else "in standard deviations of each target"
+    chart = histogram(shown["edges"], shown["counts"], f"answer minus target, {unit}", plain)
+    figure = f"{_name(metric)} {tell(row['validation'][metric]['mean'])} on the validation part"
+    note = f"Residuals {where}; the outermost bars hold what lies further out. {figure}."
+    return f"<h2>Residuals of the winner</h2>{chart}<p class=note>{escape(note)}</p>"
+
+
+def _failures(report: Mapping[str, Any]) -> str:
+    if not report["failed"]:
+        return ""
+    rows = [
+        (row["name"], ", ".join(map(str, reason["seeds"])), reason["reason"])
+        for row in report["failed"]
+        for reason in row["reasons"]
+    ]
+    head = ["recipe", "seeds", "why"]
+    told = "<p>A recipe of which a training failed has no rank.</p>"
+    return f"<h2>Failed</h2>{told}{table(head, rows, 'verdicts')}"
+
+
+def _settings(report: Mapping[str, Any]) -> str:
+    parts, rows = report["rows"], report["ranking"]
+    split = (
+        f"in the order of time: {parts['train']:,} for training, {parts['validation']:,} for validation, "
+        f"{parts['test']:,} for the test, {report['gap']:,} left out between two"
+    )
+    trainings = f"{report['trials']:,}, {report['jobs']} at a time, {report['seeds']} seeds of each recipe"
+    told = [
+        ("data", f"{report['data']}, {sum(parts.values()):,} samples used"),
+        ("split", split),
+        ("trainings", trainings),
+        ("engine", str(rows[0]["engine"]) if rows else report["engine"]),
+        ("time", f"{report['seconds']:.0f} s"),
+    ]
+    if rows:
+        told += [
+            (f"winner: {_name(key)}", _setting(value)) for key, value in rows[0]["recipe"].items() if value
+        ]
+    return f"<h2>How it was done</h2>{table(['', ''], told, 'plain')}"
+
+
+def _setting(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)

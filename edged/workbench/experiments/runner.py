@@ -1,0 +1,136 @@
+"""Trainings in child processes, several at a time; one that fails never ends the others."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from edged.host.child_process import end, message_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from edged.workbench.experiments.job import Order
+
+    # Which training, and the message that it sent; None when it has ended.
+    OnProgress = Callable[[Order, dict[str, Any] | None], None]
+
+PATIENCE = 2.0  # seconds that an interrupted training has to go by itself
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one training ended: its result, or why there is none."""
+
+    order: Order
+    result: dict[str, Any] | None
+    problem: str = ""
+
+
+class Runner:
+    """Runs trainings, at most `jobs` at a time, each ended when it takes longer than `timeout` seconds."""
+
+    def __init__(self, jobs: int, timeout: float, on_progress: OnProgress) -> None:
+        self._jobs, self._timeout, self._tell = jobs, timeout, on_progress
+        self._running: dict[int, subprocess.Popen[bytes]] = {}
+        self._lock = threading.Lock()
+        self._stopped = False
+
+    def run(self, orders: Sequence[Order]) -> list[Outcome]:
+        """How each training ended, in the order given. What interrupts it ends all of them first."""
+        # The threads outlive the processes that they start: these die with their thread, and so with us.
+        with ThreadPoolExecutor(max_workers=self._jobs) as threads:
+            futures = {threads.submit(self._train, order): i for i, order in enumerate(orders)}
+            outcomes: dict[int, Outcome] = {}
+            try:
+                for future in as_completed(futures):
+                    outcomes[futures[future]] = future.result()
+            except BaseException:
+                threads.shutdown(wait=False, cancel_futures=True)
+                self._stop()
+                raise
+        return [outcomes[i] for i in range(len(orders))]
+
+    def _train(self, order: Order) -> Outcome:
+        try:
+            outcome = self._run(order)
+        except OSError as problem:
+            outcome = Outcome(order, None, f"its process cannot be started: {problem.strerror}")
+        self._tell(order, None)
+        return outcome
+
+    def _run(self, order: Order) -> Outcome:
+        order.folder.mkdir()
+        with (order.folder / "stderr").open("w+b") as complaints:
+            process = self._start(complaints)
+            if process is None:
+                return Outcome(order, None, "it was not begun")
+            late = threading.Timer(self._timeout, process.kill)
+            late.start()
+            try:
+                result = self._follow(process, order)
+                code = process.wait()
+            finally:
+                timed_out = not late.is_alive()
+                late.cancel()
+                with self._lock:
+                    del self._running[process.pid]
+            if result is not None and code == 0:
+                return Outcome(order, result)
+            complaints.seek(0)
+            lines = complaints.read().decode(errors="replace").strip().splitlines()
+        if timed_out:
+            return Outcome(order, None, f"it took longer than {self._timeout:g} s (timeout)")
+        return Outcome(order, None, lines[-1] if lines else _ending(code))
+
+    def _start(self, complaints: Any) -> subprocess.Popen[bytes] | None:
+        with self._lock:
+            if self._stopped:
+                return None
+            process = subprocess.Popen(
+                [sys.executable, "-m", "edged.workbench.experiments.trial"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=complaints,
+                # An interrupt from the keyboard is for us: we end them.
+                start_new_session=True,
+                env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},
+            )
+            self._running[process.pid] = process
+        return process
+
+    def _follow(self, process: subprocess.Popen[bytes], order: Order) -> dict[str, Any] | None:
+        """Hand the order over and pass on what the training tells; its result."""
+        result = None
+        with process:
+            if process.stdin is None or process.stdout is None:
+                raise RuntimeError("the child has no pipes")
+            try:
+                process.stdin.write(json.dumps(order.as_dict()).encode())
+                process.stdin.close()
+            except BrokenPipeError:
+                return None
+            for line in process.stdout:
+                message = message_in(line)
+                if message is not None and message["type"] == "result":
+                    result = message
+                elif message is not None:
+                    self._tell(order, message)
+        return result
+
+    def _stop(self) -> None:
+        with self._lock:
+            self._stopped = True
+            running = list(self._running.values())
+        for process in running:
+            end(process, PATIENCE)
+
+
+def _ending(code: int) -> str:
+    return f"it was ended by signal {-code}" if code < 0 else f"it ended with exit code {code}"

@@ -1,0 +1,219 @@
+"""`python -m edged.workbench.experiments.trial`: one training of a recipe.
+
+The order is one JSON object on stdin.
+
+After each epoch it tells its position as a JSON line on stdout (`type` `epoch`), at the end the result
+(`type` `result`). An error is one line on stderr, its exit code the program's.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from edged.domain.messages.encoding import json_ready
+from edged.domain.protocols import LearningRate
+from edged.domain.training.batch_pool import labels_for
+from edged.engines import open_engine
+from edged.engines.inference import InferenceModel
+from edged.errors import BundleError, EdgedError, TrainingError
+from edged.host.child_process import ask
+from edged.host.process_limits import die_with_parent
+from edged.host.vitals import peak_memory
+from edged.storage.models.bundles import Bundle
+from edged.workbench.experiments.batches import Batches
+from edged.workbench.experiments.job import MODEL, WEIGHTS, Order, load_data
+from edged.workbench.experiments.scoring import Judge, better
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    Report = Callable[[dict[str, Any]], None]
+
+BUILD_SECONDS = 300.0
+TRAIN_ROWS = 2000  # of the training part, for its metric
+
+
+class Trial:
+    """One training: a bundle is built, its engine trains, and after each epoch the model is judged.
+
+    Raises
+    ------
+    EdgedError
+        When the bundle cannot be built or opened here.
+    """
+
+    def __init__(self, order: Order, report: Report) -> None:
+        self._order, self._report, self._recipe = order, report, order.recipe
+        self.notes = _build(order)
+        self._bundle = Bundle.open(order.bundle, verify=False)
+        self._bundle.check_schema(order.schema)
+        self._engine = open_engine(order.engine, self._bundle, order.threads)
+        self._data = load_data(order.data)
+        self._judge = Judge.of(order.schema, self._data, self._labels)
+        self._progress = _Progress(order.metric)
+        # All the time in steps so far; and of one step in the epoch in which they were the fastest.
+        self._stepping, self._step_seconds = 0.0, math.inf
+        self._own = [
+            name
+            for names in (self._bundle.standardise, self._bundle.target_standardise)
+            for name in map(str, (names or {}).values())
+        ]
+
+    def run(self) -> dict[str, Any]:
+        """Train to the end; the result.
+
+        Raises
+        ------
+        TrainingError
+            When losses or weights are no longer finite.
+        """
+        began, recipe, train = time.monotonic(), self._recipe, self._data.split.train
+        rng = np.random.default_rng(self._order.seed)
+        batches = Batches(train, recipe.batch, recipe.epochs, recipe.replay_share, rng)
+        total = batches.steps * recipe.epochs if recipe.schedule == "linear" else 0
+        self._engine.begin(LearningRate(recipe.learning_rate, recipe.warmup, total))
+        for epoch in range(recipe.epochs):
+            self._look(epoch, self._epoch(batches, epoch))
+            if recipe.patience is not None and self._progress.stale(epoch) >= recipe.patience:
+                break
+        if recipe.patience is not None:
+            self._engine.set_parameters(self._progress.weights)
+        return self._result() | {"seconds": time.monotonic() - began}
+
+    def _epoch(self, batches: Batches, epoch: int) -> float:
+        """Mean loss of the steps of one epoch."""
+        losses: list[float] = []
+        before = self._stepping
+        waiting: list[tuple[NDArray[np.float32], NDArray[Any]]] = []
+        for index in batches.epoch(epoch):
+            waiting.append((self._data.x[index], self._labels(self._data.y[index])))
+            if len(waiting) == self._engine.together:
+                losses += self._steps(waiting, epoch)
+                waiting = []
+        if waiting:
+            losses += self._steps(waiting, epoch)
+        self._engine.check()
+        self._step_seconds = min(self._step_seconds, (self._stepping - before) / len(losses))
+        return float(np.mean(losses))
+
+    def _steps(self, waiting: list[tuple[NDArray[np.float32], NDArray[Any]]], epoch: int) -> list[float]:
+        began = time.perf_counter()
+        done = [step.loss for step in self._engine.steps(waiting)]
+        self._stepping += time.perf_counter() - began
+        if not all(map(math.isfinite, done)):
+            raise TrainingError(
+                f"the loss is no longer finite in epoch {epoch + 1}", remedy="lower learning_rate"
+            )
+        return done
+
+    def _look(self, epoch: int, loss: float) -> None:
+        """Judge the model as it is now."""
+        model, split = self._model(), self._data.split
+        sampled = split.train[:: max(1, len(split.train) // TRAIN_ROWS)]
+        point = {
+            "epoch": epoch + 1,
+            "train_loss": loss,
+            "validation_loss": self._judge.loss(self._engine, split.validation),
+            "train_metric": self._judge.figures(model, sampled).get(self._order.metric, math.nan),
+            "validation_metric": self._judge.figures(model, split.validation).get(
+                self._order.metric, math.nan
+            ),
+        }
+        keep = self._recipe.patience is not None
+        self._progress.add(point, self._engine.parameters if keep else None)
+        self._report({"type": "epoch", "epochs": self._recipe.epochs, **point})
+
+    def _model(self) -> InferenceModel:
+        path = self._order.folder / MODEL
+        self._engine.export(path)
+        return InferenceModel(path)
+
+    def _labels(self, y: NDArray[np.float32]) -> NDArray[Any]:
+        return labels_for(self._bundle.loss, y, self._bundle.output.width)
+
+    def _result(self) -> dict[str, Any]:
+        model, split, judge = self._model(), self._data.split, self._judge
+        weights = {name: v for name, v in self._engine.parameters().items() if name not in self._own}
+        np.savez(self._order.folder / WEIGHTS, **weights)  # type: ignore[arg-type]  # takes keywords for flags
+        looked_at = split.test if len(split.test) else split.validation
+        return {
+            "type": "result",
+            "validation": judge.figures(model, split.validation),
+            "test": judge.figures(model, split.test) if len(split.test) else None,
+            "curve": self._progress.curve,
+            "best_epoch": self._progress.best,
+            "shown": judge.shown(model, looked_at)
+            | {"part": "test" if len(split.test) else "validation", "rows": len(looked_at)},
+            "step_us": 1e6 * self._step_seconds,
+            "peak_bytes": peak_memory(),
+            "bundle_bytes": sum(entry.bytes for entry in self._bundle.files.values()),
+            "model_bytes": self._bundle.inference_model.stat().st_size,
+            "parameters": sum(v.size for name, v in weights.items() if name in self._bundle.trainable),
+            "engine": self._engine.name,
+            "notes": self.notes,
+        }
+
+
+@dataclass
+class _Progress:
+    """The curve so far, and the weights of its best point where they are kept."""
+
+    metric: str
+    curve: list[dict[str, float]] = field(default_factory=list)
+    best: int = 0
+    weights: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+
+    def add(
+        self, point: dict[str, float], weights: Callable[[], dict[str, NDArray[np.float32]]] | None
+    ) -> None:
+        """Take in the point of one more epoch."""
+        before = self.curve[self.best - 1]["validation_metric"] if self.curve else math.nan
+        self.curve.append(point)
+        if len(self.curve) == 1 or better(self.metric, point["validation_metric"], before):
+            self.best = len(self.curve)
+            if weights is not None:
+                self.weights = weights()
+
+    def stale(self, epoch: int) -> int:
+        """Epochs since the best one, at the end of the epoch of this number."""
+        return epoch + 1 - self.best
+
+
+def _build(order: Order) -> list[str]:
+    answer = ask("edged.workbench.experiments.build_bundle", order.as_dict(), BUILD_SECONDS)
+    if answer is None:
+        raise BundleError(f"building the bundle took longer than {BUILD_SECONDS:.0f} s")
+    if answer.code != 0:
+        raise BundleError(answer.problem)
+    notes: list[str] = json.loads(answer.output)["notes"]
+    return notes
+
+
+def main() -> int:
+    """Read the order, train, tell; the exit code."""
+
+    def report(message: dict[str, Any]) -> None:
+        sys.stdout.write(json.dumps(json_ready(message)) + "\n")
+        sys.stdout.flush()
+
+    try:
+        order, parent = Order.parse(sys.stdin.read())
+        die_with_parent(parent)
+        report(Trial(order, report).run())
+    except EdgedError as problem:
+        sys.stderr.write(problem.line() + "\n")
+        return problem.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,186 @@
+"""Models for other programs: other outputs, levels, sizes and formats."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, numpy_helper
+
+from edged.bundles.build import build
+from edged.bundles.export.export import Wish, export
+from edged.bundles.export.forms import Wanted
+from edged.bundles.graph.ort_format import format_version
+from edged.bundles.graph.templates import cnn1d, mlp
+from edged.domain.protocols import LearningRate
+from edged.engines import open_engine
+from edged.engines.native import api
+from edged.engines.native.engine import NativeEngine
+from edged.engines.runtime import ort
+from edged.errors import ConfigError
+from tests.commands import edged
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from edged.storage.models.bundles import Bundle
+
+ROWS = np.random.default_rng(0).standard_normal((8, 96)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    out = tmp_path_factory.mktemp("export") / "b"
+    return build(cnn1d((32, 3), 4, (8, 8)), out, loss="cross_entropy", forms=Wanted(ort_format=True))
+
+
+def made(source: Path, out: Path, bundle: Path | None = None, **wish: Any) -> dict[str, Any]:
+    return export(source, out, Wish(**wish), unpack=lambda _: {}, bundle=bundle)
+
+
+def run(path: Path, rows: np.ndarray[Any, Any] = ROWS) -> list[np.ndarray[Any, Any]]:
+    session = ort.session(str(path))
+    take = session.get_inputs()[0]
+    return list(session.run(None, {take.name: rows.reshape(-1, *take.shape[1:])}))
+
+
+def test_without_a_wish_it_is_the_bundles_own_model(bundle: Bundle, tmp_path: Path) -> None:
+    told = made(bundle.path, tmp_path / "model.onnx")
+    assert (told["difference"], told["outputs"], told["float32_layers"]) == (0.0, ["logits"], [])
+    assert told["bytes"] == (tmp_path / "model.onnx").stat().st_size
+    assert min(told["us"]) > 0
+    np.testing.assert_array_equal(run(tmp_path / "model.onnx")[0], run(bundle.inference_model)[0])
+
+
+def test_chosen_outputs_are_there_and_nothing_else_is_computed(bundle: Bundle, tmp_path: Path) -> None:
+    told = made(bundle.path, tmp_path / "inside.onnx", outputs=("layer2.relu", "layer1"))
+    assert told["outputs"] == ["layer2.relu", "layer1"]
+    assert told["difference"] is None
+    inside = onnx.load(str(tmp_path / "inside.onnx"))
+    onnx.checker.check_model(inside, full_check=True)
+    assert not {"layer3.weight", "layer4.weight"} & {tensor.name for tensor in inside.graph.initializer}
+    relu, first = run(tmp_path / "inside.onnx")
+    assert relu.min() == 0.0
+    made(bundle.path, tmp_path / "all.onnx", outputs=("logits", "layer1"))
+    logits, again = run(tmp_path / "all.onnx")
+    np.testing.assert_array_equal(again, first)
+    np.testing.assert_allclose(logits, run(bundle.inference_model)[0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("level", ["basic", "extended", "all"])
+def test_an_optimised_model_answers_the_same(bundle: Bundle, tmp_path: Path, level: str) -> None:
+    told = made(bundle.path, tmp_path / "model.onnx", optimise=level)
+    assert told["difference"] < 1e-5
+    operators = {node.op_type for node in onnx.load(str(tmp_path / "model.onnx")).graph.node}
+    assert "Constant" not in operators, "something was done"
+    assert ("FusedConv" in operators) == (level != "basic")
+
+
+def test_quantised_it_is_smaller_and_near(bundle: Bundle, tmp_path: Path) -> None:
+    told = made(bundle.path, tmp_path / "model.onnx", int8=True)
+    assert 0 < told["difference"] < 0.05 * told["largest"]
+    assert told["bytes"] < 0.8 * told["source_bytes"]
+    operators = [node.op_type for node in onnx.load(str(tmp_path / "model.onnx")).graph.node]
+    assert (operators.count("ConvInteger"), operators.count("MatMulInteger")) == (2, 2)
+
+
+def test_half_precision_halves_the_weights_and_rounds_them_once(bundle: Bundle, tmp_path: Path) -> None:
+    told = made(bundle.path, tmp_path / "model.onnx", fp16=True, optimise="extended")
+    assert 0 < told["difference"] < 1e-2 * told["largest"]
+    tensors = {t.name: t for t in onnx.load(str(tmp_path / "model.onnx")).graph.initializer}
+    kept = tensors["float16/layer3.weight"]
+    assert kept.data_type == TensorProto.FLOAT16
+    source = onnx.load(str(bundle.path / "inference_model.onnx")).graph.initializer
+    (weight,) = [numpy_helper.to_array(t) for t in source if t.name == "layer3.weight"]
+    np.testing.assert_array_equal(numpy_helper.to_array(kept), weight.astype(np.float16))
+    weights = sum(int(np.prod(t.dims)) for t in source if t.data_type == TensorProto.FLOAT)
+    assert told["bytes"] < told["source_bytes"] - weights, (
+        "two bytes a weight are saved, less what Casts cost"
+    )
+
+
+def test_both_at_once_in_ort_format(bundle: Bundle, tmp_path: Path) -> None:
+    told = made(bundle.path, tmp_path / "model.ort", int8=True, fp16=True, outputs=("logits", "layer3.relu"))
+    assert 0 < told["difference"] < 0.05 * told["largest"]
+    assert format_version((tmp_path / "model.ort").read_bytes()) == "6"
+    assert len(run(tmp_path / "model.ort")) == 2
+
+
+def test_a_number_that_float16_cannot_hold_is_named(tmp_path: Path) -> None:
+    network = mlp(4, 2, (3,))
+    (weight,) = [t for t in network.graph.initializer if t.name == "layer1.weight"]
+    weight.CopyFrom(numpy_helper.from_array(np.full((3, 4), 1e6, np.float32), "layer1.weight"))
+    onnx.save(network, str(tmp_path / "large.onnx"))
+    with pytest.raises(ConfigError, match=r"layer1\.weight: holds a number that float16 cannot"):
+        made(tmp_path / "large.onnx", tmp_path / "model.onnx", fp16=True)
+
+
+@pytest.mark.parametrize(
+    ("out", "wish", "told"),
+    [
+        ("m.onnx", {"outputs": ("layer33",)}, "no node computes 'layer33'.*such as layer3"),
+        ("m.onnx", {"outputs": ("layer3.weight",)}, "no node computes"),
+        ("m.onnx", {"optimise": "most"}, "unknown level 'most'.*none, basic"),
+        ("m.bin", {}, "end it in .onnx or .ort"),
+    ],
+)
+def test_what_cannot_be_had_is_said(
+    bundle: Bundle, tmp_path: Path, out: str, wish: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        made(bundle.path, tmp_path / out, **wish)
+    assert re.search(told, refused.value.line())
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_stored_model_in_ort_format_becomes_onnx_again_with_its_bundle(
+    bundle: Bundle, tmp_path: Path
+) -> None:
+    engine = open_engine("native", bundle)
+    engine.begin(LearningRate(0.01))
+    for _ in range(5):
+        engine.step(ROWS, np.arange(8, dtype=np.int64) % 4)
+    folder = tmp_path / "7"
+    folder.mkdir()
+    engine.export(folder / "model.ort")
+    told = made(folder, tmp_path / "model.onnx", bundle=bundle.path)
+    assert told["difference"] == 0.0
+    np.testing.assert_allclose(
+        run(tmp_path / "model.onnx")[0], run(folder / "model.ort")[0], rtol=1e-5, atol=1e-5
+    )
+    with pytest.raises(ConfigError, match="ORT format does not become another one"):
+        made(folder, tmp_path / "other.onnx")
+
+
+def test_what_upstream_made_and_the_registry_keeps_is_exported_too(bundle: Bundle, tmp_path: Path) -> None:
+    artifacts = api.load("artifacts")
+    source = cnn1d((32, 3), 4, (8, 8))
+    artifacts.generate_artifacts(
+        source,
+        requires_grad=[t.name for t in source.graph.initializer if t.data_type == TensorProto.FLOAT],
+        loss=artifacts.LossType.CrossEntropyLoss,
+        optimizer=artifacts.OptimType.AdamW,
+        artifact_directory=str(tmp_path),
+    )
+    made(tmp_path, tmp_path / "from.onnx", outputs=("logits", "layer1"))
+    made(bundle.path, tmp_path / "own.onnx", outputs=("logits", "layer1"))
+    for one, other in zip(run(tmp_path / "from.onnx"), run(tmp_path / "own.onnx"), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+    stored = tmp_path / "3"
+    stored.mkdir()
+    plain = build(mlp(4, 2, (3,)), tmp_path / "plain", loss="cross_entropy")
+    NativeEngine(plain).export(stored / "model.onnx")
+    assert made(stored, tmp_path / "stored.onnx", int8=True)["difference"] > 0
+
+
+def test_the_command_compares_on_recorded_data(bundle: Bundle, tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", X=ROWS * 3, y=np.arange(8) % 4)
+    out = tmp_path / "model.onnx"
+    command = ("artifacts", "export", bundle.path, "-o", out, "--quantise", "int8")
+    told = edged(*command, "--data", tmp_path / "data.npz", "--json").json
+    want = run(bundle.inference_model, ROWS * 3)[0]
+    assert told["largest"] == pytest.approx(float(np.abs(want).max()), rel=1e-4)
+    assert edged(*command[:-1], "int4").code == 2

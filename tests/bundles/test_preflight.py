@@ -1,0 +1,313 @@
+"""What stands in the way of training is found before anything is built, by node, with what to do."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from edged.bundles.build import build
+from edged.bundles.check import check
+from edged.bundles.graph.gradient_support import DIFFERENTIABLE, on_the_way
+from edged.bundles.graph.optimizers import Optimizer
+from edged.bundles.preflight import NATIVE, examine
+from edged.bundles.source.normalise import conform
+from edged.engines.native import api
+from edged.engines.runtime.ort import onnxruntime
+from edged.errors import BundleError, ConfigError
+from tests.bundles.models import chain, model
+from tests.networks import Network
+from tests.zoo import ZOO
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+BOTH = ("native", "portable")
+
+
+def weight(name: str, *shape: int) -> onnx.TensorProto:
+    return numpy_helper.from_array(np.random.default_rng(0).standard_normal(shape).astype(np.float32), name)
+
+
+def findings(given: onnx.ModelProto, *train: str) -> list[tuple[str, str, tuple[str, ...]]]:
+    conformed = conform(given)
+    names = list(train) or [tensor.name for tensor in conformed.graph.initializer if tensor.data_type == 1]
+    return [(found.node, found.operator, found.engines) for found in examine(conformed, names)]
+
+
+def two_without_a_gradient() -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("MatMul", ["input", "w"], ["h"]),
+        helper.make_node("Sinh", ["h"], ["s"], name="first"),
+        helper.make_node("MatMul", ["s", "m"], ["k"]),
+        helper.make_node("Atan", ["k"], ["a"], name="second"),
+        helper.make_node("MatMul", ["a", "v"], ["output"]),
+    ]
+    return model(nodes, [weight("w", 4, 4), weight("m", 4, 4), weight("v", 4, 2)])
+
+
+def test_every_node_is_told_with_what_to_train_instead(tmp_path: Path) -> None:
+    found = examine(conform(two_without_a_gradient()), ["w", "m", "v"])
+    assert [(item.node, item.operator, item.engines) for item in found] == [
+        ("first", "Sinh", BOTH),
+        ("second", "Atan", BOTH),
+    ]
+    assert ["--train last:2;" in found[0].remedy, "--train last:1;" in found[1].remedy] == [True, True]
+    with pytest.raises(
+        BundleError, match=r"node first: operator Sinh .*and 1 more: see `edged artifacts check`"
+    ):
+        build(two_without_a_gradient(), tmp_path / "b", loss="mse")
+    assert list(tmp_path.iterdir()) == []
+    assert findings(two_without_a_gradient(), "m", "v") == [("second", "Atan", BOTH)]
+    behind = build(two_without_a_gradient(), tmp_path / "b", loss="mse", train=["last:1"])
+    assert behind.trainable == ("v",)
+
+
+@pytest.mark.parametrize("name", ["mlp", "transformer", "cnn_frozen_batchnorm", "lstm"])
+def test_nothing_is_found_in_what_both_engines_train(name: str) -> None:
+    entry = ZOO[name]
+    conformed = conform(entry.make(True))
+    names = [t.name for t in conformed.graph.initializer if t.data_type == TensorProto.FLOAT and t.dims]
+    assert examine(conformed, [n for n in names if not n.startswith("bn")]) == []
+
+
+def convolved(operator: str, **attributes: Any) -> onnx.ModelProto:
+    """A convolution, an operator that makes a grid larger, and the mean of it."""
+    net = Network(2, 4, 4)
+    x = net.conv("x", "conv", (2, 2), [3, 3])
+    if operator == "Resize":
+        y = net.add("Resize", [x, "", net.tensor("scales", np.array([1, 1, 2, 2], np.float32))], **attributes)
+    else:
+        y = net.add(operator, [x, net.weight("up", (2, 2, 2, 2), 8)], **attributes)
+    net.dense(net.add("Flatten", [net.add("GlobalAveragePool", [y])]), "head", 2, 3, "output")
+    return net.model(operator.lower(), 3)
+
+
+UNSAFE: dict[str, Callable[[], onnx.ModelProto]] = {
+    "AveragePool": lambda: ZOO["cnn_average"].make(True),
+    "ConvTranspose": lambda: convolved("ConvTranspose", strides=[2, 2]),
+    "Resize": lambda: convolved("Resize", mode="nearest", coordinate_transformation_mode="asymmetric",
+                                nearest_mode="floor"),
+    "Dropout": lambda: ZOO["mlp_dropout"].make(True),
+    "BatchNormalization": lambda: ZOO["cnn_batchnorm"].make(True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("operator", UNSAFE)
+def test_what_the_native_engine_dies_of_or_gets_wrong_is_for_the_portable_one(
+    operator: str, tmp_path: Path
+) -> None:
+    given = UNSAFE[operator]()
+    freeze = ["scales"] if operator == "Resize" else ["*.running_*"] if operator.startswith("Batch") else []
+    with pytest.raises(BundleError, match=rf"node \S+: operator {operator} .*--engine portable"):
+        build(given, tmp_path / "n", loss="mse", engine="native", freeze=freeze)
+    bundle = build(given, tmp_path / "b", loss="mse", freeze=freeze)
+    assert bundle.engines == ("portable",)
+    assert operator in bundle.refused["native"]
+
+
+def test_only_what_a_gradient_comes_through_is_looked_at() -> None:
+    """Conditions, shapes and positions may be computed from anything."""
+    nodes = [
+        helper.make_node("MatMul", ["input", "w"], ["h"]),
+        helper.make_node("Sinh", ["h"], ["s"], name="aside"),
+        helper.make_node("Greater", ["s", "zero"], ["positive"]),
+        helper.make_node("Where", ["positive", "h", "input"], ["chosen"]),
+        helper.make_node("MatMul", ["chosen", "v"], ["output"]),
+    ]
+    zero = numpy_helper.from_array(np.float32(0), "zero")
+    given = model(nodes, [weight("w", 4, 4), weight("v", 4, 2), zero])
+    assert findings(given, "w", "v") == []
+    way = on_the_way(conform(given).graph, ["w", "v"])
+    assert [node.op_type for node in way] == ["MatMul", "Where", "MatMul"]
+
+
+def test_an_operator_of_onnxruntimes_own_is_trained_where_both_engines_can(tmp_path: Path) -> None:
+    def contributed(operator: str) -> onnx.ModelProto:
+        made = chain(operator)
+        made.graph.node[1].domain = "com.microsoft"
+        made.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+        return made
+
+    assert build(contributed("QuickGelu"), tmp_path / "b", loss="mse").engines == BOTH
+    with pytest.raises(BundleError, match="operator FastGelu cannot be trained through"):
+        build(contributed("FastGelu"), tmp_path / "c", loss="mse")
+
+
+def test_a_node_that_is_refused_for_its_form_is_told_once_with_the_reason() -> None:
+    nodes = [
+        helper.make_node("MatMul", ["input", "w"], ["h"]),
+        helper.make_node("Reshape", ["h", "form"], ["table"]),
+        helper.make_node("Transpose", ["table"], ["turned"], perm=[2, 1, 0]),
+        helper.make_node("InstanceNormalization", ["turned", "g", "b"], ["normal"], name="norm"),
+        helper.make_node("Sinh", ["normal"], ["s"], name="curve"),
+        helper.make_node("Transpose", ["s"], ["back"], perm=[2, 1, 0]),
+        helper.make_node("Flatten", ["back"], ["flat"]),
+        helper.make_node("MatMul", ["flat", "v"], ["output"]),
+    ]
+    form = numpy_helper.from_array(np.array([0, 2, 2], np.int64), "form")
+    given = model(nodes, [weight("w", 4, 4), weight("g", 2), weight("b", 2), weight("v", 4, 2), form])
+    found = examine(conform(given), ["w", "g", "b", "v"])
+    assert [(item.node, item.engines) for item in found] == [("norm", BOTH), ("curve", BOTH)]
+    assert "the sizes of what it normalises vary" in found[0].what
+
+
+def test_a_plain_rnn_is_refused_by_its_node() -> None:
+    net = Network(4, 3)
+    sequence = net.add("Transpose", ["x"], perm=[1, 0, 2])
+    inputs = [sequence, net.weight("w", (1, 5, 3), 3), net.weight("r", (1, 5, 5), 5)]
+    net.add_many("RNN", inputs, ["states", "last"], hidden_size=5)
+    net.dense(net.add("Squeeze", ["last", net.sizes(0)]), "head", 5, 2, "output")
+    assert findings(net.model("rnn", 2)) == [("states", "RNN", BOTH)]
+    assert findings(net.model("rnn", 2), "head.weight", "head.bias") == []
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "preflight.md"
+
+
+def test_every_test_that_the_page_names_is_there() -> None:
+    table = PAGE.read_text(encoding="utf-8").split("<!-- items -->")[1].split("<!-- end of items -->")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) > 20
+    for row in rows:
+        named = re.findall(r"`(tests/\S+\.py)::(\w+)`", row.rsplit(" | ", 1)[1])
+        assert named, row
+        for file, name in named:
+            source = (PAGE.parents[1] / file).read_text(encoding="utf-8")
+            assert f"\ndef {name}(" in source, f"{file}::{name}"
+
+
+# ---- the table ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def quiet() -> Iterator[None]:
+    """The gradient builder sets the logger to INFO and leaves it so."""
+    yield
+    onnxruntime.set_default_logger_severity(3)
+
+
+def derived(node: onnx.NodeProto, values: dict[str, np.ndarray]) -> bool:
+    """Whether onnxruntime's builder has a gradient for the operator of `node`, which reads x among others."""
+    builder = api.load("onnxblock._training_graph_utils").GradientGraphBuilder
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, v.shape) for name, v in values.items()]
+    outputs = [helper.make_tensor_value_info(node.output[0], TensorProto.FLOAT, None)]
+    graph = helper.make_graph([node], "one", inputs, outputs)
+    asked = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    options = onnxruntime.SessionOptions()
+    made = builder(asked.SerializeToString(), {node.output[0]}, {"x"}, node.output[0], options)
+    try:
+        made.build()
+    except RuntimeError as problem:
+        return "gradient builder has not been registered" not in str(problem)
+    return True
+
+
+X = np.full((2, 3), 0.5, np.float32)
+# They want grids or squares; of places and random numbers there is nothing to derive.
+OTHERS = {
+    "Bernoulli", "Det", "EyeLike", "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "NonZero",
+    "Optional", "OptionalGetElement", "RandomNormalLike", "RandomUniformLike", "SequenceConstruct",
+}  # fmt: skip
+
+
+def unary() -> list[str]:
+    """Standard operators that take one tensor of floats and give one, and need nothing else."""
+    names = {item.name for item in onnx.defs.get_all_schemas() if onnx.defs.has(item.name, 17, "")}
+    return sorted(name for name in names - OTHERS if is_unary(onnx.defs.get_schema(name, 17, "")))
+
+
+def is_unary(schema: onnx.defs.OpSchema) -> bool:
+    ends = [*schema.inputs, *schema.outputs]
+    floats = len(ends) == 2 and all("tensor(float)" in end.types for end in ends)
+    return floats and not schema.deprecated and not any(a.required for a in schema.attributes.values())
+
+
+@pytest.mark.usefixtures("quiet")
+def test_the_table_of_gradients_is_the_builders_own() -> None:
+    names = unary()
+    assert len(names) > 35
+    found = {name for name in names if derived(helper.make_node(name, ["x"], ["y"], name="n"), {"x": X})}
+    assert found == DIFFERENTIABLE.intersection(names)
+
+
+PAIRS: dict[str, dict[str, int]] = {
+    "Add": {}, "Sub": {}, "Mul": {}, "Div": {}, "Pow": {}, "Min": {}, "Max": {}, "PRelu": {},
+    "Mod": {"fmod": 1},
+}  # fmt: skip
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize("operator", PAIRS)
+def test_the_table_of_gradients_is_the_builders_own_for_pairs(operator: str) -> None:
+    node = helper.make_node(operator, ["x", "z"], ["y"], name="n", **PAIRS[operator])
+    assert derived(node, {"x": X, "z": X + 1}) == (operator in DIFFERENTIABLE)
+
+
+# ---- the command's function --------------------------------------------------------------------
+
+
+def checked(folder: Path, given: onnx.ModelProto, **options: Any) -> dict[str, Any]:
+    onnx.save(given, str(folder / "m.onnx"))
+    return check(folder / "m.onnx", **{"loss": ["mse"], "optimizer": Optimizer.of("adamw"), **options})
+
+
+def test_a_check_tells_what_a_build_would_make(tmp_path: Path) -> None:
+    told = checked(tmp_path, chain(opset=11, ir_version=6, batch=1))
+    assert (told["ok"], told["engines"], told["findings"]) == (True, BOTH, [])
+    assert "brought from opset 11 and IR version 6 to opset 17 and IR version 8" in told["notes"]
+    assert "the batch was fixed at 1: it may be of any size now" in told["notes"]
+    assert {row["name"] for row in told["parameters"] if row["trainable"]} == {
+        "fc1.weight",
+        "fc2.weight",
+        "fc2.bias",
+    }
+    assert told["bytes"] == sum(file["bytes"] for file in told["files"])
+    assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
+
+
+def test_a_check_of_a_model_for_one_engine(tmp_path: Path) -> None:
+    told = checked(tmp_path, ZOO["cnn_average"].make(True))
+    assert (told["ok"], told["engines"]) == (True, ("portable",))
+    assert [(f["node"], f["engines"]) for f in told["findings"]] == [
+        ("averagepool.2", NATIVE), ("averagepool.5", NATIVE)
+    ]  # fmt: skip
+    assert not [note for note in told["notes"] if "engine alone" in note], "it is among the findings"
+    assert not checked(tmp_path, ZOO["cnn_average"].make(True), engine="native")["ok"]
+
+
+def test_a_form_that_the_portable_engine_does_not_have_is_found_by_trying(tmp_path: Path) -> None:
+    given = convolved("Resize", mode="linear")
+    told = checked(tmp_path, given, freeze=["scales"], engine="portable")
+    assert (told["ok"], told["engines"]) == (False, ())
+    assert "only nearest" in told["findings"][-1]["what"]
+    assert told["findings"][-1]["node"].startswith("resize")
+
+
+def test_where_graphs_cannot_be_made_the_operators_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "available", lambda: False)
+    told = checked(tmp_path, chain())
+    assert (told["ok"], "parameters" in told) == (True, False)
+    assert told["notes"][-1].startswith("not tried: the training build")
+    assert not checked(tmp_path, chain("Sinh"))["ok"]
+
+
+def test_a_check_of_what_is_no_network_for_training(tmp_path: Path) -> None:
+    told = checked(tmp_path, chain(batch="n", opset=5))
+    assert (told["ok"], told["findings"][0]["engines"]) == (False, BOTH)
+    assert "opset 5" in told["findings"][0]["what"]
+    with pytest.raises(ConfigError, match="matches no parameter"):
+        checked(tmp_path, chain(), train=["head.*"])
+
+
+def test_an_optimizer_that_the_native_engine_has_not(tmp_path: Path) -> None:
+    told = checked(tmp_path, chain(), optimizer=Optimizer.of("sgd_momentum"))
+    assert told["engines"] == ("portable",)
+    assert told["findings"][0]["what"].startswith("optimizer: the native engine has no ")

@@ -1,0 +1,61 @@
+"""The graphs of the portable engine as files: what any runtime must be able to read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import onnx
+import pytest
+
+from edged.bundles.build import build
+from edged.bundles.graph.edit import subgraphs
+from edged.bundles.graph.parameter_groups import ALONE, PART, grouped
+from edged.bundles.graph.templates import mlp
+from edged.bundles.source.standardise import Statistics
+from edged.bundles.step_graph.portable import MODELS
+from edged.domain.training.optimizers import OPTIMIZERS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    for node in graph.node:
+        yield node
+        for body in subgraphs(node):
+            yield from all_nodes(body)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("loss", ["cross_entropy", "mse"])
+def test_every_graph_is_standard_and_suits_old_runtimes(tmp_path: Path, optimizer: str, loss: str) -> None:
+    statistics = Statistics.identity(5, 3 if loss == "mse" else None)
+    bundle = build(
+        mlp(5, 3, (8,)), tmp_path / "b", loss=loss, optimizer=optimizer, standardise=statistics,
+        engine="portable",
+    )  # fmt: skip
+    assert bundle.portable is not None
+    assert bundle.portable["models"] == MODELS
+    for name in MODELS.values():
+        model = onnx.load(str(bundle.path / name))
+        assert [(entry.domain, entry.version) for entry in model.opset_import] == [("", 17)]
+        assert model.ir_version <= 8
+        assert {node.domain for node in all_nodes(model.graph)} == {""}
+        onnx.checker.check_model(model, full_check=True)
+
+
+def test_small_parameters_lie_together_and_aligned_ones_first() -> None:
+    groups = grouped({"a": (3, 3), "b": (4, 8), "large": (ALONE,), "c": (16,)})
+    assert [[name for name, _ in group.parameters] for group in groups] == [["b", "c", "a"], ["large"]]
+    assert [group.joined for group in groups] == [True, False]
+    assert [group.shape for group in groups] == [(1, 1, 57), (1, 1, ALONE)]
+
+
+def test_a_very_large_parameter_is_updated_in_parts_that_cover_it() -> None:
+    (group,) = grouped({"w": (PART, 5)})
+    assert [part.size for part in group.parts] == [PART] * 5
+    (group,) = grouped({"w": (2 * PART + 7,)})
+    assert [part.size for part in group.parts] == [PART, PART, 7]
+    (group,) = grouped({"w": (2 * PART - 1,)})
+    assert [part.size for part in group.parts] == [2 * PART - 1]

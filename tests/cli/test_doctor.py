@@ -1,0 +1,261 @@
+"""The preflight: each finding from its real cause."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from typing import TYPE_CHECKING, Any
+
+import onnx
+import pytest
+
+from edged.bundles.build import build
+from edged.bundles.export.forms import Wanted
+from edged.bundles.graph.templates import mlp
+from edged.cli.doctor import Finding, examine
+from edged.config import loader
+from edged.device.startup.bootstrap import with_bundle
+from edged.lazy_imports import hidden
+from edged.storage.files.atomic import DirectoryLock
+from edged.storage.models.bundles import Bundle, seal
+from edged.workbench.demo.broker import free_port
+from tests.commands import edged, write_config
+from tests.zoo import ZOO
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from edged.workbench.demo.broker import Mosquitto as Broker
+    from tests.conftest import MakeBroker
+
+STREAM = {"features": 4, "classes": 2}
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle for the stream; copy it before damaging it."""
+    return build(mlp(4, 2, [8]), tmp_path_factory.mktemp("bundle") / "b", loss="cross_entropy").path
+
+
+def finding(path: Path, what: str) -> Finding:
+    found = [f for f in examine(path) if f.what == what]
+    assert len(found) == 1
+    return found[0]
+
+
+def configured(folder: Path, port: int = 1, **sections: Any) -> Path:
+    return write_config(folder, STREAM, mqtt={"host": "127.0.0.1", "port": port}, **sections)
+
+
+def test_a_device_in_good_order_has_nothing_but_ok(broker: Broker, bundle: Path, tmp_path: Path) -> None:
+    path = configured(tmp_path, broker.port, model={"bundle": str(bundle)}, storage={"max_bytes": "1MiB"})
+    findings = examine(path)
+    assert {f.level for f in findings} == {"ok"}
+    assert [f.what for f in findings] == [
+        "configuration", "onnxruntime", "bundle", "operators", "engine", "state directory", "disk", "clock",
+        "processors", "broker",
+    ]  # fmt: skip
+    assert not [f for f in findings if f.remedy]
+    assert list((tmp_path / "state").iterdir()) == [], "nothing is left behind"
+
+
+def test_a_broker_that_does_not_answer(tmp_path: Path) -> None:
+    port = free_port()
+    found = finding(configured(tmp_path, port), "broker")
+    assert (found.level, f"127.0.0.1:{port}" in found.result) == ("error", True)
+    assert "mqtt.host" in found.remedy
+
+
+def test_a_broker_whose_name_is_unknown(tmp_path: Path) -> None:
+    path = write_config(tmp_path, STREAM, mqtt={"host": "no-such-host.invalid", "insecure": True})
+    assert finding(path, "broker").level == "error"
+
+
+def test_a_damaged_bundle_names_the_file(bundle: Path, tmp_path: Path) -> None:
+    damaged = shutil.copytree(bundle, tmp_path / "damaged")
+    content = bytearray((damaged / "inference_model.onnx").read_bytes())
+    content[len(content) // 2] ^= 1
+    (damaged / "inference_model.onnx").write_bytes(content)
+    found = finding(configured(tmp_path, model={"bundle": "damaged"}), "bundle")
+    assert (found.level, "inference_model.onnx" in found.result) == ("error", True)
+    assert "artifacts build" in found.remedy
+
+
+def test_a_bundle_of_another_stream(bundle: Path, tmp_path: Path) -> None:
+    path = write_config(tmp_path, {"features": 7, "classes": 2}, model={"bundle": str(bundle)})
+    found = finding(path, "bundle")
+    assert found.level == "error"
+    assert "4" in found.result
+    assert "7" in found.result
+
+
+def test_the_form_that_is_to_serve_is_loaded_too(bundle: Path, tmp_path: Path) -> None:
+    serving = {"quantise": "int8"}
+    path = configured(tmp_path, model={"bundle": str(bundle)}, serving=serving)
+    assert "has no int8 form" in finding(path, "bundle").result
+    both = build(mlp(4, 2, [8]), tmp_path / "both", loss="cross_entropy", forms=Wanted(int8=True))
+    path = configured(tmp_path, model={"bundle": "both"}, serving=serving)
+    assert finding(path, "bundle").level == "ok"
+    (both.path / "inference_int8.onnx").write_bytes(b"\x08\x08")  # no graph, though its hash is right
+    seal(both, both.files)
+    assert "cannot be loaded" in finding(path, "bundle").result
+
+
+def test_a_bundle_that_is_not_there_is_an_error_of_the_configuration(tmp_path: Path) -> None:
+    found = examine(configured(tmp_path, model={"bundle": "nowhere"}))
+    assert [(f.what, f.level) for f in found] == [("configuration", "error")]
+    assert "nowhere" in found[0].result
+
+
+def test_an_engine_that_the_bundle_is_not_for(tmp_path: Path) -> None:
+    native = build(mlp(4, 2, [8]), tmp_path / "b", loss="cross_entropy", engine="native").path
+    path = configured(tmp_path, model={"bundle": str(native)}, training={"engine": "portable"})
+    found = finding(path, "engine")
+    assert (found.level, "portable" in found.result) == ("error", True)
+
+
+def test_an_operator_that_this_runtime_does_not_have_is_named(bundle: Path, tmp_path: Path) -> None:
+    foreign = shutil.copytree(bundle, tmp_path / "foreign")
+    for name in ("step_model.onnx", "training_model.onnx"):
+        graph = onnx.load(str(foreign / name))
+        graph.graph.node[0].op_type = "Unheard"
+        onnx.save(graph, str(foreign / name))
+        opened = Bundle.open(foreign, verify=False)
+        seal(opened, opened.files)
+        found = finding(configured(tmp_path, model={"bundle": "foreign"}), "operators")
+        assert (found.level, "Unheard" in found.result) == ("error" if "train" in name else "warning", True)
+        assert found.remedy
+
+
+def test_why_an_engine_was_left_out_is_told(tmp_path: Path) -> None:
+    pooled = build(ZOO["cnn_average"].make(True), tmp_path / "b", loss="cross_entropy").path
+    path = write_config(tmp_path, {"features": 24, "classes": 4}, model={"bundle": str(pooled)})
+    told = finding(path, "engine")
+    assert told.level == "ok"
+    assert told.result.startswith(
+        "portable (the bundle is for it alone: node averagepool.2: operator AveragePool"
+    )
+    assert finding(path, "operators").result == "every operator that portable needs is there"
+
+
+def test_the_engine_is_told_with_the_times_that_decided(bundle: Path, tmp_path: Path) -> None:
+    path = configured(tmp_path, model={"bundle": str(bundle)}, training={"batch": 16})
+    answer = edged("doctor", path, "--json")
+    found = next(f for f in answer.json if f["what"] == "engine")
+    times = {name: found["figures"][f"{name}_us"] for name in ("native", "portable")}
+    fastest = min(times, key=lambda name: times[name])
+    assert found["level"] == "ok"
+    assert found["result"].startswith(f"{fastest} (measured faster: native ")
+    assert found["result"].endswith(" a step of 16 rows)")
+    assert found["figures"]["batch"] == 16
+    assert [f["what"] for f in answer.json if "figures" in f] == ["engine"]
+
+
+def test_the_standard_network_that_was_built_is_looked_at_like_one_that_is_named(tmp_path: Path) -> None:
+    path = configured(tmp_path)
+    assert "timed at the first run" in finding(path, "engine").result
+    with_bundle(loader.load(path))
+    assert finding(path, "bundle").level == "ok"
+    assert "µs a step of 64 rows" in finding(path, "engine").result
+
+
+def test_a_named_engine_is_not_timed(bundle: Path, tmp_path: Path) -> None:
+    path = configured(tmp_path, model={"bundle": str(bundle)}, training={"engine": "portable"})
+    found = finding(path, "engine")
+    assert (found.result, found.figures) == ("portable (training.engine is portable)", None)
+
+
+@pytest.mark.parametrize(("section", "what"), [("training", "engine"), ("serving", "bundle")])
+def test_a_provider_that_is_not_there(bundle: Path, tmp_path: Path, section: str, what: str) -> None:
+    sections: dict[str, Any] = {"model": {"bundle": str(bundle)}}
+    sections[section] = {"provider": ["CUDAExecutionProvider", "CPUExecutionProvider"]}
+    found = finding(configured(tmp_path, **sections), what)
+    assert found.level == "error"
+    assert f"{section}.provider: this onnxruntime has no CUDAExecutionProvider" in found.result
+    assert "it has CPUExecutionProvider" in found.result
+
+
+@pytest.mark.parametrize(("codec", "package"), [("msgpack", "msgpack"), ("json", "google.protobuf")])
+def test_a_format_whose_package_is_missing(
+    tmp_path: Path, codec: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_config(tmp_path, {**STREAM, "codec": codec}, sparkplug={"group": "plant"})
+    assert finding(path, "formats").level == "ok"
+    monkeypatch.delitem(sys.modules, package)
+    with hidden(package):
+        found = finding(path, "formats")
+    assert found.level == "error"
+    assert "edged[" in found.remedy
+
+
+def test_a_state_directory_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    found = finding(configured(tmp_path, storage={"dir": "file/state"}), "state directory")
+    assert (found.level, "file/state" in found.result) == ("error", True)
+    assert "storage.dir" in found.remedy
+
+
+def test_a_disk_smaller_than_the_cap_of_the_sample_log(tmp_path: Path) -> None:
+    found = finding(configured(tmp_path, storage={"max_bytes": "5000000 GiB"}), "disk")
+    assert (found.level, "max_bytes" in found.remedy) == ("warning", True)
+
+
+def test_a_running_daemon_is_told_with_its_process(tmp_path: Path) -> None:
+    path = configured(tmp_path)
+    assert "daemon" not in [f.what for f in examine(path)]
+    with DirectoryLock(tmp_path / "state"):
+        assert finding(path, "daemon").level == "ok"
+
+
+def test_a_running_daemon_is_not_thrown_out_by_the_examination(
+    tmp_path: Path, make_broker: MakeBroker
+) -> None:
+    """Under rules that make one client id of all with one certificate, connecting would do that.
+
+    This broker lets nobody in: whoever tried would say so.
+    """
+    path = configured(tmp_path, make_broker("allow_anonymous false").port)
+    assert finding(path, "broker").level == "error"
+    with DirectoryLock(tmp_path / "state"):
+        found = finding(path, "broker")
+    assert (found.level, "edged status" in found.result) == ("ok", True)
+
+
+def test_two_builds_of_onnxruntime_in_one_environment(tmp_path: Path) -> None:
+    other = tmp_path / "site" / "onnxruntime-1.23.2.dist-info"
+    other.mkdir(parents=True)
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: onnxruntime\nVersion: 1.23.2\n")
+    other = tmp_path / "site" / "onnxruntime_training-1.19.2.dist-info"
+    other.mkdir(parents=True)
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: onnxruntime-training\nVersion: 1.19.2\n")
+    answer = edged("doctor", configured(tmp_path), "--json", PYTHONPATH=str(tmp_path / "site"))
+    found = next(f for f in answer.json if f["what"] == "onnxruntime")
+    assert found["level"] == "error"
+    assert "keep one" in found["remedy"]
+
+
+def test_the_exit_code_tells_whether_there_was_an_error(broker: Broker, tmp_path: Path) -> None:
+    good = edged("doctor", configured(tmp_path, broker.port, storage={"max_bytes": "1MiB"}), "--json")
+    assert (good.code, {f["level"] for f in good.json}) == (0, {"ok"})
+    bad = edged("doctor", configured(tmp_path, free_port()))
+    assert bad.code == 1
+    assert "broker" in bad.out
+    assert "error" in bad.out
+
+
+def test_what_http_needs_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    token = tmp_path / "read.token"
+    token.write_text("0123456789abcdef" * 2)
+    path = configured(tmp_path, web={"unix_socket": "edged.sock", "tokens": {"read_file": "read.token"}})
+    found = finding(path, "http")
+    assert (found.level, found.result) == (
+        "ok", f"listens on 127.0.0.1:8080 and {tmp_path / 'edged.sock'}; tokens: read",
+    )  # fmt: skip
+    token.write_text("short")
+    found = finding(path, "http")
+    assert (found.level, "openssl rand" in found.remedy) == ("error", True)
+    for name in [name for name in sys.modules if name.startswith(("edged.device.web", "uvicorn"))]:
+        monkeypatch.delitem(sys.modules, name)
+    with hidden("uvicorn"):
+        found = finding(path, "http")
+    assert (found.level, found.remedy) == ("error", "pip install 'edged[web]'")

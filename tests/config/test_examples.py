@@ -1,0 +1,66 @@
+"""The examples: each is valid and explains itself line by line."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from edged.config import Config
+from edged.config.loader import load
+from edged.workbench.experiments.config import RecipeConfig, RecipeFile, SplitConfig
+from edged.workbench.experiments.loading import load_recipes
+from tests.commands import generated_page_is_current
+
+ROOT = Path(__file__).parents[2]
+# fleet.yaml is no device's: see tests/fleet/coordinator/test_config.py.
+EXAMPLES = sorted(path for path in (ROOT / "configs").glob("*.yaml") if path.stem != "fleet")
+RECIPES = sorted((ROOT / "configs" / "recipes").glob("*.yaml"))
+EVALUATIONS = sorted((ROOT / "configs" / "evaluate").glob("*.yaml"))
+TASKS = {
+    "classifier": "classify",
+    "anomaly": "reconstruct",
+    "forecast": "forecast",
+    "low-memory": "classify",
+    "regression": "regress",
+    "sparkplug": "classify",
+    "web": "classify",
+    "windows": "classify",
+}
+
+
+def test_there_is_an_example_for_every_task() -> None:
+    assert {example.stem: load(example, {}).stream.resolved_task for example in EXAMPLES} == TASKS
+
+
+def test_recorded_streams_have_examples_of_their_own() -> None:
+    tasks = {example.stem: load(example, {}).stream.resolved_task for example in EVALUATIONS}
+    assert tasks == {"nasa_bearing": "reconstruct", "cmapss_fd001": "regress"}
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_shows_every_section(example: Path) -> None:
+    of_one = {"anomaly", "fleet", "sparkplug", "web"} - {example.stem}
+    assert set(yaml.safe_load(example.read_text())) == set(Config.model_fields) - of_one
+
+
+@pytest.mark.parametrize("example", [*EXAMPLES, *EVALUATIONS, *RECIPES], ids=lambda path: path.stem)
+def test_every_line_of_an_example_is_explained(example: Path) -> None:
+    settings = [line for line in example.read_text().splitlines() if line.startswith(" ")]
+    assert [line for line in settings if " # " not in line] == []
+
+
+def test_recipes_have_an_example() -> None:
+    assert {example.stem: len(load_recipes(example).recipes) for example in RECIPES} == {"hapt": 8}
+
+
+def test_every_key_of_a_recipe_file_is_in_its_page() -> None:
+    page = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
+    keys = [key for section in (RecipeFile, SplitConfig, RecipeConfig) for key in section.model_fields]
+    assert [key for key in keys if not re.search(rf"`(split\.)?{key}[`.]", page)] == []
+
+
+def test_the_reference_is_up_to_date() -> None:
+    assert generated_page_is_current("make_config_reference.py")

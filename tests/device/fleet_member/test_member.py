@@ -1,0 +1,189 @@
+"""A daemon in a fleet: rounds over a real broker, with the real trainer and the real gate."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from edged.domain.federated.privacy import norm
+from edged.domain.federated.settings import Base, Encoding, Settings
+from edged.domain.training.weight_deltas import difference
+from edged.engines.model_parameters import initial_parameters
+from edged.storage.models.registry import Registry
+from tests.coordinator import Coordinator, led_to
+from tests.running_device import Device, Listener, running, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from edged.storage.models.bundles import Bundle
+    from edged.workbench.demo.broker import Mosquitto
+
+STREAM: dict[str, Any] = {"features": 6, "classes": 3, "label": "y"}
+QUIET: dict[str, Any] = {"every": None, "new_labels": 0, "engine": "portable", "learning_rate": 0.01}
+GATE = {"probation": 0, "min_holdout": 10}
+CONFIG = Settings(epochs=20, learning_rate=0.01, batch_size=32, clip_norm=3.0, encoding=Encoding("int8", 0.5))
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """A network for the stream, built once: the daemons of this file need not."""
+    from edged.bundles.build import build
+    from edged.bundles.graph.templates import mlp
+    from edged.bundles.source.standardise import Statistics
+
+    path = tmp_path_factory.mktemp("bundles") / "classifier"
+    return build(
+        mlp(6, 3, (64,)), path, loss="cross_entropy", standardise=Statistics.identity(6), engine="portable"
+    )
+
+
+@pytest.fixture
+def coordinator(broker: Mosquitto) -> Iterator[Coordinator]:
+    made = Coordinator(broker.port)
+    yield made
+    made.close()
+
+
+def device(folder: Path, broker: Mosquitto, bundle: Bundle, **fleet: Any) -> Device:
+    section = {"name": "plant", "resend": "1s", "spread": 0.2, **fleet}
+    model = {"bundle": str(bundle.path)}
+    return Device(folder, broker.port, STREAM, model=model, training=QUIET, gate=GATE, fleet=section)
+
+
+def feed(listener: Listener, count: int, seed: int = 0) -> None:
+    """Labelled samples of a rule that a small network learns at once."""
+    x = np.random.default_rng(seed).normal(size=(count, 6))
+    before = len(listener.messages["predictions"])
+    for row in x:
+        listener.send("sensors/a", {"x": row.tolist(), "y": int(np.argmax(row[:3]))})
+    listener.wait(lambda: len(listener.messages["predictions"]) >= before + count, 60)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_a_device_trains_in_rounds_and_takes_the_fleets_model(
+    broker: Mosquitto, bundle: Bundle, coordinator: Coordinator, tmp_path: Path
+) -> None:
+    made = device(tmp_path, broker, bundle)
+    with running(made, broker.port) as listener:
+        assert "too few" in coordinator.state(ready=False).why_not
+        feed(listener, 500)
+        # Samples are predicted before they are committed: one that came after the round would be new.
+        wait_until(lambda: made.cli("status", str(made.path))["samples"] == 500)
+        state = coordinator.state(ready=True)
+        assert (state.device, state.last_round, state.idle) == ("rig", 0, True)
+        first = initial_parameters(bundle)
+        base = coordinator.model(first)
+        blob = check_update_survives_a_kill(made, listener, coordinator, base, state.bundle)
+        better = led_to(first, blob)
+        length = norm(difference(better, first))
+        # Clipped, then rounded: a coded number is off by half a step at most, in units of its tensor's.
+        assert abs(length - CONFIG.clip_norm) <= CONFIG.encoding.step / 2 * CONFIG.clip_norm
+        assert 4 * len(blob) < sum(value.nbytes for value in first.values())
+        check_model_is_taken(listener, coordinator, better, state.bundle)
+        check_refusals(listener, coordinator, state.bundle)
+        check_round_is_declined(listener, coordinator, base, state.bundle)
+
+
+def check_update_survives_a_kill(
+    made: Device, listener: Listener, coordinator: Coordinator, base: Base, bundle: str
+) -> bytes:
+    """An update without receipt is sent again, also by the next process; then no more."""
+    announced = coordinator.announce(1, base, bundle, CONFIG)
+    coordinator.wait(lambda: len(coordinator.of(announced)) >= 2, 60)
+    assert made.stop(signal.SIGKILL) == -signal.SIGKILL
+    sent = len(coordinator.of(announced))
+    made.start()
+    coordinator.wait(lambda: len(coordinator.of(announced)) > sent, 60)
+    came = coordinator.of(announced)
+    assert len({blob for _, blob in came}) == 1  # the same update, not another one of the same round
+    line, blob = came[-1]
+    assert (line.device, line.round, line.base, line.parts) == ("rig", 1, base.hash, 1)
+    assert line.samples > 400
+    assert line.loss is not None
+    assert line.loss < line.metrics["loss_before"]
+    assert line.metrics["metric"] > line.metrics["metric_before"]
+    coordinator.acknowledge(announced, accepted=("someone", "rig"))
+    listener.wait(lambda: listener.events("fleet_accepted"))
+    assert coordinator.state(ready=False).last_round == 1  # nothing is new since
+    return blob
+
+
+def check_model_is_taken(listener: Listener, coordinator: Coordinator, better: Any, bundle: str) -> None:
+    """What the round has made passes the gate, and the device reports what it makes of it."""
+    base = coordinator.model(better)
+    announced = coordinator.announce(1, base, bundle, CONFIG, state="done")
+    coordinator.wait(lambda: any(e.id == announced.id for e in coordinator.evaluations), 60)
+    told = next(e for e in coordinator.evaluations if e.id == announced.id)
+    assert told.taken
+    assert told.mixed is not None
+    assert told.mixed.share > 0
+    assert told.model.loss < told.before.loss
+    assert told.mixed.loss <= told.model.loss
+    assert told.standing is not None  # the model of round 1 is still there
+    listener.wait(lambda: listener.events("fleet_model"))  # events wait in the outbox, evaluations do not
+    assert listener.events("model_promoted")[-1]["origin"] == "weights"
+    assert [e["taken"] for e in listener.events("fleet_model")][-1] is True
+
+
+def check_refusals(listener: Listener, coordinator: Coordinator, bundle: str) -> None:
+    """A model that is not what was announced, and one of another network."""
+    other = coordinator.model({"w": np.zeros(3, np.float32)})
+    coordinator.announce(2, other, bundle, CONFIG, state="done")
+    listener.wait(lambda: any("no parameter w" in e["reason"] for e in listener.events("fleet_failed")), 60)
+    false = Base("0" * 64, other.bytes, other.parts)
+    coordinator.publish(coordinator.topics.model(false.hash, 0), b"x" * false.bytes, retain=True)
+    coordinator.announce(3, false, bundle, CONFIG, state="done")
+    listener.wait(lambda: any(e["round"] == 3 for e in listener.events("fleet_failed")), 60)
+
+
+def check_round_is_declined(listener: Listener, coordinator: Coordinator, base: Base, bundle: str) -> None:
+    """While training rests, no round is trained in; afterwards the one that is still open is."""
+    feed(listener, 20, seed=1)
+    coordinator.state(ready=True)
+    listener.request("pause", what="training")
+    assert coordinator.state(ready=False).why_not == "training is paused"
+    announced = coordinator.announce(4, base, bundle, CONFIG)
+    listener.wait(lambda: any(e["round"] == 4 for e in listener.events("fleet_declined")), 60)
+    listener.request("resume", what="training")
+    coordinator.wait(lambda: coordinator.of(announced), 60)
+    coordinator.acknowledge(announced, refused={"rig": "stale"})
+    listener.wait(lambda: [e["reason"] for e in listener.events("fleet_refused")] == ["stale"])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_noise_is_charged_once_and_the_budget_ends_it(
+    broker: Mosquitto, bundle: Bundle, coordinator: Coordinator, tmp_path: Path
+) -> None:
+    made = device(
+        tmp_path,
+        broker,
+        bundle,
+        noise=2.0,
+        clip_norm=0.5,
+        epsilon=5.0,
+        min_new_samples=0,
+        report=False,
+        adopt=False,
+    )
+    with running(made, broker.port) as listener:
+        feed(listener, 200)
+        coordinator.state(ready=True)
+        base = coordinator.model(initial_parameters(bundle))
+        announced = coordinator.announce(1, base, bundle.fingerprint, CONFIG)
+        coordinator.wait(lambda: coordinator.of(announced), 60)
+        line, _ = coordinator.of(announced)[0]
+        assert (line.loss, dict(line.metrics)) == (None, {})
+        coordinator.acknowledge(announced, accepted=("rig",))
+        assert coordinator.state(ready=False).why_not == "privacy: one more update would pass epsilon 5"
+        coordinator.announce(2, base, bundle.fingerprint, CONFIG)
+        listener.wait(lambda: any(e["round"] == 2 for e in listener.events("fleet_declined")), 60)
+    with Registry.open(made.state, readonly=True) as registry:
+        assert registry.get_value("fleet")["ledger"] == {"rho": 0.5, "updates": 1}
+    assert not coordinator.evaluations

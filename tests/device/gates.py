@@ -1,0 +1,120 @@
+"""A gate with real parts: registry, sample log with holdout, and models whose answers are known."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from edged.clock import VirtualClock
+from edged.config import GateConfig
+from edged.device.promotion import Promoter
+from edged.engines.inference import InferenceModel
+from edged.storage.models.registry import Registry
+from edged.storage.samples.log import SampleLog
+from tests.device.learning_rig import batch
+from tests.device.linear import SCHEMA, candidate, classes, inputs, write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from edged.domain.protocols import Served
+    from edged.domain.stream.schema import Schema
+
+
+class Gate:
+    """A state directory whose bundle's model is `base`, with labelled samples in the log."""
+
+    int8 = False
+
+    def __init__(
+        self,
+        folder: Path,
+        base: float,
+        *,
+        samples: int = 600,
+        schema: Schema = SCHEMA,
+        int8: bool = False,
+        **gate: Any,
+    ) -> None:
+        self.int8 = int8
+        self.folder, self.candidates = folder, folder / "candidates"
+        self.base = write(folder / "base.onnx", base, outputs=schema.outputs)
+        self.log = SampleLog.open(folder / "samples.db", schema, holdout=0.2)
+        if samples:
+            x = inputs(samples)
+            self.log.commit(batch(self.log, x, classes(x)))
+        self.registry = Registry.open(folder)
+        self.settings = {"latency": 1.0, **gate}
+        self.promoter = self.make_promoter(schema)
+        self.champion = self.promoter.boot(self.base)
+
+    @classmethod
+    def reopened(cls, folder: Path, schema: Schema = SCHEMA, **gate: Any) -> Gate:
+        """What an earlier process has left there."""
+        found = cls.__new__(cls)
+        found.folder, found.candidates, found.base = folder, folder / "candidates", folder / "base.onnx"
+        found.log = SampleLog.open(folder / "samples.db", schema, holdout=0.2)
+        found.registry = Registry.open(folder)
+        found.settings = {"latency": 1.0, **gate}
+        found.promoter = found.make_promoter(schema)
+        found.champion = found.promoter.boot(found.base)
+        return found
+
+    def make_promoter(self, schema: Schema = SCHEMA, provider: str = "CPUExecutionProvider") -> Promoter:
+        """A promoter on what is here, its models run by `provider`."""
+        return Promoter(
+            config=GateConfig(**self.settings),
+            schema=schema,
+            registry=self.registry,
+            holdout=self.log,
+            load_model=lambda path: InferenceModel(path, providers=[provider]),
+            clock=VirtualClock(1000.0),
+            keep_models=10,
+            staging=self.candidates,
+            int8=self.int8,
+        )
+
+    def consider(self, slope: float, run: int = 1, **options: Any) -> tuple[Any, Served | None]:
+        """Bring a new candidate before the gate."""
+        return self.promoter.consider(candidate(self.candidates, run, slope, **options), self.champion)
+
+    def refused(self, result: dict[str, Any]) -> str:
+        """The one reason why a candidate was refused before any comparison."""
+        verdict, model = self.promoter.consider(result, self.champion)
+        assert model is None
+        assert not verdict.accepted
+        assert self.registry.champion() == self.champion.version
+        assert len(self.registry.records()) == 1, "what fails verification is not stored"
+        assert self.promoter.rejections == 1
+        (reason,) = verdict.reasons
+        return str(reason)
+
+    def crowned(self, slope: float, run: int) -> Served:
+        """A model that was made champion, good or not."""
+        model = self.promoter.consider(candidate(self.candidates, run, slope), self.champion, first=True)[1]
+        assert model is not None
+        self.promoter.crown(model, f"run {run}")
+        self.champion = model
+        return model
+
+    def damage(self, version: int) -> None:
+        """Flip one bit of a stored model."""
+        path = self.folder / "models" / str(version) / "model.onnx"
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+
+    def model(self, slope: float) -> InferenceModel:
+        """A model that is in no registry."""
+        return InferenceModel(write(self.folder / "stray.onnx", slope))
+
+    def reboot(self) -> Served:
+        """As after a restart of the daemon."""
+        self.registry.close()
+        self.registry = Registry.open(self.folder)
+        self.promoter = self.make_promoter()
+        return self.promoter.boot(self.base)
+
+    def close(self) -> None:
+        """Close both databases."""
+        self.registry.close()
+        self.log.close()

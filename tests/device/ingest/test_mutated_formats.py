@@ -1,0 +1,80 @@
+"""The same as in test_mutations.py for the other formats: broken payloads on the way of every message."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from itertools import cycle
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import zstandard
+
+from edged.mqtt.client.message import Delivery
+from tests.device.ingest.test_mutations import GROUP, GROWTH, SLOWEST, Way, resident
+from tests.formats import STREAMS, introductions, stream, topic, written
+from tests.mutations import Mutations
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NAMES = [name for name in STREAMS if name != "json"]
+LONG = -(-1_000_000 // (len(NAMES) * GROUP)) * GROUP
+BRIEFLY = 5 * SLOWEST  # few payloads, on a machine that does other things: what is slow is slower by far
+REASONS = {"csv": 5, "float32": 2, "float16": 2, "int16": 1}
+
+
+def good(name: str) -> list[bytes]:
+    """Messages that were good before something happened to them."""
+    payloads = [written(name, values) for values in ([1.0, 2, 3], [0.0, 0, 0], [-1.5, 2.25, 1024])]
+    if name not in ("float32", "float16", "int16"):
+        payloads.append(written(name, [1, 2, 3], None, None))
+    return payloads + [payload for _, payload in introductions(name)]
+
+
+def fed(folder: Path, name: str, payloads: int, compression: str = "none") -> dict[str, float]:
+    """What became of so many payloads."""
+    config = stream(name, compression=compression)
+    way = Way(folder, config, payloads + payloads // GROUP)
+    messages = good(name)
+    if compression == "zstd":
+        messages = [zstandard.ZstdCompressor().compress(message) for message in messages]
+    source, start, counted = Mutations(messages, seed=payloads), 0.0, 0
+    with closing(way.log):
+        for number in range(payloads // GROUP):
+            # What must be heard before comes whole now and then: broken births forget the good ones.
+            opening = introductions(name) if number % 10 == 0 else []
+            places = [opening[-1][0] if opening else topic(name), *[topic(name)] * 49]
+            taken = [*opening, *zip(cycle(places), source.take(GROUP), strict=False)]
+            way.ingest.work(
+                [Delivery(place, p, i + 1, 1, False, False, 1, 0.0) for i, (place, p) in enumerate(taken)]
+            )
+            counted += len(taken)
+            if number >= payloads // GROUP // 10 and not start:
+                start = resident()
+        reasons, counters = way.log.quarantine_counts(), way.log.counters()
+    assert way.acknowledged == counted
+    assert "internal" not in reasons, "a decoder failed"
+    assert counters.samples > payloads // 20
+    assert counters.quarantined > payloads // 5
+    assert len(reasons) >= (2 if compression != "none" else REASONS.get(name, 5)), reasons
+    return {"p99": float(np.nanquantile(way.seconds, 0.99)), "growth": resident() - start}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_mutated_payloads_neither_stop_nor_slow_the_stream(tmp_path: Path, name: str) -> None:
+    assert fed(tmp_path, name, 3000)["p99"] <= BRIEFLY
+
+
+def test_mutated_compressed_payloads_do_neither(tmp_path: Path) -> None:
+    assert fed(tmp_path, "cbor", 2000, "zstd")["p99"] <= BRIEFLY
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_million_mutated_payloads_of_all_formats_leave_no_trace(tmp_path: Path, name: str) -> None:
+    figures = fed(tmp_path, name, LONG)
+    print(name, figures)  # noqa: T201  the figures of the long form
+    assert figures["p99"] <= SLOWEST, figures
+    assert figures["growth"] <= GROWTH, figures

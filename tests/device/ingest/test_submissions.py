@@ -1,0 +1,156 @@
+"""Samples that come by another way than the broker: stored before they are confirmed, or refused."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from edged.device.ingest import ingestor as ingest_module
+from edged.domain.stream.admission import IntakeRules
+from edged.domain.stream.sample import Reading
+from edged.domain.stream.submission import Submission
+from edged.errors import EdgedError, RefusedError, StorageError
+from tests.device.dock import CLASSIFY, Dock, delivery, running
+from tests.running_device import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def dock(tmp_path: Path) -> Iterator[Dock]:
+    with closing(Dock(tmp_path)) as made:
+        yield made
+
+
+class Sender:
+    """What became of one submission; `durable` is how many samples were stored at that moment."""
+
+    def __init__(self, dock: Dock, *readings: Reading) -> None:
+        self.first: int | None = None
+        self.durable: int | None = None
+        self.problem: EdgedError | None = None
+        self.done = threading.Event()
+        self._dock = dock
+        self.submission = Submission(list(readings), 0.0, self._placed, self._stored, self._refused)
+
+    def _placed(self, first: int) -> None:
+        self.first = first
+
+    def _stored(self) -> None:
+        self.durable = self._dock.stored()
+        self.done.set()
+
+    def _refused(self, problem: EdgedError) -> None:
+        self.problem = problem
+        self.done.set()
+
+
+def readings(*values: float, key: str = "k") -> list[Reading]:
+    return [Reading(key, [value, 0.5], id=f"own-{value:g}") for value in values]
+
+
+def test_samples_are_confirmed_when_they_are_durable(dock: Dock) -> None:
+    senders = [Sender(dock, *readings(1, 2)), Sender(dock, *readings(3))]
+    with running(dock) as ingest:
+        ingest.receive(delivery(7))
+        for sender in senders:
+            ingest.submit(sender.submission)
+        assert all(sender.done.wait(20) for sender in senders)
+    assert all(sender.durable is not None and sender.durable >= 3 for sender in senders)
+    assert sorted(dock.inputs()) == [1.0, 2.0, 3.0, 7.0]
+    placed = {sender.first for sender in senders}
+    offsets = {batch.ids[0]: int(batch.offsets[0]) for batch in dock.batches if batch.ids[0]}
+    assert set(offsets.values()) <= placed
+    assert dock.log.find(id="own-3") == senders[1].first
+
+
+def test_a_commit_that_fails_is_confirmed_once_it_comes_through(dock: Dock) -> None:
+    dock.log.failing = frozenset({1})
+    first, refused = Sender(dock, *readings(1)), Sender(dock, *readings(2))
+    with running(dock) as ingest:
+        ingest.submit(first.submission)
+        wait_until(lambda: ingest.problem is not None or first.done.is_set())
+        if ingest.problem is not None:
+            with pytest.raises(StorageError):
+                ingest.submit(refused.submission)
+        assert first.done.wait(20)
+    assert first.durable == 1
+    assert len(dock.batches) == 1, "predicted once"
+
+
+def test_none_is_taken_while_ingest_rests(dock: Dock) -> None:
+    sender = Sender(dock, *readings(1))
+    with running(dock) as ingest:
+        ingest.rest()
+        with pytest.raises(RefusedError, match="rests"):
+            ingest.submit(sender.submission)
+        ingest.go_on()
+        ingest.submit(sender.submission)
+        assert sender.done.wait(20)
+    assert dock.stored() == 1
+
+
+def test_a_key_that_floods_is_refused_as_a_whole(dock: Dock) -> None:
+    dock.rules = IntakeRules(key_rate=0.001, key_burst=2)
+    dock.close()
+    dock.open()
+    sender, other = Sender(dock, *readings(1, 2, 3)), Sender(dock, *readings(4, key="other"))
+    with running(dock) as ingest:
+        ingest.submit(sender.submission)
+        ingest.submit(other.submission)
+        assert sender.done.wait(20)
+        assert other.done.wait(20)
+    assert isinstance(sender.problem, RefusedError)
+    assert dock.inputs() == [4.0]
+
+
+def fails_once(act: Callable[..., None]) -> Callable[..., None]:
+    """The same, but for an error that nobody foresaw at its first call."""
+    calls = iter([True])
+
+    def perhaps(*arguments: Any) -> None:
+        if next(calls, False):
+            raise RuntimeError("nobody foresaw this")
+        act(*arguments)
+
+    return perhaps
+
+
+@pytest.mark.parametrize("part", ["on_batch", "on_acknowledge"])
+def test_an_error_that_nobody_foresaw_refuses_what_it_leaves_open(
+    dock: Dock, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ingest_module, "LONGEST_RETRY", 0.1)
+    setattr(dock, part, fails_once(getattr(dock, part)))
+    senders = [Sender(dock, *readings(1, 2)), Sender(dock, *readings(3))]
+    for sender in senders:
+        dock.ingest.submit(sender.submission)
+    with running(dock) as ingest:
+        assert all(sender.done.wait(5) for sender in senders)
+        assert [type(sender.problem) for sender in senders] == [StorageError] * 2
+        later = Sender(dock, *readings(4))
+        ingest.submit(later.submission)
+        assert later.done.wait(20)
+    assert later.problem is None
+    assert later.durable
+
+
+def test_readings_of_windows_are_refused(tmp_path: Path) -> None:
+    with closing(Dock(tmp_path, CLASSIFY | {"window": {"size": 4}})) as dock, pytest.raises(RefusedError):
+        dock.ingest.submit(Sender(dock, *readings(1)).submission)
+
+
+def test_those_that_wait_are_bounded_and_stored_at_the_end(dock: Dock) -> None:
+    senders = [Sender(dock, *readings(number)) for number in range(256)]
+    for sender in senders:
+        dock.ingest.submit(sender.submission)
+    with pytest.raises(RefusedError, match="256"):
+        dock.ingest.submit(senders[0].submission)
+    with running(dock):
+        assert all(sender.done.wait(20) for sender in senders)
+    assert dock.stored() == 256

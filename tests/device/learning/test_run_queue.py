@@ -1,0 +1,114 @@
+"""Runs that somebody has asked for: they wait for each other, are shared, cancelled, and told of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from edged.domain.commands.tasks import Task
+from edged.domain.training.run_queue import RunOrder, RunOrders
+from edged.domain.training.triggers import TriggerRules, Triggers
+from edged.errors import EdgedError, RefusedError
+from tests.device.learning.test_urgent_work import House
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from edged.domain.commands.rules import Request
+    from edged.storage.models.bundles import Bundle
+
+
+@pytest.fixture
+def house(tmp_path: Path, bundle: Bundle) -> Iterator[House]:
+    """Its threads are not started: what was asked for waits."""
+    made = House(tmp_path, bundle)
+    yield made
+    made.desk.learner.process.close()
+    made.gate.close()
+
+
+class Desk:
+    """Keeps what tasks say."""
+
+    response_topic, correlation = None, None
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str, Any]] = []
+
+    def task(self, name: str) -> Task:
+        return Task(self, "train", {"transaction": name}, name, self)
+
+    def executing(self, task: Task) -> None:
+        self.told.append((task.transaction, "executing", None))
+
+    def progress(self, task: Task, fields: Request) -> None:
+        self.told.append((task.transaction, "progress", fields))
+
+    def finish(self, task: Task, outcome: Request | EdgedError) -> None:
+        told = outcome.what if isinstance(outcome, EdgedError) else outcome
+        self.told.append((task.transaction, "finished", told))
+
+
+def test_those_who_ask_for_the_same_share_a_run_and_others_wait(house: House) -> None:
+    desk, learning = Desk(), house.learning
+    for name in ("a", "b"):
+        learning.command({"steps": 5}, desk.task(name))
+    for steps in range(1, RunOrders.MOST):
+        learning.command({"steps": 100 + steps})
+    with pytest.raises(RefusedError, match="8 runs that were asked for have not begun"):
+        learning.command({"steps": 1})
+    learning.command({"steps": 5}, desk.task("c"))
+    assert house.desk.learner.triggers.wanted(0) == "command"
+
+
+def test_a_run_that_has_not_begun_can_be_cancelled_by_each_who_asked(house: House) -> None:
+    desk, learning, wanted = Desk(), house.learning, house.desk.learner.triggers.wanted
+    first, second = desk.task("a"), desk.task("b")
+    learning.command({"steps": 5}, first)
+    learning.command({"steps": 5}, second)
+    assert learning.cancel(first) is None
+    assert desk.told == [("a", "finished", "it was cancelled before it began")]
+    assert wanted(0) == "command", "the other one still wants it"
+    assert learning.cancel(second) is None
+    assert wanted(0) is None
+    for nothing in (first, None):
+        with pytest.raises(RefusedError, match="no run is under way"):
+            learning.cancel(nothing)
+
+
+def test_a_run_that_had_ended_untold_is_told_of_after_a_restart_and_not_done_again(house: House) -> None:
+    desk, registry, wanted = Desk(), house.desk.registry, house.desk.learner.triggers.wanted
+    ended = registry.begin_run("command", 1.0, {"steps": 5, "asked_by": ["a"]})
+    registry.end_run(ended, 2.0, "done", {"steps": 5})
+    registry.begin_run("command", 3.0, {"asked_by": ["b"]})
+    house.learning.adopt({"steps": 5}, desk.task("a"))
+    assert desk.told == [("a", "finished", {"run": ended, "steps": 5, "outcome": "done", "verdict": None})]
+    assert wanted(0) is None
+    house.learning.adopt({}, desk.task("b"))
+    assert wanted(0) == "command", "that one has not ended"
+    assert len(desk.told) == 1
+
+
+def test_after_a_cancelled_run_as_many_labels_have_to_come_as_start_one() -> None:
+    triggers = Triggers(TriggerRules(new_labels=40, min_new_samples=30), drifted=True, interrupted=True)
+    triggers.cancelled(100)
+    assert triggers.wanted(139) is None
+    assert triggers.wanted(140) == "labels"
+    triggers.commanded = True
+    assert triggers.wanted(0) == "command"
+
+
+def test_the_end_of_a_run_is_told_to_all_who_asked_for_it() -> None:
+    desk = Desk()
+    order = RunOrder({"steps": 5}, [desk.task("a"), desk.task("b")])
+    order.progress({"step": 3})
+    order.finish("done", {"run": 7, "steps": 5, "candidate": "/a/path"}, {"accepted": True})
+    told = {"run": 7, "steps": 5, "outcome": "done", "verdict": {"accepted": True}}
+    assert desk.told[2:] == [("a", "finished", told), ("b", "finished", told)]
+    order.fail(EdgedError("too late"))
+    assert len(desk.told) == 4
+    failed = RunOrder({}, [desk.task("c")])
+    failed.finish("failed", {"run": 8, "error": "no memory"}, None)
+    assert desk.told[-1] == ("c", "finished", "no memory")

@@ -1,0 +1,122 @@
+"""The two threads of learning: what cannot wait does not wait for a training run."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from edged.config import GateConfig, ServingConfig
+from edged.device.learning.regime_recall import Recall
+from edged.device.learning.worker import Learning
+from edged.device.promotion.rollout import Succession
+from edged.device.serving import Server
+from edged.engines.native import api
+from edged.errors import StorageError
+from tests.device.gates import Gate
+from tests.device.linear import BAD, GOOD, SCHEMA
+from tests.device.trainers import Desk, Plant, signalled
+from tests.running_device import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.skipif(not api.available(), reason="bundles are built with onnxruntime-training")
+
+
+class House:
+    """A learner, a gate and a server, and the threads that bring them together."""
+
+    def __init__(self, folder: Path, bundle: Any) -> None:
+        steps = {"steps": 100_000, "max_steps": 100_000, "checkpoint_every": 100}
+        self.plant = Plant(folder / "plant", bundle, **steps)
+        self.desk = Desk(self.plant)
+        (folder / "gate").mkdir()
+        self.gate = Gate(folder / "gate", GOOD)
+        self.told: list[tuple[str, dict[str, Any]]] = []
+        self.states = 0
+        self.server = Server(ServingConfig(), GateConfig(), SCHEMA, self.gate.champion)
+        self.succession = Succession(
+            self.gate.promoter, self.server, lambda *event: self.told.append(event), lambda _: 0
+        )
+        self.learning = Learning(
+            learner=self.desk.learner, succession=self.succession, samples=self.plant.log,
+            registry=self.desk.registry, publish_states=self._publish, promoted=lambda _: None,
+            recall=Recall(SCHEMA, self.gate.promoter.regimes, self.gate.log), drift_state=dict,
+        )  # fmt: skip
+
+    def _publish(self) -> None:
+        self.states += 1
+
+    def close(self) -> None:
+        self.learning.end()
+        self.desk.learner.process.cancel()
+        self.learning.join(20.0)
+        self.desk.learner.process.close()
+        self.gate.close()
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    from edged.bundles.build import build
+    from edged.bundles.graph.templates import mlp
+    from edged.bundles.source.standardise import Statistics
+
+    bundle = build(
+        mlp(5, 3, (16,)), tmp_path / "bundle", loss="cross_entropy", standardise=Statistics.identity(5)
+    )
+    with closing(House(tmp_path, bundle)) as made:
+        yield made
+
+
+def test_a_rollback_does_not_wait_for_a_training_run(house: House) -> None:
+    model = house.gate.crowned(BAD, 1)
+    house.server.swap(model)
+    learner = house.desk.learner
+    house.learning.start()
+    house.learning.wake()
+    wait_until(lambda: learner.progress is not None and learner.progress["step"] > 0)
+    signalled(learner.process, signal.SIGSTOP)()  # a run that takes for ever
+    done = threading.Event()
+
+    def change() -> None:
+        house.succession.probation_ended(model.version, passed=False)
+        done.set()
+
+    house.learning.later(change)
+    assert done.wait(5.0), "promised is one second; this machine may be busy"
+    assert learner.progress is not None, "the run still goes on"
+    assert house.server.champion.version == house.gate.registry.champion() == 1
+    wait_until(lambda: house.states > 0)
+    signalled(learner.process, signal.SIGCONT)()
+
+
+def test_a_rollback_that_the_disk_refuses_is_served_at_once_and_durable_later(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edged.device.learning.worker.SETTLE_SECONDS", 0.02)
+    model = house.gate.crowned(BAD, 1)
+    house.server.swap(model)
+    registry, refused = house.gate.registry, threading.Event()
+    move = registry.set_champion
+
+    def refuse(*_: Any, **__: Any) -> None:
+        refused.set()
+        raise StorageError("publishing failed: No space left on device", where="models/champion")
+
+    monkeypatch.setattr(registry, "set_champion", refuse)
+    house.desk.learner.paused = True
+    house.learning.start()
+    house.learning.later(lambda: house.succession.probation_ended(model.version, passed=False))
+    wait_until(refused.is_set)
+    assert house.server.champion.version == 1
+    assert [name for name, _ in house.told] == ["model_rolled_back"]
+    assert registry.champion() == model.version
+    monkeypatch.setattr(registry, "set_champion", move)
+    wait_until(lambda: registry.champion() == 1)
+    assert registry.get(model.version).status == "rolled_back"
+    assert [name for name, _ in house.told] == ["model_rolled_back"], "it is told once"

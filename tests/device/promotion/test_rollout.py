@@ -1,0 +1,208 @@
+"""Who serves: promotion and serving together, durable first."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from edged.config import GateConfig, ServingConfig
+from edged.device.promotion.rollout import Succession
+from edged.device.serving import Server
+from edged.domain.judging.label_trust import PATIENCE
+from edged.errors import RefusedError
+from tests.device.gates import Gate
+from tests.device.linear import BAD, BROKEN, GOOD, SCHEMA, candidate, inputs, numbered
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+class House:
+    """A gate, a server, and what was told of them."""
+
+    def __init__(self, gate: Gate) -> None:
+        self.gate = gate
+        self.told: list[tuple[str, dict[str, Any]]] = []
+        self.server = Server(ServingConfig(), GateConfig(), SCHEMA, gate.champion)
+        self.rests: list[int] = []
+        self.succession = Succession(
+            gate.promoter, self.server, lambda *event: self.told.append(event), self._rest
+        )
+
+    def _rest(self, times: int) -> int:
+        self.rests.append(times)
+        return 100 * times
+
+    def consider(self, slope: float, run: int = 1) -> int | None:
+        """The version that took over."""
+        served = self.succession.consider(candidate(self.gate.candidates, run, slope))
+        return None if served is None else served.version
+
+    def serving(self) -> tuple[int, int | None]:
+        """Versions that answer and that are durable."""
+        return self.server.champion.version, self.gate.registry.champion()
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    """The model that serves is always wrong."""
+    with closing(Gate(tmp_path, BAD)) as gate:
+        yield House(gate)
+
+
+def test_a_better_candidate_takes_over_and_it_is_told(house: House) -> None:
+    assert house.consider(GOOD) == 2
+    assert house.serving() == (2, 2)
+    assert house.server.previous is not None
+    assert house.server.previous.version == 1
+    ((event, told),) = house.told
+    assert (event, told["version"], told["parent"], told["run"], told["accepted"]) == (
+        "model_promoted",
+        2,
+        1,
+        1,
+        True,
+    )
+
+
+def test_a_refused_candidate_changes_nothing_and_the_reasons_are_told(house: House) -> None:
+    house.consider(GOOD)
+    assert house.consider(BAD, 2) is None
+    assert house.serving() == (2, 2)
+    event, told = house.told[-1]
+    assert (event, told["run"], told["accepted"]) == ("candidate_rejected", 2, False)
+    assert "gain -1.0000" in told["reasons"][0]
+
+
+@pytest.mark.parametrize("passed", [True, False])
+def test_probation_confirms_or_rolls_back(house: House, passed: bool) -> None:
+    house.consider(GOOD)
+    house.succession.probation_ended(2, passed)
+    assert house.serving() == ((2, 2) if passed else (1, 1))
+    assert house.gate.registry.get(2).proven == passed
+    assert (house.told[-1][0] == "model_rolled_back") != passed
+
+
+def test_the_outcome_of_a_model_that_serves_no_more_is_void(house: House) -> None:
+    house.consider(GOOD)
+    house.consider(GOOD, 2)
+    house.succession.probation_ended(2, passed=False)
+    assert house.serving() == (3, 3)
+
+
+def test_a_fall_back_of_the_serving_loop_becomes_durable(house: House) -> None:
+    house.server.swap(house.gate.crowned(GOOD, 1))
+    broken = house.gate.crowned(GOOD, 2)
+    house.server.swap(type(broken)(broken.version, house.gate.model(BROKEN)))
+    assert house.server.predict(numbered(1, 4), inputs(4)).version == 2
+    house.succession.champion_failed(3, "output is not finite")
+    assert house.serving() == (2, 2)
+    assert house.told == [("model_rolled_back", {"from": 3, "to": 2, "reason": "output is not finite"})]
+    assert house.gate.registry.get(3).status == "rolled_back"
+
+
+def test_a_rollback_goes_to_the_model_before_and_not_to_itself(house: House) -> None:
+    house.consider(GOOD)
+    with pytest.raises(RefusedError, match="served already"):
+        house.succession.roll_back("command", to=2)
+    assert house.succession.roll_back("command") == {"from": 2, "to": 1, "reason": "command"}
+    assert house.serving() == (1, 1)
+    with pytest.raises(RefusedError, match="no other model"):
+        house.succession.roll_back("command", to=77)
+    assert house.serving() == (1, 1)
+
+
+def test_labels_that_nobody_can_explain_make_training_rest(house: House) -> None:
+    for number in range(10):
+        house.gate.promoter.trust.usual.append(0.01 * number)
+    for run in range(1, PATIENCE + 2):
+        assert house.consider(BAD, run) is None
+    assert house.rests == [5, 10]
+    paused = [told for event, told in house.told if event == "training_paused"]
+    assert paused == [
+        {"reason": "labels", "verdicts": PATIENCE, "new_labels": 500},
+        {"reason": "labels", "verdicts": PATIENCE + 1, "new_labels": 1000},
+    ]
+
+
+def test_a_candidate_judged_against_a_model_that_is_gone_by_then_is_withdrawn(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.consider(GOOD)
+    judged = house.gate.promoter.consider
+
+    def meanwhile(*arguments: Any) -> Any:
+        house.succession.roll_back("command")
+        return judged(*arguments)
+
+    monkeypatch.setattr(house.gate.promoter, "consider", meanwhile)
+    assert house.consider(GOOD, 2) is None
+    assert house.serving() == (1, 1)
+    assert "took over while it was judged" in house.told[-1][1]["reasons"][0]
+    assert house.gate.registry.get(3).status == "rejected"
+
+
+def test_the_failure_of_a_model_that_was_replaced_meanwhile_is_recorded_alone(house: House) -> None:
+    house.consider(GOOD)
+    house.consider(GOOD, 2)
+    house.succession.champion_failed(2, "output is not finite")
+    assert house.serving() == (3, 3)
+    assert house.gate.registry.get(2).status == "rolled_back"
+
+
+def test_a_predecessor_that_was_damaged_on_the_disk_is_replaced_by_another(house: House) -> None:
+    house.consider(GOOD)
+    house.consider(GOOD, 2)
+    house.gate.damage(2)
+    house.succession.probation_ended(3, passed=False)
+    assert house.serving() == (1, 1)
+    changes = [(e["from"], e["to"]) for name, e in house.told if name == "model_rolled_back"]
+    assert changes == [(3, 2), (2, 1)]
+
+
+def test_when_nothing_on_the_disk_can_be_read_the_predecessor_serves_from_memory(house: House) -> None:
+    house.consider(GOOD)
+    house.gate.damage(1)
+    house.gate.base.write_bytes(b"nothing")
+    house.succession.probation_ended(2, passed=False)
+    assert house.server.champion.version == 1
+    assert house.succession.settle(), "it is not tried for ever"
+    assert house.server.predict(numbered(1, 4), inputs(4)).version == 1
+
+
+def test_a_champion_without_predecessor_is_rescued_by_the_registry(house: House) -> None:
+    house.consider(GOOD)
+    house.server.revert(house.server.champion)
+    house.server.rescue = house.succession.rescue
+    broken = type(house.server.champion)(2, house.gate.model(BROKEN))
+    house.server.champion = broken
+    assert house.server.predict(numbered(1, 4), inputs(4)).version == 1
+    assert house.serving() == (1, 1)
+    assert house.told[-1][0] == "model_rolled_back"
+    assert house.succession.rescue(house.server.champion, "fails") is None, "there is no other"
+
+
+def beside(house: House, slope: float, errors: tuple[float, float]) -> dict[str, Any]:
+    """A run whose candidate changes nothing, with a challenger and the errors by which it has won."""
+    result = candidate(house.gate.candidates, 1, BAD)
+    other = candidate(house.gate.candidates, 2, slope)["candidate"]
+    contest = {"candidate": [errors[0]] * 50, "champion": [errors[1]] * 50}
+    return result | {"challenger": {"candidate": other, "contest": contest}}
+
+
+def test_a_challenger_that_has_won_serves_instead_of_the_candidate(house: House) -> None:
+    served = house.succession.consider(beside(house, GOOD, (0.0, 1.0)))
+    assert served is not None
+    assert [event for event, _ in house.told] == ["model_promoted"]
+    assert "better on 25, worse on 0" in house.told[0][1]["reasons"][0], "the newer half decides"
+    assert served.model.predict(inputs(5)).tolist() == house.gate.model(GOOD).predict(inputs(5)).tolist()
+
+
+def test_where_a_challenger_is_refused_the_candidate_is_judged(house: House) -> None:
+    served = house.succession.consider(beside(house, GOOD, (1.0, 0.0)))
+    assert served is not None
+    assert [event for event, _ in house.told] == ["candidate_rejected", "model_promoted"]
+    assert served.model.predict(inputs(5)).tolist() == house.gate.model(BAD).predict(inputs(5)).tolist()

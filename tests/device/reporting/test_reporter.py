@@ -1,0 +1,101 @@
+"""What is said over MQTT about this device, and when."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import numpy as np
+
+from edged import __version__
+from edged.clock import VirtualClock
+from edged.device.reporting.reporter import Reporter, Throttle, will_payload
+from edged.domain.commands.delivery_policy import Kind
+from edged.mqtt.topics import Topics
+
+
+class Air:
+    """Everything published, as `(topic below the root, values, qos, retain)`."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[str, dict[str, Any], int, bool]] = []
+        self.clock = VirtualClock(50.0)
+        self.delivered: list[tuple[Kind, str, dict[str, Any]]] = []
+        self.reporter = Reporter(
+            topics=Topics("edged/d"),
+            publish=self.publish,
+            deliver=self.deliver,
+            number=itertools.count(1).__next__,
+            clock=self.clock,
+            boot=3,
+        )
+
+    def publish(self, topic: str, payload: bytes, *, qos: int, retain: bool) -> bool:
+        self.said.append((topic.removeprefix("edged/d/"), json.loads(payload), qos, retain))
+        return True
+
+    def deliver(self, kind: Kind, topic: str, payload: bytes) -> None:
+        self.delivered.append((kind, topic, json.loads(payload)))
+
+    def topics(self) -> list[str]:
+        return [topic for topic, *_ in self.said]
+
+
+def test_a_birth_says_online_and_repeats_every_state() -> None:
+    air = Air()
+    air.reporter.birth()
+    air.reporter.state("model", {"version": 1})
+    air.reporter.state("buffer", {"rows": 5})
+    air.reporter.state("model", {"version": 2})
+    air.said.clear()
+    air.reporter.birth()  # as after each reconnect
+    assert air.topics() == ["status", "state/model", "state/buffer"]
+    status, model, _ = air.said
+    assert status[1] == {"state": "online", "version": __version__, "boot": 3, "seq": 2, "ts": 50.0}
+    assert model[1] == {"version": 2}
+    assert all((qos, retain) == (1, True) for _, _, qos, retain in air.said)
+
+
+def test_a_state_is_published_only_when_it_changed() -> None:
+    air = Air()
+    for rows in (1, 1, 2, 2, 1):
+        air.reporter.state("buffer", {"rows": rows})
+    assert [values["rows"] for _, values, *_ in air.said] == [1, 2, 1]
+
+
+def test_a_farewell_says_offline_and_so_does_the_last_will() -> None:
+    air = Air()
+    air.reporter.farewell()
+    topic, values, qos, retain = air.said[0]
+    assert (topic, values["state"], qos, retain) == ("status", "offline", 1, True)
+    assert json.loads(will_payload(3)) == {"state": "offline", "version": __version__, "boot": 3}
+
+
+def test_events_and_metrics_are_numbered_and_must_be_delivered() -> None:
+    air = Air()
+    air.reporter.event("model_promoted", {"version": 2, "gain": np.float32(0.5)})
+    air.clock.advance_to(60.0)
+    air.reporter.metrics({"samples": 10})
+    air.reporter.event("drift_detected")
+    event = {"event": "model_promoted", "ts": 50.0, "seq": 1, "boot": 3, "version": 2, "gain": 0.5}
+    assert air.delivered == [
+        (Kind.EVENT, "edged/d/events", event),
+        (Kind.METRICS, "edged/d/metrics", {"ts": 60.0, "seq": 2, "boot": 3, "samples": 10}),
+        (Kind.EVENT, "edged/d/events", {"event": "drift_detected", "ts": 60.0, "seq": 3, "boot": 3}),
+    ]
+    assert air.said == []
+
+
+def test_a_flood_of_one_kind_is_held_back_and_counted() -> None:
+    clock = VirtualClock()
+    throttle = Throttle(clock)
+    assert throttle.admit("not_json") == 0
+    assert [throttle.admit("not_json") for _ in range(5)] == [None] * 5
+    assert throttle.admit("too_big") == 0, "another kind has its own measure"
+    clock.advance_to(0.9)
+    assert throttle.admit("not_json") is None
+    clock.advance_to(1.0)
+    assert throttle.admit("not_json") == 6
+    clock.advance_to(5.0)
+    assert throttle.admit("not_json") == 0

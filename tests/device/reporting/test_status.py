@@ -1,0 +1,30 @@
+"""What the daemon says of the wear of its flash."""
+
+import pytest
+
+from edged.cli.output import show_status
+from edged.device.reporting.status import PACE_SECONDS, flash_pace
+
+COUNTS = {"samples": 100, "labels": 0, "evicted": 0, "quarantined": 0}
+STATUS = COUNTS | {
+    "state": "online",
+    "model": {"version": 1, "since": None, "quality": None},
+    "training": {"runs": 0, "last": None},
+    "outbox": {"pending": 0, "dropped": 0},
+    "engine": "portable",
+}
+
+
+def shown(capsys: pytest.CaptureFixture[str], seconds: float, written: int | None = 6_000_000) -> str:
+    show_status(STATUS | {"flash": flash_pace(written, 100, seconds)})
+    return capsys.readouterr().out
+
+
+def test_a_day_is_not_extrapolated_from_the_first_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "6.0 MB written so far, 60,000 bytes a sample" in shown(capsys, 10.0)
+    assert "6.0 MB written, 144 MB a day, 60,000 bytes a sample" in shown(capsys, PACE_SECONDS)
+
+
+def test_where_the_kernel_does_not_count_nothing_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert flash_pace(None, 100, PACE_SECONDS) == {"written": None, "per_sample": None, "per_day": None}
+    assert "flash" not in shown(capsys, 10.0, None)

@@ -1,0 +1,124 @@
+"""Updates that build on each other arrive whole and in order, whatever broker and device go through."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from edged.domain.training.weight_deltas import difference
+from edged.storage.models.sent_updates import KEPT
+from tests.running_device import wait_until
+from tests.weights import Follower, Sender, big_bundle
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from edged.storage.models.bundles import Bundle
+    from edged.workbench.demo.broker import Mosquitto
+    from tests.conftest import MakeBroker
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return big_bundle(tmp_path_factory.mktemp("bundles") / "wide", 160)
+
+
+@pytest.fixture
+def lasting(make_broker: MakeBroker, tmp_path: Path) -> Mosquitto:
+    home = tmp_path / "broker"
+    home.mkdir()
+    lines = ("allow_anonymous true", "persistence true", f"persistence_location {home}/")
+    return make_broker(*lines, directory=home)
+
+
+def worst(one: Any, other: Any) -> float:
+    return max(float(np.abs(value).max()) for value in difference(one, other).values())
+
+
+def through_kills(broker: Mosquitto, sender: Sender, count: int, kills: int) -> Follower:
+    """Publish `count` updates while the broker is killed `kills` times; what a follower has of them then."""
+    follower = Follower(broker.port, sender)
+    sender.start()
+    every = count // kills
+    for number in range(count):
+        version = sender.model(number)
+        sender.publishing.weights(version)
+        if number % every == every // 2:
+            broker.kill()
+            broker.start()
+        follower.follow()
+        if number % (KEPT // 2) == 0:  # someone who is left behind further needs whole weights
+            caught_up(follower, version)
+    caught_up(follower, count)
+    return follower
+
+
+def caught_up(follower: Follower, version: int) -> None:
+    try:
+        wait_until(lambda: version in follower.follow(), 60.0)
+    except AssertionError:
+        raise AssertionError(follower.state()) from None
+
+
+@pytest.mark.slow
+def test_updates_arrive_whole_and_in_order_over_a_broker_that_is_killed(
+    lasting: Mosquitto, bundle: Bundle, tmp_path: Path
+) -> None:
+    sender = Sender(tmp_path / "state", lasting.port, bundle, mode="delta", dtype="int8")
+    follower = through_kills(lasting, sender, 12, 3)
+    assert follower.order == list(range(1, 13))
+    assert follower.damaged == 0
+    # Twelve updates of a quarter each have left out no more than one does.
+    assert worst(sender.weights, follower.held) < 0.08
+    follower.stop()
+    sender.stop()
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(1800)
+def test_a_hundred_updates_of_a_megabyte_over_a_broker_that_is_killed_twenty_times(
+    lasting: Mosquitto, tmp_path: Path
+) -> None:
+    sender = Sender(tmp_path / "state", lasting.port, big_bundle(tmp_path / "wide", 512), mode="delta")
+    assert sum(value.nbytes for value in sender.weights.values()) > 1_000_000
+    follower = through_kills(lasting, sender, 100, 20)
+    assert follower.order == list(range(1, 101))
+    assert follower.damaged == 0
+    assert worst(sender.weights, follower.held) < 1e-6
+    follower.stop()
+    sender.stop()
+
+
+def test_an_update_that_a_crash_kept_from_the_outbox_is_sent_at_the_next_start(
+    lasting: Mosquitto, bundle: Bundle, tmp_path: Path
+) -> None:
+    sender = Sender(tmp_path / "state", lasting.port, bundle, mode="delta", dtype="int8")
+    sender.publishing.weights(sender.model(0))
+    sender.updates.next(sender.model(1))  # kept, and then the power goes
+    sender.stop()
+    again = Sender(tmp_path / "state", lasting.port, bundle, mode="delta", dtype="int8")
+    follower = Follower(lasting.port, again)
+    again.start()
+    wait_until(lambda: follower.follow() == [1, 2])
+    assert again.updates.again(2) is None
+    follower.stop()
+    again.stop()
+
+
+def test_by_schedule_an_update_is_sent_once_for_each_champion(
+    lasting: Mosquitto, bundle: Bundle, tmp_path: Path
+) -> None:
+    sender = Sender(tmp_path / "state", lasting.port, bundle, mode="delta", dtype="float16")
+    version = sender.model(0)
+    sender.registry.set_champion(version, "first", 1.0)
+    sender.publishing.weights_if_new()
+    pending = sender.publishing.outbox()["pending"]
+    assert pending >= 2
+    sender.publishing.weights_if_new()
+    assert sender.publishing.outbox()["pending"] == pending
+    sender.registry.set_champion(sender.model(1), "second", 2.0)
+    sender.publishing.weights_if_new()
+    assert sender.publishing.outbox()["pending"] > pending
+    sender.stop()

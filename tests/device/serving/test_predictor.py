@@ -1,0 +1,363 @@
+"""Answers, the exchange of models under load, what happens when one fails, and live quality."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edged.config import GateConfig, ServingConfig
+from edged.device.serving import Server, ServingLoop
+from edged.domain.judging.latencies import Latencies
+from edged.domain.judging.predictions import Predictions, encode
+from edged.domain.protocols import Served
+from edged.domain.stream.sample import LabelUpdate
+from edged.domain.stream.schema import Schema
+from edged.errors import ModelError
+from tests.device.linear import BAD, BROKEN, GOOD, SCHEMA, WIDTH, classes, inputs, numbered, samples, served
+from tests.running_device import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from edged.domain.drift import DriftSignal
+    from edged.domain.stream.anomaly import Change
+    from edged.domain.stream.sample import Batch
+    from tests.device.linear import Floats
+
+
+def make_server(champion: Served, *, schema: Schema = SCHEMA, **gate: Any) -> Server:
+    return Server(ServingConfig(remember=5000), GateConfig(**gate), schema, champion)
+
+
+def labels(x: Floats) -> Floats:
+    return np.asarray(classes(x), np.float32).reshape(-1, 1)
+
+
+class Outlet:
+    """A running serving loop, and everything that came out of it."""
+
+    def __init__(self, server: Server, schema: Schema = SCHEMA, batch: int = 16) -> None:
+        self.server = server
+        self.published: list[dict[str, Any]] = []
+        self.outcomes: list[bool] = []
+        self.failed: list[tuple[int, str]] = []
+        self.drifts: list[DriftSignal] = []
+        self.anomalies: list[Change] = []
+        self.answered: list[tuple[Any, ...]] = []
+        self.beats = 0
+        self.loop = ServingLoop(
+            server,
+            schema=schema,
+            batch=batch,
+            publish=lambda payloads: self.published.extend(map(json.loads, payloads)),
+            sample_id=lambda offset: f"s{offset}",
+            on_answered=lambda *answered: self.answered.append(answered),
+            on_outcome=self.outcomes.append,
+            on_failed=lambda served, why: self.failed.append((served.version, why)),
+            on_drift=self.drifts.append,
+            on_anomaly=self.anomalies.append,
+            beat=self._beat,
+        )
+
+    def _beat(self) -> None:
+        self.beats += 1
+
+    def submit(self, batch: Batch) -> None:
+        self.loop.submit(batch, np.full(len(batch), time.monotonic()))
+
+
+@contextmanager
+def serving(server: Server, **options: Any) -> Iterator[Outlet]:
+    """The loop in its thread; all that waits is answered when the block ends."""
+    outlet = Outlet(server, **options)
+    outlet.loop.start()
+    yield outlet
+    outlet.loop.stop()
+
+
+# ---- answers ---------------------------------------------------------------------------------
+
+
+def test_predictions_are_what_the_model_says(tmp_path: Path) -> None:
+    champion, x = served(tmp_path, 7, GOOD), inputs(20)
+    made = make_server(champion).predict(numbered(1, 20), x)
+    raw = champion.model.predict(x).astype(np.float64)
+    expected = np.exp(raw) / np.exp(raw).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(made.output, expected, rtol=1e-5)
+    np.testing.assert_array_equal(made.answers, labels(x))
+    assert made.confidence is not None
+    np.testing.assert_allclose(made.confidence, expected.max(axis=1), rtol=1e-5)
+    assert made.version == 7
+
+
+def test_values_are_published_as_they_are(tmp_path: Path) -> None:
+    schema = Schema((), WIDTH, "regress", (), 2)
+    champion, x = served(tmp_path, 1, 3.0), inputs(5)
+    made = make_server(champion, schema=schema).predict(numbered(1, 5), x)
+    np.testing.assert_array_equal(made.output, champion.model.predict(x))
+    assert made.confidence is None
+
+
+def test_a_reconstruction_is_published_as_an_anomaly_score(tmp_path: Path) -> None:
+    from edged.engines.inference import InferenceModel
+    from tests.device.linear import write
+
+    schema = Schema((), WIDTH, "reconstruct", (), WIDTH)
+    model = InferenceModel(write(tmp_path / "m.onnx", 0.0, outputs=WIDTH))  # answers zeros
+    champion = Served(1, model, np.array([1, 2, 0], np.float32))
+    x = np.array([[1, 1, 50], [0, 0, 9]], np.float32)
+    server = make_server(champion, schema=schema)
+    with serving(server, schema=schema) as outlet:
+        outlet.submit(samples(1, x))
+    assert [p["output"] for p in outlet.published] == [[1.0], [0.0]]
+    assert [p["label"] for p in outlet.published] == [None, None]
+    assert server.live_quality() == {"error": 0.5, "labelled": 2}
+
+
+def test_a_published_prediction_has_all_its_fields(tmp_path: Path) -> None:
+    x = np.array([[2, 0, 0], [-2, 0, 0]], np.float32)
+    with serving(make_server(served(tmp_path, 4, GOOD))) as outlet:
+        outlet.submit(samples(11, x, ids=[None, "own"]))
+    first, second = outlet.published
+    assert first == {
+        "id": "s11", "key": "k", "ts": 11.0, "output": [pytest.approx(0.119203), pytest.approx(0.880797)],
+        "label": "yes", "confidence": pytest.approx(0.880797), "model": 4,
+    }  # fmt: skip
+    assert (second["id"], second["label"]) == ("own", "no")
+
+
+@given(
+    ids=st.lists(st.text(), min_size=1, max_size=5),
+    key=st.text(),
+    names=st.lists(st.text(), min_size=2, max_size=4, unique=True),
+    data=st.data(),
+)
+def test_payloads_are_json_that_reads_back_the_same(
+    ids: list[str], key: str, names: list[str], data: st.DataObject
+) -> None:
+    n, finite = len(ids), {"allow_nan": False, "allow_infinity": False}
+    output = np.array(
+        [data.draw(st.lists(st.floats(width=32, **finite), min_size=2, max_size=2)) for _ in ids], np.float32
+    )
+    answer = np.array([[data.draw(st.integers(0, len(names) - 1))] for _ in ids], np.float32)
+    times = np.array([data.draw(st.floats(-1e11, 1e11)) for _ in ids])
+    confidence = output[:, 0] if data.draw(st.booleans()) else None
+    made = Predictions(3, numbered(1, n), answer, output, confidence)
+    for i, payload in enumerate(encode(made, ids, [key] * n, times, names)):
+        value = json.loads(payload)
+        assert (value["id"], value["key"], value["model"]) == (ids[i], key, 3)
+        assert value["label"] == names[int(answer[i, 0])]
+        assert value["output"] == pytest.approx(output[i].tolist(), rel=1e-5)
+        assert value["ts"] == pytest.approx(times[i], abs=1e-5)
+        sure = None if confidence is None else pytest.approx(float(confidence[i]), rel=1e-5)
+        assert value["confidence"] == sure
+        assert json.loads(json.dumps(value)) == value
+
+
+# ---- the exchange ----------------------------------------------------------------------------
+
+
+def test_exchanging_models_under_load_loses_nothing_and_keeps_the_order(tmp_path: Path) -> None:
+    models = [served(tmp_path, version, GOOD) for version in range(1, 9)]
+    server = make_server(models[0])
+    x = inputs(50)
+    with serving(server) as outlet:
+        done = threading.Event()
+
+        def exchanged(turn: int) -> bool:
+            return server.champion.version >= turn
+
+        def load() -> None:
+            for number in range(400):
+                outlet.submit(samples(1 + 50 * number, x))
+                if number % 50 == 49:  # so fast that all might be over before the first exchange
+                    wait_until(partial(exchanged, number // 50))
+            done.set()
+
+        def answered(count: int) -> bool:
+            return len(outlet.published) > count
+
+        sender = threading.Thread(target=load)
+        sender.start()
+        for turn in range(1, len(models)):
+            wait_until(partial(answered, 2500 * turn - 1000))
+            server.swap(models[turn])
+        sender.join(30)
+        assert done.is_set()
+    assert [p["id"] for p in outlet.published] == [f"s{offset}" for offset in range(1, 20_001)]
+    versions = [p["model"] for p in outlet.published]
+    assert sorted(versions) == versions
+    assert set(versions) == set(range(1, 9))
+    assert [p["label"] for p in outlet.published[:50]] == [["no", "yes"][int(c)] for c in labels(x)[:, 0]]
+    assert outlet.loop.errors == 0
+    assert server.predictions == 20_000
+
+
+def test_a_failing_champion_gives_way_at_once_and_is_reported_once(tmp_path: Path) -> None:
+    server = make_server(served(tmp_path, 1, GOOD))
+    server.swap(served(tmp_path, 2, BROKEN))
+    with serving(server) as outlet:
+        outlet.submit(samples(1, inputs(40)))
+        outlet.submit(samples(41, inputs(40)))
+    assert [p["model"] for p in outlet.published] == [1] * 80
+    ((version, why),) = outlet.failed
+    assert version == 2
+    assert "not finite" in why
+    assert server.champion.version == 1
+    assert server.previous is None
+    assert outlet.loop.errors == 0
+
+
+def test_without_a_predecessor_the_failure_is_raised_and_the_loop_goes_on(tmp_path: Path) -> None:
+    server = make_server(served(tmp_path, 1, BROKEN))
+    with pytest.raises(ModelError, match="not finite"):
+        server.predict(numbered(1, 2), inputs(2))
+    with serving(server) as outlet:
+        outlet.submit(samples(1, inputs(4)))
+        wait_until(lambda: outlet.loop.errors == 1)
+        server.swap(served(tmp_path, 2, GOOD))
+        outlet.submit(samples(5, inputs(4)))
+    assert [p["id"] for p in outlet.published] == ["s5", "s6", "s7", "s8"]
+
+
+class Replaced:
+    """A model in whose place another is put while it is failing."""
+
+    def __init__(self, server: Server, successor: Served) -> None:
+        self._server, self._successor = server, successor
+
+    def predict(self, x: Floats) -> Floats:
+        self._server.swap(self._successor)
+        raise ModelError(f"failed on {len(x)} rows")
+
+
+def test_a_model_that_fails_while_it_is_being_replaced_leaves_the_answer_to_its_successor(
+    tmp_path: Path,
+) -> None:
+    server = make_server(served(tmp_path, 1, GOOD))
+    server.swap(Served(2, Replaced(server, served(tmp_path, 3, GOOD))))
+    assert server.predict(numbered(1, 4), inputs(4)).version == 3
+    assert server.champion.version == 3
+
+
+# ---- live quality and probation --------------------------------------------------------------
+
+
+def test_live_quality_is_that_of_the_answers_given(tmp_path: Path) -> None:
+    server = make_server(served(tmp_path, 1, GOOD))
+    assert server.live_quality() == {"accuracy": None, "labelled": 0}
+    x = inputs(100)
+    with serving(server) as outlet:
+        outlet.submit(samples(1, x, [*classes(x[:60]), *[None] * 40]))
+        late = [
+            LabelUpdate(61 + i, 1.0 - float(c), 0.0) for i, c in enumerate(labels(x[60:80])[:, 0])
+        ]  # wrong
+        outlet.loop.label(late)
+        outlet.loop.label(late)  # a second time they do not count
+        outlet.loop.label([LabelUpdate(9999, 1.0, 0.0)])  # nor do those of samples never answered
+    assert server.live_quality() == {"accuracy": 0.75, "labelled": 80}
+    assert server.live_error() is None, "so few say nothing"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "passed"), [(GOOD, BAD, False), (BAD, GOOD, True), (GOOD, GOOD, True)]
+)
+@pytest.mark.parametrize("late", [False, True])
+def test_probation_compares_both_models_on_live_samples(
+    tmp_path: Path, old: float, new: float, passed: bool, late: bool
+) -> None:
+    server = make_server(served(tmp_path, 1, old), probation=100)
+    server.swap(served(tmp_path, 2, new))
+    x = inputs(200)
+    with serving(server) as outlet:
+        outlet.submit(samples(1, x, None if late else classes(x)))
+        if late:
+            outlet.loop.label([LabelUpdate(1 + i, float(c), 0.0) for i, c in enumerate(labels(x)[:, 0])])
+    assert outlet.outcomes == [passed]
+    assert [p["model"] for p in outlet.published] == [2] * 200
+
+
+def test_a_probation_that_is_switched_off_has_no_outcome(tmp_path: Path) -> None:
+    x = inputs(200)
+    for watch, length in ((False, 100), (True, 0)):
+        server = make_server(served(tmp_path, 1, GOOD), probation=length)
+        server.swap(served(tmp_path, 2, BAD), watch=watch)
+        server.predict(numbered(1, 200), x)
+        server.shadow(numbered(1, 200), x)
+        assert server.label(numbered(1, 200), labels(x)) is None
+
+
+def test_a_world_that_changes_for_both_models_rolls_nothing_back(tmp_path: Path) -> None:
+    server = make_server(served(tmp_path, 1, GOOD), probation=100)
+    server.swap(served(tmp_path, 2, GOOD))
+    x = inputs(200)
+    server.predict(numbered(1, 200), x)
+    server.shadow(numbered(1, 200), x)
+    assert server.label(numbered(1, 200), 1 - labels(x)) is True
+
+
+def test_a_probation_counts_only_answers_of_its_own_pair(tmp_path: Path) -> None:
+    """Labels that come late belong to the model that answered, not to the one serving by then."""
+    server = make_server(served(tmp_path, 1, GOOD), probation=100)
+    server.swap(served(tmp_path, 2, BAD))
+    x = inputs(200)
+    server.predict(numbered(1, 200), x)
+    server.shadow(numbered(1, 200), x)
+    server.swap(served(tmp_path, 3, GOOD))
+    assert server.label(numbered(1, 200), labels(x)) is None
+    server.predict(numbered(201, 200), x)
+    server.shadow(numbered(201, 200), x)
+    assert server.label(numbered(201, 200), labels(x)) is True
+
+
+class Failing:
+    """A model that no longer answers."""
+
+    def predict(self, x: Floats) -> Floats:
+        raise ModelError(f"failed on {len(x)} rows")
+
+
+def test_a_predecessor_that_fails_beside_the_champion_costs_no_prediction(tmp_path: Path) -> None:
+    server = make_server(Served(1, Failing()), probation=100)
+    server.swap(served(tmp_path, 2, GOOD))
+    x = inputs(100)
+    with serving(server) as outlet:
+        outlet.submit(samples(1, x, classes(x)))
+    assert [p["id"] for p in outlet.published] == [f"s{offset}" for offset in range(1, 101)]
+    assert (outlet.loop.errors, outlet.outcomes) == (0, [])
+    assert server.live_quality() == {"accuracy": 1.0, "labelled": 100}
+    assert server.live_error() == 0.0
+
+
+# ---- the thread ------------------------------------------------------------------------------
+
+
+def test_the_loop_beats_while_idle_and_while_busy(tmp_path: Path) -> None:
+    with serving(make_server(served(tmp_path, 1, GOOD))) as outlet:
+        wait_until(lambda: outlet.beats >= 1)
+        before = outlet.beats
+        outlet.submit(samples(1, inputs(4)))
+        wait_until(lambda: outlet.beats > before)
+    assert outlet.beats > before
+
+
+def test_latencies_are_those_of_the_newest(tmp_path: Path) -> None:
+    latencies = Latencies()
+    assert latencies.percentiles() == {"p50_ms": None, "p99_ms": None}
+    latencies.add(np.full(10_000, 5.0))
+    latencies.add(np.full(4096, 0.002))
+    assert latencies.percentiles() == {"p50_ms": 2.0, "p99_ms": 2.0}
+    with serving(make_server(served(tmp_path, 1, GOOD))) as outlet:
+        outlet.submit(samples(1, inputs(50)))
+    measured = outlet.loop.latencies.percentiles()
+    assert 0 < (measured["p50_ms"] or 0) <= (measured["p99_ms"] or 0) < 5000

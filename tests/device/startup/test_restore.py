@@ -1,0 +1,70 @@
+"""What is remembered across restarts, and what becomes of it when it is damaged."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from edged.device.startup import open_state
+from edged.domain.drift import LiveDrift
+from edged.domain.judging.regimes import Regimes
+from edged.domain.stream.anomaly import Anomalies, AnomalyRules
+from edged.domain.training.guards import Budget
+from edged.storage.models.registry import Registry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[Registry]:
+    with Registry.open(tmp_path) as opened:
+        yield opened
+
+
+def test_at_first_there_is_nothing(registry: Registry) -> None:
+    assert open_state.regimes(registry) == Regimes()
+    assert open_state.budget(registry) == Budget()
+    assert not open_state.restore_drift(registry, LiveDrift(classes=True, features=2))
+
+
+def test_what_was_kept_is_there_again(registry: Registry) -> None:
+    regimes, budget = Regimes(), Budget().spent(3, 60.0)
+    regimes.end(1000, "error", 2)
+    live = LiveDrift(classes=True, features=2)
+    for name, state in (("regimes", regimes), ("budget", budget), ("drift", live)):
+        registry.set_value(name, state.state())
+    assert open_state.regimes(registry) == regimes
+    assert open_state.budget(registry) == budget
+    assert open_state.restore_drift(registry, LiveDrift(classes=True, features=2))
+
+
+def test_what_is_damaged_is_begun_anew(registry: Registry) -> None:
+    registry.set_value("regimes", {"ended": "damaged"})
+    registry.set_value("drift", {"errors": 1})
+    assert open_state.regimes(registry) == Regimes()
+    live = LiveDrift(classes=True, features=2)
+    fresh = live.state()
+    assert not open_state.restore_drift(registry, live)
+    assert live.state() == fresh
+
+
+def test_alarms_and_thresholds_go_on_after_a_restart(registry: Registry) -> None:
+    found, again = (Anomalies(AnomalyRules(raise_after=2, of=3)) for _ in range(2))
+    scores = np.random.default_rng(0).random(200)
+    scores[-3:] = 50.0
+    for part in (slice(0, 150), slice(150, 200)):
+        offsets = np.arange(200)[part]
+        found.judge(["k"] * len(offsets), offsets, offsets.astype(np.float64), scores[part])
+    assert not open_state.restore_anomalies(registry, again)
+    registry.set_value("anomalies", found.state())
+    assert not open_state.restore_anomalies(registry, None)
+    assert open_state.restore_anomalies(registry, again)
+    assert again.threshold == pytest.approx(found.threshold, rel=0.02)
+    assert again.standing() == found.standing() == ["k"]
+    registry.set_value("anomalies", {"normal": None})
+    assert not open_state.restore_anomalies(registry, again)
+    assert again.standing() == ["k"]

@@ -1,0 +1,118 @@
+"""Trainer processes on a state directory of their own, and what they said."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from edged.clock import VirtualClock
+from edged.config import Config
+from edged.device.learning.scheduler import SETBACKS, Learner
+from edged.device.learning.trainer_client import TrainerProcess
+from edged.storage.models.registry import Registry
+from edged.storage.samples.log import SampleLog
+from tests.device.learning_rig import CLASSIFY, batch, task
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from edged.storage.models.bundles import Bundle
+
+    Message = dict[str, Any]
+
+
+class Plant:
+    """A state directory with samples in it."""
+
+    def __init__(self, folder: Path, bundle: Bundle, samples: int = 300, **training: Any) -> None:
+        self.config = Config.model_validate(
+            {
+                "device": {"id": "d"},
+                "stream": {"features": 5, "classes": ["low", "mid", "high"]},
+                "model": {"bundle": bundle.path},
+                "storage": {"dir": folder},
+                "training": {
+                    "engine": "native",
+                    "learning_rate": 0.01,
+                    "nice": 0,
+                    "resident": 20,
+                    **training,
+                },
+            }
+        )
+        folder.mkdir(exist_ok=True)
+        self.log = SampleLog.open(folder / "samples.db", CLASSIFY, holdout=0.1)
+        self.feed(samples)
+
+    def feed(self, n: int, seed: int = 0) -> None:
+        """More labelled samples."""
+        self.log.commit(batch(self.log, *task(n, seed)))
+
+    def process(self) -> TrainerProcess:
+        """A trainer on it."""
+        return TrainerProcess(self.config)
+
+
+class Desk:
+    """A learner with its registry, on a clock that stands still."""
+
+    def __init__(
+        self, plant: Plant, consumed: int = 0, bundle: str = "one", error: float | None = None
+    ) -> None:
+        self.clock = VirtualClock(1.7e9)
+        self.registry = Registry.open(plant.config.storage.dir)
+        self.told: list[tuple[str, Message]] = []
+        self.learner = Learner(
+            plant.config,
+            clock=self.clock,
+            labelled_since=plant.log.labelled_since,
+            next_offset=plant.log.next_offset,
+            begin=self.registry.begin_run,
+            end=self.registry.end_run,
+            notify=lambda name, fields: self.told.append((name, fields)),
+            consumed=consumed,
+            keep=lambda values: self.registry.set_value(SETBACKS, values),
+            kept=self.registry.get_value(SETBACKS),
+            bundle=bundle,
+            error=lambda: error,
+        )
+
+    def wait(self, seconds: float) -> None:
+        """Let virtual time pass."""
+        self.clock.advance_to(self.clock.now() + seconds)
+
+    def outcomes(self) -> list[str | None]:
+        """Of all runs, oldest first."""
+        return [run.outcome for run in reversed(self.registry.runs())]
+
+
+class Ear:
+    """Keeps what a trainer says, and acts once when it hears a word."""
+
+    def __init__(
+        self, word: str = "", action: Callable[[], object] | None = None, least_step: int = 1
+    ) -> None:
+        self.heard: list[Message] = []
+        self._word, self._action, self._least = word, action, least_step
+
+    def __call__(self, message: Message) -> None:
+        self.heard.append(message)
+        wanted = message["type"] == self._word and message.get("step", self._least) >= self._least
+        if wanted and self._action is not None:
+            action, self._action = self._action, None
+            action()
+
+    def kinds(self) -> set[str]:
+        """The kinds of messages so far."""
+        return {message["type"] for message in self.heard}
+
+
+def signalled(process: TrainerProcess, number: int) -> Callable[[], None]:
+    """An action that sends a signal to the trainer."""
+
+    def send() -> None:
+        assert process.pid is not None
+        os.kill(process.pid, number)
+
+    return send

@@ -1,0 +1,176 @@
+"""Transfers that come in by chunks: bounded, resumed, and nothing taken that was not announced."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edged.clock import VirtualClock
+from edged.device.transfers.receiver import MAX_CHUNK, Incoming
+from edged.errors import ConfigError, EdgedError, RefusedError
+from edged.mqtt import weight_encoding
+from edged.storage.journal.transfers import Staging, Transfer, announced, read_transfer
+from tests.running_device import wait_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BLOB = bytes(range(256)) * 4
+LIMIT = 4096
+
+
+@dataclass
+class Chunk:
+    """A message as the session would hand it over."""
+
+    topic: str
+    payload: bytes
+    retain: bool = False
+
+
+class Dock:
+    """What takes chunks, and what came of them."""
+
+    def __init__(self, state: Path, expire: float = 60.0) -> None:
+        self.clock = VirtualClock(0.0)
+        self.staging = Staging(state, max_bytes=LIMIT, expire=expire, clock=self.clock)
+        self.acknowledged: list[Any] = []
+        self.complete: list[Transfer] = []
+        self.incoming = Incoming(
+            self.staging, acknowledge=self.acknowledged.extend, complete=self.complete.append
+        )
+
+    def send(self, *chunks: Chunk) -> None:
+        before = len(self.acknowledged)
+        for chunk in chunks:
+            self.incoming.receive(chunk)
+        wait_until(lambda: len(self.acknowledged) == before + len(chunks))
+
+
+def transfer(name: str = "t1", blob: bytes = BLOB, size: int = 300) -> Transfer:
+    manifest = weight_encoding.manifest(1, blob, weight_encoding.split(blob, size))
+    return announced(name, json.loads(json.dumps(manifest)), {"mix": True}, LIMIT)
+
+
+def chunks(name: str = "t1", blob: bytes = BLOB, size: int = 300) -> list[Chunk]:
+    parts = weight_encoding.split(blob, size)
+    return [Chunk(f"edged/rig/weights/in/{name}/{n}", part) for n, part in enumerate(parts)]
+
+
+def test_a_transfer_is_complete_once_when_its_last_chunk_has_come(tmp_path: Path) -> None:
+    dock = Dock(tmp_path)
+    assert dock.incoming.begin(transfer()) == [0, 1, 2, 3]
+    parts = chunks()
+    dock.send(parts[3], parts[1], parts[0])
+    assert dock.incoming.begin(transfer()) == [2]
+    assert dock.complete == []
+    dock.send(parts[2], parts[2], parts[0])
+    assert [t.name for t in dock.complete] == ["t1"]
+    folder = dock.incoming.whole(transfer())
+    assert folder is not None
+    assert b"".join(read_transfer(folder)[1]) == BLOB
+    dock.incoming.end(transfer())
+    assert list((tmp_path / "incoming").iterdir()) == []
+    dock.incoming.stop()
+
+
+def test_what_was_not_announced_is_dropped_and_acknowledged(tmp_path: Path) -> None:
+    dock = Dock(tmp_path)
+    dock.send(chunks()[0])
+    dock.incoming.begin(transfer())
+    parts = chunks()
+    root = "edged/rig/weights/in"
+    dock.send(
+        Chunk(parts[0].topic, parts[0].payload, retain=True),
+        Chunk(parts[0].topic, parts[1].payload),
+        Chunk(f"{root}/t2/0", parts[0].payload),
+        Chunk(f"{root}/t1/99", parts[0].payload),
+        Chunk(f"{root}/t1/-1", parts[0].payload),
+        Chunk(f"{root}/t1/{'1' * 9000}", parts[0].payload),
+        Chunk(f"{root}/t1/x", parts[0].payload),
+        Chunk(f"{root}/t1/0", bytes(MAX_CHUNK + 1)),
+    )
+    assert dock.incoming.dropped == 9
+    assert dock.incoming.begin(transfer()) == [0, 1, 2, 3]
+    dock.incoming.stop()
+
+
+def test_a_new_process_takes_the_transfer_up_and_finds_a_torn_chunk(tmp_path: Path) -> None:
+    dock = Dock(tmp_path)
+    dock.incoming.begin(transfer())
+    dock.send(*chunks())
+    dock.incoming.stop()
+    (tmp_path / "incoming" / "t1" / "1.chunk").write_bytes(b"torn")
+    again = Dock(tmp_path)
+    again.incoming.resume()
+    assert [t.note for t in again.complete] == [{"mix": True}]
+    assert again.incoming.whole(transfer()) is None
+    assert again.incoming.begin(transfer()) == [1]
+    again.send(chunks()[1])
+    assert len(again.complete) == 2
+    assert again.incoming.whole(transfer()) is not None
+    again.incoming.stop()
+
+
+def test_one_at_a_time_until_it_has_expired(tmp_path: Path) -> None:
+    dock = Dock(tmp_path)
+    dock.incoming.begin(transfer())
+    with pytest.raises(RefusedError, match="another transfer is under way"):
+        dock.incoming.begin(transfer("t2"))
+    dock.clock.advance_to(61.0)
+    assert dock.incoming.begin(transfer("t2")) == [0, 1, 2, 3]
+    assert [path.name for path in (tmp_path / "incoming").iterdir()] == ["t2"]
+    other = transfer("t2", bytes(1000))
+    assert len(dock.incoming.begin(other)) == 4, "the sender has changed its mind"
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "problem"),
+    [
+        ("../t", {}, ConfigError),
+        ("t" * 65, {}, ConfigError),
+        ("", {}, ConfigError),
+        (7, {}, ConfigError),
+        ("t", {"chunks": []}, ConfigError),
+        ("t", {"chunks": 3}, ConfigError),
+        ("t", {"chunks": [{"bytes": True, "sha256": "0" * 64}]}, ConfigError),
+        ("t", {"sha256": "no"}, ConfigError),
+        ("t", {"bytes": 5}, ConfigError),
+        ("t", {"bytes": LIMIT + 1, "chunks": [{"bytes": LIMIT + 1, "sha256": "0" * 64}]}, RefusedError),
+    ],
+)
+def test_what_cannot_be_a_transfer_is_refused(name: Any, change: Any, problem: type[EdgedError]) -> None:
+    with pytest.raises(problem):
+        announced(name, {**transfer().manifest, **change}, {}, LIMIT)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["chunks", "bytes", "sha256"]), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=200)
+@given(JSON, JSON)
+def test_any_json_is_refused_with_a_clear_error(name: Any, manifest: Any) -> None:
+    with pytest.raises(EdgedError):
+        announced(name, manifest, {}, LIMIT)
+
+
+def test_a_whole_that_is_not_the_sum_of_its_chunks_is_told(tmp_path: Path) -> None:
+    dock = Dock(tmp_path)
+    wrong = announced("t1", {**transfer().manifest, "sha256": "0" * 64}, {}, LIMIT)
+    dock.incoming.begin(wrong)
+    dock.send(*chunks())
+    with pytest.raises(ConfigError, match="together"):
+        dock.incoming.whole(wrong)
+    dock.incoming.stop()

@@ -1,0 +1,64 @@
+"""One daemon with everything configured, for all tests that leave it as it was."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from edged.workbench.demo.broker import Mosquitto, free_port
+from tests.device.web.client import TOKENS, Client, token_files, web_device
+from tests.running_device import Device, Listener, running
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@dataclass
+class Site:
+    """A daemon with tokens for all scopes, a broker, and clients."""
+
+    broker: Mosquitto
+    device: Device
+    listener: Listener
+    port: int
+    client: Client
+    unix: Client
+
+    def using(self, scope: str) -> Client:
+        """A client with the token of a scope."""
+        return self.client.using(TOKENS[scope])
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """It runs until the end of the tests."""
+    folder = tmp_path_factory.mktemp("site")
+    broker = Mosquitto(tmp_path_factory.mktemp("broker"), free_port(), ("allow_anonymous true",))
+    broker.start()
+    port = free_port()
+    socket = folder / "edged.sock"
+    device = web_device(
+        folder, broker.port, port,
+        {"tokens": token_files(folder), "unix_socket": str(socket), "max_body": "64KiB", "max_streams": 12},
+    )  # fmt: skip
+    try:
+        with running(device, broker.port) as listener:
+            yield Site(broker, device, listener, port, Client(port), Client(port, socket))
+    finally:
+        broker.stop()
+
+
+@pytest.fixture(scope="session")
+def still(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Another that does not train, whatever is labelled; for whoever may open its Unix socket."""
+    folder, port = tmp_path_factory.mktemp("still"), free_port()
+    socket = folder / "edged.sock"
+    device = Device(
+        folder, site.broker.port, {"features": 2, "classes": ["low", "high"]}, device={"id": "still"},
+        web={"listen": None, "unix_socket": str(socket)}, training={"min_new_samples": 10**6, "every": None},
+        model={"bundle": str(site.device.state / "bundle")}, fleet={"name": "plant", "flower": True},
+    )  # fmt: skip
+    with running(device, site.broker.port, "edged/still") as listener:
+        yield Site(site.broker, device, listener, port, Client(port), Client(port, socket))

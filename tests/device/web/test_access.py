@@ -1,0 +1,153 @@
+"""Tokens, sessions and scopes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from starlette.requests import Request
+
+from edged.clock import VirtualClock
+from edged.device.web.http.authentication import (
+    FAILURES,
+    MOST_ADDRESSES,
+    MOST_SESSIONS,
+    SESSION_SECONDS,
+    Access,
+    Attempts,
+    Tokens,
+)
+from edged.device.web.http.login import Login
+from edged.device.web.http.routes import session_of
+from edged.errors import ConfigError
+from tests.device.web.client import TOKENS, token_files
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def files(folder: Path, *scopes: str) -> dict[str, Path]:
+    named = token_files(folder, scopes)
+    return {scope: folder / f"{scope}.token" for scope in scopes if f"{scope}_file" in named}
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock(1000.0)
+
+
+def test_a_token_opens_its_scope_and_no_other(tmp_path: Path) -> None:
+    tokens = Tokens(files(tmp_path, "read", "infer", "control", "scrape"))
+    assert tokens.opened(TOKENS["read"]) == {"read"}
+    assert tokens.opened(TOKENS["infer"]) == {"infer"}
+    assert tokens.opened(TOKENS["control"]) == {"read", "control"}
+    assert tokens.opened(TOKENS["scrape"]) == {"scrape"}
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        "",
+        TOKENS["read"][:-1],
+        TOKENS["read"] + "0",
+        TOKENS["read"].upper(),
+        "x" * 5000,
+        "\ud800",
+        "\udfff" * 40,
+    ],
+)
+def test_what_only_resembles_a_token_opens_nothing(tmp_path: Path, token: str) -> None:
+    assert Tokens(files(tmp_path, "read")).opened(token) == frozenset()
+
+
+@pytest.mark.parametrize("text", ["", "\n", "short\n", "x" * 31, " " * 40, "é" * 40])
+def test_a_token_that_can_be_guessed_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "token"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match="read_file"):
+        Tokens({"read": path})
+
+
+def test_scopes_do_not_share_a_token(tmp_path: Path) -> None:
+    path = files(tmp_path, "read")["read"]
+    with pytest.raises(ConfigError, match="same token"):
+        Tokens({"read": path, "control": path})
+
+
+def test_on_this_machine_all_but_control_is_open_without_tokens(clock: VirtualClock) -> None:
+    access = Access(Tokens({}), closed=False, monotonic=clock.monotonic)
+    assert access.of_anybody().scopes == {"read", "infer", "scrape"}
+    assert access.of_socket().scopes == {"read", "infer", "control", "scrape"}
+
+
+def test_a_token_closes_its_scope_for_everybody_else(tmp_path: Path, clock: VirtualClock) -> None:
+    access = Access(Tokens(files(tmp_path, "infer")), closed=False, monotonic=clock.monotonic)
+    assert access.of_anybody().scopes == {"read", "scrape"}
+
+
+def test_from_outside_nothing_is_open(tmp_path: Path, clock: VirtualClock) -> None:
+    access = Access(Tokens(files(tmp_path, "read")), closed=True, monotonic=clock.monotonic)
+    assert access.of_anybody().scopes == frozenset()
+    found = access.of_token(TOKENS["read"])
+    assert found is not None
+    assert found.scopes == {"read"}
+
+
+def test_a_session_does_what_its_token_did_until_it_ends(tmp_path: Path, clock: VirtualClock) -> None:
+    access = Access(Tokens(files(tmp_path, "control")), closed=True, monotonic=clock.monotonic)
+    begun = access.login(TOKENS["control"], "a")
+    assert begun is not None
+    name, granted = begun
+    assert granted.scopes == {"read", "control"}
+    assert access.of_session(name) == granted
+    assert access.of_session(name[:-1]) is None
+    clock.advance_to(1000.0 + SESSION_SECONDS)
+    assert access.of_session(name) is None
+    assert access.login("wrong", "a") is None
+
+
+def test_sessions_are_bounded(tmp_path: Path, clock: VirtualClock) -> None:
+    access = Access(Tokens(files(tmp_path, "read")), closed=True, monotonic=clock.monotonic)
+    names = [begun[0] for _ in range(MOST_SESSIONS + 1) if (begun := access.login(TOKENS["read"], "a"))]
+    assert [access.of_session(name) is not None for name in names] == [False] + [True] * MOST_SESSIONS
+    access.sessions.end(names[-1])
+    assert access.of_session(names[-1]) is None
+
+
+def test_wrong_tokens_are_counted_by_address(clock: VirtualClock) -> None:
+    attempts = Attempts(clock.monotonic)
+    assert [attempts.failed("a") for _ in range(FAILURES + 1)] == [True] * FAILURES + [False]
+    assert attempts.exhausted("a")
+    assert not attempts.exhausted("b")
+    clock.advance_to(1000.0 + 60.0 / FAILURES)
+    assert not attempts.exhausted("a")
+
+
+def test_addresses_are_bounded(clock: VirtualClock) -> None:
+    attempts = Attempts(clock.monotonic)
+    for _ in range(FAILURES + 1):
+        attempts.failed("first")
+    for number in range(MOST_ADDRESSES):
+        attempts.failed(str(number))
+    assert not attempts.exhausted("first")
+
+
+@pytest.mark.parametrize(("scheme", "name"), [("https", "__Host-edged_session"), ("http", "edged_session")])
+def test_with_tls_the_cookie_never_leaves_it(
+    tmp_path: Path, clock: VirtualClock, scheme: str, name: str
+) -> None:
+    login = Login(Access(Tokens(files(tmp_path, "read")), closed=True, monotonic=clock.monotonic))
+    body = json.dumps({"token": TOKENS["read"]}).encode()
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    scope = {"type": "http", "scheme": scheme, "client": ("192.0.2.1", 1), "edged.headers": {}}
+    cookie = asyncio.run(login.begin(Request(scope, receive))).headers["set-cookie"]
+    assert cookie.startswith(f"{name}=")
+    assert ("Secure" in cookie) == (scheme == "https")
+    value = cookie.partition(";")[0].encode()
+    assert session_of(value, secure=scheme == "https") == value.decode().partition("=")[2]
+    assert session_of(value, secure=scheme != "https") is None

@@ -1,0 +1,67 @@
+"""Requests that are given up leave nothing behind, whenever that is."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from edged.device.web.bridge import Asking, Recorded
+from edged.domain.stream.sample import Reading
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from edged.domain.stream.submission import Submission
+
+
+class Parts:
+    """What serves and stores, as far as it takes what is asked for here."""
+
+    def __init__(self) -> None:
+        self.submitted: list[Submission] = []
+
+    def take_questions(self, *_: Any) -> Callable[[], None]:
+        return lambda: None
+
+    def submit(self, submission: Submission) -> None:
+        self.submitted.append(submission)
+
+
+class Place(int):
+    """An offset that stops the thread `placing` where that counts on from it, until it may go on."""
+
+    reached: threading.Event
+    may_go_on: threading.Event
+
+    def __add__(self, other: int) -> int:
+        if threading.current_thread().name == "placing":
+            self.reached.set()
+            assert self.may_go_on.wait(20)
+        return int(self) + other
+
+
+def test_what_is_given_up_while_it_is_placed_is_forgotten() -> None:
+    parts, place = Parts(), Place(10)
+    place.reached, place.may_go_on = threading.Event(), threading.Event()
+    asking: Any = Asking(parts, parts, most=4, timeout=20.0)  # type: ignore[arg-type]
+
+    async def run() -> None:
+        asking.begin()
+        asked = asyncio.ensure_future(asking.record([Reading("k", [1.0])] * 3))
+        await asyncio.sleep(0)
+        thread = threading.Thread(target=parts.submitted.pop().placed, args=(place,), name="placing")
+        thread.start()
+        assert await asyncio.to_thread(place.reached.wait, 20)
+        asked.cancel()
+        with suppress(asyncio.CancelledError):
+            await asked
+        place.may_go_on.set()
+        await asyncio.to_thread(thread.join)
+
+    asyncio.run(run())
+    gc.collect()
+    assert [one for one in gc.get_objects() if isinstance(one, Recorded)] == []
+    assert asking.waiting == 0

@@ -1,0 +1,97 @@
+"""What the page remembers: bounded, and telling silence from slowness."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+
+from edged.device.web.page.history import EVENTS, MARKS, MOST_KEYS, POINTS, REQUESTS, Board, History
+from edged.domain.judging.predictions import Predictions
+
+
+def made(n: int, version: int = 1, *, classes: int = 2) -> Predictions:
+    output = np.full((n, classes), 1 / classes, np.float32)
+    return Predictions(
+        version, np.arange(n), np.zeros((n, 1), np.float32), output, output.max(axis=1)
+    )  # fmt: skip
+
+
+def answer(board: Board, keys: list[str], monotonic: float) -> None:
+    ids = [f"1-{i}" for i in range(len(keys))]
+    board.answered(keys, np.arange(len(keys), dtype=np.float64), ids, made(len(keys)), monotonic)
+
+
+def test_history_keeps_both_ends_and_is_coarser_where_it_is_old() -> None:
+    history = History()
+    for ts in range(20 * POINTS):
+        history.add((float(ts), 0.5, None))
+    times = [ts for ts, _, _ in history.points]
+    assert POINTS // 2 <= len(times) <= POINTS
+    assert times == sorted(times)
+    assert times[-1] == 20 * POINTS - 1
+    assert times[0] == 0
+    assert times[1] - times[0] > times[-1] - times[-2] == 1
+
+
+def test_history_goes_on_after_a_restart() -> None:
+    board = Board(None)
+    board.measured(1.0, 0.5, None)
+    board.happened({"event": "model_rolled_back", "ts": 2.0, "from": 3, "to": 2, "reason": "command"})
+    again = Board(json.loads(json.dumps(board.kept())))
+    assert again.history.points == [(1.0, 0.5, None)]
+    assert list(again.history.marks) == [(2.0, "back", "back to version 2")]
+
+
+def test_a_sensor_is_silent_by_its_own_measure() -> None:
+    board = Board(None)
+    for i in range(100):
+        answer(board, ["fast", "fast"], float(i))
+        if i % 30 == 0:
+            answer(board, ["slow"], float(i))
+    fast, slow = board.sensors["fast"], board.sensors["slow"]
+    assert (fast.count, fast.gaps, slow.count) == (200, 0, 4)
+    assert fast.pause is not None
+    assert 0.4 < fast.pause < 0.6
+    assert slow.pause == 30.0
+    at = 99.0 + 20.0
+    assert (fast.is_silent(at), slow.is_silent(at)) == (True, False)
+    assert slow.is_silent(90.0 + 151.0)
+    answer(board, ["fast"], at)
+    assert (fast.gaps, fast.is_silent(at)) == (1, False)
+    assert 0.4 < fast.pause < 0.6  # the gap is no usual pause
+
+
+def test_all_of_it_is_bounded() -> None:
+    board = Board(None)
+    for i in range(3 * MOST_KEYS):
+        answer(board, [f"key-{i}"], float(i))
+        request = {"event": "label_requested", "ts": 0.0, "id": f"1-{i}", "key": "k"}
+        board.happened(request)
+        board.happened({"event": "sensor_stuck", "ts": 0.0, "key": f"key-{i}", "features": ["a"]})
+        board.happened({"event": "model_promoted", "ts": 0.0, "version": i})
+    assert (len(board.sensors), board.forgotten) == (MOST_KEYS, 2 * MOST_KEYS)
+    assert f"key-{3 * MOST_KEYS - 1}" in board.sensors
+    assert len(board.stuck) == MOST_KEYS
+    assert (len(board.requests), len(board.events), len(board.history.marks)) == (REQUESTS, EVENTS, MARKS)
+
+
+def test_what_is_over_is_forgotten() -> None:
+    board = Board(None)
+    for name in ("1-1", "1-2"):
+        board.happened({"event": "label_requested", "ts": 0.0, "id": name, "key": "k"})
+    board.labelled(["1-1", "unknown"])
+    assert list(board.requests) == ["1-2"]
+    board.happened({"event": "sensor_stuck", "ts": 0.0, "key": "k", "features": ["a", "b"]})
+    board.happened({"event": "sensor_moves", "ts": 0.0, "key": "k", "features": ["a"]})
+    assert board.stuck == {"k": {"b"}}
+    board.happened({"event": "sensor_moves", "ts": 0.0, "key": "k", "features": ["b"]})
+    assert board.stuck == {}
+
+
+def test_a_row_without_an_answer_has_none() -> None:
+    board = Board(None)
+    predictions = made(1)
+    predictions.answers[0, 0] = np.nan
+    board.answered(["k"], np.zeros(1), ["1-1"], predictions, 0.0)
+    assert board.sensors["k"].label is None

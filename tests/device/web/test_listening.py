@@ -1,0 +1,236 @@
+"""Connections: sockets and their modes, TLS, and clients that want too much or are too slow."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import socket
+import ssl
+import stat
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from edged.config import WebConfig
+from edged.device.web.http import listener as listening
+from edged.device.web.http.listener import MOST_HEAD, Listener
+from edged.device.web.http.routes import UNIX
+from edged.device.web.http.sockets import Sockets
+from edged.errors import ConfigError, UnavailableError
+from tests.certificates import Authority
+from tests.device.web.client import UnixConnection
+from tests.running_device import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from starlette.types import Receive, Scope, Send
+
+LARGE = 8 * 1024**2
+
+
+async def app(scope: Scope, receive: Receive, send: Send) -> None:
+    """Says which socket a request came over; `/large` has an answer that fills all buffers."""
+    while (await receive()).get("more_body"):
+        pass
+    body = b"x" * LARGE if scope["path"] == "/large" else str(scope["state"][UNIX]).encode()
+    head = [(b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": head})
+    await send({"type": "http.response.body", "body": body})
+
+
+@contextmanager
+def serving(**web: Any) -> Iterator[Sockets]:
+    """A listener on a thread of its own, stopped at the end."""
+    config = WebConfig.model_validate({"listen": "127.0.0.1:0"} | web)
+    sockets = Sockets(config)
+    sockets.open()
+    listener = Listener(app, config, sockets)
+    up, ended = threading.Event(), threading.Event()
+    loop = asyncio.new_event_loop()
+    stop = asyncio.Event()
+
+    async def serve() -> None:
+        await listener.start()
+        up.set()
+        await stop.wait()
+        await listener.stop(1.0)
+
+    def run() -> None:
+        loop.run_until_complete(serve())
+        loop.close()
+        ended.set()
+
+    threading.Thread(target=run, daemon=True).start()
+    assert up.wait(20)
+    try:
+        yield sockets
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        assert ended.wait(20)
+
+
+def link(sockets: Sockets) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", sockets.port or 0), timeout=20)
+
+
+def closed(one: socket.socket) -> bytes:
+    """Everything until the server closes."""
+    received = b""
+    try:
+        while piece := one.recv(65536):
+            received += piece
+    except ConnectionResetError:
+        pass
+    return received
+
+
+def test_requests_come_over_tcp_and_over_the_unix_socket(tmp_path: Path) -> None:
+    path = tmp_path / "edged.sock"
+    with serving(unix_socket=path, unix_mode="0660") as sockets:
+        assert stat.S_IMODE(path.stat().st_mode) == 0o660
+        for connection, told in (
+            (UnixConnection(path), b"True"),
+            (http.client.HTTPConnection("127.0.0.1", sockets.port or 0), b"False"),
+        ):
+            for _ in range(3):
+                connection.request("GET", "/")
+                assert connection.getresponse().read() == told
+            connection.request("HEAD", "/")
+            assert connection.getresponse().read() == b""
+            connection.close()
+    assert not path.exists()
+
+
+def test_a_socket_that_an_earlier_life_left_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "edged.sock"
+    left = socket.socket(socket.AF_UNIX)
+    left.bind(str(path))
+    left.close()
+    with serving(listen=None, unix_socket=path):
+        connection = UnixConnection(path)
+        connection.request("GET", "/")
+        assert connection.getresponse().status == 200
+        connection.close()
+
+
+def test_what_is_no_socket_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "precious"
+    path.write_text("precious")
+    with pytest.raises(UnavailableError, match="cannot listen"):
+        Sockets(WebConfig(unix_socket=path, listen="127.0.0.1:0")).open()
+    assert path.read_text() == "precious"
+
+
+def test_an_address_that_is_taken_is_an_error_of_one_line() -> None:
+    with serving() as sockets, pytest.raises(UnavailableError, match=f"127.0.0.1:{sockets.port}"):
+        Sockets(WebConfig(listen=f"127.0.0.1:{sockets.port}")).open()
+
+
+def test_tls_serves_with_our_certificate_and_refuses_old_versions(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = authority.issue("press-7", hosts=("localhost",))
+    with serving(tls={"cert_file": certificate, "key_file": key}) as sockets:
+        context = ssl.create_default_context(cafile=str(authority.file))
+        connection = http.client.HTTPSConnection("localhost", sockets.port, context=context, timeout=20)
+        connection.request("GET", "/")
+        assert connection.getresponse().status == 200
+        connection.close()
+        with link(sockets) as plain:
+            plain.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert not closed(plain).startswith(b"HTTP/1.1 200")
+
+
+def test_a_key_that_does_not_belong_is_an_error_of_the_configuration(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    certificate, _ = authority.issue("press-7")
+    _, key = authority.issue("press-8")
+    tls = {"cert_file": certificate, "key_file": key}
+    with pytest.raises(ConfigError, match="certificate or key"):
+        Sockets(WebConfig.model_validate({"listen": "127.0.0.1:0", "tls": tls}))
+
+
+HEADS = {
+    "one endless header": b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"x" * (MOST_HEAD + 70_000),
+    "many headers": b"GET / HTTP/1.1\r\nHost: a\r\n" + b"X: y\r\n" * 200 + b"\r\n",
+    "large headers": b"GET / HTTP/1.1\r\nHost: a\r\n" + (b"X: " + b"y" * 1000 + b"\r\n") * 40 + b"\r\n",
+    "an endless URL": b"GET /" + b"x" * (MOST_HEAD + 70_000),
+    "no HTTP": b"\x16\x03\x01\x02\x00\x01\x00",
+    "two lengths": b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabc",
+    "length and chunks": b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n"
+    b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "length of nonsense": b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: -3\r\n\r\n",
+    "a header in two lines": b"GET / HTTP/1.1\r\nHost: a\r\nX: y\r\n z\r\n\r\n",
+    "a name with a space": b"GET / HTTP/1.1\r\nHost : a\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("head", HEADS.values(), ids=list(HEADS))
+def test_heads_that_are_too_large_or_ambiguous_are_refused(head: bytes) -> None:
+    with serving() as sockets, link(sockets) as one:
+        for start in range(0, len(head), 16_384):
+            try:
+                one.sendall(head[start : start + 16_384])
+            except OSError:
+                break  # it has been cut off already
+        answer = closed(one)
+        assert not answer or answer.startswith(b"HTTP/1.1 400")
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same limits in shorter times."""
+    monkeypatch.setattr(listening, "REQUEST_SECONDS", 0.3)
+    monkeypatch.setattr(listening, "LOOK_SECONDS", 0.05)
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"GET / HT", b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nab"]
+)
+@pytest.mark.usefixtures("impatient")
+def test_who_sends_a_request_too_slowly_is_cut_off(sent: bytes) -> None:
+    with serving() as sockets, link(sockets) as one:
+        one.sendall(sent)
+        assert closed(one) == b""
+
+
+@pytest.mark.usefixtures("impatient")
+def test_who_does_not_take_the_answer_is_cut_off() -> None:
+    with serving() as sockets, socket.socket() as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        one.settimeout(20)
+        one.connect(("127.0.0.1", sockets.port or 0))
+        one.sendall(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n")
+        threading.Event().wait(1.0)  # this is what is tested: nobody reads
+        assert len(closed(one)) < LARGE
+
+
+def answered(one: socket.socket) -> bool:
+    """Whether a request is answered, on a connection that stays open; False where it is closed."""
+    try:
+        one.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+        return one.recv(65536).startswith(b"HTTP/1.1 200")
+    except OSError:
+        return False
+
+
+def test_as_many_connections_as_are_allowed_are_answered_and_no_more_are_open() -> None:
+    with serving(max_connections=4) as sockets:
+        held = [link(sockets) for _ in range(4)]
+        assert [answered(one) for one in held] == [True] * 4
+        for _ in range(3):
+            with link(sockets) as beyond:
+                assert closed(beyond) == b""
+        assert [answered(one) for one in held] == [True] * 4
+        held.pop().close()
+
+        def has_room() -> bool:
+            held.append(link(sockets))
+            return answered(held[-1])
+
+        wait_until(has_room)
+        for one in held:
+            one.close()

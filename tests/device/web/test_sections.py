@@ -1,0 +1,151 @@
+"""Sections of the page for streams of every kind, without a device: correct HTML, and the right words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from edged.device.web.page.format import age, size
+from edged.device.web.page.history import Sensor
+from edged.device.web.page.report import report
+from edged.device.web.page.sections import SECTIONS
+from edged.device.web.page.snapshot import Right, View
+from edged.device.web.page.timeline import NARROW, WIDE, timeline
+from edged.domain.messages.published import EVENTS
+from edged.domain.stream.schema import Schema
+from edged.domain.text import TELLERS, happening
+from edged.host.vitals import Vitals
+from edged.storage.models.registry import ModelRecord, Reign
+from edged.storage.samples.reader import Counters
+from tests.device.web.test_page import HOSTILE, Checker
+
+CLASSIFY = Schema(("temp", "vib"), 2, "classify", ("ok", "worn"))
+MANY = Schema(("temp",), 1, "classify", tuple(f"class {i}" for i in range(20)))
+REGRESS = Schema(("temp",), 1, "regress", target_units=("mm",))
+PAIR = Schema(("temp",), 1, "regress", targets=2)
+RECONSTRUCT = Schema(("temp",), 1, "reconstruct", targets=1)
+NOW = 1_800_000_000.0
+STATUS: dict[str, Any] = {
+    "state": "online", "problem": None, "on_hold": [], "uptime_s": 90.0, "version": "1", "samples": 5,
+    "labels": 2, "quarantined": 1, "evicted": 0, "engine": "portable", "stuck": 1,
+    "drift": {"signals": 0, "last": None},
+    "model": {"version": 2, "since": NOW, "parent": 1, "pinned": False,
+              "quality": {"error": 0.25, "labelled": 2}},
+    "training": {"runs": 1, "last": None, "paused": None, "waiting_for": ["quiet hours"],
+                 "progress": {"run": 2, "step": 3, "steps": 10, "loss": 0.5}},
+    "outbox": {"pending": 0, "bytes": 0, "dropped": 0}, "host": {},
+    "flash": {"written": None, "per_day": None},
+}  # fmt: skip
+
+
+def sensor(heard: float, pause: float, output: list[float]) -> Sensor:
+    made = Sensor(heard)
+    made.pause, made.count, made.output, made.label, made.confidence = pause, 3, output, 1, 0.75
+    return made
+
+
+def view(schema: Schema, **more: Any) -> View:
+    request = {"id": HOSTILE, "key": HOSTILE, "sample_ts": NOW, "values": [1.0], "answer": [0.5, 0.25]}
+    record = ModelRecord(
+        2, 1, NOW, "training", 1, 1, {}, {}, {"accepted": True, "reasons": [HOSTILE]}, "champion"
+    )
+    first = replace(record, version=1, parent=None, source="bundle", verdict=None, status="good")
+    made: dict[str, Any] = {
+        "device": HOSTILE, "schema": schema, "now": NOW, "monotonic": 1000.0, "may": Right(True, True, True),
+        "status": STATUS, "counters": Counters(5, 2, 0, 0, 1, 0, 5, 4096, 0, 2, 0), "limit": 8192,
+        "new_labelled": 1, "label_share": 0.4, "anomaly": None, "vitals": Vitals(*[None] * 6),
+        "refused": {HOSTILE: 1}, "models": [record, first], "parents": {2: 1, 1: None},
+        "reigns": [Reign(NOW, 2, 1, "", None)], "runs": [], "marks": [(NOW - 50, "drift", HOSTILE)],
+        "points": [(NOW - 100.0, 0.5, None), (NOW, 0.25, 0.5)],
+        "events": [{"event": "new", "ts": NOW, "x": HOSTILE}],
+        "requests": [request], "evaluations": [], "stuck": {"b": [HOSTILE]}, "forgotten": 2,
+        "connected": True,
+        "sensors": {HOSTILE: sensor(0.0, 1.0, [0.5]), "b": sensor(999.0, 1.0, [0.5, 0.25])},
+    }  # fmt: skip
+    return View(**made | more)
+
+
+@pytest.mark.parametrize("schema", [CLASSIFY, MANY, REGRESS, PAIR, RECONSTRUCT])
+def test_every_section_of_every_kind_of_stream_is_correct(schema: Schema) -> None:
+    anomaly = (
+        {"threshold": None, "flagged": 3, "alarms": 1, "standing": [HOSTILE]}
+        if schema is RECONSTRUCT
+        else None
+    )
+    seen = view(schema, anomaly=anomaly)
+    for name, (_, section) in SECTIONS.items():
+        page = Checker(section(seen))
+        assert "img" not in page.tags, name
+    assert "<img" not in report(seen)
+    assert "<button" not in report(seen)
+
+
+def text(name: str, seen: View) -> str:
+    return Checker(SECTIONS[name][1](seen)).text
+
+
+def test_it_says_what_is_wrong() -> None:
+    told = text("health", view(CLASSIFY, connected=False))
+    assert "Needs attention" in told
+    assert "1 feature stands still" in told
+    assert "nothing comes any more from <img" in told
+    assert "Broker not connected" in told
+    well = view(CLASSIFY, sensors={}, status=STATUS | {"stuck": 0})
+    assert "Healthy" in text("health", well)
+
+
+def test_it_says_how_much_learning_brings() -> None:
+    assert "Error 0.25; without learning it would be 0.5 (0.25 better)" in text("quality", view(REGRESS))
+    points = [(NOW - 9.0, 0.5, 0.5), (NOW, 0.6, 0.75)]
+    told = text("quality", view(CLASSIFY, points=points))
+    assert "Accuracy 60.0 %; without learning it would be 75.0 % (15.0 points worse)" in told
+    assert "No label has come yet" in text("quality", view(CLASSIFY, points=[(NOW, None, None)]))
+
+
+def test_lineage_verdicts_and_progress_are_shown() -> None:
+    told = text("model", view(CLASSIFY))
+    assert "2 ← 1" in told
+    assert f"accepted: {HOSTILE}" in told
+    assert "Step 3 of 10, loss 0.5" in text("training", view(CLASSIFY))
+    assert "0.5 mm" in text("predictions", view(REGRESS))
+    assert "2 further keys are not shown" in text("predictions", view(REGRESS))
+
+
+def test_buttons_are_for_those_who_may() -> None:
+    looks = view(CLASSIFY, may=Right(False, False, False))
+    for name, (_, section) in SECTIONS.items():
+        assert "data-command" not in section(looks), name
+    infers = view(CLASSIFY, may=Right(True, False, False))
+    assert 'data-command="label"' in SECTIONS["requests"][1](infers)
+    assert "data-command" not in SECTIONS["actions"][1](infers)
+    assert "<option>class 3</option>" in SECTIONS["requests"][1](view(MANY))
+    assert 'type="number"' in SECTIONS["requests"][1](view(REGRESS))
+    assert "command label" in text("requests", view(PAIR))
+
+
+def test_a_chart_stays_within_its_picture() -> None:
+    points = [(NOW - 5000 + i, 0.5 + (i % 7) / 100, None) for i in range(5000)]
+    for picture in (WIDE, NARROW):
+        drawn = timeline(points, [(NOW - 10**6, "swap", "too old")], NOW, str, picture)
+        assert "too old" not in drawn
+        line = drawn.partition('class="line live" points="')[2].partition('"')[0]
+        at = [tuple(map(float, pair.split(","))) for pair in line.split(" ")]
+        assert len(at) <= picture.width // 3 * 2
+        assert all(0 <= x <= picture.width and 0 <= y <= picture.height for x, y in at)
+
+
+def test_numbers_are_as_people_read_them() -> None:
+    assert [age(s) for s in (0.05, 3.0, 61.0, 7200.0, 200000.0)] == ["0.1 s", "3 s", "1 min", "2 h", "2.3 d"]
+    assert [size(b) for b in (None, 0, 999, 1e9)] == ["–", "0 B", "999 B", "1.0 GB"]
+
+
+def test_every_event_of_the_contract_has_a_line() -> None:
+    assert set(TELLERS) <= set(EVENTS)
+    assert happening({"event": "clock_set", "ts": 0.0, "step_s": 61.5, "before": 3.0}) == (
+        "clock set: step_s 61.5, before 3"
+    )
+    drift = {"event": "drift_detected", "ts": 0.0, "level": "drift", "detector": "ks", "source": "inputs",
+             "offset": 1200, "features": [{"feature": f"f{i}"} for i in range(6)]}  # fmt: skip
+    assert happening(drift) == "drift: inputs changed at sample 1,200 (ks): f0, f1, f2, f3 and 2 more"

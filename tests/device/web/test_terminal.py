@@ -1,0 +1,110 @@
+"""The terminal and the page say the same, on 80 columns."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from html import unescape
+from typing import TYPE_CHECKING
+
+import pytest
+
+from edged.domain.text import attention, status_of, summary
+from tests.commands import COMMAND
+from tests.device.web.client import rows
+
+if TYPE_CHECKING:
+    from tests.device.web.conftest import Site
+
+WIDTH = 80
+CHANGING = (
+    "state",
+    "flash",
+    "temperature",
+    "board",
+)  # the process id, and what differs from second to second
+
+
+def shown(*words: str) -> dict[str, str]:
+    """The facts that a command prints on 80 columns, by name."""
+    done = subprocess.run(
+        [*COMMAND, *words], capture_output=True, text=True, check=False, timeout=100,
+        env=os.environ | {"COLUMNS": str(WIDTH), "NO_COLOR": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    lines = [line.rstrip() for line in done.stdout.splitlines()]
+    assert max(map(len, lines)) <= WIDTH
+    found: dict[str, str] = {}
+    for line in lines[1:]:
+        match = re.match(r"(\S.*?)? {2,}(\S.*)", line)
+        if match is None:
+            break  # what has happened, below the facts
+        name, told = match[1], match[2]
+        if name is None:
+            found[[*found][-1]] += f" {told}"
+        else:
+            found[name] = told
+    return found
+
+
+@pytest.mark.slow
+def test_status_watch_and_page_tell_the_same(still: Site) -> None:
+    request = rows([[0.1, 0.2]] * 5, parameters={"record": True, "key": "told"})
+    names = still.unix("POST", "/v2/models/still/infer", request).json["outputs"][-1]["data"]
+    labels = [{"id": name, "label": "low"} for name in names]
+    assert still.unix("POST", "/api/commands/label", {"labels": labels}).status == 200
+    assert still.unix("POST", "/api/commands/train", {}).status < 300
+    still.listener.wait(lambda: still.listener.events("training_finished"))
+    still.device.stop()
+    started = len(still.listener.messages["metrics"])
+    still.device.start()  # what has been counted is counted on
+    still.listener.wait(lambda: len(still.listener.messages["metrics"]) >= started + 3)
+    broker = f"--broker=mqtt://127.0.0.1:{still.broker.port}"
+
+    def differing() -> dict[str, tuple[str, ...]]:
+        status = shown("status", str(still.device.path))
+        watched = shown("ctl", broker, "watch", "still", "--seconds", "3")
+        report = still.unix("GET", "/api/report").body.decode()
+        page = {
+            unescape(name): unescape(value)
+            for name, value in re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", report.partition("</dl>")[0])
+        }
+        same = set(status) & set(watched) & set(page) - set(CHANGING)
+        assert {"model", "live quality", "drift", "training", "samples", "labels", "quarantined", "outbox",
+                "engine", "on hold"} <= same  # fmt: skip
+        assert not status["training"].startswith("0 runs")
+        told = {name: (status[name], watched[name], page[name]) for name in same}
+        return {name: texts for name, texts in told.items() if len(set(texts)) > 1}
+
+    for _ in range(12):  # each is told anew every second, not all at the same moment
+        if not (found := differing()):
+            return
+    pytest.fail(f"they still differ: {found}")
+
+
+def test_what_is_wrong_is_said_first() -> None:
+    status = {
+        "state": "degraded", "problem": "disk full", "on_hold": ["training"], "samples": 1, "evicted": 0,
+        "labels": 0, "quarantined": 0, "engine": None, "stuck": 1,
+        "model": {"version": 2, "since": None, "parent": 1, "pinned": True, "quality": None},
+        "training": {"runs": 1, "last": None, "paused": {"reason": "failed", "remedy": "train"},
+                     "progress": {"run": 2, "step": 3, "steps": 10, "loss": 0.25}, "waiting_for": []},
+        "outbox": {"pending": 0, "dropped": 0}, "host": {"under_voltage": True, "clock_synchronised": False},
+    }  # fmt: skip
+    assert attention(status) == [
+        "disk full",
+        "training paused: failed (train)",
+        "1 feature stands still",
+        "too little voltage",
+        "no time server has set the clock",
+    ]
+    lines = summary(status)
+    assert list(lines)[:2] == ["state", "attention"]
+    assert lines["model"] == "version 2 since -, from 1, pinned"
+    assert lines["training"] == "1 run, running: run 2, step 3 of 10, loss 0.2500"
+    assert lines["drift"] == "none"
+
+
+def test_a_device_that_has_not_told_enough_has_no_status() -> None:
+    assert status_of({"status": {"state": "online"}}) is None

@@ -1,0 +1,76 @@
+"""How long samples wait for each other, for streams as they come."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from edged.domain.stream.commit_delay import CHAIN, Company
+
+
+def commits(times: list[float], delay: float) -> list[int]:
+    """Sizes of the commits of messages that come at these moments."""
+    company, sizes = Company(delay), list[int]()
+    for now in times:
+        if company.due <= now:
+            sizes.append(company.count)
+            company.committed()
+        company.came(1, now)
+    return [*sizes, company.count]
+
+
+def test_a_steady_stream_is_cut_by_the_delay_alone() -> None:
+    sizes = commits([i / 100 for i in range(3000)], 5.0)
+    assert sizes == [500, 500, 500, 500, 500, 500]
+
+
+def test_random_arrivals_are_hardly_ever_cut_short() -> None:
+    times = np.cumsum(np.random.default_rng(0).exponential(0.01, 20_000)).tolist()
+    assert len(commits(times, 5.0)) <= 1.1 * times[-1] / 5.0 + 1
+
+
+def test_sensors_that_send_all_at_once_have_a_commit_for_each_time() -> None:
+    times = [second + i / 10_000 for second in range(20) for i in range(16)]
+    sizes = commits(times, 0.9)
+    assert sum(sizes) == len(times)
+    assert len(sizes) <= 40
+
+
+def test_rare_messages_do_not_wait_for_each_other() -> None:
+    company = Company(5.0)
+    for now in (0.0, 60.0, 120.0):
+        company.came(1, now)
+        assert company.due == pytest.approx(now + 0.25)
+        company.committed()
+
+
+def test_a_broker_that_waits_for_acknowledgements_is_not_waited_for() -> None:
+    """It sends 32 messages, then nothing before they are acknowledged."""
+    company, now, sent = Company(5.0), 0.0, 0
+    while sent < 32 * (CHAIN + 1):
+        company.came(32, now)
+        now = max(now, company.due) + 0.002
+        company.committed()
+        sent += 32
+    assert sent / now > 4000
+
+
+def test_a_fast_stream_is_not_taken_for_bursts_for_long() -> None:
+    company, sizes = Company(5.0), list[int]()
+    company.came(20, 0.0)
+    company.committed()
+    for i in range(20_000):
+        now = 1.0 + i / 1000
+        if company.due <= now:
+            sizes.append(company.count)
+            company.committed()
+        company.came(1, now)
+    assert len(sizes) <= CHAIN + 5
+
+
+def test_without_a_delay_nobody_waits() -> None:
+    company = Company(0.0)
+    company.came(1, 3.0)
+    assert company.due == 3.0
+    company.committed()
+    assert company.due == float("inf")

@@ -1,0 +1,175 @@
+"""Weights made small, and made whole again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+
+from edged.domain.training.weight_deltas import (
+    Coded,
+    Coding,
+    Dtype,
+    added,
+    changes,
+    code,
+    decode,
+    difference,
+    fingerprint,
+)
+from edged.domain.training.weight_mixing import SHARES, best_share, mixed
+from edged.errors import CorruptError, ModelError
+
+Floats = np.ndarray[Any, np.dtype[np.float32]]
+NUMBERS = st.floats(-1e6, 1e6, width=32)
+TENSORS = arrays(np.float32, array_shapes(min_dims=0, max_dims=3, max_side=12), elements=NUMBERS)
+DTYPES: tuple[Dtype, ...] = ("float32", "float16", "int8")
+
+
+def drawn(seed: int, *shape: int) -> Floats:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+@given(TENSORS)
+def test_float32_comes_back_bit_by_bit(value: Floats) -> None:
+    back = decode(code({"w": value}, Coding()))["w"]
+    assert back.tobytes() == value.tobytes()
+    assert back.shape == value.shape
+
+
+@given(TENSORS)
+def test_int8_errs_by_half_a_step_of_its_row_at_most(value: Floats) -> None:
+    back = decode(code({"w": value}, Coding("int8")))["w"]
+    rows = value.reshape(len(value), -1) if value.ndim > 1 else value.reshape(1, -1)
+    step = np.abs(rows).max(axis=1, initial=0.0) / 127.0
+    error = np.abs(back.reshape(rows.shape).astype(np.float64) - rows).max(axis=1, initial=0.0)
+    assert (error <= step * 0.5001 + 1e-30).all()
+
+
+@given(st.integers(2, 300), st.floats(0.05, 4.0), st.integers(0, 9))
+def test_a_coarse_step_errs_by_half_of_it_at_most(size: int, step: float, seed: int) -> None:
+    value = drawn(seed, size, 3)
+    coded = code({"w": value}, Coding("int8", step=step))["w"]
+    assert coded.scale is not None
+    assert coded.scale.shape == ()
+    error = np.abs(decode({"w": coded})["w"] - value).max()
+    width = max(step * float(np.sqrt(np.mean(value**2))), float(np.abs(value).max()) / 127)
+    assert error <= 0.5001 * width
+
+
+def test_float16_of_numbers_too_large_for_it_stays_float32() -> None:
+    coded = code({"w": np.array([1.0, 70000.0], np.float32)}, Coding("float16"))
+    assert decode(coded)["w"].tolist() == [1.0, 70000.0]
+
+
+@given(st.integers(64, 400), st.floats(0.01, 1.0), st.sampled_from(DTYPES), st.integers(0, 9))
+def test_the_largest_are_sent_and_the_rest_is_zero(size: int, share: float, dtype: Dtype, seed: int) -> None:
+    value = drawn(seed, size)
+    coded = code({"w": value}, Coding(dtype, share))
+    back = decode(coded)["w"]
+    count = coded["w"].values.size
+    assert count == int(np.ceil(share * size))
+    largest = np.sort(np.argsort(-np.abs(value), kind="stable")[:count])
+    assert np.allclose(back[largest], value[largest], atol=np.abs(value).max() / 250)
+    left_out = np.setdiff1d(np.arange(size), largest)
+    assert not back[left_out].any()
+
+
+def test_positions_take_the_narrowest_numbers_that_hold_them() -> None:
+    wide = np.zeros(200_000, np.float32)
+    wide[[0, 199_999]] = 1.0
+    sparse = code({"w": wide}, Coding(top_k=1e-5))["w"]
+    assert sparse.gaps is not None
+    assert sparse.gaps.dtype == np.uint32
+    dense = code({"w": drawn(0, 1000)}, Coding(top_k=0.5))["w"]
+    assert dense.gaps is not None
+    assert dense.gaps.dtype == np.uint8
+
+
+def test_what_one_update_leaves_out_comes_with_the_next() -> None:
+    """The residual stays bounded, and with weights that rest receivers come to hold them all but exactly."""
+    weights = {"w": drawn(1, 32, 32), "b": drawn(2, 8)}
+    held = {name: np.zeros_like(value) for name, value in weights.items()}
+    coding = Coding("int8", 0.1)
+    left = []
+    for _ in range(30):
+        coded, after = changes(weights, held, coding)
+        # What the receiver makes of the update is what the sender takes it to hold.
+        assert fingerprint(added(held, decode(coded))) == fingerprint(after)
+        held = after
+        left.append(max(float(np.abs(value).max()) for value in difference(weights, held).values()))
+    assert left[0] > 0.5
+    assert left[-1] < 1e-3
+
+
+def test_many_small_steps_arrive_though_each_alone_is_rounded_away() -> None:
+    step = np.full(256, 1e-4, np.float32)
+    step[:20] = 1.0
+    coding = Coding("int8", 0.25)
+    assert not decode(code({"w": step}, coding))["w"][20:].any()
+    held = weights = {"w": np.zeros(256, np.float32)}
+    for _ in range(200):
+        weights = {"w": weights["w"] + step}
+        held = changes(weights, held, coding)[1]
+    assert held["w"][20:].mean() > 0.6 * weights["w"][20:].mean()
+
+
+def test_unchanged_tensors_are_left_out_and_named_ones_stay_exact() -> None:
+    base = {"mean": drawn(3, 200), "w": drawn(4, 200), "rest": drawn(5, 200)}
+    weights = {"mean": base["mean"] + 1.0, "w": base["w"] + drawn(6, 200), "rest": base["rest"]}
+    coded, _ = changes(weights, base, Coding("int8", 0.1), exact={"mean"})
+    assert set(coded) == {"mean", "w"}
+    assert coded["mean"].values.dtype == np.float32
+    assert coded["mean"].gaps is None
+
+
+def test_a_number_that_is_not_finite_is_named() -> None:
+    with pytest.raises(ModelError, match="parameter w"):
+        code({"w": np.array([np.nan], np.float32)}, Coding("int8"))
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        Coded(np.zeros(3, np.float32), (4,)),
+        Coded(np.zeros(2, np.int8), (4,), np.float32(1.0).reshape(()), np.array([0, 9], np.uint8)),
+        Coded(np.zeros(2, np.float32), (4,), None, np.array([0], np.uint8)),
+        Coded(np.zeros((2, 2), np.int8), (2, 2), np.ones(3, np.float32)),
+        Coded(np.zeros(2, np.int8), (4,), np.ones(3, np.float32), np.array([0, 0], np.uint8)),
+    ],
+    ids=["shape", "position outside", "positions missing", "scales", "scales of some positions"],
+)
+def test_what_does_not_fit_together_is_damaged(tensor: Coded) -> None:
+    with pytest.raises(CorruptError, match="parameter w"):
+        decode({"w": tensor})
+
+
+def test_fingerprints_tell_names_shapes_and_values_apart() -> None:
+    value = drawn(7, 2, 3)
+    same = fingerprint({"a": value, "b": value})
+    assert fingerprint({"b": value.copy(), "a": value}) == same
+    other = [{"a": value}, {"a": value.T, "b": value}, {"a": value, "b": value + 1}]
+    assert same not in {fingerprint(weights) for weights in other}
+
+
+# ---- mixing ----------------------------------------------------------------------------------------
+
+
+def test_the_ends_of_the_line_are_exact_and_the_middle_lies_between() -> None:
+    own, other = {"w": drawn(8, 50)}, {"w": drawn(9, 50)}
+    assert mixed(own, other, 0.0)["w"].tobytes() == own["w"].tobytes()
+    assert mixed(own, other, 1.0)["w"].tobytes() == other["w"].tobytes()
+    assert np.allclose(mixed(own, other, 0.5)["w"], (own["w"] + other["w"]) / 2, atol=1e-6)
+
+
+@given(st.dictionaries(st.sampled_from(SHARES), st.floats(allow_nan=True), min_size=1))
+def test_the_best_share_has_the_smallest_finite_loss(losses: dict[float, float]) -> None:
+    finite = [loss for loss in losses.values() if np.isfinite(loss)]
+    best = best_share(losses)
+    assert (best is None) == (not finite)
+    if best is not None:
+        assert losses[best] == min(finite)

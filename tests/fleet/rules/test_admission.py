@@ -1,0 +1,184 @@
+"""One test for each way in which an update is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import tracemalloc
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import zstandard
+
+from edged.domain.federated.messages import Update
+from edged.domain.federated.settings import Settings
+from edged.domain.training.weight_deltas import Coded, Coding, code
+from edged.errors import RejectedUpdateError
+from edged.fleet.rules.admission import Known, Limits, admit, bound, check_round, check_sender, largest
+from edged.fleet.rules.layout import Layout
+from edged.mqtt import update_encoding
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ID, BASE = "a" * 32, "b" * 64
+WEIGHTS = {"w": np.full((6, 4), 0.05, np.float32), "b": np.full(6, 0.05, np.float32)}
+LAYOUT = Layout.of(WEIGHTS)
+SETTINGS = Settings(clip_norm=1.0)
+UPDATE = Update("a", 3, ID, BASE, 10, 0.5, 0.2, 1, "0" * 64)
+KNOWN = {3: Known(3, ID, BASE, frozenset({"a"})), 2: Known(2, ID, BASE, None)}
+
+
+def said(blob: bytes, **fields: Any) -> Update:
+    honest = replace(UPDATE, bytes=len(blob), sha256=hashlib.sha256(blob).hexdigest())
+    return replace(honest, **fields)
+
+
+def packed(weights: dict[str, Any] = WEIGHTS) -> bytes:
+    return update_encoding.pack(code(weights, Coding("int8")))
+
+
+def reason(call: Callable[[], object]) -> str:
+    with pytest.raises(RejectedUpdateError) as refused:
+        call()
+    return refused.value.reason
+
+
+def refused(blob: bytes, **fields: Any) -> str:
+    return reason(
+        lambda: admit(said(blob, **fields), blob, LAYOUT, SETTINGS, Limits(), update_encoding.unpack)
+    )
+
+
+def test_a_good_one_is_taken_as_it_is() -> None:
+    blob = packed()
+    admitted = admit(said(blob), blob, LAYOUT, SETTINGS, Limits(), update_encoding.unpack)
+    assert admitted.factor == 1.0
+    assert admitted.norm == pytest.approx(0.05 * np.sqrt(30), rel=1e-3)
+    assert np.allclose(LAYOUT.change(admitted.row), LAYOUT.vector(WEIGHTS), rtol=1e-2)
+
+
+@pytest.mark.parametrize("samples", [0, -5, 10**9])
+def test_samples_that_are_not_plausible(samples: int) -> None:
+    assert refused(packed(), samples=samples) == "samples"
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_numbers_that_are_not_finite(value: float, dtype: Any) -> None:
+    values = np.zeros((6, 4), dtype)
+    values[1, 2] = value
+    assert refused(update_encoding.pack({"w": Coded(values, (6, 4))})) == "not_finite"
+
+
+@pytest.mark.parametrize("scale", [np.nan, np.inf, 3e38])
+def test_scales_that_are_not_finite(scale: float) -> None:
+    tensor = Coded(np.full((6, 4), 127, np.int8), (6, 4), np.float32(scale) * np.ones((), np.float32))
+    assert refused(update_encoding.pack({"w": tensor})) == "not_finite"
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [
+        {"w": np.ones(1, np.float32)},
+        {"w": np.ones((4, 6), np.float32)},
+        {"other": np.ones((6, 4), np.float32)},
+        {"b": np.ones((6, 1), np.float32)},
+    ],
+)
+def test_names_and_shapes_that_are_not_those_of_the_model(weights: dict[str, Any]) -> None:
+    assert refused(packed(weights)) == "shapes"
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        Coded(np.ones((6, 4), np.int8), (6, 4)),
+        Coded(np.ones((6, 4), np.float32), (6, 4), np.ones((), np.float32)),
+        Coded(np.ones(3, np.int8), (6, 4), np.ones(6, np.float32), np.ones(3, np.uint8)),
+    ],
+)
+def test_types_that_do_not_go_with_their_scales(tensor: Coded) -> None:
+    assert refused(update_encoding.pack({"w": tensor})) == "shapes"
+
+
+def test_one_scale_for_each_element_of_a_vector() -> None:
+    assert (
+        refused(update_encoding.pack({"b": Coded(np.ones(6, np.int8), (6,), np.ones(6, np.float32))}))
+        == "shapes"
+    )
+
+
+def test_positions_outside_of_the_tensor() -> None:
+    tensor = Coded(np.ones(3, np.float32), (6, 4), None, np.full(3, 200, np.uint8))
+    assert refused(update_encoding.pack({"w": tensor})) == "damaged"
+
+
+@pytest.mark.parametrize(
+    "blob", [b"x", b"\x28\xb5\x2f\xfd" + bytes(40), zstandard.compress(b"no safetensors")]
+)
+def test_what_cannot_be_unpacked(blob: bytes) -> None:
+    assert refused(blob) == "damaged"
+
+
+def test_a_blob_that_its_line_does_not_describe() -> None:
+    blob = packed()
+    assert refused(blob, sha256="0" * 64) == "damaged"
+    assert refused(blob, bytes=len(blob) + 1) == "damaged"
+
+
+def test_a_bomb_is_not_unpacked() -> None:
+    size = 1 << 28
+    packer = zstandard.ZstdCompressor().compressobj(size=size)
+    bomb = b"".join(packer.compress(bytes(1 << 20)) for _ in range(size >> 20)) + packer.flush()
+    assert len(bomb) < largest(LAYOUT)
+    tracemalloc.start()
+    try:
+        assert refused(bomb) == "damaged"
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_size_that_no_update_has_is_not_even_hashed() -> None:
+    assert refused(packed(), bytes=largest(LAYOUT) + 1) == "size"
+
+
+def test_norms_are_clipped_and_far_beyond_that_refused() -> None:
+    blob = packed({"w": np.full((6, 4), 1.0, np.float32)})
+    admitted = admit(said(blob), blob, LAYOUT, SETTINGS, Limits(), update_encoding.unpack)
+    assert admitted.factor * admitted.norm == pytest.approx(1.0)
+    assert refused(packed({"w": np.full((6, 4), 10.0, np.float32)})) == "norm"
+
+
+def test_noise_makes_honest_norms_larger() -> None:
+    noisy = replace(SETTINGS, noise=0.5)
+    rng = np.random.default_rng(0)
+    norms = [np.linalg.norm(rng.normal(scale=0.5, size=17_000)) + 1.0 for _ in range(50)]
+    assert max(norms) < bound(noisy, 17_000) < 1.2 * max(norms)
+    assert bound(SETTINGS, 17_000) == 1.0
+
+
+def test_the_line_says_what_the_topic_says() -> None:
+    check_sender(UPDATE, "a", 3, None)
+    check_sender(replace(UPDATE, parts=2, part=1), "a", 3, 1)
+    assert reason(lambda: check_sender(UPDATE, "b", 3, None)) == "identity"
+    assert reason(lambda: check_sender(UPDATE, "a", 4, None)) == "malformed"
+    assert reason(lambda: check_sender(UPDATE, "a", 3, 0)) == "malformed"
+    assert reason(lambda: check_sender(replace(UPDATE, parts=2), "a", 3, None)) == "malformed"
+
+
+def test_rounds_and_bases_that_are_known() -> None:
+    limits = Limits(staleness=2)
+    assert check_round(UPDATE, KNOWN, 3, limits) == 0
+    assert check_round(replace(UPDATE, round=2), KNOWN, 3, limits) == 1
+    cases = {
+        "round": [replace(UPDATE, id="c" * 32), replace(UPDATE, round=9)],
+        "base": [replace(UPDATE, base="c" * 64)],
+        "not_chosen": [replace(UPDATE, device="z")],
+    }
+    for expected, given in cases.items():
+        for update in given:
+            assert reason(lambda update=update: check_round(update, KNOWN, 3, limits)) == expected  # type: ignore[misc]
+    assert reason(lambda: check_round(replace(UPDATE, round=2), KNOWN, 5, limits)) == "stale"

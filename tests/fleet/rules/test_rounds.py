@@ -1,0 +1,149 @@
+"""The course of rounds, who takes part in them, and what becomes of their models."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from edged.domain.federated.evaluation import Evaluation, Mixed, Quality
+from edged.domain.federated.messages import DeviceState, Round
+from edged.domain.federated.settings import Base, Settings
+from edged.fleet.rules.rounds import Course, Pace, due, ended, extended, finished, opened, trial
+from edged.fleet.rules.selection import Wanted, choose, eligible, share_of
+from edged.fleet.rules.verdict import Tolerance, judge
+
+OLD, NEW = Base("0" * 64, 10, 1), Base("1" * 64, 10, 1)
+PACE = Pace(4, deadline=100.0, quorum=0.5, every=10.0, rounds=2)
+STATE = DeviceState("a", 1000.0, "f00", "1", 50, True, "", True, True, True, 0)
+
+
+def told(number: int, devices: tuple[str, ...] | None = ("a", "b", "c", "d", "e")) -> Round:
+    return Round("plant", number, f"{number:032x}", "open", "f00", OLD, 0.0, 100.0, 5.0, devices, Settings())
+
+
+def test_a_round_closes_with_all_that_were_wanted_or_a_quorum_at_its_deadline() -> None:
+    course = opened(Course(OLD), told(1), PACE)
+    assert due(course, 3, PACE, 50.0) is None
+    assert due(course, 4, PACE, 50.0) == "close"
+    assert due(course, 1, PACE, 100.0) == "extend"
+    assert due(course, 2, PACE, 100.0) == "close"
+
+
+def test_fewer_chosen_than_wanted_are_all_that_can_come() -> None:
+    course = opened(Course(OLD), told(1, ("a", "b", "c")), PACE)
+    assert due(course, 3, PACE, 1.0) == "close"
+
+
+def test_a_round_that_goes_on_has_more_time_and_devices() -> None:
+    course = extended(opened(Course(OLD), told(1), PACE), ("x",), PACE, 100.0)
+    assert (course.until, course.asked) == (200.0, ("a", "b", "c", "d", "e", "x"))
+    assert course.round is not None
+    assert (course.round.deadline, course.round.id) == (200.0, told(1).id)
+    assert course.round.names("x")
+
+
+def test_from_open_to_done() -> None:
+    course = opened(Course(OLD), told(1), PACE)
+    assert (course.collecting, list(course.known())) == (1, [1])
+    course = trial(course, NEW, ("a",), 0, 60.0, 2, course.asked)
+    assert course.round is not None
+    assert (course.round.state, course.round.base, course.round.devices) == ("closed", NEW, ("a",))
+    assert (course.collecting, course.known()[1].base, course.standing) == (2, OLD.hash, OLD)
+    course = trial(course, NEW, None, 1, 60.0, 2, course.asked)
+    assert len(course.past) == 1
+    done = ended(course, NEW, PACE, 70.0, keep=2)
+    assert done.round is not None
+    assert (done.round.state, done.standing, done.version, done.until) == ("done", NEW, 1, 80.0)
+    back = ended(course, OLD, PACE, 70.0, keep=2)
+    assert (back.standing, back.version) == (OLD, 0)
+    assert not finished(done, PACE)
+    assert finished(ended(opened(done, told(2), PACE), NEW, PACE, 0.0, 2), PACE)
+
+
+def test_rounds_are_forgotten_in_time() -> None:
+    course = Course(OLD)
+    for number in range(1, 6):
+        course = ended(opened(course, told(number, None), PACE), NEW, PACE, 0.0, keep=2)
+    assert sorted(course.known()) == [4, 5]
+
+
+def test_a_course_survives_a_restart() -> None:
+    course = trial(opened(Course(OLD), told(1), PACE), NEW, ("a",), 0, 60.0, 2, ("a", "b"))
+    for made in (Course(OLD), course, opened(Course(OLD), told(1, None), PACE)):
+        assert Course.from_json(made.to_json()) == made
+
+
+@pytest.mark.parametrize(
+    ("changed", "fits"),
+    [
+        ({}, True),
+        ({"ready": False}, False),
+        ({"bundle": "other"}, False),
+        ({"samples": 9}, False),
+        ({"at": 0.0}, False),
+        ({"idle": False}, False),
+        ({"charged": False}, False),
+        ({"cool": False}, False),
+    ],
+)
+def test_who_would_do(changed: dict[str, object], fits: bool) -> None:
+    state = replace(STATE, **changed)  # type: ignore[arg-type]
+    assert eligible([state], Wanted(10, 900.0), "f00", 1100.0) == (["a"] if fits else [])
+
+
+def test_more_are_chosen_than_are_needed_and_the_lot_is_the_same_again() -> None:
+    names = [f"d{n}" for n in range(50)]
+    assert len(choose(names, 20, 1.25, "x")) == 25
+    assert choose(names, 20, 1.25, "x") == choose(names[::-1], 20, 1.25, "x")
+    assert choose(names, 20, 1.25, "x") != choose(names, 20, 1.25, "y")
+    assert set(choose(names, 100, 1.25, "x")) == set(names)
+
+
+def test_stages_contain_each_other() -> None:
+    names = [f"d{n}" for n in range(50)]
+    few, many = share_of(names, 0.1, "x"), share_of(names, 0.5, "x")
+    assert (len(few), len(many), set(few) <= set(many)) == (5, 25, True)
+
+
+def reports(losses: list[float], standing: float | None = 1.0) -> list[Evaluation]:
+    return [
+        Evaluation(
+            f"d{n}", 1, "0" * 32, NEW.hash, 10, Quality(1.0, 0.5), Quality(loss, 0.5),
+            None if standing is None else Quality(standing, 0.5), Mixed(0.5, 0.8, 0.6), True, "",
+        )
+        for n, loss in enumerate(losses)
+    ]  # fmt: skip
+
+
+def test_a_model_that_is_better_goes_on() -> None:
+    verdict = judge(reports([0.9] * 10), {}, 10, Tolerance())
+    assert verdict.accepted
+    assert verdict.numbers["change_mean"] == pytest.approx(-0.1)
+    assert verdict.numbers["mixed_loss_mean"] == pytest.approx(0.8)
+
+
+def test_a_model_that_is_worse_in_the_mean_goes_back() -> None:
+    assert not judge(reports([1.1] * 10), {}, 10, Tolerance()).accepted
+
+
+def test_a_model_that_is_bad_for_some_goes_back() -> None:
+    assert not judge(reports([0.7] * 16 + [1.9] * 4), {}, 20, Tolerance()).accepted
+
+
+@pytest.mark.parametrize(("honest", "lie"), [(0.9, 1e30), (1.1, -1e30)])
+def test_a_tenth_of_liars_decides_nothing(honest: float, lie: float) -> None:
+    given = reports([honest] * 19 + [lie])
+    assert judge(given, {}, 20, Tolerance()).accepted == (honest < 1.0)
+
+
+def test_too_few_reports_decide_nothing() -> None:
+    verdict = judge(reports([0.9] * 4), {}, 10, Tolerance())
+    assert (verdict.accepted, verdict.reason) == (False, "4 of 10 devices have reported")
+    assert not judge([], {}, 0, Tolerance()).accepted
+
+
+def test_what_a_device_said_before_counts_where_its_report_is_silent() -> None:
+    silent = reports([1.1] * 10, standing=None)
+    assert judge(silent, {}, 10, Tolerance()).reason == "no device knows the model before"
+    assert not judge(silent, {f"d{n}": 1.0 for n in range(10)}, 10, Tolerance()).accepted

@@ -1,0 +1,80 @@
+"""A small fleet from end to end: real broker, coordinator and engines."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from edged.fleet.simulation.simulation import Plan, simulate
+from tests.commands import edged
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Five people whose classes lie a little apart."""
+    rng = np.random.default_rng(0)
+    person = np.repeat(np.arange(5), 120)
+    y = rng.integers(0, 3, len(person))
+    centres, own = rng.normal(0, 2.0, (3, 6)), rng.normal(0, 0.8, (5, 6))
+    x = centres[y] + own[person] + rng.normal(0, 0.7, (len(y), 6))
+    path = tmp_path_factory.mktemp("data") / "people.npz"
+    np.savez(path, X=x.astype(np.float32), y=y, person=person)
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_a_fleet_learns_and_its_report_says_so(recording: Path, tmp_path: Path) -> None:
+    arguments = [
+        "fleet", "sim", recording, "--key", "person", "--unseen", "1", "--rounds", "2", "--epochs", "4",
+        "--json", "-o", tmp_path / "out",
+    ]  # fmt: skip
+    done = edged(*arguments)
+    assert done.code == 0, done.err
+    report: dict[str, Any] = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert (report["devices"], [r["round"] for r in report["rounds"]]) == (4, [1, 2])
+    assert [r["updates"] for r in report["rounds"]] == [4, 4]
+    assert report["final"]["unseen"] > 0.8
+    assert report["final"]["unseen"] > report["central"]["unseen"] - 0.1
+    assert report["final"]["mixed"]["mean"] > 0.8
+    assert all(device["bytes"] > 0 for device in report["per_device"])
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert "<svg" in page
+    assert "u-4" not in page.split("Devices, on rows")[1]  # it takes no part
+    assert all(f"u-{number}" in page for number in range(4))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_a_device_that_does_harm_is_cut_by_the_trimmed_mean(recording: Path) -> None:
+    plan = Plan(
+        recording, key="person", rounds=1, epochs=4, poison=0.2, attack="scale", reduce="trimmed_mean",
+        trim=0.2, central=False,
+    )  # fmt: skip
+    report = simulate(plan)
+    assert report["poisoned"] == ["u-0"]
+    assert report["rounds"][0]["updates"] == 5
+    assert report["final"]["global"]["mean"] > 0.8
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_a_device_that_turns_its_updates_around_is_left_out(recording: Path) -> None:
+    plan = Plan(
+        recording, key="person", rounds=2, epochs=4, poison=0.2, attack="flip", reduce="trimmed_mean",
+        trim=0.2, opposed="leave_out", central=False,
+    )  # fmt: skip
+    report = simulate(plan)
+    assert report["poisoned"] == ["u-0"]
+    assert [entry["left_out"] for entry in report["rounds"]] == [["u-0"], ["u-0"]]
+    assert report["final"]["global"]["mean"] > 0.8
+
+
+def test_what_cannot_be_simulated_is_one_line(recording: Path) -> None:
+    assert "nobody" in edged("fleet", "sim", recording, "--key", "nobody").problem

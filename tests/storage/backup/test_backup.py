@@ -1,0 +1,362 @@
+"""Backups: every byte counts, nothing comes in by a trick, and a restore is whole or has not been."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import stat
+import tarfile
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from edged.clock import VirtualClock
+from edged.domain.commands.delivery_policy import Kind, Parcel
+from edged.domain.stream.schema import Schema
+from edged.errors import CorruptError, EdgedError, RefusedError, StorageError
+from edged.signing import Keys, new_pair, sign
+from edged.storage.backup import backup as backups
+from edged.storage.backup import restore, tar_file
+from edged.storage.backup.tar_file import Entry
+from edged.storage.files.database import connect
+from edged.storage.models.checkpoints import Checkpoints
+from edged.storage.models.registry import Registry
+from edged.storage.outbox.queue import Outbox
+from edged.storage.samples.log import SampleLog
+from tests.device.linear import samples
+from tests.storage.disks import PowerCutError, TestedDisk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+SCHEMA = Schema((), 2, "classify", ("ok", "worn"))
+ABOUT = {"device": "press-7"}
+WEIGHTS = b"a model's weights"
+
+
+def anything(_: object) -> None:
+    """Restores what comes."""
+
+
+def fill(state: Path, *, model: bytes = WEIGHTS, rows: int = 50) -> Path:
+    """A state directory with something of everything."""
+    with Registry.open(state) as registry:
+        staging = state / "candidates" / "1"
+        staging.mkdir(parents=True)
+        (staging / "model.onnx").write_bytes(model)
+        record = registry.add(staging, created=1.0, source="training")
+        registry.set_champion(record.version, "first", 2.0)
+        registry.next_boot()
+        registry.set_value("consumed", 7)
+    with SampleLog.open(state / "samples.db", SCHEMA) as log:
+        log.commit(samples(1, np.arange(2 * rows, dtype=np.float32).reshape(rows, 2)))
+    outbox = Outbox.open(state / "outbox.db", max_bytes=1 << 20, max_age=1e6, clock=VirtualClock(1.7e9))
+    with closing(outbox):
+        list(outbox.put([(Parcel(Kind.EVENT, "e", b"{}"), False)]))
+    (state / "engine-choice.json").write_text("{}")
+    return state
+
+
+@pytest.fixture
+def backup(tmp_path: Path) -> Path:
+    """A backup of a state with everything."""
+    backups.back_up(fill(tmp_path / "from"), tmp_path / "b.tar", ABOUT, None)
+    return tmp_path / "b.tar"
+
+
+def restored(
+    source: Path,
+    state: Path,
+    *,
+    replace: bool = False,
+    trusted: Callable[[bytes, bytes], bool] | None = None,
+    check: Callable[[Path], None] = anything,
+) -> dict[str, Any]:
+    with source.open("rb") as content:
+        return backups.restore(content, state, replace=replace, trusted=trusted, check=check)
+
+
+def contents(state: Path) -> dict[str, Any]:
+    """What a state holds, in terms of its own."""
+    with Registry.open(state) as registry:
+        champion = registry.champion()
+        assert champion is not None
+        found: dict[str, Any] = {
+            "model": registry.verify(champion).read_bytes(),
+            "consumed": registry.get_value("consumed"),
+            "repaired": registry.repaired,
+        }
+    with SampleLog.open(state / "samples.db", SCHEMA, readonly=True) as log:
+        found["inputs"] = log.recent_inputs(1000).tobytes()
+    outbox = Outbox.open(state / "outbox.db", max_bytes=1 << 20, max_age=1e6, clock=VirtualClock(1.7e9))
+    with closing(outbox):
+        found["outbox"] = outbox.waiting
+    return found
+
+
+def test_what_was_backed_up_comes_back(backup: Path, tmp_path: Path) -> None:
+    about = restored(backup, tmp_path / "to")
+    assert (about["device"], about["champion"], about["samples"], about["signed"]) == (
+        "press-7",
+        1,
+        50,
+        False,
+    )
+    names = {path.name for path in (tmp_path / "to").iterdir()}
+    assert names == {"models", "state.db", "samples.db", "outbox.db", "engine-choice.json"}
+    assert contents(tmp_path / "to") == contents(tmp_path / "from")
+    with Registry.open(tmp_path / "to") as registry:
+        assert registry.boots() == 1 + backups.BOOTS_AHEAD, "no message gets a name that was given before"
+
+
+def test_any_program_can_list_a_backup(backup: Path) -> None:
+    with tarfile.open(backup) as listed:
+        names = listed.getnames()
+    assert names[0] == "backup.json"
+    assert {"models/1/model.onnx", "models/champion", "samples.db", "state.db"} < set(names)
+
+
+def test_a_backup_leaves_nothing_behind_and_changes_nothing(tmp_path: Path) -> None:
+    state = fill(tmp_path / "from")
+    before = {path: path.stat().st_size for path in state.rglob("*")}
+    backups.back_up(state, tmp_path / "b.tar", ABOUT, None)
+    assert {path: path.stat().st_size for path in state.rglob("*") if path.suffix[:4] != ".db-"} == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b.tar", "from"]
+
+
+def test_a_backup_beside_a_writer_is_of_one_moment(tmp_path: Path) -> None:
+    state = fill(tmp_path / "from")
+    with SampleLog.open(state / "samples.db", SCHEMA) as log:
+        log.commit(samples(51, np.ones((25, 2), np.float32)))  # in the write-ahead log alone
+        backups.back_up(state, tmp_path / "b.tar", ABOUT, None)
+        log.commit(samples(76, np.ones((25, 2), np.float32)))
+    assert restored(tmp_path / "b.tar", tmp_path / "to")["samples"] == 75
+
+
+# ---- damage and tricks ---------------------------------------------------------------------------
+
+
+def refuses(source: Path, state: Path) -> None:
+    """Nothing of it is restored, and the state directory stays empty."""
+    with pytest.raises(EdgedError):
+        restored(source, state)
+    assert list(state.iterdir()) == []
+
+
+def test_a_flipped_bit_anywhere_is_noticed(backup: Path, tmp_path: Path) -> None:
+    whole, rng = backup.read_bytes(), np.random.default_rng(0)
+    damaged = tmp_path / "damaged.tar"
+    places = [
+        *rng.integers(len(whole), size=150).tolist(),
+        *range(0, 700, 7),
+        *range(len(whole) - 9, len(whole)),
+    ]
+    for place in places:
+        content = bytearray(whole)
+        content[place] ^= 1 << int(rng.integers(8))
+        damaged.write_bytes(content)
+        refuses(damaged, tmp_path / "to")
+
+
+def test_a_backup_that_is_cut_off_or_longer(backup: Path, tmp_path: Path) -> None:
+    whole, damaged = backup.read_bytes(), tmp_path / "damaged.tar"
+    for length in (0, 1, 511, 512, 5000, len(whole) // 2, len(whole) - 1):
+        damaged.write_bytes(whole[:length])
+        refuses(damaged, tmp_path / "to")
+    for more in (b"\0", b"x", bytes(512)):
+        damaged.write_bytes(whole + more)
+        refuses(damaged, tmp_path / "to")
+
+
+def packed(path: Path, names: list[str], content: bytes = b"x") -> Path:
+    """A backup of these names with a right manifest."""
+    file = path.with_suffix(".content")
+    file.write_bytes(content)
+    digest = tar_file.entry_of("n", file).sha256
+    with path.open("wb") as target:
+        about = {**ABOUT, "format": backups.FORMAT}
+        entries = [Entry(name, len(content), digest) for name in names]
+        tar_file.write(target, about, dict.fromkeys(entries, file), None)
+    return path
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["../state.db"],
+        ["/etc/passwd"],
+        ["models/../../x"],
+        ["models//x"],
+        [".restored/x"],
+        ["models/.hidden"],
+        ["models/a\\b"],
+        ["models/ü"],
+        ["models/1", "models/1/model.onnx"],
+        ["models/a/b/c/d/e"],
+        ["edged.lock"],
+        ["boot.json"],
+        ["samples.db-wal"],
+        [""],
+    ],
+)
+def test_names_that_no_backup_has(names: list[str], tmp_path: Path) -> None:
+    source = packed(tmp_path / "b.tar", ["state.db", *names])
+    with pytest.raises(RefusedError):
+        restored(source, tmp_path / "to")
+    assert list((tmp_path / "to").iterdir()) == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b.content", "b.tar", "to"]
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.DIRTYPE])
+def test_members_that_are_no_files(backup: Path, tmp_path: Path, kind: bytes) -> None:
+    """A link in the place of a file whose hash is right: the header is not the one that was written."""
+    out = io.BytesIO()
+    with (
+        tarfile.open(backup) as whole,
+        tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as made,
+    ):
+        for member in whole:
+            content = whole.extractfile(member)
+            assert content is not None
+            if member.name == "models/champion":
+                member.type, member.linkname = kind, "/etc/hostname"
+            made.addfile(member, content)
+    (tmp_path / "t.tar").write_bytes(out.getvalue())
+    refuses(tmp_path / "t.tar", tmp_path / "to")
+
+
+def test_archives_of_others(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "t.tar", "w") as made:
+        made.addfile(tarfile.TarInfo("state.db"), io.BytesIO())
+    refuses(tmp_path / "t.tar", tmp_path / "to")
+    (tmp_path / "t.tar").write_bytes(b"PK\x03\x04" + bytes(2000))
+    refuses(tmp_path / "t.tar", tmp_path / "to")
+
+
+def test_a_backup_of_a_newer_edged(backup: Path, tmp_path: Path) -> None:
+    with closing(connect(tmp_path / "from" / "samples.db")) as db:
+        db.execute("PRAGMA user_version = 99")
+    with pytest.raises(StorageError, match="newer"):
+        backups.back_up(tmp_path / "from", tmp_path / "n.tar", ABOUT, None)
+    source = packed(tmp_path / "f.tar", ["state.db"])
+    with pytest.raises(EdgedError):
+        restored(source, tmp_path / "to")
+
+
+def test_a_damaged_database_is_not_backed_up(tmp_path: Path) -> None:
+    state = fill(tmp_path / "from", rows=2000)
+    content = bytearray((state / "samples.db").read_bytes())
+    content[20_000:60_000] = bytes(40_000)
+    (state / "samples.db").write_bytes(content)
+    with pytest.raises(CorruptError, match=r"samples\.db"):
+        backups.back_up(state, tmp_path / "b.tar", ABOUT, None)
+    assert not (tmp_path / "b.tar").exists()
+
+
+def test_a_damaged_checkpoint_stays_behind(tmp_path: Path) -> None:
+    state = fill(tmp_path / "from")
+    folder = state / "checkpoints"
+    checkpoints = Checkpoints(folder, 3)
+    for content in (b"e", b"g"):
+        staging = checkpoints.stage()
+        (staging / "engine").write_bytes(content)
+        checkpoints.publish(staging, {"a": 1}, {})
+    (folder / "1" / "engine").write_bytes(b"f")
+    told = backups.back_up(state, tmp_path / "b.tar", ABOUT, None)
+    restored(tmp_path / "b.tar", tmp_path / "to")
+    assert told["champion"] == 1
+    assert [path.name for path in (tmp_path / "to" / "checkpoints").iterdir()] == ["2"]
+
+
+# ---- signatures ----------------------------------------------------------------------------------
+
+
+def test_a_backup_counts_when_it_is_signed_by_the_right_key(tmp_path: Path) -> None:
+    pairs = [(tmp_path / name, new_pair(tmp_path / name)) for name in ("k1", "k2")]
+    state = fill(tmp_path / "from")
+    backups.back_up(state, tmp_path / "b.tar", ABOUT, lambda text: sign(text, pairs[0][0]))
+    backups.back_up(state, tmp_path / "plain.tar", ABOUT, None)
+
+    def by(public: Path) -> Callable[[bytes, bytes], bool]:
+        return lambda text, mark: Keys([public]).signer(text, mark) is not None
+
+    for source, public in (("b.tar", pairs[1][1]), ("plain.tar", pairs[0][1])):
+        with pytest.raises(RefusedError, match="signed"):
+            restored(tmp_path / source, tmp_path / "to", trusted=by(public))
+        assert list((tmp_path / "to").iterdir()) == []
+    assert restored(tmp_path / "b.tar", tmp_path / "to", trusted=by(pairs[0][1]))["signed"]
+    assert restored(tmp_path / "b.tar", tmp_path / "unasked")["signed"]
+
+
+# ---- over what is there, and power cuts ----------------------------------------------------------
+
+
+def test_a_state_that_is_there_goes_only_when_asked(backup: Path, tmp_path: Path) -> None:
+    there = fill(tmp_path / "to", model=b"another")
+    (there / "notes.txt").write_text("mine")
+    before = contents(there)
+    with pytest.raises(RefusedError, match="--replace"):
+        restored(backup, there)
+    assert contents(there) == before
+    restored(backup, there, replace=True)
+    assert contents(there) == contents(tmp_path / "from")
+    assert (there / "notes.txt").read_text() == "mine"
+    assert not list(there.glob(".re*"))
+
+
+def test_a_backup_is_for_its_owner_alone(backup: Path) -> None:
+    assert stat.S_IMODE(backup.stat().st_mode) == 0o600
+
+
+def test_what_the_check_refuses_changes_nothing(backup: Path, tmp_path: Path) -> None:
+    there = fill(tmp_path / "to", model=b"another")
+    before = contents(there)
+
+    def refuse(unpacked: Path) -> None:
+        assert (unpacked / "models" / "1" / "model.onnx").read_bytes() == WEIGHTS
+        raise RefusedError("another stream")
+
+    with pytest.raises(RefusedError, match="another stream"):
+        restored(backup, there, replace=True, check=refuse)
+    assert contents(there) == before
+
+
+def test_a_power_cut_at_any_moment_leaves_the_old_state_or_the_new_one(tmp_path: Path) -> None:
+    old, new = fill(tmp_path / "old", model=b"another"), fill(tmp_path / "new")
+    shutil.copytree(new, old / restore.RESTORED)  # as it is after the commit point
+    wanted, steps = contents(new), 0
+    while True:
+        there = shutil.copytree(old, tmp_path / f"to{steps}")
+        disk = TestedDisk(steps, PowerCutError())
+        try:
+            restore.finish(there, disk=disk)
+        except PowerCutError:
+            restore.finish(there)
+        else:
+            break
+        assert (there / "models" / "1" / "model.onnx").read_bytes() == WEIGHTS, disk.operations
+        assert not list(there.glob(".re*"))
+        steps += 1
+        if steps % 5 == 0:
+            assert contents(there) == wanted
+    assert steps > 20
+
+
+def test_a_power_cut_before_the_commit_point_leaves_the_old_state(backup: Path, tmp_path: Path) -> None:
+    there = fill(tmp_path / "to", model=b"another")
+    before = contents(there)
+
+    def cut(unpacked: Path) -> None:
+        raise PowerCutError
+
+    with pytest.raises(PowerCutError):
+        restored(backup, there, replace=True, check=cut)
+    (there / restore.RESTORING / "models").mkdir(
+        parents=True, exist_ok=True
+    )  # the process had no time to tidy
+    assert not restore.finish(there)
+    assert contents(there) == before
+    assert not list(there.glob(".re*"))

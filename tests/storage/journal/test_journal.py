@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from edged.errors import CorruptError, StorageError
+from edged.storage.files.database import connect, migrate
+from edged.storage.journal import journal
+from edged.storage.journal.commands import CommandRecord, Kept
+from edged.storage.models.registry import Registry
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_values_outlive_the_process(tmp_path: Path) -> None:
+    with Registry.open(tmp_path) as registry:
+        assert registry.get_value("quality") is None
+        assert registry.get_value("quality", 0.5) == 0.5
+        registry.set_value("quality", {"accuracy": 0.9, "since": [1, None]})
+    with Registry.open(tmp_path, readonly=True) as registry:
+        assert registry.get_value("quality") == {"accuracy": 0.9, "since": [1, None]}
+
+
+def test_boots_are_counted(tmp_path: Path) -> None:
+    for expected in (1, 2, 3):
+        with Registry.open(tmp_path) as registry:
+            assert registry.next_boot() == expected
+
+
+def test_a_run_is_recorded_from_its_beginning(tmp_path: Path) -> None:
+    with Registry.open(tmp_path) as registry:
+        assert registry.begin_run("labels", 10.0, {"steps": 5}) == 1
+        going_on = registry.runs()[0]
+        assert (going_on.trigger, going_on.started, going_on.request) == ("labels", 10.0, {"steps": 5})
+        assert (going_on.ended, going_on.outcome, going_on.result) == (None, None, None)
+        registry.end_run(1, 12.0, "done", {"loss": 0.5})
+        assert registry.begin_run("command", 20.0) == 2
+        assert [run.id for run in registry.runs()] == [2, 1]
+        done = registry.runs(10)[1]
+        assert (done.ended, done.outcome, done.result) == (12.0, "done", {"loss": 0.5})
+        assert registry.run_count() == 2
+
+
+def test_a_run_that_a_crash_left_open_is_interrupted(tmp_path: Path) -> None:
+    with Registry.open(tmp_path) as registry:
+        registry.begin_run("labels", 10.0)
+        registry.end_run(1, 11.0, "done")
+        registry.begin_run("labels", 20.0)
+    with Registry.open(tmp_path, readonly=True) as registry:
+        assert registry.runs()[0].outcome is None
+    with Registry.open(tmp_path) as registry:
+        assert [run.outcome for run in registry.runs()] == ["interrupted", "done"]
+        assert registry.begin_run("labels", 30.0) == 3
+
+
+def test_only_the_newest_runs_are_kept_but_all_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "RUNS_KEPT", 3)
+    with Registry.open(tmp_path) as registry:
+        for number in range(1, 6):
+            assert registry.begin_run("labels", float(number)) == number
+        assert [run.id for run in registry.runs()] == [5, 4, 3]
+        assert registry.run_count() == 5
+
+
+def test_what_is_not_recorded_cannot_end(tmp_path: Path) -> None:
+    with Registry.open(tmp_path) as registry:
+        with pytest.raises(StorageError, match="run 7 is not recorded"):
+            registry.end_run(7, 1.0, "done")
+        with pytest.raises(StorageError, match="command x is not recorded"):
+            registry.update_command("x", "failed")
+
+
+def command(number: int, ts: float = 1.0) -> CommandRecord:
+    return CommandRecord(
+        f"train:{number}", "train", ts, "d", "accepted", {"n": number}, correlation=b"\0\xff"
+    )
+
+
+def test_a_command_and_its_answer_outlive_the_process(tmp_path: Path) -> None:
+    with Registry.open(tmp_path) as registry:
+        assert registry.find_command("train:1") is None
+        registry.record_command(command(1), Kept(10, 0.0))
+        registry.record_command(command(2), Kept(10, 0.0))
+        registry.update_command("train:1", "executing", answer={"data": {"state": "accepted"}})
+        registry.update_command("train:2", "successful", answer={"data": {"run": 4}}, ended=5.0)
+    with Registry.open(tmp_path) as registry:
+        (left,) = registry.open_commands()
+        assert left == replace(command(1), state="executing", answer={"data": {"state": "accepted"}})
+        done = registry.find_command("train:2")
+        assert done == replace(command(2), state="successful", answer={"data": {"run": 4}}, ended=5.0)
+        registry.update_command("train:1", "failed", ended=6.0)
+        assert registry.open_commands() == []
+        found = registry.commands()
+        assert [record.state for record in found] == ["successful", "failed"]
+        assert found[1].answer == {"data": {"state": "accepted"}}, "the answer stays where none is given"
+
+
+def test_the_oldest_commands_are_forgotten_and_it_is_known_since_when(tmp_path: Path) -> None:
+    with Registry.open(tmp_path) as registry:
+        for number in range(1, 6):
+            registry.record_command(command(number, float(number)), Kept(2, 0.0))
+            if number != 1:
+                registry.update_command(f"train:{number}", "successful", ended=9.0)
+        assert [record.request["n"] for record in registry.commands()] == [5, 4, 1], "an open one is kept"
+        assert registry.command_horizon() == 3.0
+        registry.record_command(command(6, 6.0), Kept(100, 5.0))
+        assert [record.request["n"] for record in registry.commands()] == [6, 5, 1]
+        assert registry.command_horizon() == 4.0
+
+
+def test_a_state_directory_of_an_earlier_edged_is_brought_up_to_date(tmp_path: Path) -> None:
+    db = connect(tmp_path / journal.DATABASE)
+    migrate(db, tmp_path / journal.DATABASE, journal.MIGRATIONS[:1])
+    db.close()
+    with Registry.open(tmp_path) as registry:
+        registry.record_command(command(1), Kept(10, 0.0))
+        assert registry.find_command("train:1") == command(1)
+
+
+def test_threads_share_one_registry(tmp_path: Path) -> None:
+    with Registry.open(tmp_path) as registry:
+        ids: list[int] = []
+
+        def work() -> None:
+            for _ in range(20):
+                ids.append(registry.begin_run("labels", 1.0))
+                registry.end_run(ids[-1], 2.0, "done")
+                registry.set_value("last", registry.runs(1)[0].id)
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(ids) == list(range(1, 81))
+
+
+def test_what_is_missing_or_damaged_is_told(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"state\.db: there is no such database yet"):
+        Registry.open(tmp_path, readonly=True)
+    (tmp_path / "state.db").write_bytes(b"nothing" * 1000)
+    with pytest.raises(CorruptError, match=r"state\.db: the database is damaged"):
+        Registry.open(tmp_path)

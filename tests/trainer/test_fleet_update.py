@@ -1,0 +1,57 @@
+"""What goes from one round into the next lies with the update, and is there after a restart."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from edged.domain.federated.messages import Round
+from edged.domain.federated.settings import Base, Settings
+from edged.domain.training.weight_deltas import Coding, code, fingerprint
+from edged.mqtt import weight_encoding
+from edged.trainer.fleet_training import Carried, Contribution, Participant
+from edged.trainer.fleet_update import TakingPart
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MODEL = {"w": np.ones((2, 3), np.float32)}
+
+
+class Moving(Participant):
+    """Trains nothing: it notes what it is given, and hands on one more of each."""
+
+    def __init__(self) -> None:
+        self.given: list[Carried] = []
+
+    def train_round(self, *args: Any, **_: Any) -> Contribution:
+        carried: Carried = args[3]
+        self.given.append(carried)
+        more = {"w": carried.moved.get("w", np.zeros((2, 3), np.float32)) + np.float32(1)}
+        coded = code(MODEL, Coding("float32"))
+        return Contribution(coded, Carried(more, {}, more), 10, 1, 1.0, 1.0, None, None)
+
+
+def test_what_is_carried_survives_a_restart(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.write_bytes(weight_encoding.pack(MODEL))
+    base = Base(fingerprint(MODEL), model.stat().st_size, 1)
+    announced = Round(
+        "plant", 1, "0" * 32, "open", "b" * 64, base, 1.0, 2e9, 0.0, None, Settings(dynamic=0.1)
+    )
+    order = {"round": asdict(announced), "model": str(model), "seconds": 60.0}
+    given = []
+    for run in range(3):
+        participant = Moving()
+        part = TakingPart(
+            "d", tmp_path / "state", participant=participant, own=lambda: MODEL, last_seq=lambda: 10,
+            max_bytes=1 << 20,
+        )  # fmt: skip
+        assert part.contribute(run, order)["samples"] == 10
+        given += participant.given
+    assert given[0] == Carried()
+    for count, carried in enumerate(given[1:], 1):
+        assert carried.moved["w"].tolist() == carried.residual["w"].tolist() == [[float(count)] * 3] * 2
+        assert carried.personal == {}

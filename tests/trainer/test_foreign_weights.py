@@ -1,0 +1,222 @@
+"""Updates of weights in the trainer: mixed on the holdout, and what training goes on from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from edged.clock import VirtualClock
+from edged.domain.training.weight_deltas import Coding, changes, fingerprint
+from edged.domain.training.weight_mixing import SHARES
+from edged.engines.inference import InferenceModel
+from edged.engines.native.engine import NativeEngine
+from edged.engines.portable.engine import PortableEngine
+from edged.errors import CorruptError, RefusedError
+from edged.mqtt import update_encoding, weight_encoding
+from edged.storage.journal.transfers import Staging, announced
+from edged.storage.models.registry import Registry
+from edged.trainer.foreign_weights import Adopter, weights_to_follow
+from tests.device.learning_rig import Workshop, task
+from tests.device.learning_rig import weights as bits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from edged.domain.protocols import Engine
+    from edged.storage.models.bundles import Bundle
+
+    Weights = dict[str, np.ndarray[Any, np.dtype[np.float32]]]
+
+LIMIT = 1024**2
+
+
+class Bench:
+    """A device's state directory with a trained champion, and what takes weights into it."""
+
+    def __init__(self, folder: Path, bundle: Bundle, engine: Engine) -> None:
+        self.shop = Workshop(folder, bundle, steps=200, max_steps=200, average=0.0)
+        self.bundle, self.engine, self.state = bundle, engine, folder
+        self.registry = Registry.open(folder)
+        self.shop.feed(*task(800))
+        self.pack = weight_encoding.pack if engine.name == "native" else None
+        self.trainee = self.make_trainee()
+        result = self.trainee.run(self.shop.request())
+        self.champion = self.crowned(result["candidate"], "training")
+        self.adopter = Adopter(
+            schema=self.shop.schema, bundle=bundle, engine=engine, holdout=self.shop.log, state=folder,
+            load_model=InferenceModel, max_bytes=LIMIT,
+        )  # fmt: skip
+
+    def make_trainee(self) -> Any:
+        return self.shop.trainee(
+            self.engine,
+            pack_weights=self.pack,
+            elsewhere=lambda followed: weights_to_follow(self.state, self.bundle, followed),
+        )
+
+    def crowned(self, candidate: str, source: str) -> int:
+        record = self.registry.add(Path(candidate), created=1.0, source=source)
+        self.registry.set_champion(record.version, source, 1.0)
+        return record.version
+
+    def own(self) -> Weights:
+        """The champion's weights; right after its run they are the engine's."""
+        return self.engine.parameters()
+
+    def arrived(self, manifest: dict[str, Any], blob: bytes, name: str = "t") -> Path:
+        """The transfer as it lies in the state directory."""
+        chunks = weight_encoding.split(blob, 500)
+        whole = weight_encoding.manifest("fleet", blob, chunks, **manifest)
+        staging = Staging(self.state, max_bytes=LIMIT, expire=60.0, clock=VirtualClock(0.0))
+        staging.end()
+        staging.begin(announced(name, json.loads(json.dumps(whole)), {}, LIMIT))
+        assert all(staging.put(name, number, chunk) for number, chunk in enumerate(chunks))
+        folder = staging.whole()
+        assert folder is not None
+        return folder
+
+    def applied(self, values: Weights, *, mix: bool = True) -> dict[str, Any]:
+        return self.adopter.apply(7, self.arrived({}, weight_encoding.pack(values)), mix=mix)
+
+    def model(self, result: dict[str, Any]) -> Weights:
+        return weight_encoding.unpack((Path(result["candidate"]) / "weights.safetensors.zst").read_bytes())[0]
+
+
+@pytest.fixture(params=["native", "portable"])
+def bench(tmp_path: Path, bundle: Bundle, request: pytest.FixtureRequest) -> Iterator[Bench]:
+    engine: Engine = NativeEngine(bundle) if request.param == "native" else PortableEngine(bundle)
+    made = Bench(tmp_path / "state", bundle, engine)
+    yield made
+    made.registry.close()
+    made.shop.log.close()
+
+
+def noisy(values: Weights, size: float, seed: int = 0) -> Weights:
+    rng = np.random.default_rng(seed)
+    return {n: np.asarray(v + rng.normal(0, size, v.shape), np.float32) for n, v in values.items()}
+
+
+def test_the_share_that_is_best_on_the_holdout_becomes_the_candidate(bench: Bench) -> None:
+    """Half way between two that err in opposite directions lies a good one."""
+    good = bench.own()
+    off = noisy({name: np.zeros_like(value) for name, value in good.items()}, 1.5)
+    bench.engine.set_parameters({name: value + off[name] for name, value in good.items()})
+    spoiled = bench.adopter.apply(8, bench.arrived({}, weight_encoding.pack(bench.own())), mix=False)
+    bench.crowned(spoiled["candidate"], "training")
+    before = bits(bench.engine)
+    result = bench.applied({name: value - off[name] for name, value in good.items()})
+    losses = {float(share): loss for share, loss in result["losses"].items()}
+    assert set(losses) == set(SHARES)
+    assert result["share"] == 0.5
+    assert result["loss_last"] == min(losses.values())
+    assert near(bench.model(result), good)
+    assert bits(bench.engine) == before, "the engine goes on with its own"
+
+
+def test_worse_weights_are_refused_and_better_ones_taken_whole(bench: Bench) -> None:
+    better = bench.own()
+    with pytest.raises(RefusedError, match="own weights do better"):
+        bench.applied(noisy(better, 20.0))
+    # A champion that was spoiled: the earlier weights are better in the largest share.
+    bench.engine.set_parameters(noisy(better, 3.0))
+    spoiled = bench.adopter.apply(8, bench.arrived({}, weight_encoding.pack(bench.own())), mix=False)
+    bench.crowned(spoiled["candidate"], "training")
+    result = bench.applied(better)
+    assert result["share"] == 1.0
+    assert fingerprint(bench.model(result)) == fingerprint(better)
+    model = InferenceModel(bench.state / "candidates" / "7" / "model.onnx")
+    x = task(50, seed=5)[0]
+    bench.engine.set_parameters(better)
+    bench.engine.export(bench.state / "again.onnx")
+    assert np.allclose(model.predict(x), InferenceModel(bench.state / "again.onnx").predict(x), atol=1e-6)
+
+
+def test_a_difference_to_a_known_model_is_applied_and_one_to_a_stranger_refused(bench: Bench) -> None:
+    own = bench.own()
+    target = noisy(own, 0.01)
+    coded, held = changes(target, own, Coding("int8", 0.5))
+    base = {"version": 1, "sha256": fingerprint(own)}
+    manifest = {"encoding": weight_encoding.CODED, "base": base, "parameters": fingerprint(held)}
+    result = bench.adopter.apply(7, bench.arrived(manifest, update_encoding.pack(coded)), mix=False)
+    assert fingerprint(bench.model(result)) == fingerprint(held)
+    strange = {**manifest, "base": {"version": 9, "sha256": "0" * 64}}
+    with pytest.raises(RefusedError, match="not known here"):
+        bench.adopter.apply(7, bench.arrived(strange, update_encoding.pack(coded)), mix=False)
+    wrong = {**manifest, "parameters": "0" * 64}
+    with pytest.raises(CorruptError, match="does not lead to"):
+        bench.adopter.apply(7, bench.arrived(wrong, update_encoding.pack(coded)), mix=False)
+
+
+def test_weights_of_another_network_are_refused(bench: Bench) -> None:
+    own = bench.own()
+    name = min(bench.bundle.trainable)
+    cases: dict[str, Weights] = {
+        "has shape": {**own, name: np.zeros((2, 2), np.float32)},
+        "no such parameter": {**own, "stranger": np.zeros(1, np.float32)},
+        "not finite": {**own, name: np.full_like(own[name], np.nan)},
+        "leaves it out": {other: value for other, value in own.items() if other != name},
+    }
+    for reason, values in cases.items():
+        with pytest.raises(RefusedError, match=reason):
+            bench.applied(values)
+
+
+def test_training_goes_on_from_weights_that_took_over(bench: Bench) -> None:
+    """One tiny step after it leaves them where they are, also in a new process; without them it did not."""
+    other = noisy(bench.own(), 0.3, seed=2)
+    version = bench.crowned(bench.applied(other, mix=False)["candidate"], "weights")
+    bench.shop.feed(*task(60, seed=3))
+    request = bench.shop.request(steps=1, learning_rate=1e-6)
+    bench.trainee.run(request)
+    assert near(bench.engine.parameters(), other)
+    followed = bench.make_trainee()
+    bench.shop.feed(*task(60, seed=4))
+    followed.run(bench.shop.request(steps=1, learning_rate=1e-6))
+    assert near(bench.engine.parameters(), other)
+    notes = [m["what"] for m in bench.shop.reported("note")]
+    assert [what for what in notes if "goes on from" in what] == [
+        f"training goes on from the weights of version {version}"
+    ]
+
+
+def test_after_a_rollback_training_goes_on_from_the_model_before(bench: Bench) -> None:
+    own = bench.own()
+    bench.crowned(bench.applied(noisy(own, 0.3), mix=False)["candidate"], "weights")
+    bench.shop.feed(*task(60, seed=3))
+    bench.trainee.run(bench.shop.request(steps=1, learning_rate=1e-6))
+    bench.registry.set_champion(bench.champion, "probation failed", 2.0, outgoing="rolled_back")
+    bench.shop.feed(*task(60, seed=4))
+    bench.trainee.run(bench.shop.request(steps=1, learning_rate=1e-6))
+    assert near(bench.engine.parameters(), own)
+
+
+def near(values: Weights, other: Weights) -> bool:
+    return all(np.abs(values[name] - other[name]).max() < 1e-3 for name in other if "input" not in name)
+
+
+def test_quality_does_not_fall_back_after_an_update_was_applied(bench: Bench, tmp_path: Path) -> None:
+    """A world that turned over: the update knows it, and a run on few samples of it keeps what it knows."""
+    x, labels = task(900, seed=9)
+    turned = [2.0 - label for label in labels if isinstance(label, float)]
+    teacher = Workshop(tmp_path / "teacher", bench.bundle, steps=400, max_steps=400)
+    teacher.feed(x, [*turned])
+    engine = NativeEngine(bench.bundle)
+    teacher.trainee(engine).run(teacher.request())
+    teacher.log.close()
+    bench.crowned(bench.applied(engine.parameters(), mix=False)["candidate"], "weights")
+    before = accuracy(bench, turned, x)
+    bench.shop.feed(x[:100], [*turned[:100]])
+    result = bench.trainee.run(bench.shop.request(steps=20, new_share=1.0))
+    bench.crowned(result["candidate"], "training")
+    assert before > 0.8
+    assert accuracy(bench, turned, x) > before - 0.03
+
+
+def accuracy(bench: Bench, labels: list[float], x: Any) -> float:
+    folder = bench.state / "models" / str(bench.registry.champion())
+    answers = InferenceModel(folder / "model.onnx").predict(x).argmax(axis=1)
+    return float(np.mean(answers == np.asarray(labels)))

@@ -1,0 +1,52 @@
+"""What was learned first is still known after other machines, and models that forgot it are refused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from edged.config import loader
+from edged.workbench.evaluation import Options, run
+from tests.commands import write_config
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+OPEN_GATE = {"min_gain": -1.0, "max_regret": 1.0, "min_holdout": 1, "probation": 0, "holdout": 0.1}
+STRICT_GATE = {"min_gain": -0.05, "max_regret": 0.02, "holdout": 0.1}
+
+
+def machines(folder: Path, rows: int = 300, others: int = 5) -> tuple[Path, int]:
+    """States of six machines one after the other, each with sensors of its own; the first counts twice."""
+    rng = np.random.default_rng(4)
+    centres = rng.normal(0, 1.0, (4, 10))
+    x, y = [], []
+    for machine in range(others + 1):
+        n = 2 * rows if machine == 0 else rows
+        state = rng.integers(0, 4, n)
+        x.append((centres[state] + rng.normal(0, 0.5, (n, 10))) * rng.choice([-1.0, 1.0], 10))
+        y.append(state)
+    path = folder / "machines.npz"
+    np.savez(path, X=np.concatenate(x).astype(np.float32), y=np.concatenate(y))
+    return path, 2 * rows
+
+
+def evaluated(folder: Path, training: dict[str, Any], gate: dict[str, Any]) -> dict[str, Any]:
+    folder.mkdir()
+    data, first = machines(folder)
+    stream = {"features": 10, "classes": 4}
+    training = {"restandardise": False, "threads": 1, "nice": 0, **training}
+    config = loader.load(write_config(folder, stream, training=training, gate=gate), {})
+    return run(config, data, Options(delay=20, pretrain=first))
+
+
+@pytest.mark.slow
+def test_memory_keeps_what_was_learned_first_and_the_gate_refuses_models_that_lost_it(tmp_path: Path) -> None:
+    remembering = evaluated(tmp_path / "memory", {}, OPEN_GATE)
+    forgetful = evaluated(tmp_path / "none", {"replay": 0}, OPEN_GATE)
+    refused = evaluated(tmp_path / "gate", {"replay": 0}, STRICT_GATE)
+    assert forgetful["forgetting"] > remembering["forgetting"] + 0.1
+    assert refused["rejections"] >= 3 > forgetful["rejections"]
+    assert remembering["metric"]["accuracy"] > remembering["frozen"]["accuracy"] + 0.1

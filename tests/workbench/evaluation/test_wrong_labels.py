@@ -1,0 +1,89 @@
+"""Wrong labels, through the whole loop: a few cost little, and what nobody can explain is not learned."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from edged.bundles.build import build
+from edged.bundles.graph.templates import mlp
+from edged.bundles.source.standardise import Statistics
+from edged.config import loader
+from edged.storage.recordings import Recorded
+from edged.workbench.evaluation import Options, Replay, shape_stream
+from tests.commands import write_config
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from edged.storage.models.bundles import Bundle
+
+ROWS, CLASSES = 3600, 3
+PRETRAINED, NOISY_FROM = 260, 1700
+SETTINGS: dict[str, Any] = {
+    "training": {"engine": "native", "min_new_samples": 40, "learning_rate": 0.003},
+    "gate": {"recent": 60, "holdout": 0.2},
+}
+
+
+def stream() -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+    """Three classes that can be told apart but for a few rows."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, CLASSES, ROWS)
+    centres = np.eye(CLASSES, 6) * 3.0
+    return (centres[y] + rng.normal(size=(ROWS, 6))).astype(np.float32), y.astype(np.float64)
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    path: Path = tmp_path_factory.mktemp("bundles") / "classifier"
+    return build(mlp(6, CLASSES, (16,)), path, loss="cross_entropy", standardise=Statistics.identity(6))
+
+
+def replayed(folder: Path, bundle: Bundle, arriving: NDArray[np.float64]) -> Replay:
+    folder.mkdir()
+    sections = SETTINGS | {"model": {"bundle": str(bundle.path)}}
+    config = loader.load(write_config(folder, {"features": 6, "classes": CLASSES}, **sections), {})
+    options = Options(delay=20)
+    shaped = shape_stream(Recorded(stream()[0], arriving), config, replace(options, pretrain=PRETRAINED))
+    replay = Replay(config, shaped, replace(options, pretrain=PRETRAINED), folder / "state")
+    replay.run()
+    return replay
+
+
+def accuracy(replay: Replay) -> float:
+    """Against the true labels."""
+    return float((replay.answers[PRETRAINED:, 0] == stream()[1][PRETRAINED:]).mean())
+
+
+@pytest.mark.slow
+def test_a_tenth_of_wrong_labels_costs_little_and_pauses_nothing(tmp_path: Path, bundle: Bundle) -> None:
+    rng, y = np.random.default_rng(1), stream()[1]
+    flipped = np.where(rng.random(ROWS) < 0.1, (y + rng.integers(1, CLASSES, ROWS)) % CLASSES, y)
+    clean, wrong = replayed(tmp_path / "clean", bundle, y), replayed(tmp_path / "flipped", bundle, flipped)
+    assert accuracy(clean) > 0.9
+    assert accuracy(wrong) >= accuracy(clean) - 0.05
+    for replay in (clean, wrong):
+        assert not [event for event in replay.events if event["event"] == "training_paused"]
+
+
+@pytest.mark.slow
+def test_labels_that_became_noise_are_refused_and_training_pauses(tmp_path: Path, bundle: Bundle) -> None:
+    rng, y = np.random.default_rng(1), stream()[1]
+    noisy = (np.arange(ROWS) >= NOISY_FROM) & (rng.random(ROWS) < 0.5)
+    arriving = np.where(noisy, rng.integers(0, CLASSES, ROWS), y)
+    watched = replayed(tmp_path / "watched", bundle, arriving)
+    paused = [event for event in watched.events if event["event"] == "training_paused"]
+    assert NOISY_FROM < paused[0]["sample"] < ROWS
+    assert {(event["reason"], event["new_labels"] >= 200) for event in paused} == {("labels", True)}
+    late = [
+        e for e in watched.events if e["event"] == "candidate_rejected" and e["sample"] >= paused[0]["sample"]
+    ]
+    assert late
+    assert all("not to be trusted" in event["reasons"][-1] for event in late)
+    assert accuracy(watched) > 0.9

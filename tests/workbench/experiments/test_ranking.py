@@ -1,0 +1,83 @@
+"""The ranking is that of the validation part, and says how sure it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edged.workbench.experiments.config import RecipeFile
+from edged.workbench.experiments.grid import Recipe, expand
+from edged.workbench.experiments.job import Order
+from edged.workbench.experiments.ranking import best_seed, ranking
+from edged.workbench.experiments.runner import Outcome
+
+FILE = RecipeFile.model_validate(
+    {"stream": {"features": 2, "classes": 2}, "recipes": [{"batch": [1, 2, 3], "name": "r"}]}
+)
+RECIPES = expand(FILE, Path())
+
+
+def outcome(recipe: Recipe, seed: int, value: float | None, test: float = 0.5, size: int = 10) -> Outcome:
+    order = Order(recipe, FILE.stream.to_schema(), seed, "auto", 1, "accuracy", *[Path()] * 3)
+    result: dict[str, Any] = {
+        "validation": {"accuracy": value}, "test": {"accuracy": test}, "step_us": 1.0,
+        "peak_bytes": 100 + seed, "bundle_bytes": size, "model_bytes": size, "parameters": 3,
+        "curve": [{}], "seconds": 1.0, "engine": "portable", "notes": [], "shown": {"seed": seed},
+    }  # fmt: skip
+    return Outcome(order, result)
+
+
+def test_the_test_part_decides_nothing_and_size_where_means_are_the_same() -> None:
+    a, b, c = RECIPES
+    ranked, failed = ranking(
+        RECIPES,
+        [outcome(a, 0, 0.7, test=0.99), outcome(b, 0, 0.8, size=50), outcome(c, 0, 0.8, test=0.1, size=40)],
+        "accuracy",
+    )
+    assert [(row["rank"], row["name"]) for row in ranked] == [(1, c.name), (2, b.name), (3, a.name)]
+    assert failed == []
+    assert {row["clear"] for row in ranked} == {None}
+
+
+def test_intervals_that_do_not_meet_are_clear() -> None:
+    a, b, c = RECIPES
+    values = {a: (0.80, 0.81, 0.82), b: (0.79, 0.80, 0.83), c: (0.10, 0.11, 0.12)}
+    made = [outcome(recipe, seed, value) for recipe in RECIPES for seed, value in enumerate(values[recipe])]
+    ranked, _ = ranking(RECIPES, made, "accuracy")
+    assert [row["clear"] for row in ranked] == [None, False, True]
+    found = ranked[0]["validation"]["accuracy"]
+    assert (found["mean"], found["low"], found["high"]) == pytest.approx((0.81, 0.78516, 0.83484), abs=1e-4)
+    assert ranked[0]["peak_bytes"] == 102
+    assert ranked[0]["shown"] == {"seed": 2}
+    assert best_seed(ranked[1], "accuracy") == 2
+
+
+def test_errors_rank_the_other_way_round() -> None:
+    made = [outcome(recipe, 0, value) for recipe, value in zip(RECIPES, (0.3, 0.1, 0.2), strict=True)]
+    for one in made:
+        assert one.result is not None
+        one.result["validation"] = one.result["test"] = {"mae": one.result["validation"]["accuracy"]}
+    ranked, _ = ranking(RECIPES, made, "mae")
+    assert [row["name"] for row in ranked] == [RECIPES[i].name for i in (1, 2, 0)]
+
+
+def test_a_recipe_that_failed_for_one_seed_has_no_rank() -> None:
+    a, b, c = RECIPES
+    lost = replace(outcome(b, 1, 0.9), result=None, problem="the disk is full")
+    made = [
+        outcome(a, 0, 0.1),
+        outcome(a, 1, 0.2),
+        outcome(b, 0, 0.9),
+        lost,
+        outcome(c, 0, None),
+        outcome(c, 1, 1),
+    ]
+    ranked, failed = ranking(RECIPES, made, "accuracy")
+    assert [row["name"] for row in ranked] == [a.name]
+    assert [(row["name"], row["reasons"]) for row in failed] == [
+        (b.name, [{"seeds": [1], "reason": "the disk is full"}]),
+        (c.name, [{"seeds": [0], "reason": "accuracy of the validation part is no number"}]),
+    ]

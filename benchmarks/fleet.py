@@ -33,7 +33,7 @@ from edged import logs
 from edged.workbench.demo.broker import Mosquitto, free_port
 
 if TYPE_CHECKING:
-    from edged.domain.federated.messages import Round
+    from edged.domain.federated.messages import RoundAnnouncement
 
 ROOT = Path(__file__).parents[1]
 SHAPES: dict[str, tuple[int, ...]] = {
@@ -74,14 +74,14 @@ def configuration(folder: Path, port: int, devices: int, rounds: int, how: str) 
 
 def rounds_over_mqtt(devices: int, rounds: int, how: str) -> Row:
     """Whole rounds with a coordinator in a process."""
-    from edged.domain.federated.messages import FleetTopics, Update
+    from edged.domain.federated.messages import FleetTopics, UpdateHeader
     from tests.fleet.senders import FLEET, Senders
 
     blobs, topics = blobs_of(SHAPES), FleetTopics(FLEET)
 
-    def messages(told: Round, device: str) -> list[tuple[str, bytes]]:
+    def messages(told: RoundAnnouncement, device: str) -> list[tuple[str, bytes]]:
         blob = blobs[int(device[1:]) % DRAWN]
-        update = Update(device, told.round, told.id, told.base.hash, 100, 0.5, 1.0, len(blob), "0" * 64)
+        update = UpdateHeader(device, told.round, told.id, told.base.hash, 100, 0.5, 1.0, len(blob), "0" * 64)
         return list(update.messages(topics, blob))
 
     with tempfile.TemporaryDirectory(prefix="edged-fleet-") as name:
@@ -138,7 +138,7 @@ def stages_alone(devices: int, how: str) -> Row:
 
 def stages(devices: int, how: str) -> Row:
     """What `stages_alone` runs."""
-    from edged.domain.federated.messages import FleetTopics, Update
+    from edged.domain.federated.messages import FleetTopics, UpdateHeader
     from edged.fleet.coordinator.aggregation import reduced, reducer_of
     from edged.fleet.coordinator.config import load
     from edged.fleet.coordinator.coordinator import Coordinator
@@ -152,7 +152,7 @@ def stages(devices: int, how: str) -> Row:
         told = coordinator.course.round
         if told is None:
             raise ValueError("no round")
-        line = Update("d", 1, told.id, told.base.hash, 100, 0.5, 1.0, 0, "0" * 64)
+        line = UpdateHeader("d", 1, told.id, told.base.hash, 100, 0.5, 1.0, 0, "0" * 64)
         bodies = [next(line.messages(topics, blob))[1].partition(b"\n") for blob in blobs]
         heads = [json.loads(head) for head, _, _ in bodies]
         admitting = cpu = 0.0

@@ -23,7 +23,7 @@ import numpy as np
 from output import finish, options
 
 from edged import logs
-from edged.fleet.simulation.simulation import Plan, central_accuracy, simulate
+from edged.fleet.simulation.simulation import SimulationPlan, central_accuracy, simulate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,7 +62,7 @@ def recording(data: Path, classes: int, folder: Path) -> Path:
     return path
 
 
-def rows(plan: Plan, seeds: int) -> Iterator[dict[str, Any]]:
+def rows(plan: SimulationPlan, seeds: int) -> Iterator[dict[str, Any]]:
     """A row for each case."""
     central = [central_accuracy(replace(plan, seed=seed)) for seed in range(seeds)]
     yield {"case": "central", "unseen": float(np.mean(central)), "seeds": seeds, "each": central}
@@ -70,7 +70,7 @@ def rows(plan: Plan, seeds: int) -> Iterator[dict[str, Any]]:
         yield {"case": name} | measured([replace(plan, seed=seed, **case) for seed in range(seeds)])
 
 
-def measured(plans: list[Plan]) -> dict[str, Any]:
+def measured(plans: list[SimulationPlan]) -> dict[str, Any]:
     """Means over the runs of one case; the worst user of all of them."""
     reports = [simulate(plan) for plan in plans]
     finals = [report["final"] for report in reports]
@@ -104,7 +104,7 @@ def main() -> int:
         del CASES[name]
     logs.configure("error", "console")
     with tempfile.TemporaryDirectory(prefix="fleet-learning-") as folder:
-        plan = Plan(
+        plan = SimulationPlan(
             recording(args.data, args.classes, Path(folder)), key="user", unseen=6, rounds=args.rounds,
             epochs=5, learning_rate=0.02, batch_size=16, optimizer="sgd_momentum", central=False,
         )  # fmt: skip

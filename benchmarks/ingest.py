@@ -130,7 +130,7 @@ def drain_ingest(port: int, count: int) -> None:
     from edged.clock import SystemClock
     from edged.config import MqttConfig, StorageConfig, StreamConfig
     from edged.daemon import SWITCH_INTERVAL
-    from edged.device.ingest import Ingest
+    from edged.device.ingest import Ingestor
     from edged.mqtt.client.session import Session
     from edged.mqtt.codecs import JsonCodec
     from edged.storage.samples.log import SampleLog
@@ -155,7 +155,7 @@ def drain_ingest(port: int, count: int) -> None:
         session = Session(
             MqttConfig(host="127.0.0.1", port=port, receive_maximum=RECEIVE_MAXIMUM), client_id="bench-ingest"
         )
-        ingest = Ingest(
+        ingest = Ingestor(
             config=StorageConfig(), schema=stream.to_schema(), unacknowledged=RECEIVE_MAXIMUM,
             store=log, clock=SystemClock(),
             decode=JsonCodec(stream).decode, decode_label=None, is_label=lambda _: False,

@@ -18,8 +18,8 @@ from output import finish, options, pairs
 
 from edged import logs
 from edged.config import loader
-from edged.storage.recordings import Recorded, read_stream
-from edged.workbench.evaluation import Options, Replay, report, shape_stream
+from edged.storage.recordings import Recording, read_stream
+from edged.workbench.evaluation import LabelOptions, Replay, report, shape_stream
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -45,7 +45,7 @@ def falsified(
     return y
 
 
-def replayed(recorded: Recorded, classes: int, case: str, seed: int) -> Row:
+def replayed(recorded: Recording, classes: int, case: str, seed: int) -> Row:
     """One stream with one kind of wrong labels through the loop."""
     truth = np.asarray(recorded.y, np.float64).reshape(-1)
     width = recorded.x.shape[1]
@@ -55,8 +55,8 @@ def replayed(recorded: Recorded, classes: int, case: str, seed: int) -> Row:
         path.write_text(
             f"device: {{id: labels}}\nstream: {{features: {width}, classes: {classes}}}\n", encoding="utf-8"
         )
-        config, chosen = loader.load(path, {}), Options(seed=seed)
-        stream = shape_stream(Recorded(recorded.x, arriving), config, chosen)
+        config, chosen = loader.load(path, {}), LabelOptions(seed=seed)
+        stream = shape_stream(Recording(recorded.x, arriving), config, chosen)
         replay = Replay(config, stream, chosen, Path(folder) / "state")
         replay.run()
         figures = report(replay)
@@ -92,7 +92,7 @@ def main() -> None:
     rows: list[Row] = []
     for name in args.stream or ("elec2", "hapt_feat"):
         whole = read_stream(args.data / f"{name}.npz")
-        part = Recorded(whole.x[: args.rows], np.asarray(whole.y)[: args.rows])
+        part = Recording(whole.x[: args.rows], np.asarray(whole.y)[: args.rows])
         for seed in range(args.seeds):
             rows += [
                 {"stream": name, **replayed(part, STREAMS[name][1], case, seed)}

@@ -80,16 +80,16 @@ def read(name: str, folder: Path) -> Recording:
 
 def edged(stream: Recording, seed: int, rate: float, *, ask: bool = False) -> dict[str, Any]:
     """`edged evaluate` with defaults; with `ask` it chooses the share `rate` of labels that it gets."""
-    from edged.storage.recordings import Recorded
-    from edged.workbench.evaluation import Options, Replay, report, shape_stream
+    from edged.storage.recordings import Recording
+    from edged.workbench.evaluation import LabelOptions, Replay, report, shape_stream
 
     shape = {"features": stream.x.shape[1], "task": "classify", "classes": stream.classes}
     # Its priority changes no result, and beside other work it would wait for most of the time.
     usual = {"device": {"id": "benchmark"}, "training": {"nice": 0}}
     config = Config.model_validate({**usual, "stream": shape})
-    how = Options(DELAY, rate, seed, stream.pretrain, ask=ask)
+    how = LabelOptions(DELAY, rate, seed, stream.pretrain, ask=ask)
     with tempfile.TemporaryDirectory(prefix="edged-learning-") as folder:
-        shaped = shape_stream(Recorded(stream.x, stream.y.astype(np.float64)), config, how)
+        shaped = shape_stream(Recording(stream.x, stream.y.astype(np.float64)), config, how)
         replay = Replay(config, shaped, how, Path(folder))
         replay.run()
         figures = report(replay)

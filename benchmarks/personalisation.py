@@ -25,8 +25,8 @@ from output import finish, options, pairs
 
 from edged import logs
 from edged.config import loader
-from edged.storage.recordings import Recorded
-from edged.workbench.evaluation import Options, Replay, report, shape_stream
+from edged.storage.recordings import Recording
+from edged.workbench.evaluation import LabelOptions, Replay, report, shape_stream
 from edged.workbench.experiments.command import run_recipes
 
 if TYPE_CHECKING:
@@ -97,9 +97,9 @@ def lived(people: People, who: int, config: Config, seed: int) -> Row:
     rows = np.flatnonzero(people.user == who)
     second = people.second[rows]
     seconds = np.arange(len(rows)) + 1.7e9 // DAY * DAY + DAY * second
-    chosen = Options(delay=0, seed=seed, pretrain=0)
+    chosen = LabelOptions(delay=0, seed=seed, pretrain=0)
     stream = shape_stream(
-        Recorded(people.x[rows], people.y[rows].astype(np.float64), seconds), config, chosen
+        Recording(people.x[rows], people.y[rows].astype(np.float64), seconds), config, chosen
     )
     morning: list[Any] = []
     with tempfile.TemporaryDirectory(prefix="edged-personal-") as folder:

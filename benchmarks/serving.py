@@ -31,9 +31,9 @@ from edged.clock import SystemClock
 from edged.config import Config
 from edged.daemon import SWITCH_INTERVAL
 from edged.device import BREATH
-from edged.device.learning.trainer_client import TrainerProcess
+from edged.device.learning.trainer_client import TrainerClient
 from edged.device.promotion import Promoter
-from edged.device.serving import Server, ServingLoop
+from edged.device.serving import Predictor, ServingWorker
 from edged.device.startup.bootstrap import with_bundle
 from edged.domain.stream.sample import Batch
 from edged.engines.inference import InferenceModel
@@ -97,11 +97,11 @@ class Bench:
             breathe=self.breathe,
         )  # fmt: skip
         bundle = Bundle.open(self.config.model.bundle or folder / "bundle")
-        self.server = Server(
+        self.server = Predictor(
             self.config.serving, self.config.gate, self.schema, self.promoter.boot(bundle.inference_model)
         )
         self.done: list[float] = []
-        self.loop = ServingLoop(
+        self.loop = ServingWorker(
             self.server, schema=self.schema, batch=256, publish=self._published, sample_id=str,
             on_answered=lambda *_: None,
             on_outcome=lambda _: None, on_failed=lambda *_: None, on_drift=lambda _: None,
@@ -156,7 +156,7 @@ class Bench:
 
     def while_training(self, seconds: float, rate: float) -> NDArray[np.float64]:
         """The same while the trainer takes steps all the time."""
-        process, started, steps = TrainerProcess(self.config), threading.Event(), [0]
+        process, started, steps = TrainerClient(self.config), threading.Event(), [0]
 
         def on_message(message: dict[str, Any]) -> None:
             if message["type"] == "progress":

@@ -26,9 +26,9 @@ from output import finish, options
 from edged import logs
 from edged.clock import SystemClock
 from edged.config import Config
-from edged.device.learning.trainer_client import TrainerProcess
+from edged.device.learning.trainer_client import TrainerClient
 from edged.device.promotion import Promoter
-from edged.device.serving import Server
+from edged.device.serving import Predictor
 from edged.device.startup.bootstrap import with_bundle
 from edged.domain.stream.sample import Batch
 from edged.engines.inference import InferenceModel
@@ -61,10 +61,10 @@ class Bench:
             staging=folder / "candidates",
         )  # fmt: skip
         bundle = Bundle.open(self.config.model.bundle or folder / "bundle")
-        self.server = Server(
+        self.server = Predictor(
             self.config.serving, self.config.gate, self.schema, self.promoter.boot(bundle.inference_model)
         )
-        self.process = TrainerProcess(self.config)
+        self.process = TrainerClient(self.config)
         self._rng, self._next, self._run = np.random.default_rng(0), 1, 0
         self.label(5000)
 

@@ -18,7 +18,7 @@ from edged.device import Device
 from edged.device.startup.open_state import note_end
 from edged.errors import EdgedError
 from edged.host.systemd import Notifier, watchdog_interval
-from edged.host.wakeup_queue import Doorbell
+from edged.host.wakeup_queue import WakeupQueue
 
 if TYPE_CHECKING:
     from edged.config import Config
@@ -36,7 +36,7 @@ def run(path: Path) -> int:
     # SIGABRT is how systemd's watchdog ends a daemon; without one it keeps its meaning.
     watched = (signal.SIGABRT,) if watchdog_interval() is not None else ()
     # A queue: SIGHUP and SIGTERM may come while the other is being handled, or before all is ready.
-    endings = Doorbell((signal.SIGTERM, signal.SIGINT, signal.SIGHUP, *watched))
+    endings = WakeupQueue((signal.SIGTERM, signal.SIGINT, signal.SIGHUP, *watched))
     ignored: list[str] = []
     config = loader.load(path, ignored=ignored)
     logs.configure(config.log.level, config.log.format)

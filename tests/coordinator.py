@@ -12,8 +12,15 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from edged.domain.federated.evaluation import Evaluation
-from edged.domain.federated.messages import DeviceState, FleetTopics, Receipts, Round, Update, split
-from edged.domain.federated.settings import Base, Settings
+from edged.domain.federated.messages import (
+    DeviceState,
+    FleetTopics,
+    Receipts,
+    RoundAnnouncement,
+    UpdateHeader,
+    split,
+)
+from edged.domain.federated.settings import BaseModelInfo, RoundSettings
 from edged.domain.training.weight_deltas import added, decode, fingerprint
 from edged.mqtt import update_encoding, weight_encoding
 
@@ -30,7 +37,7 @@ class Coordinator:
 
     def __init__(self, port: int, fleet: str = "plant") -> None:
         self.topics = FleetTopics(fleet)
-        self.updates: list[tuple[Update, bytes]] = []
+        self.updates: list[tuple[UpdateHeader, bytes]] = []
         self.states: list[DeviceState] = []
         self.evaluations: list[Evaluation] = []
         self._changed = threading.Condition()
@@ -47,7 +54,7 @@ class Coordinator:
         (kind, *_), payload = self.topics.sender(message.topic), bytes(message.payload)
         with self._changed:
             if kind == "up":
-                self.updates.append(Update.read(payload))
+                self.updates.append(UpdateHeader.read(payload))
             elif kind == "state":
                 self.states.append(DeviceState.read(payload))
             else:
@@ -69,32 +76,34 @@ class Coordinator:
         """At QoS 1, until the broker has it."""
         self._client.publish(topic, payload, qos=1, retain=retain).wait_for_publish(10)
 
-    def model(self, values: Weights) -> Base:
+    def model(self, values: Weights) -> BaseModelInfo:
         """Publish the parts of a model."""
         blob = weight_encoding.pack(values)
         parts, digest = split(blob), fingerprint(values)
         for number, part in enumerate(parts):
             self.publish(self.topics.model(digest, number), part, retain=True)
-        return Base(digest, len(blob), len(parts))
+        return BaseModelInfo(digest, len(blob), len(parts))
 
-    def announce(self, number: int, base: Base, bundle: str, config: Settings, **more: Any) -> Round:
+    def announce(
+        self, number: int, base: BaseModelInfo, bundle: str, config: RoundSettings, **more: Any
+    ) -> RoundAnnouncement:
         """Open a round, or what `more` says of it."""
         now = time.time()
         fields: dict[str, Any] = {
             "id": secrets.token_hex(16), "state": "open", "opened": now, "deadline": now + 60.0,
             "window": 0.2, "devices": None, **more,
         }  # fmt: skip
-        announced = Round(
+        announced = RoundAnnouncement(
             fleet=self.topics.fleet, round=number, bundle=bundle, base=base, config=config, **fields
         )
         self.publish(self.topics.round, announced.payload(), retain=True)
         return announced
 
-    def acknowledge(self, announced: Round, **fields: Any) -> None:
+    def acknowledge(self, announced: RoundAnnouncement, **fields: Any) -> None:
         """Receipts for a round."""
         self.publish(self.topics.ack(announced.round), Receipts(announced.id, **fields).payload())
 
-    def of(self, announced: Round) -> list[tuple[Update, bytes]]:
+    def of(self, announced: RoundAnnouncement) -> list[tuple[UpdateHeader, bytes]]:
         """The updates of a round that have come."""
         return [came for came in self.updates if came[0].id == announced.id]
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from edged.clock import SystemClock
 from edged.config import Config
-from edged.device.reporting.publisher import Publishing
-from edged.device.reporting.weight_updates import Updates
+from edged.device.reporting.publisher import OutboundRouter
+from edged.device.reporting.weight_updates import WeightUpdates
 from edged.domain.training.weight_deltas import fingerprint
 from edged.engines.portable.description import Description, base_model
 from edged.errors import CorruptError
@@ -25,7 +25,7 @@ from edged.storage.sequence import Sequence
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from edged.mqtt.client.message import Delivery
+    from edged.mqtt.client.message import ReceivedMessage
     from edged.storage.models.bundles import Bundle
 
     Weights = dict[str, np.ndarray[Any, np.dtype[np.float32]]]
@@ -61,8 +61,8 @@ class Sender:
         self.folder, self.bundle = folder, bundle
         self.session = Session(config.mqtt, client_id="d")
         self.registry = Registry.open(folder)
-        self.updates = Updates(config, lambda: bundle, self.registry)
-        self.publishing = Publishing(
+        self.updates = WeightUpdates(config, lambda: bundle, self.registry)
+        self.publishing = OutboundRouter(
             config, topics=Topics("edged/d"), session=self.session, registry=self.registry,
             updates=self.updates, clock=SystemClock(), boot=self.registry.next_boot(),
             number=Sequence(self.registry),
@@ -134,7 +134,7 @@ class Follower:
         self.session.start()
         assert self.session.wait_ready(20)
 
-    def _receive(self, delivery: Delivery) -> None:
+    def _receive(self, delivery: ReceivedMessage) -> None:
         version, _, part = delivery.topic.removeprefix(PREFIX).partition("/")
         with self._lock:
             if part == "manifest":

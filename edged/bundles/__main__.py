@@ -82,7 +82,7 @@ def build_standard(order: dict[str, Any]) -> dict[str, Any]:
     require()
     # Imported here, so that a wrong order is answered before the heavy packages are loaded.
     from edged.bundles.build import build
-    from edged.bundles.export.forms import Wanted
+    from edged.bundles.export.forms import RequestedForms
     from edged.bundles.graph.optimizers import Optimizer
 
     began = time.monotonic()
@@ -94,7 +94,7 @@ def build_standard(order: dict[str, Any]) -> dict[str, Any]:
         optimizer=Optimizer.of(order.get("optimizer") or "adamw", **order.get("options", {})),
         standardise=_statistics(order),
         seed=int(order.get("seed") or 0),
-        forms=Wanted(int8=bool(order.get("int8"))),
+        forms=RequestedForms(int8=bool(order.get("int8"))),
         note=notes.append,
     )
     seconds = round(time.monotonic() - began, 3)

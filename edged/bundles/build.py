@@ -13,7 +13,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from edged import __version__
-from edged.bundles.export.forms import Wanted, add_forms
+from edged.bundles.export.forms import RequestedForms, add_forms
 from edged.bundles.graph import onnxruntime_generator
 from edged.bundles.graph.edit import opset_of, refuse_taken, shape_of, value_info
 from edged.bundles.graph.external_parameters import MOST, set_apart, size_of, values_of
@@ -53,7 +53,7 @@ from edged.storage.models.bundles import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from edged.bundles.losses.objective import Given, Head, Objective
+    from edged.bundles.losses.objective import Given, LossHead, Objective
 
 INFERENCE = "inference_model.onnx"
 NATIVE_FILES = (
@@ -101,14 +101,14 @@ def build(
     model: onnx.ModelProto | Path,
     out: Path,
     *,
-    loss: Given | Sequence[Head],
+    loss: Given | Sequence[LossHead],
     optimizer: str | Optimizer = "adamw",
     train: Sequence[str] = (),
     freeze: Sequence[str] = (),
     standardise: Statistics | None = None,
     engine: str = "both",
     seed: int | None = None,
-    forms: Wanted = Wanted(),  # noqa: B008  it cannot be changed
+    forms: RequestedForms = RequestedForms(),  # noqa: B008  it cannot be changed
     checkpoint: str = "full",
     external_above: int = MOST,
     note: Callable[[str], None] = lambda _: None,
@@ -227,7 +227,7 @@ def _check_choice(chosen: str, known: Sequence[str], where: str) -> None:
 
 
 def _checkpoint(
-    plan: _Plan, staged: Path, files: list[str], checkpoint: str, external_above: int, forms: Wanted
+    plan: _Plan, staged: Path, files: list[str], checkpoint: str, external_above: int, forms: RequestedForms
 ) -> list[str]:
     """Write the initial parameters; the file that holds them, where it is one of their own."""
     trainable, frozen = (values_of(plan.model.graph, names) for names in (plan.trainable, plan.frozen))
@@ -298,7 +298,7 @@ def _portable(
 
 def _plan(
     model: onnx.ModelProto,
-    loss: Given | Sequence[Head],
+    loss: Given | Sequence[LossHead],
     train: Sequence[str],
     freeze: Sequence[str],
     statistics: Statistics | None,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from edged.bundles.commands import build_from_file
 from edged.bundles.losses.objective import outputs_of
 from edged.bundles.losses.options import parse
-from edged.bundles.preflight import BOTH, Finding, engines_left, examine, lacking
+from edged.bundles.preflight import BOTH, Obstacle, engines_left, examine, lacking
 from edged.bundles.source.normalise import conform, read_model
 from edged.bundles.source.trainable import select
 from edged.engines.native import api
@@ -89,7 +89,7 @@ def _preflight(
     optimizer: Optimizer,
     library: Path | None,
     notes: list[str],
-) -> list[Finding]:
+) -> list[Obstacle]:
     given = read_model(model)
     functions = None if library is None else read_model(library)
     try:
@@ -100,12 +100,12 @@ def _preflight(
         return [_of(problem, BOTH)]
 
 
-def _of(problem: BundleError | str, engines: tuple[str, ...]) -> Finding:
+def _of(problem: BundleError | str, engines: tuple[str, ...]) -> Obstacle:
     """What stopped a build, as a finding of these engines."""
     if isinstance(problem, str):
-        return Finding(
+        return Obstacle(
             "", "", engines, problem, "build with --engine " + next(e for e in BOTH if e not in engines)
         )
     node = problem.where.removeprefix("node ") if problem.where.startswith("node ") else ""
     what = problem.what if node or not problem.where else f"{problem.where}: {problem.what}"
-    return Finding(node, "", engines, what, problem.remedy)
+    return Obstacle(node, "", engines, what, problem.remedy)

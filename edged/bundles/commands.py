@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from edged.bundles.build import NAMELESS, build
-from edged.bundles.export.forms import Wanted
+from edged.bundles.export.forms import RequestedForms
 from edged.bundles.export.parameters import get
 from edged.bundles.graph.edit import shape_of
 from edged.bundles.graph.templates import autoencoder, cnn1d, cnn2d, gru, mlp
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from edged.bundles.graph.naming import Naming
     from edged.bundles.graph.optimizers import Optimizer
-    from edged.bundles.losses.objective import Given, Head
-    from edged.storage.recordings import Recorded
+    from edged.bundles.losses.objective import Given, LossHead
+    from edged.storage.recordings import Recording
 
 _Shape = TypeVar("_Shape", tuple[int, int], tuple[int, int, int])
 
@@ -152,7 +152,7 @@ def build_from_file(
     data: Path | None,
     standardise: bool,
     engine: str,
-    forms: Wanted = Wanted(),  # noqa: B008  it cannot be changed
+    forms: RequestedForms = RequestedForms(),  # noqa: B008  it cannot be changed
     class_weights: str | None = None,
     ignore_index: int | None = None,
     label_smoothing: float = 0.0,
@@ -218,7 +218,9 @@ def read_parameters(assignments: Sequence[str]) -> dict[str, np.ndarray[Any, np.
     return values
 
 
-def _statistics(path: Path, loss: Given | list[Head], recorded: Recorded | None, where: str) -> Statistics:
+def _statistics(
+    path: Path, loss: Given | list[LossHead], recorded: Recording | None, where: str
+) -> Statistics:
     model = read_model(path)
     width, outputs = (_row(value, path) for value in (model.graph.input[0], model.graph.output[0]))
     reconstruct = model.graph.output[0].name == "reconstruction"

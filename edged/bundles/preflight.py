@@ -43,7 +43,7 @@ _UNSAFE = {
 
 
 @dataclass(frozen=True)
-class Finding:
+class Obstacle:
     """One thing that stands in the way of training, and what to do.
 
     Attributes
@@ -74,7 +74,7 @@ class Finding:
         return asdict(self)
 
 
-def examine(model: onnx.ModelProto, trainable: Sequence[str]) -> list[Finding]:
+def examine(model: onnx.ModelProto, trainable: Sequence[str]) -> list[Obstacle]:
     """Everything that stands in the way of training these parameters, node by node, for either engine.
 
     Parameters
@@ -84,7 +84,7 @@ def examine(model: onnx.ModelProto, trainable: Sequence[str]) -> list[Finding]:
     trainable
         Names of the parameters that are to be trained.
     """
-    refused: list[Finding] = []
+    refused: list[Obstacle] = []
     rewritten = trainable_form(
         model, trainable, refused=lambda node, problem: refused.append(_of(node, problem))
     )
@@ -94,16 +94,16 @@ def examine(model: onnx.ModelProto, trainable: Sequence[str]) -> list[Finding]:
     return [found[node.name] for node in model.graph.node if node.name in found]
 
 
-def lacking(optimizer: Optimizer) -> list[Finding]:
+def lacking(optimizer: Optimizer) -> list[Obstacle]:
     """What the native engine has no form of in this optimizer."""
     lack = optimizer.native_lack
     if lack is None:
         return []
     what = f"optimizer: the native engine has no {lack}"
-    return [Finding("", "", NATIVE, what, "build with --engine portable")]
+    return [Obstacle("", "", NATIVE, what, "build with --engine portable")]
 
 
-def refusal(found: Sequence[Finding]) -> BundleError:
+def refusal(found: Sequence[Obstacle]) -> BundleError:
     """The error of a build that these findings stop."""
     error = found[0].error()
     if len(found) == 1:
@@ -112,19 +112,19 @@ def refusal(found: Sequence[Finding]) -> BundleError:
     return BundleError(error.what, where=error.where, remedy=f"{error.remedy}; {more}")
 
 
-def _of(node: onnx.NodeProto, problem: BundleError) -> Finding:
+def _of(node: onnx.NodeProto, problem: BundleError) -> Obstacle:
     what = problem.what.removeprefix(f"operator {node.op_type} ")
-    return Finding(str(node.name), str(node.op_type), BOTH, what, problem.remedy)
+    return Obstacle(str(node.name), str(node.op_type), BOTH, what, problem.remedy)
 
 
 def _without_gradient(
     rewritten: onnx.GraphProto, graph: onnx.GraphProto, trainable: Sequence[str]
-) -> Iterator[Finding]:
+) -> Iterator[Obstacle]:
     own = {str(node.name): node for node in graph.node}
     for node in on_the_way(rewritten, trainable):
         if not has_gradient(node) and node.name in own:
             remedy = _way_round(graph, own[node.name], trainable)
-            yield Finding(str(node.name), str(node.op_type), BOTH, _NO_GRADIENT, remedy)
+            yield Obstacle(str(node.name), str(node.op_type), BOTH, _NO_GRADIENT, remedy)
 
 
 def _way_round(graph: onnx.GraphProto, node: onnx.NodeProto, trainable: Sequence[str]) -> str:
@@ -138,7 +138,7 @@ def _way_round(graph: onnx.GraphProto, node: onnx.NodeProto, trainable: Sequence
     return f"freeze what is before it, or {replace}"
 
 
-def _not_native(graph: onnx.GraphProto, trainable: Sequence[str]) -> Iterator[Finding]:
+def _not_native(graph: onnx.GraphProto, trainable: Sequence[str]) -> Iterator[Obstacle]:
     """What the native engine must not train.
 
     Operators between a trainable parameter and the output are looked at, dropout and recurrent layers
@@ -165,7 +165,7 @@ def _not_native(graph: onnx.GraphProto, trainable: Sequence[str]) -> Iterator[Fi
             yield _native(node, f"has a gradient that ends the process where {fixed_weights}", _WHOLE)
 
 
-def as_generated(model: onnx.ModelProto, trainable: Sequence[str]) -> list[Finding]:
+def as_generated(model: onnx.ModelProto, trainable: Sequence[str]) -> list[Obstacle]:
     """What upstream's generator gets wrong where nobody has rewritten the model before it."""
     trained, fixed = set(trainable), constants(model.graph)
     frozen = [
@@ -192,11 +192,11 @@ def _fixed_weights(node: onnx.NodeProto, reached: Collection[str]) -> str:
     return f"{' and '.join(fixed)} {'are' if len(fixed) > 1 else 'is'} not trained" if fixed else ""
 
 
-def _native(node: onnx.NodeProto, what: str, remedy: str) -> Finding:
-    return Finding(str(node.name), str(node.op_type), NATIVE, what, remedy)
+def _native(node: onnx.NodeProto, what: str, remedy: str) -> Obstacle:
+    return Obstacle(str(node.name), str(node.op_type), NATIVE, what, remedy)
 
 
-def engines_left(found: Iterable[Finding], engine: str) -> tuple[str, ...]:
+def engines_left(found: Iterable[Obstacle], engine: str) -> tuple[str, ...]:
     """The engines among those asked for (`native`, `portable` or `both`) that no finding stops."""
     stopped = {name for finding in found for name in finding.engines}
     asked = BOTH if engine == "both" else (engine,)

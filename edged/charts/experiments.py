@@ -69,7 +69,7 @@ def legend(names: Sequence[str], rest: int) -> str:
 
 
 @dataclass(frozen=True)
-class Dots:
+class SeedDots:
     """One recipe: mean, interval and seeds of the validation metric, and the mean on the test part."""
 
     name: str
@@ -80,7 +80,7 @@ class Dots:
     test: float | None
 
 
-def whiskers(rows: Sequence[Dots], what: str, tell: Tell) -> str:
+def whiskers(rows: Sequence[SeedDots], what: str, tell: Tell) -> str:
     """A dot with its interval for each recipe, one below the other."""
     left = 20 + LETTER * max(len(row.name) for row in rows)
     width, height = 960, ROW * len(rows) + 44
@@ -178,7 +178,7 @@ def _column(x: Axis, epoch: int, epochs: int, lines: Sequence[Curve], tell: Tell
     )
 
 
-def _dots(row: Dots, x: Axis, middle: float, left: float, tell: Tell) -> str:
+def _dots(row: SeedDots, x: Axis, middle: float, left: float, tell: Tell) -> str:
     told = f"{row.name}: {tell(row.mean)}"
     parts = [text_at(left - 4, middle + 4, row.name, "end", "name")]
     if np.isfinite(row.low):

@@ -19,7 +19,7 @@ CELL_WIDTH, CELL_HEIGHT = 62, 26
 
 
 @dataclass(frozen=True)
-class Line:
+class ChartLine:
     """One line: its name in the legend, its CSS class, one value a window."""
 
     name: str
@@ -46,7 +46,7 @@ class Bands:
 def line_chart(
     starts: Sequence[int],
     ends: Sequence[int],
-    lines: Sequence[Line],
+    lines: Sequence[ChartLine],
     marks: Sequence[Marks],
     tell: Callable[[float], str],
     threshold: float | None = None,

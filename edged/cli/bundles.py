@@ -112,7 +112,7 @@ def artifacts_build(
     """Make training, eval and optimizer graphs, checkpoint and base model from MODEL.onnx."""
     bundles.require()
     from edged.bundles.commands import build_from_file
-    from edged.bundles.export.forms import Wanted
+    from edged.bundles.export.forms import RequestedForms
     from edged.bundles.graph.naming import Naming
     from edged.bundles.graph.optimizers import Optimizer
     from edged.cli.output import show_bundle
@@ -141,7 +141,7 @@ def artifacts_build(
         data=data,
         standardise=standardise,
         engine=engine,
-        forms=Wanted(ort_format, int8),
+        forms=RequestedForms(ort_format, int8),
         class_weights=class_weights,
         ignore_index=ignore_index,
         label_smoothing=label_smoothing,
@@ -323,13 +323,15 @@ def artifacts_export(
 ) -> None:
     """Write a model for other programs: other outputs, optimised, quantised, or with smaller weights."""
     bundles.require()
-    from edged.bundles.export.export import Wish, export
+    from edged.bundles.export.export import ExportRequest, export
     from edged.cli.output import show_export
     from edged.mqtt.weight_encoding import unpack
 
     if quantise not in ("none", "int8"):
         raise ConfigError(f"unknown {quantise!r}", where="--quantise", remedy="int8, or none")
-    wish = Wish(tuple(name for name in outputs.split(",") if name), optimise, quantise == "int8", fp16)
+    wish = ExportRequest(
+        tuple(name for name in outputs.split(",") if name), optimise, quantise == "int8", fp16
+    )
     values = export(source, out, wish, unpack=lambda blob: unpack(blob)[0], bundle=bundle, data=data)
     print_json(values) if as_json else show_export(values)
 

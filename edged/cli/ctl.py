@@ -14,7 +14,7 @@ import typer
 from edged.errors import ConfigError
 
 if TYPE_CHECKING:
-    from edged.mqtt.control_client import Address
+    from edged.mqtt.control_client import BrokerAddress
 
 FAILED, REFUSED = 1, 3
 
@@ -43,12 +43,12 @@ def ctl(
     Values are JSON, or else text: steps=200, dry_run=true, training.every=2h. `DEVICE capabilities` lists the
     commands. Exit codes: 0 done, 1 failed or no answer, 2 usage, 3 refused.
     """
-    from edged.mqtt.control_client import Address
+    from edged.mqtt.control_client import BrokerAddress
 
     password = os.environ.get("EDGED_PASSWORD")
     if password_file is not None:
         password = _first_line(password_file)
-    address = Address.parse(broker, password=password, ca=ca, cert=cert, key=key)
+    address = BrokerAddress.parse(broker, password=password, ca=ca, cert=cert, key=key)
     if words[0] == "watch":
         _watch(address, words[1] if len(words) > 1 else None, seconds, as_json=as_json)
         return
@@ -81,7 +81,7 @@ def _pair(text: str) -> tuple[str, Any]:
 
 
 def _ask(
-    address: Address,
+    address: BrokerAddress,
     device: str,
     command: str,
     fields: dict[str, Any],
@@ -121,15 +121,15 @@ def _brief(told: dict[str, Any]) -> str:
     return ", ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in told.items())
 
 
-def _watch(address: Address, device: str | None, seconds: float | None, *, as_json: bool) -> None:
+def _watch(address: BrokerAddress, device: str | None, seconds: float | None, *, as_json: bool) -> None:
     """Show devices until interrupted, or for some seconds."""
     from rich.live import Live
 
-    from edged.cli.ctl_output import Watched
+    from edged.cli.ctl_output import DeviceWatch
     from edged.cli.output import out
     from edged.mqtt.control_client import Operator
 
-    watched = Watched(address.root)
+    watched = DeviceWatch(address.root)
     until = float("inf") if seconds is None else time.monotonic() + seconds
     with Operator(address) as operator:
         base = f"{address.root}/{device or '+'}"

@@ -67,7 +67,7 @@ def _show_settings(data: Mapping[str, Any]) -> None:
     out.print(table)
 
 
-class Watched:
+class DeviceWatch:
     """What is known of the devices under a root, from the messages that have come."""
 
     def __init__(self, root: str) -> None:

@@ -47,7 +47,7 @@ CONNECT_SECONDS = 8.0
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     """One line of the examination."""
 
     what: str
@@ -62,36 +62,36 @@ class Finding:
         return values if self.figures is not None else {k: v for k, v in values.items() if k != "figures"}
 
 
-def examine(path: Path) -> list[Finding]:
+def examine(path: Path) -> list[CheckResult]:
     """Look at everything; nothing is changed but a file written to and removed from the state directory."""
     try:
         config = loader.load(path)
     except EdgedError as problem:
-        return [Finding("configuration", "error", problem.line())]
-    findings = [Finding("configuration", "ok", str(path))]
+        return [CheckResult("configuration", "error", problem.line())]
+    findings = [CheckResult("configuration", "ok", str(path))]
     for look in (_runtime, _formats, _web, _keys, _bundle, _state, _clock, _board, _broker):
         findings.extend(look(config))
     return findings
 
 
-def _runtime(_: Config) -> Iterator[Finding]:
+def _runtime(_: Config) -> Iterator[CheckResult]:
     found = {
         name: importlib.metadata.version(name)
         for name in ("onnxruntime", "onnxruntime-training", "onnxruntime-training-cpu")
         if _installed(name)
     }
     if len(found) > 1:
-        yield Finding(
+        yield CheckResult(
             "onnxruntime",
             "error",
             f"several builds share one package: {', '.join(found)}",
             "keep one: pip uninstall the others, then reinstall the one to keep",
         )
     elif not found:
-        yield Finding("onnxruntime", "error", "not installed", "pip install onnxruntime")
+        yield CheckResult("onnxruntime", "error", "not installed", "pip install onnxruntime")
     else:
         name, version = next(iter(found.items()))
-        yield Finding("onnxruntime", "ok", f"{name} {version}")
+        yield CheckResult("onnxruntime", "ok", f"{name} {version}")
 
 
 def _installed(name: str) -> bool:
@@ -102,7 +102,7 @@ def _installed(name: str) -> bool:
     return True
 
 
-def _formats(config: Config) -> Iterator[Finding]:
+def _formats(config: Config) -> Iterator[CheckResult]:
     """Packages that only some formats of messages need."""
     codec, node = config.stream.codec, config.sparkplug is not None
     if codec == "json" and not node:
@@ -112,12 +112,14 @@ def _formats(config: Config) -> Iterator[Finding]:
         if node:
             SparkplugWire("sparkplug")
     except ConfigError as problem:
-        yield Finding("formats", "error", f"{problem.where}: {problem.what}", problem.remedy)
+        yield CheckResult("formats", "error", f"{problem.where}: {problem.what}", problem.remedy)
         return
-    yield Finding("formats", "ok", f"reads {codec}" + (", is an edge node of Sparkplug B" if node else ""))
+    yield CheckResult(
+        "formats", "ok", f"reads {codec}" + (", is an edge node of Sparkplug B" if node else "")
+    )
 
 
-def _keys(config: Config) -> Iterator[Finding]:
+def _keys(config: Config) -> Iterator[CheckResult]:
     """Whether signatures can be checked, where keys are named."""
     files = [*config.commands.keys, *config.model.keys]
     if not files:
@@ -125,12 +127,12 @@ def _keys(config: Config) -> Iterator[Finding]:
     try:
         Keys(files)
     except EdgedError as problem:
-        yield Finding("keys", "error", problem.line())
+        yield CheckResult("keys", "error", problem.line())
         return
-    yield Finding("keys", "ok", f"{len(files)} public keys can be used")
+    yield CheckResult("keys", "ok", f"{len(files)} public keys can be used")
 
 
-def _web(config: Config) -> Iterator[Finding]:
+def _web(config: Config) -> Iterator[CheckResult]:
     """Packages, tokens and certificate of the section `web`."""
     web = config.web
     if web is None:
@@ -145,18 +147,18 @@ def _web(config: Config) -> Iterator[Finding]:
         if web.tls is not None:
             tls_context(web.tls)
     except EdgedError as problem:
-        yield Finding("http", "error", f"{problem.where}: {problem.what}", problem.remedy)
+        yield CheckResult("http", "error", f"{problem.where}: {problem.what}", problem.remedy)
     else:
         places = " and ".join(str(place) for place in (web.listen, web.unix_socket) if place is not None)
-        yield Finding(
+        yield CheckResult(
             "http", "ok", f"listens on {places}; tokens: {', '.join(sorted(tokens.scopes)) or 'none'}"
         )
 
 
-def _bundle(config: Config) -> Iterator[Finding]:
+def _bundle(config: Config) -> Iterator[CheckResult]:
     path = config.model.bundle or config.storage.dir / "bundle"
     if config.model.bundle is None and not (path / "bundle.json").exists():
-        yield Finding("bundle", "ok", "none named: the standard network is built at the first start")
+        yield CheckResult("bundle", "ok", "none named: the standard network is built at the first start")
         yield _builder()
         return
     try:
@@ -170,9 +172,9 @@ def _bundle(config: Config) -> Iterator[Finding]:
             engine = _engine(config, bundle)
     except EdgedError as problem:
         remedy = "" if isinstance(problem, ConfigError) else "build it again with `edged artifacts build`"
-        yield Finding("bundle", "error", problem.line(), remedy)
+        yield CheckResult("bundle", "error", problem.line(), remedy)
         return
-    yield Finding("bundle", "ok", f"{path}: whole, fits the stream, serves")
+    yield CheckResult("bundle", "ok", f"{path}: whole, fits the stream, serves")
     yield from operators
     yield engine
 
@@ -183,11 +185,13 @@ def _served(config: Config, bundle: Bundle) -> list[Path]:
     return [bundle.inference_model, *([quantised.path] if quantised else [])]
 
 
-def _builder() -> Finding:
+def _builder() -> CheckResult:
     """Whether the standard network can be built on this machine, which needs the training build."""
     if api.available():
-        return Finding("engine", "ok", "native is installed here, and portable too: timed at the first run")
-    return Finding(
+        return CheckResult(
+            "engine", "ok", "native is installed here, and portable too: timed at the first run"
+        )
+    return CheckResult(
         "engine",
         "error",
         "native is not installed here, so there is nothing to build the standard network with",
@@ -195,7 +199,7 @@ def _builder() -> Finding:
     )
 
 
-def _operators(config: Config, bundle: Bundle) -> Iterator[Finding]:
+def _operators(config: Config, bundle: Bundle) -> Iterator[CheckResult]:
     """Whether this onnxruntime has every operator of the graphs: each engine that could train is opened."""
     training, failed, names = config.training, dict[str, str](), candidates(bundle, config.training.provider)
     for name in names:
@@ -204,30 +208,32 @@ def _operators(config: Config, bundle: Bundle) -> Iterator[Finding]:
         except EdgedError as problem:
             failed[name] = problem.line()
     if names and not failed:
-        yield Finding("operators", "ok", f"every operator that {' and '.join(names)} needs is there")
+        yield CheckResult("operators", "ok", f"every operator that {' and '.join(names)} needs is there")
     if failed:
         left = [name for name in names if name not in failed]
         level: Level = "error" if not left or training.engine in failed else "warning"
         remedy = f"set training.engine: {left[0]}" if left else "build the bundle for this onnxruntime"
-        yield Finding("operators", level, "; ".join(f"{name}: {why}" for name, why in failed.items()), remedy)
+        yield CheckResult(
+            "operators", level, "; ".join(f"{name}: {why}" for name, why in failed.items()), remedy
+        )
 
 
-def _engine(config: Config, bundle: Bundle) -> Finding:
+def _engine(config: Config, bundle: Bundle) -> CheckResult:
     """Which engine trains here and why; where both could, they are timed unless that was done before."""
     training, notes = config.training, list[str]()
     try:
         chosen = choose(training, bundle, config.storage.dir, remember=False, note=notes.append)
         open_engine(chosen.engine, bundle, training.threads, providers=training.provider)
     except EdgedError as problem:
-        return Finding("engine", "error", problem.line())
+        return CheckResult("engine", "error", problem.line())
     if chosen.timing is None:
         untimed = notes[-1] if notes else ""
-        return Finding("engine", "warning" if untimed else "ok", chosen.line(), untimed)
+        return CheckResult("engine", "warning" if untimed else "ok", chosen.line(), untimed)
     figures = {f"{name}_us": round(us, 1) for name, us in chosen.timing.us.items()}
-    return Finding("engine", "ok", chosen.line(), figures=figures | {"batch": chosen.timing.batch})
+    return CheckResult("engine", "ok", chosen.line(), figures=figures | {"batch": chosen.timing.batch})
 
 
-def _state(config: Config) -> Iterator[Finding]:
+def _state(config: Config) -> Iterator[CheckResult]:
     folder = config.storage.dir
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -238,7 +244,7 @@ def _state(config: Config) -> Iterator[Finding]:
             os.fsync(probe.fileno())
             sync = time.perf_counter() - started
     except OSError as problem:
-        yield Finding(
+        yield CheckResult(
             "state directory",
             "error",
             f"{folder}: {problem.strerror}",
@@ -246,7 +252,7 @@ def _state(config: Config) -> Iterator[Finding]:
         )
         return
     level: Level = "ok" if sync < 0.25 else "warning"
-    yield Finding(
+    yield CheckResult(
         "state directory",
         level,
         f"{folder}: writable, one fsync takes {sync * 1e3:.1f} ms",
@@ -254,45 +260,45 @@ def _state(config: Config) -> Iterator[Finding]:
     )
     free = shutil.disk_usage(folder).free
     if free < config.storage.max_bytes:
-        yield Finding(
+        yield CheckResult(
             "disk",
             "warning",
             f"{free / 1024**2:.0f} MiB free, less than storage.max_bytes",
             "lower storage.max_bytes or free some space",
         )
     else:
-        yield Finding("disk", "ok", f"{free / 1024**2:.0f} MiB free")
+        yield CheckResult("disk", "ok", f"{free / 1024**2:.0f} MiB free")
     if (folder / "samples.db").exists():
         yield _log(config)
     pid = DirectoryLock.holder(folder)
     if pid is not None:
-        yield Finding("daemon", "ok", f"running as process {pid}")
+        yield CheckResult("daemon", "ok", f"running as process {pid}")
 
 
-def _log(config: Config) -> Finding:
+def _log(config: Config) -> CheckResult:
     """Whether the sample log that is there was written for this stream."""
     try:
         log = SampleLog.open(config.storage.dir / "samples.db", config.stream.to_schema(), readonly=True)
     except EdgedError as problem:
-        return Finding("sample log", "error", problem.line())
+        return CheckResult("sample log", "error", problem.line())
     rows = log.counters().rows
     log.close()
-    return Finding("sample log", "ok", f"{rows:,} samples, fits the stream")
+    return CheckResult("sample log", "ok", f"{rows:,} samples, fits the stream")
 
 
-def _clock(_: Config) -> Iterator[Finding]:
+def _clock(_: Config) -> Iterator[CheckResult]:
     year = time.gmtime().tm_year
     if year < EARLIEST_YEAR:
-        yield Finding(
+        yield CheckResult(
             "clock", "error", f"the year is {year}", "set the clock; enable systemd-timesyncd or chrony"
         )
         return
     now = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
     told = {True: ", set by a time server", False: ", which no time server has set", None: ""}
-    yield Finding("clock", "ok", now + told[synchronised()])
+    yield CheckResult("clock", "ok", now + told[synchronised()])
 
 
-def _board(config: Config) -> Iterator[Finding]:
+def _board(config: Config) -> Iterator[CheckResult]:
     """Heat, power and processors, as far as this machine tells."""
     host = VitalsReader(config.storage.dir).board()
     named = {"throttled": "throttled", "under_voltage": "too little voltage", "on_battery": "on battery"}
@@ -304,20 +310,20 @@ def _board(config: Config) -> Iterator[Finding]:
     trouble = host["throttled"] or host["under_voltage"]
     remedy = "cool it, and see to its power supply: training waits meanwhile" if trouble else ""
     if said:
-        yield Finding("board", "warning" if trouble else "ok", ", ".join(said), remedy)
+        yield CheckResult("board", "warning" if trouble else "ok", ", ".join(said), remedy)
     cpus, training = usable(), config.training
     kept = for_training(training.affinity, training.threads)
     where = "" if kept is None else f", training keeps to {', '.join(map(str, sorted(kept)))}"
-    yield Finding("processors", "ok", f"{len(cpus)} to use{where}")
+    yield CheckResult("processors", "ok", f"{len(cpus)} to use{where}")
 
 
-def _broker(config: Config) -> Iterator[Finding]:
+def _broker(config: Config) -> Iterator[CheckResult]:
     mqtt = config.mqtt
     where = mqtt.host if mqtt.host.startswith("/") else f"{mqtt.host}:{mqtt.port}"
     try:
         _knock(mqtt)
     except OSError as problem:
-        yield Finding(
+        yield CheckResult(
             "broker",
             "error",
             f"{where}: {problem.strerror or problem}",
@@ -327,13 +333,13 @@ def _broker(config: Config) -> Iterator[Finding]:
     pid = DirectoryLock.holder(config.storage.dir)
     if pid is not None:
         # A broker may go by the user's name alone: a second connection would end the daemon's session there.
-        yield Finding(
+        yield CheckResult(
             "broker", "ok", f"{where} listens; `edged status` tells whether process {pid} is connected"
         )
     elif _accepted(config):
-        yield Finding("broker", "ok", f"{where} takes our connection")
+        yield CheckResult("broker", "ok", f"{where} takes our connection")
     else:
-        yield Finding(
+        yield CheckResult(
             "broker",
             "error",
             f"{where} answers, but does not accept us",

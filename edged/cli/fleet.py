@@ -48,7 +48,7 @@ def fleet_ui(
     from edged.fleet.page.files import PageSettings, write_files
     from edged.fleet.page.relay import Relay
     from edged.fleet.page.server import PageServer, loopback
-    from edged.mqtt.control_client import Address
+    from edged.mqtt.control_client import BrokerAddress
 
     direct = broker_ws is not None or out is not None
     if direct and (ca or cert or key):
@@ -59,7 +59,7 @@ def fleet_ui(
         names = write_files(PageSettings(broker_ws or "", root or "edged"), out)
         sys.stderr.write(f"{out}: {len(names)} files\n")
         return
-    address = Address.parse(broker, ca=ca, cert=cert, key=key)
+    address = BrokerAddress.parse(broker, ca=ca, cert=cert, key=key)
     relay = None if direct else Relay(address)
     # With a certificate whoever gets to the relay has its rights: a code from the terminal opens it.
     code = secrets.token_hex(16) if relay is not None and cert is not None else None
@@ -151,13 +151,13 @@ def fleet_sim(
 ) -> None:
     """Simulate a fleet on parts of a recording: real engines, a real broker and coordinator."""
     from edged.fleet.simulation.command import lines_of, run
-    from edged.fleet.simulation.simulation import Plan
+    from edged.fleet.simulation.simulation import SimulationPlan
 
-    plan = Plan(
+    plan = SimulationPlan(
         data, key, devices, alpha, unseen, rounds, epochs, learning_rate, batch_size, proximal=proximal,
         dynamic=dynamic, step=step, reduce=reduce, trim=trim, opposed=opposed, poison=poison,
-        attack=Plan.attack_of(attack), optimizer=optimizer, personal=tuple(personal or ()), central=central,
-        seed=seed,
+        attack=SimulationPlan.attack_of(attack), optimizer=optimizer, personal=tuple(personal or ()),
+        central=central, seed=seed,
     )  # fmt: skip
     report = run(plan, out)
     print_json(report) if as_json else sys.stdout.write("\n".join(lines_of(report)) + "\n")

@@ -205,7 +205,7 @@ def evaluate(
             where="--compare",
             remedy="give one configuration, or --compare with two or more",
         )
-    options = evaluation.Options(labels_delay, label_rate, seed, pretrain, label_requests)
+    options = evaluation.LabelOptions(labels_delay, label_rate, seed, pretrain, label_requests)
     loaded = [_load(path) for path in configs]
     with ReplayProgress() as progress:
         if several:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import TracebackType
 
-    from edged.cli.doctor import Finding
+    from edged.cli.doctor import CheckResult
 
 ALARMS_SHOWN = 8
 out = Console()
@@ -265,7 +265,7 @@ def show_parameters(bundle: str, rows: Sequence[Mapping[str, Any]]) -> None:
     out.print(table)
 
 
-def show_findings(findings: Sequence[Finding]) -> None:
+def show_findings(findings: Sequence[CheckResult]) -> None:
     """`edged doctor`."""
     marks = {"ok": "[green]ok[/]", "warning": "[yellow]warning[/]", "error": "[red]error[/]"}
     for finding in findings:

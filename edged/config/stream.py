@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from edged.config.payload import check_codec
 from edged.config.values import Count, Duration, Filter, Names, Section, Size, number_or_names, unique
 from edged.config.window import WindowConfig
-from edged.domain.stream.admission import IntakeRules
+from edged.domain.stream.admission import AdmissionRules
 from edged.domain.stream.schema import Schema
 
 if TYPE_CHECKING:
@@ -207,9 +207,9 @@ class StreamConfig(Section):
                 raise ValueError(f"forecast: position {item} is outside 0..{self.width - 1}")
         return tuple((self.steps - 1) * self.width + column for column in columns)
 
-    def intake_rules(self) -> IntakeRules:
+    def intake_rules(self) -> AdmissionRules:
         """What the stream is guarded against."""
-        return IntakeRules(
+        return AdmissionRules(
             self.max_rate,
             self.key_rate,
             self.key_burst,

@@ -7,38 +7,38 @@ from typing import TYPE_CHECKING
 
 from edged import logs
 from edged.clock import SystemClock
-from edged.device.commands import Labelling, Parts, Steering
+from edged.device.commands import CommandTable, LabelCommands, Parts
 from edged.device.commands.authorisation import authorisation
-from edged.device.commands.dispatcher import Control
-from edged.device.commands.transfers import Arrivals
+from edged.device.commands.dispatcher import CommandDispatcher
+from edged.device.commands.transfers import TransferService
 from edged.device.events import Reactions
-from edged.device.ingest import Ingest
-from edged.device.integrations.home_assistant import Discovery
+from edged.device.ingest import Ingestor
+from edged.device.integrations.home_assistant import HomeAssistantDiscovery
 from edged.device.learning.conditions import BoardWatch, ClockWatch, ConditionsReader
-from edged.device.learning.regime_recall import Recall
-from edged.device.learning.scheduler import SETBACKS, Learner
-from edged.device.learning.worker import CANCELLED, Learning
+from edged.device.learning.regime_recall import RegimeRecall
+from edged.device.learning.scheduler import SETBACKS, TrainingScheduler
+from edged.device.learning.worker import CANCELLED, TrainingWorker
 from edged.device.promotion import Promoter
-from edged.device.promotion.rollout import Succession
-from edged.device.reporting.periodic import Telling
-from edged.device.reporting.publisher import Publishing
+from edged.device.promotion.rollout import Rollout
+from edged.device.reporting.periodic import PeriodicReporter
+from edged.device.reporting.publisher import OutboundRouter
 from edged.device.reporting.reporter import Reporter, will_payload
-from edged.device.reporting.status import SelfReport
-from edged.device.reporting.weight_updates import Updates
-from edged.device.serving import Server, ServingLoop
-from edged.device.serving.label_requester import Asking
+from edged.device.reporting.status import StatusCollector
+from edged.device.reporting.weight_updates import WeightUpdates
+from edged.device.serving import Predictor, ServingWorker
+from edged.device.serving.label_requester import LabelRequester
 from edged.device.startup import open_state as restore
 from edged.device.startup.open_state import open_state
-from edged.device.transfers.bundle_installer import Installing
+from edged.device.transfers.bundle_installer import BundleInstaller
 from edged.domain.judging.label_requests import LabelRequests
 from edged.domain.judging.overlap import judged_on
 from edged.domain.model_files import INT8
-from edged.domain.stream.admission import Intake
+from edged.domain.stream.admission import AdmissionControl
 from edged.domain.stream.windowing import Windowing
 from edged.engines.inference import InferenceModel
 from edged.host.board import BoardReader
 from edged.host.cpu_affinity import fitting
-from edged.host.scheduler import Timetable
+from edged.host.scheduler import Scheduler
 from edged.host.systemd import Notifier, Watchdog
 from edged.host.vitals import VitalsReader
 from edged.mqtt.client.connection import in_flight
@@ -55,8 +55,8 @@ if TYPE_CHECKING:
     from edged.config import Config
     from edged.device.fleet_member.adapter import Membership
     from edged.device.integrations.sparkplug import EdgeNode
-    from edged.device.web.front import Front
-    from edged.domain.protocols import Served
+    from edged.device.web.front import WebServer
+    from edged.domain.protocols import ServedModel
     from edged.storage.models.bundles import Bundle
 
 log = logs.get_logger("edged.device")
@@ -86,7 +86,7 @@ class Wired:
         self.registry, self.samples, self._reader = state.registry, state.samples, state.reader
         self._sequence = Sequence(self.registry)
         self.on = Reactions(self)
-        self.timetable = Timetable(self.clock)
+        self.timetable = Scheduler(self.clock)
         self.watchdog = Watchdog(notifier, ("ingest", "serve"))
         self._connect()
         self._judge_and_serve()
@@ -106,9 +106,9 @@ class Wired:
             on_online=self.on.online,
             on_offline=self.on.connection_changed,
         )
-        self.installing = Installing(config, self.registry)
-        self.updates = Updates(config, self._present_bundle, self.registry)
-        self.publishing = Publishing(
+        self.installing = BundleInstaller(config, self.registry)
+        self.updates = WeightUpdates(config, self._present_bundle, self.registry)
+        self.publishing = OutboundRouter(
             config,
             topics=self.topics,
             session=self.session,
@@ -148,9 +148,11 @@ class Wired:
             breathe=_breathe,
             regimes=restore.regimes(self.registry),
         )
-        self.recall = Recall(self.schema, self.promoter.regimes, self._reader, enabled=config.gate.recall)
+        self.recall = RegimeRecall(
+            self.schema, self.promoter.regimes, self._reader, enabled=config.gate.recall
+        )
         self.promoter.bank = self.recall.bank
-        self.server = Server(
+        self.server = Predictor(
             config.serving,
             config.gate,
             self.schema,
@@ -164,7 +166,7 @@ class Wired:
         predecessor = self.promoter.unproven(self.server.champion.version)
         if predecessor is not None:
             self.server.resume(predecessor)
-        self.succession = Succession(self.promoter, self.server, self.reporter.event, self.on.rest)
+        self.succession = Rollout(self.promoter, self.server, self.reporter.event, self.on.rest)
         self.server.rescue = self.succession.rescue
         self.asking = self._asking()
         self.serving = self._serving_loop()
@@ -173,7 +175,7 @@ class Wired:
         config = self.config
         self.board_watch = BoardWatch(self.clock, BoardReader().read, self.reporter.event)
         self.clock_watch = ClockWatch(self.clock, self.reporter.event)
-        self.learner = Learner(
+        self.learner = TrainingScheduler(
             config,
             clock=self.clock,
             labelled_since=self._reader.labelled_since,
@@ -199,7 +201,7 @@ class Wired:
 
     def _report(self, give_up: Callable[[str], None]) -> None:
         config = self.config
-        self.selfreport = SelfReport(
+        self.selfreport = StatusCollector(
             clock=self.clock,
             boot=self.boot,
             samples=self.samples,
@@ -217,7 +219,7 @@ class Wired:
             paused=self.on.paused,
             commands=lambda: dict(self.control.counts),
         )
-        self.telling = Telling(
+        self.telling = PeriodicReporter(
             settings=self.on.settings,
             selfreport=self.selfreport,
             reporter=self.reporter,
@@ -229,7 +231,7 @@ class Wired:
             give_up=give_up,
             on_metrics=self.on.metrics,
         )
-        self.learning = Learning(
+        self.learning = TrainingWorker(
             learner=self.learner,
             succession=self.succession,
             samples=self.samples,
@@ -267,8 +269,10 @@ class Wired:
             tasks=lambda: self.control.tasks,
             receive=self.on.command,
         )
-        labelling = Labelling(self.schema, self.samples, self.ingest, self.serving, self.learning, self.clock)
-        self.arrivals = Arrivals(
+        labelling = LabelCommands(
+            self.schema, self.samples, self.ingest, self.serving, self.learning, self.clock
+        )
+        self.arrivals = TransferService(
             self.config,
             clock=self.clock,
             registry=self.registry,
@@ -282,8 +286,8 @@ class Wired:
             installing=self.installing,
             notify=self.reporter.event,
         )
-        self.steering = Steering(parts, labelling, self.arrivals.commands())
-        self.control = Control(
+        self.steering = CommandTable(parts, labelling, self.arrivals.commands())
+        self.control = CommandDispatcher(
             self.steering.commands(),
             config=self.config.commands,
             clock=self.clock,
@@ -294,7 +298,7 @@ class Wired:
             progress=self.steering.progress,
             authorise=authorisation(self.config, self.registry, self.clock),
         )
-        self.discovery = Discovery(
+        self.discovery = HomeAssistantDiscovery(
             self.config,
             session=self.session,
             registry=self.registry,
@@ -306,13 +310,13 @@ class Wired:
 
         self.web = self._web(parts)
 
-    def _web(self, parts: Parts) -> Front | None:
+    def _web(self, parts: Parts) -> WebServer | None:
         if self.config.web is None:
             return None
-        from edged.device.web.front import Front
+        from edged.device.web.front import WebServer
 
         post = None if self.membership is None else self.membership.post
-        web = Front(self.config.web, parts, post)
+        web = WebServer(self.config.web, parts, post)
         self.reporter.heard = web.heard
         self.selfreport.problem_of_web = lambda: web.problem
         return web
@@ -334,9 +338,9 @@ class Wired:
     def _membership(self) -> Membership | None:
         if self.config.fleet is None:
             return None
-        from edged.device.fleet_member.adapter import Hands, Membership
+        from edged.device.fleet_member.adapter import Membership, RoundExecutor
 
-        work = Hands(
+        work = RoundExecutor(
             self.config,
             self.config.fleet,
             clock=self.clock,
@@ -358,7 +362,7 @@ class Wired:
             notify=self.reporter.event,
         )
 
-    def _first_model(self) -> Served:
+    def _first_model(self) -> ServedModel:
         bundle = self._state.bundle
         served = self.promoter.boot(bundle.inference_model, bundle.inference_sha256)
         for version in self.promoter.unusable:
@@ -375,7 +379,7 @@ class Wired:
         model.warm_up()
         return model
 
-    def _asking(self) -> Asking:
+    def _asking(self) -> LabelRequester:
         labels = self.config.labels
         rule = LabelRequests(
             labels.request_share,
@@ -384,10 +388,10 @@ class Wired:
             per_day=labels.requests_per_day,
             seed=self.boot,
         )
-        return Asking(rule, self.schema, self.clock, self.reporter.event)
+        return LabelRequester(rule, self.schema, self.clock, self.reporter.event)
 
-    def _serving_loop(self) -> ServingLoop:
-        return ServingLoop(
+    def _serving_loop(self) -> ServingWorker:
+        return ServingWorker(
             self.server,
             schema=self.schema,
             batch=self.config.serving.batch,
@@ -402,12 +406,12 @@ class Wired:
             beat=lambda: self.watchdog.beat("serve"),
         )
 
-    def _ingest(self) -> Ingest:
+    def _ingest(self) -> Ingestor:
         stream = self.config.stream
         codec = sample_codec(stream, now=self.clock.now, publish=self.session.publish)
         label_filter = stream.label_topic
         forecast = (stream.forecast_columns, stream.horizon) if self.schema.task == "forecast" else None
-        return Ingest(
+        return Ingestor(
             config=self.config.storage,
             schema=self.schema,
             unacknowledged=self.config.mqtt.receive_maximum,
@@ -426,7 +430,7 @@ class Wired:
             on_problem=self.on.tell_soon,
             forecast=forecast,
             join_expiry=stream.join_expiry,
-            intake=Intake(stream.intake_rules(), self.schema.channels),
+            intake=AdmissionControl(stream.intake_rules(), self.schema.channels),
             windowing=None if stream.window is None else Windowing(stream.window.rules(), stream.width),
             notice=self.on.noticed,
             in_flight=lambda: in_flight(self.config.mqtt, self.session.protocol),

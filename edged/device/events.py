@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from edged.device.reporting.reporter import Throttle
-from edged.domain.training.guards import Wear
+from edged.domain.training.guards import FlashWear
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from edged.device.assembly import Wired
     from edged.domain.drift import DriftSignal
     from edged.domain.judging.predictions import Predictions
-    from edged.domain.protocols import Served
+    from edged.domain.protocols import ServedModel
     from edged.domain.stream.sample import Batch, LabelUpdate, Rejected
-    from edged.mqtt.client.message import Delivery
+    from edged.mqtt.client.message import ReceivedMessage
 
 
 class Reactions:
@@ -27,7 +27,7 @@ class Reactions:
     def __init__(self, device: Wired) -> None:
         self._device = device
         self._throttle = Throttle(device.clock)
-        self._wear = Wear(0.0)
+        self._wear = FlashWear(0.0)
 
     # What is made later than those who ask for it.
 
@@ -39,7 +39,7 @@ class Reactions:
         """What commands have set."""
         return self._device.steering.settings.state()
 
-    def command(self, delivery: Delivery) -> None:
+    def command(self, delivery: ReceivedMessage) -> None:
         """A command came by another way than its topic."""
         self._device.control.receive(delivery)
 
@@ -98,7 +98,7 @@ class Reactions:
         version = self._device.server.champion.version
         self._device.learning.later(lambda: self._device.succession.probation_ended(version, passed))
 
-    def champion_failed(self, served: Served, reason: str) -> None:
+    def champion_failed(self, served: ServedModel, reason: str) -> None:
         """A champion could not answer, and another does."""
         self._device.learning.later(lambda: self._device.succession.champion_failed(served.version, reason))
 

@@ -27,7 +27,7 @@ BUTTONS = {
 
 
 @dataclass(frozen=True)
-class Announced:
+class AnnouncedDevice:
     """What is announced of a device.
 
     `root` is `<mqtt.root>/<device id>`; `commands` are those that may be sent as they are.
@@ -50,7 +50,7 @@ def topic(prefix: str, device: str) -> str:
     return f"{prefix}/device/{device.replace('.', '__')}/config"
 
 
-def announcement(device: Announced) -> dict[str, Any]:
+def announcement(device: AnnouncedDevice) -> dict[str, Any]:
     """The discovery message."""
     return {
         "device": {
@@ -82,7 +82,7 @@ def announcement(device: Announced) -> dict[str, Any]:
     }
 
 
-def _sensor(device: Announced, name: str, place: str, template: str, **more: Any) -> dict[str, Any]:
+def _sensor(device: AnnouncedDevice, name: str, place: str, template: str, **more: Any) -> dict[str, Any]:
     return {
         "platform": "sensor",
         "name": name,
@@ -92,7 +92,7 @@ def _sensor(device: Announced, name: str, place: str, template: str, **more: Any
     }
 
 
-def _sensors(device: Announced) -> dict[str, dict[str, Any]]:
+def _sensors(device: AnnouncedDevice) -> dict[str, dict[str, Any]]:
     measured = {"state_class": "measurement"}
     return {
         "version": _sensor(device, "Model", "state/model", "{{ value_json.version }}", icon="mdi:brain"),
@@ -122,7 +122,7 @@ def _sensors(device: Announced) -> dict[str, dict[str, Any]]:
     }  # fmt: skip
 
 
-def _quality(device: Announced) -> dict[str, Any]:
+def _quality(device: AnnouncedDevice) -> dict[str, Any]:
     """Accuracy in percent, or the mean error; unknown until there are labels."""
     measured = {"state_class": "measurement"}
     if device.task != "classify":
@@ -142,7 +142,7 @@ def _quality(device: Announced) -> dict[str, Any]:
     )
 
 
-def _update(device: Announced) -> dict[str, dict[str, Any]]:
+def _update(device: AnnouncedDevice) -> dict[str, dict[str, Any]]:
     """The model as an update entity. Nothing waits at the gate for a person: what is newest is installed."""
     place = f"{device.root}/state/model"
     return {
@@ -159,7 +159,7 @@ def _update(device: Announced) -> dict[str, dict[str, Any]]:
     }
 
 
-def _buttons(device: Announced) -> dict[str, dict[str, Any]]:
+def _buttons(device: AnnouncedDevice) -> dict[str, dict[str, Any]]:
     return {
         command: {
             "platform": "button",

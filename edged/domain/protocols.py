@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.domain.stream.sample import Batch, LabelReading, LabelUpdate, Rejected, Window
-    from edged.domain.stream.windowing import OpenChanges, OpenWindows
+    from edged.domain.stream.windowing import OpenWindowChanges, OpenWindows
 
     # Of one label, or one after the other of several.
     Labels: TypeAlias = NDArray[np.generic] | Sequence[NDArray[np.generic]]
 
 
-class Step(NamedTuple):
+class StepResult(NamedTuple):
     """What one training step did. `applied` is False where it was undone or only accumulated."""
 
     loss: float
@@ -88,7 +88,9 @@ class Engine(Protocol):
     def begin(self, rate: LearningRate, *, at_step: int = 0) -> None:
         """Start a learning-rate schedule, `at_step` steps into it when a run is resumed."""
 
-    def step(self, x: NDArray[np.float32], y: Labels, *, apply: bool = True, careful: bool = False) -> Step:
+    def step(
+        self, x: NDArray[np.float32], y: Labels, *, apply: bool = True, careful: bool = False
+    ) -> StepResult:
         """One forward and backward pass; with `apply` also the optimizer update and gradient reset.
 
         A non-finite loss changes nothing (`applied` False). With `careful` the gradients are
@@ -97,7 +99,7 @@ class Engine(Protocol):
 
     def steps(
         self, batches: Sequence[tuple[NDArray[np.float32], Labels]], *, careful: bool = False
-    ) -> list[Step]:
+    ) -> list[StepResult]:
         """The same as one `step` with update after the other, perhaps faster.
 
         It stops after the first step that changed nothing, so the result may be shorter than `batches`.
@@ -139,7 +141,7 @@ class Model(Protocol):
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedModel:
     """A model as the serving loop holds it, in one form. `scale` `(width,)` weights reconstruction errors."""
 
     version: int
@@ -229,7 +231,7 @@ class SampleStore(Protocol):
         labels: Sequence[LabelUpdate] = (),
         quarantined: Sequence[Rejected] = (),
         packets: Iterable[tuple[int, int]] = (),
-        opened: OpenChanges | None = None,
+        opened: OpenWindowChanges | None = None,
     ) -> None:
         """One durable transaction; StorageError when it failed."""
 

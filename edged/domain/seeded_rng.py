@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class Draws:
+class SeededRng:
     """A stream of uniform numbers, the same for the same `seed` on every machine and release.
 
     Source: G. L. Steele, D. Lea, C. H. Flood: Fast splittable pseudorandom number generators. OOPSLA (2014);

@@ -20,7 +20,7 @@ _CONTROLLERS = ("memory", "cpu")
 
 
 @dataclass(frozen=True)
-class Division:
+class CgroupSplit:
     """The two parts, and what of the trainer's the kernel bounds.
 
     Attributes
@@ -52,7 +52,7 @@ def lent(own: Path = SELF, mount: Path = MOUNT) -> Path | None:
         return None
 
 
-def divide(folder: Path, memory_max: int) -> Division:
+def divide(folder: Path, memory_max: int) -> CgroupSplit:
     """Move this process into a part of its own and make one for the trainer beside it.
 
     Parameters
@@ -82,7 +82,7 @@ def divide(folder: Path, memory_max: int) -> Division:
     if "cpu" in controllers:
         _write(trainer / "cpu.weight", str(TRAINER_WEIGHT))
     os.environ[VARIABLE] = str(trainer)
-    return Division(trainer, memory_max if "memory" in controllers else None, controllers)
+    return CgroupSplit(trainer, memory_max if "memory" in controllers else None, controllers)
 
 
 def join_trainer() -> str:

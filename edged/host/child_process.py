@@ -20,7 +20,7 @@ GONE_SECONDS = 10.0  # how long a process that was killed may take to be gone
 
 
 @dataclass(frozen=True)
-class Answer:
+class ChildResult:
     """How the child ended: its exit code, what it wrote, and the last line of what it complained of."""
 
     code: int
@@ -33,7 +33,7 @@ def command(module: str) -> list[str]:
     return [sys.executable, "-m", "edged.host.oom_first", module]
 
 
-def ask(module: str, order: Mapping[str, Any], seconds: float) -> Answer | None:
+def ask(module: str, order: Mapping[str, Any], seconds: float) -> ChildResult | None:
     """Run `python -m module` with an order; None when it took longer than `seconds` and was ended."""
     try:
         done = subprocess.run(
@@ -47,7 +47,7 @@ def ask(module: str, order: Mapping[str, Any], seconds: float) -> Answer | None:
         return None
     lines = done.stderr.decode(errors="replace").strip().splitlines()
     problem = lines[-1] if lines else f"the process ended with exit code {done.returncode}"
-    return Answer(done.returncode, done.stdout, problem)
+    return ChildResult(done.returncode, done.stdout, problem)
 
 
 def message_in(line: bytes) -> dict[str, Any] | None:

@@ -66,7 +66,7 @@ def _after(trigger: Any, now: float) -> float:
     return float("inf") if found is None else float(found.timestamp())
 
 
-class Timetable:
+class Scheduler:
     """Actions at intervals, by crontab, or soon; one after the other on a thread of their own.
 
     An action that fails is logged and done again when its time comes.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-class Doorbell:
+class WakeupQueue:
     """A queue that signals ring at, too; one per process, made by the main thread.
 
     A signal may reach the process in any of its threads, and a main thread that waits for a lock is not woken

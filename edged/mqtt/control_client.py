@@ -28,7 +28,7 @@ OPEN = ("accepted", "executing")
 
 
 @dataclass(frozen=True)
-class Address:
+class BrokerAddress:
     """Where a broker is, and how to get in. `password` and the files are not part of the URL."""
 
     host: str
@@ -42,7 +42,7 @@ class Address:
     key: Path | None = None
 
     @classmethod
-    def parse(cls, url: str, **more: Any) -> Address:
+    def parse(cls, url: str, **more: Any) -> BrokerAddress:
         """Read `mqtt://[user@]host[:port][/root]`; `mqtts` is with TLS.
 
         Raises
@@ -110,7 +110,7 @@ class Operator:
         When a certificate cannot be used.
     """
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: BrokerAddress) -> None:
         self._address = address
         self._messages: queue.SimpleQueue[tuple[str, bytes]] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[str] = queue.SimpleQueue()

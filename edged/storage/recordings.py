@@ -41,7 +41,7 @@ _DAMAGED = (zipfile.BadZipFile, zlib.error, gzip.BadGzipFile, EOFError)
 
 
 @dataclass(frozen=True)
-class Recorded:
+class Recording:
     """A recorded stream of `n` samples, in stream order.
 
     `x` `(n, d)` float32, contiguous, in the file's own units; NaN and infinity are kept, for the
@@ -64,7 +64,7 @@ class Recorded:
 
 def read_stream(
     path: Path, *, features: Sequence[str] = (), label: str | None = None, key: str = "key"
-) -> Recorded:
+) -> Recording:
     """Read a recorded stream.
 
     An `X` with more than two dimensions (windows of several channels) is flattened to one row of
@@ -119,14 +119,14 @@ def _check_rows(path: Path, n: int) -> None:
 # ---- npz -----------------------------------------------------------------------------------------
 
 
-def _read_npz(path: Path, key_name: str) -> Recorded:
+def _read_npz(path: Path, key_name: str) -> Recording:
     arrays = _load_arrays(path, key_name)
     x = _features(path, arrays["X"])
     for name in ("y", "t", key_name):
         _check_length(path, name, arrays.get(name), len(x))
     y, classes = _labels(path, arrays.get("y"))
     key = arrays.get(key_name)
-    return Recorded(
+    return Recording(
         x,
         y,
         _times(path, arrays.get("t")),
@@ -267,7 +267,7 @@ class _Columns:
     lines: list[int] = field(default_factory=list)
 
 
-def _read_csv(path: Path, features: tuple[str, ...], label: str | None) -> Recorded:
+def _read_csv(path: Path, features: tuple[str, ...], label: str | None) -> Recording:
     with _readable(path), _open_text(path) as file:
         reader = csv.reader(file, strict=True)
         try:
@@ -284,7 +284,7 @@ def _read_csv(path: Path, features: tuple[str, ...], label: str | None) -> Recor
     )
     t = None if layout.time is None else np.array(columns.times, np.float64)
     key = None if layout.key is None else columns.keys
-    return Recorded(x, y, t, key, tuple(layout.header[i] for i in layout.features), classes)
+    return Recording(x, y, t, key, tuple(layout.header[i] for i in layout.features), classes)
 
 
 def _open_text(path: Path) -> TextIO:

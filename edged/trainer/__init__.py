@@ -1,6 +1,6 @@
 """The trainer's half of learning: what happens in its process between an order and a candidate."""
 
-from edged.trainer.fleet_update import TakingPart, taking_part
-from edged.trainer.run import InterruptedRunError, RunRequest, Trainee
+from edged.trainer.fleet_update import FleetUpdateTrainer, taking_part
+from edged.trainer.run import InterruptedRunError, RunRequest, TrainingRun
 
-__all__ = ["InterruptedRunError", "RunRequest", "TakingPart", "Trainee", "taking_part"]
+__all__ = ["FleetUpdateTrainer", "InterruptedRunError", "RunRequest", "TrainingRun", "taking_part"]

@@ -3,7 +3,7 @@
 Reads JSON lines on stdin: first `{"config": {...}}`, with a `base` if it is not the newest checkpoint and
 `"durable": false` if it need not wait for the disk, then one `{"run": n, "trigger": ...}` a run, and
 `{"pace": p}` or `{"checkpoint": true}` at any time, see
-`Orders`. `{"run": n, "apply": FOLDER, "mix": b}` makes a candidate of weights that came from elsewhere
+`OrderReader`. `{"run": n, "apply": FOLDER, "mix": b}` makes a candidate of weights that came from elsewhere
 instead of training one, `{"run": n, "model": FOLDER}` of a model file, `{"run": n, "initial": true, ...}` of
 the bundle's own. `{"run": n, "round": {...}, ...}` trains in a round of a fleet, and
 `{"run": n, "standing": ...}` makes a candidate of the fleet's model.
@@ -54,9 +54,9 @@ from edged.storage.models.checkpoints import Checkpoints
 from edged.storage.models.registry import champion_folder
 from edged.storage.models.signatures import open_bundle
 from edged.storage.samples.log import SampleLog
-from edged.trainer import RunRequest, TakingPart, Trainee, taking_part
+from edged.trainer import FleetUpdateTrainer, RunRequest, TrainingRun, taking_part
 from edged.trainer.engine_selection import choose
-from edged.trainer.foreign_weights import Adopter, weights_to_follow
+from edged.trainer.foreign_weights import WeightImporter, weights_to_follow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -81,7 +81,7 @@ def say(message: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
-class Orders:
+class OrderReader:
     """JSON lines from stdin, with a limit on idling and a flag for SIGTERM.
 
     A line `{"pace": p}` may come at any time, also within a run: from then on each step is followed by a
@@ -163,7 +163,9 @@ class Orders:
         return wanted
 
 
-def open_trainee(config: Config, orders: Orders, base: Base) -> tuple[Trainee, Adopter, TakingPart | None]:
+def open_trainee(
+    config: Config, orders: OrderReader, base: Base
+) -> tuple[TrainingRun, WeightImporter, FleetUpdateTrainer | None]:
     """Everything a run needs, from the resolved configfile, and what takes weights from elsewhere.
 
     The third is the part in a fleet's rounds, where there is one. `base` is what the first run begins with.
@@ -187,7 +189,7 @@ def open_trainee(config: Config, orders: Orders, base: Base) -> tuple[Trainee, A
     def load_model(path: Path) -> InferenceModel:
         return InferenceModel(path, threads=1)
 
-    adopter = Adopter(
+    adopter = WeightImporter(
         schema=schema,
         bundle=bundle,
         engine=engine,
@@ -197,7 +199,7 @@ def open_trainee(config: Config, orders: Orders, base: Base) -> tuple[Trainee, A
         max_bytes=config.weights.max_bytes,
         quantised=quantised,
     )
-    trainee = Trainee(
+    trainee = TrainingRun(
         config=training,
         schema=schema,
         bundle=bundle,
@@ -288,7 +290,7 @@ def _foreign(problem: Exception) -> EdgedError:
     return TrainingError(f"{type(problem).__name__}: {text}", where="trainer")
 
 
-def serve(orders: Orders) -> int:
+def serve(orders: OrderReader) -> int:
     """Take orders until there are no more; the exit code."""
     first = orders.next(None)
     if first is None:
@@ -312,7 +314,7 @@ def serve(orders: Orders) -> int:
         return _take(config, orders, first.get("base", "checkpoint"))
 
 
-def _take(config: Config, orders: Orders, base: Base) -> int:
+def _take(config: Config, orders: OrderReader, base: Base) -> int:
     """Carry out one after the other."""
     trainee, adopter, part = open_trainee(config, orders, base)
     say({"type": "ready", "pid": os.getpid()})
@@ -340,7 +342,7 @@ def _take(config: Config, orders: Orders, base: Base) -> int:
 
 
 def _carry_out(
-    order: dict[str, Any], trainee: Trainee, adopter: Adopter, part: TakingPart | None
+    order: dict[str, Any], trainee: TrainingRun, adopter: WeightImporter, part: FleetUpdateTrainer | None
 ) -> dict[str, Any]:
     if "round" in order and part is not None:
         return part.contribute(order["run"], order)
@@ -362,7 +364,7 @@ def main() -> int:
     """Entry point of the process."""
     die_with_parent()
     try:
-        return serve(Orders())
+        return serve(OrderReader())
     except EdgedError as problem:
         say(complaint(problem))
         return 2 if isinstance(problem, BundleError | CorruptError) else problem.exit_code

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.domain.model_files import model_in
-from edged.domain.training.batch_pool import Pool, Remembered
+from edged.domain.training.batch_pool import BatchPool, Remembered
 from edged.domain.training.caches import KeyCache, RowCache
 from edged.domain.training.early_stopping import validation
 from edged.domain.training.pseudo_labels import PseudoLabels
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class SampledRows:
     """A pool, and the rows of it by which early stopping judges: in no batch, and none without it."""
 
-    pool: Pool
+    pool: BatchPool
     spared: NDArray[np.int64]
 
 
-class Drawing:
+class BatchSampler:
     """Makes the pool of each run."""
 
     def __init__(
@@ -60,16 +60,16 @@ class Drawing:
         """The rows of what is remembered."""
         return self._rows.rows(state.remembered(), self._samples.relabelled())
 
-    def pool(self, new: Window, remembered: Window, state: LearnerState, engine: Engine) -> Drawn:
+    def pool(self, new: Window, remembered: Window, state: LearnerState, engine: Engine) -> SampledRows:
         """The pool of a run; what is drawn for it at random stays in `state`, for a run taken up again."""
         parts = Remembered(remembered, state.recent.ids, state.memory.ids)
-        pool = Pool(new, parts, self._labels_for, set(state.excluded))
+        pool = BatchPool(new, parts, self._labels_for, set(state.excluded))
         self._weigh(pool, remembered, state, engine)
         spared = self._spare(pool, state)
         self._add_pseudo_labels(pool, state)
-        return Drawn(pool, spared)
+        return SampledRows(pool, spared)
 
-    def _weigh(self, pool: Pool, remembered: Window, state: LearnerState, engine: Engine) -> None:
+    def _weigh(self, pool: BatchPool, remembered: Window, state: LearnerState, engine: Engine) -> None:
         """How often each sample is drawn, where not all alike."""
         config = self._config
         if config.key_share < 1.0:
@@ -79,7 +79,7 @@ class Drawing:
             state.hard = state.hard or hardness(engine, remembered, self._schema, self._load_model)
             pool.weigh(state.hard.weights(pool.offsets, config.hard_share))
 
-    def _spare(self, pool: Pool, state: LearnerState) -> NDArray[np.int64]:
+    def _spare(self, pool: BatchPool, state: LearnerState) -> NDArray[np.int64]:
         if not self._config.patience:
             return np.empty(0, np.int64)
         spared = validation(pool.offsets)
@@ -87,7 +87,7 @@ class Drawing:
         pool.exclude(set(state.excluded))
         return np.flatnonzero(spared)
 
-    def _add_pseudo_labels(self, pool: Pool, state: LearnerState) -> None:
+    def _add_pseudo_labels(self, pool: BatchPool, state: LearnerState) -> None:
         """Samples that the champion is sure of, where wanted."""
         folder = self._champion()
         if self._unlabelled is None or self._pseudo_share <= 0:

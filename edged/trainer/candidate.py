@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 ANCHOR_FILE = "anchor.npz"
 
 
-class HandingOver:
+class CandidateExporter:
     """Publishes candidates in `candidates`; what `pack_weights` and `quantised` make lies beside."""
 
     def __init__(

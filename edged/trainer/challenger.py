@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edged.domain.judging.challenger_test import Contest
+from edged.domain.judging.challenger_test import ChallengerTest
 from edged.domain.judging.outputs import answers, errors, unit_scale
 from edged.domain.judging.overlap import apart
 from edged.domain.model_files import model_in
 from edged.domain.protocols import LearningRate
-from edged.domain.training.batch_pool import Pool, Remembered
+from edged.domain.training.batch_pool import BatchPool, Remembered
 from edged.domain.training.caches import codes_of
 from edged.domain.training.learner_state import LearnerState
-from edged.domain.training.replay import Mix
+from edged.domain.training.replay import BatchMix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from edged.domain.protocols import Engine, Model, Samples
     from edged.domain.stream.sample import Window
     from edged.domain.stream.schema import Schema
-    from edged.domain.training.learner_state import Plan
+    from edged.domain.training.learner_state import RunPlan
 
 FIRST_ROWS = 60  # newest rows that a challenger begins with: those by which a fall of quality is seen
 FIRST_STEPS = 300
@@ -59,7 +59,7 @@ class Challenger:
         Its errors beside the champion's.
     """
 
-    def __init__(self, engine: Engine, state: LearnerState, born: int, contest: Contest) -> None:
+    def __init__(self, engine: Engine, state: LearnerState, born: int, contest: ChallengerTest) -> None:
         self.engine, self.state, self.born, self.contest = engine, state, born, contest
         self.won = False
 
@@ -89,7 +89,9 @@ class Challenger:
         self.won = outcome == "won"
         return outcome
 
-    def learn(self, pool: Pool, plan: Plan, batch: int, mix: Mix, stopping: Callable[[], bool]) -> bool:
+    def learn(
+        self, pool: BatchPool, plan: RunPlan, batch: int, mix: BatchMix, stopping: Callable[[], bool]
+    ) -> bool:
         """The steps of a run, more of them the first time; False where they cannot be made."""
         steps = plan.steps if self.state.total_steps else max(plan.steps, FIRST_STEPS)
         self.engine.begin(LearningRate(plan.learning_rate))
@@ -130,7 +132,7 @@ class Challenger:
             for name, array in arrays.items()
             if name.startswith(f"{FOLDER}/")
         }
-        one = cls(engine, state(values["learner"], own), values["born"], Contest(*own["contest"]))
+        one = cls(engine, state(values["learner"], own), values["born"], ChallengerTest(*own["contest"]))
         one.won = values["won"]
         return one
 
@@ -198,7 +200,7 @@ class Challenges:
     def step(
         self,
         new: Window,
-        plan: Plan,
+        plan: RunPlan,
         champion: Path | None,
         *,
         wanted: bool,
@@ -247,21 +249,21 @@ class Challenges:
             return new
         return new.take(apart(*self._samples.places(new.offsets), self._block))
 
-    def _begin(self, plan: Plan) -> Challenger:
+    def _begin(self, plan: RunPlan) -> Challenger:
         state = LearnerState.fresh(seed=self._config.seed + plan.upto, **self._memories)
-        return Challenger(self._fresh(), state, plan.upto, Contest())
+        return Challenger(self._fresh(), state, plan.upto, ChallengerTest())
 
     def _known(self, offsets: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         rows = self._samples.rows(np.sort(offsets))
         return rows.offsets, rows.y
 
-    def _learn(self, one: Challenger, new: Window, plan: Plan) -> bool:
+    def _learn(self, one: Challenger, new: Window, plan: RunPlan) -> bool:
         state, config = one.state, self._config
         remembered = Remembered(self._samples.rows(state.remembered()), state.recent.ids, state.memory.ids)
-        pool = Pool(new, remembered, self._labels, set())
+        pool = BatchPool(new, remembered, self._labels, set())
         if config.key_share < 1.0:
             pool.cap(codes_of(self._samples.keys(pool.offsets)), config.key_share)
-        mix = Mix(config.new_share, config.recent_share)
+        mix = BatchMix(config.new_share, config.recent_share)
         if not one.learn(pool, plan, config.batch, mix, self._stopping):
             return False
         state.remember(new.offsets, new.y)

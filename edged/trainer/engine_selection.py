@@ -39,7 +39,7 @@ CPU_INFO = Path("/proc/cpuinfo")
 
 
 @dataclass(frozen=True)
-class Choice:
+class EngineChoice:
     """The engine to take, why, and the times behind it when there are any."""
 
     engine: str
@@ -63,7 +63,7 @@ def choose(
     *,
     remember: bool = True,
     note: Callable[[str], None] = lambda _: None,
-) -> Choice:
+) -> EngineChoice:
     """The engine for this bundle under this configuration.
 
     Parameters
@@ -86,12 +86,12 @@ def choose(
     names = candidates(bundle, config.provider)
     if config.engine != "auto" or len(names) < 2:
         name = usual_engine(bundle, config.provider)[0] if config.engine == "auto" else config.engine
-        return Choice(name, reason_for(config.engine, bundle, config.provider))
+        return EngineChoice(name, reason_for(config.engine, bundle, config.provider))
     work = Workload(config.batch, config.threads, config.accumulate)
     key = _key(bundle, work)
     timing = _recall(state / FILE, key, note)
     if timing is not None:
-        return Choice(timing.fastest, "measured faster", timing)
+        return EngineChoice(timing.fastest, "measured faster", timing)
     return _measured(bundle, work, names, state / FILE if remember else None, key, note)
 
 
@@ -102,14 +102,14 @@ def _measured(
     file: Path | None,
     key: dict[str, Any],
     note: Callable[[str], None],
-) -> Choice:
+) -> EngineChoice:
     try:
         timing = _time_in_child(bundle, work, names)
     except UnavailableError as problem:
         name, why = usual_engine(bundle)
         note(problem.line())
-        return Choice(name, f"{why}; {problem.what}")
-    found = Choice(timing.fastest, "measured faster", timing)
+        return EngineChoice(name, f"{why}; {problem.what}")
+    found = EngineChoice(timing.fastest, "measured faster", timing)
     note(f"engine: {found.line()}")
     if file is not None:
         _write(file, key, timing, note)

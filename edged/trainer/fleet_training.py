@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.domain.federated.evaluation import Quality
-    from edged.domain.federated.settings import Settings
+    from edged.domain.federated.settings import RoundSettings
     from edged.domain.protocols import Engine
     from edged.domain.stream.sample import Window
     from edged.domain.training.weight_deltas import Coded
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Carried:
+class CarriedState:
     """What goes from one round into the next.
 
     What codings have left out, personal layers, and with dynamic regularisation the sum of all updates.
@@ -47,7 +47,7 @@ class Carried:
 
 
 @dataclass(frozen=True)
-class Contribution:
+class RoundContribution:
     """What a device gives to a round.
 
     Attributes
@@ -66,7 +66,7 @@ class Contribution:
     """
 
     coded: dict[str, Coded]
-    carried: Carried
+    carried: CarriedState
     samples: int
     steps: int
     norm: float
@@ -75,7 +75,7 @@ class Contribution:
     after: Quality | None
 
 
-class Participant:
+class RoundTrainer:
     """Trains in rounds.
 
     Parameters
@@ -112,13 +112,13 @@ class Participant:
     def train_round(
         self,
         base: Weights,
-        config: Settings,
+        config: RoundSettings,
         own: Weights,
-        carried: Carried,
+        carried: CarriedState,
         *,
         rng: np.random.Generator,
         seconds: float = math.inf,
-    ) -> Contribution:
+    ) -> RoundContribution:
         """Train from the fleet's model and give what came of it.
 
         Parameters
@@ -165,13 +165,13 @@ class Participant:
         change = difference({name: made[name] for name in shared}, start)
         sent, coded, residual = _as_sent(change, config, carried.residual, rng)
         moved = moved_on(carried.moved, sent, from_base) if config.dynamic else {}
-        return Contribution(
-            coded, Carried(residual, only(made, config.personal), moved), len(rows), steps,
+        return RoundContribution(
+            coded, CarriedState(residual, only(made, config.personal), moved), len(rows), steps,
             norm(sent), norm(change), before, self._measure(engine),
         )  # fmt: skip
 
     def _fit(
-        self, engine: Engine, rows: Window, config: Settings, rng: np.random.Generator, seconds: float
+        self, engine: Engine, rows: Window, config: RoundSettings, rng: np.random.Generator, seconds: float
     ) -> int:
         labels, size = self._labels(rows.y), min(config.batch_size, len(rows))
         total = config.steps or math.ceil((config.epochs or 1) * len(rows) / size)
@@ -200,7 +200,7 @@ def _batches(count: int, size: int, rng: np.random.Generator) -> Iterator[NDArra
 
 
 def _as_sent(
-    change: Weights, config: Settings, residual: Weights, rng: np.random.Generator
+    change: Weights, config: RoundSettings, residual: Weights, rng: np.random.Generator
 ) -> tuple[Weights, dict[str, Coded], Weights]:
     """The change as receivers have it, how it is coded, and what the coding has left out.
 

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edged.domain.federated.messages import Round
+from edged.domain.federated.messages import RoundAnnouncement
 from edged.domain.training.batch_pool import labels_for
 from edged.engines import open_engine
 from edged.errors import RefusedError
 from edged.mqtt import update_encoding
 from edged.mqtt.update_encoding import fleet_model
 from edged.storage.models.sent_updates import MOVED, PERSONAL, RESIDUAL, ROUNDS, SentUpdates
-from edged.trainer.fleet_training import Carried, Contribution, Participant
+from edged.trainer.fleet_training import CarriedState, RoundContribution, RoundTrainer
 from edged.trainer.quality import quality
 
 if TYPE_CHECKING:
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from edged.domain.protocols import Engine, Model
     from edged.storage.models.bundles import Bundle
     from edged.storage.samples.log import SampleLog
-    from edged.trainer.run import Trainee
+    from edged.trainer.run import TrainingRun
 
     Weights = Mapping[str, NDArray[np.float32]]
 
 JUDGED_ROWS = 1024
 
 
-class TakingPart:
+class FleetUpdateTrainer:
     """Carries out what the daemon orders for a round.
 
     Parameters
@@ -62,7 +62,7 @@ class TakingPart:
         device: str,
         state: Path,
         *,
-        participant: Participant,
+        participant: RoundTrainer,
         own: Callable[[], Weights],
         last_seq: Callable[[], int],
         max_bytes: int,
@@ -88,7 +88,7 @@ class TakingPart:
             When there is nothing to train on.
         """
         started = time.monotonic()
-        announced = Round.read(json.dumps(order["round"]).encode())
+        announced = RoundAnnouncement.read(json.dumps(order["round"]).encode())
         upto = self._last_seq()
         base = fleet_model(Path(order["model"]), announced.base.hash, self._max_bytes)
         made = self._participant.train_round(
@@ -118,7 +118,7 @@ class TakingPart:
             "seconds": time.monotonic() - started,
         }
 
-    def _about(self, announced: Round, made: Contribution) -> dict[str, Any]:
+    def _about(self, announced: RoundAnnouncement, made: RoundContribution) -> dict[str, Any]:
         """What goes before the update; with noise nothing that was counted without noise but the samples."""
         told: dict[str, Any] = {"loss": None, "metrics": {}}
         if made.after is not None and not announced.config.noise:
@@ -137,14 +137,14 @@ class TakingPart:
             **told,
         }
 
-    def _carried(self) -> Carried:
+    def _carried(self) -> CarriedState:
         newest = self._kept.newest()
         if newest is None:
-            return Carried()
-        return Carried(newest.held(RESIDUAL), newest.held(PERSONAL), newest.held(MOVED))
+            return CarriedState()
+        return CarriedState(newest.held(RESIDUAL), newest.held(PERSONAL), newest.held(MOVED))
 
 
-def _flat(carried: Carried) -> dict[str, NDArray[np.float32]]:
+def _flat(carried: CarriedState) -> dict[str, NDArray[np.float32]]:
     return {
         **{RESIDUAL + name: value for name, value in carried.residual.items()},
         **{PERSONAL + name: value for name, value in carried.personal.items()},
@@ -156,14 +156,14 @@ def taking_part(
     config: Config,
     bundle: Bundle,
     engine: str,
-    trainee: Trainee,
+    trainee: TrainingRun,
     samples: SampleLog,
     *,
     own: Callable[[], Weights],
     load_model: Callable[[Path], Model],
     rest: Callable[[float], None],
     stopping: Callable[[], bool],
-) -> TakingPart:
+) -> FleetUpdateTrainer:
     """The part of a trainer process in its fleet's rounds.
 
     Parameters
@@ -195,11 +195,11 @@ def taking_part(
         window = window.take(schema.check(window.x, window.y))
         return quality(of, window, schema, labels(window.y), load_model, bundle.inference_model.suffix)
 
-    participant = Participant(
+    participant = RoundTrainer(
         begin=begin, trainable=bundle.trainable, rows=trainee.own_rows, labels=labels, measure=measure,
         rest=rest, stopping=stopping,
     )  # fmt: skip
-    return TakingPart(
+    return FleetUpdateTrainer(
         config.device.id,
         config.storage.dir,
         participant=participant,

@@ -47,7 +47,7 @@ PROBE_ROWS = 16
 TOLD = ("transfer", "update", "share", "losses")
 
 
-class Adopter:
+class WeightImporter:
     """Makes candidates of updates that came in, with the engine of a trainee between two runs.
 
     Parameters

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from edged.domain.protocols import Engine, Model, Step
+    from edged.domain.protocols import Engine, Model, StepResult
     from edged.engines.portable.engine import PortableEngine
 
     Floats = NDArray[np.float32]
@@ -72,7 +72,7 @@ class ChampionGuide:
         """Whether steps need the champion's answers, and so are made one by one."""
         return self._answers is not None
 
-    def step(self, x: Floats, y: NDArray[np.generic], index: NDArray[np.int64], *, apply: bool) -> Step:
+    def step(self, x: Floats, y: NDArray[np.generic], index: NDArray[np.int64], *, apply: bool) -> StepResult:
         """A step on the rows `index` of what `begin` was given."""
         taught = None if self._answers is None else self._answers[index]
         return self._engine.step(x[index], y[index], apply=apply, teacher=taught)

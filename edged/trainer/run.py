@@ -15,13 +15,13 @@ import numpy as np
 
 from edged.domain.model_files import model_in
 from edged.domain.protocols import LearningRate
-from edged.domain.training.batch_pool import Pool, labels_for
-from edged.domain.training.early_stopping import Patience
+from edged.domain.training.batch_pool import BatchPool, labels_for
+from edged.domain.training.early_stopping import EarlyStopping
 from edged.domain.training.learner_state import (
     FROM_RANDOM_TIMES,
     SHORT_AFTER_DRIFT,
     LearnerState,
-    Plan,
+    RunPlan,
     RunRequest,
     planned_steps,
     scarcity,
@@ -32,12 +32,12 @@ from edged.errors import NoDataError, NonFiniteError, TrainingError
 from edged.storage.files.atomic import disk_errors_of_others
 from edged.storage.models.checkpoints import unpack_arrays
 from edged.trainer import averaging
-from edged.trainer.batches import Drawing
-from edged.trainer.candidate import ANCHOR_FILE, HandingOver
+from edged.trainer.batches import BatchSampler
+from edged.trainer.candidate import ANCHOR_FILE, CandidateExporter
 from edged.trainer.challenger import Challenges
 from edged.trainer.guidance import guide_for
-from edged.trainer.standardisation import Units
-from edged.trainer.steps import Stepping
+from edged.trainer.standardisation import InputStatistics
+from edged.trainer.steps import TrainingLoop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from edged.storage.models.checkpoints import Checkpoints, Generation
     from edged.trainer.challenger import Challenger
 
-__all__ = ["InterruptedRunError", "RunRequest", "Trainee"]
+__all__ = ["InterruptedRunError", "RunRequest", "TrainingRun"]
 
 PROGRESS_SECONDS = 0.5
 PROBE_ROWS = 16
@@ -67,7 +67,7 @@ class InterruptedRunError(TrainingError):
     exit_code = 130
 
 
-class Trainee:
+class TrainingRun:
     """A learner on one bundle: an engine with its state, able to do run after run."""
 
     def __init__(
@@ -108,8 +108,8 @@ class Trainee:
         self._samples = samples
         self._checkpoints = checkpoints
         self._load_model = load_model
-        self._handing_over = HandingOver(candidates, load_model, pack_weights, quantised, bundle)
-        self._drawing = Drawing(
+        self._handing_over = CandidateExporter(candidates, load_model, pack_weights, quantised, bundle)
+        self._drawing = BatchSampler(
             config=config, schema=schema, samples=samples, labels_for=self._labels_for,
             load_model=load_model, champion=champion, pseudo=pseudo, unlabelled=unlabelled,
         )  # fmt: skip
@@ -121,7 +121,7 @@ class Trainee:
         self._state = self._fresh_state()
         # Whether the engine's weights are those of a bundle that nobody has trained.
         self._random = bundle.seed is not None
-        self._units = Units(bundle, config, schema, engine)
+        self._units = InputStatistics(bundle, config, schema, engine)
         self._probe = np.zeros((1, schema.width), np.float32)
         self._restore_newest(base)
         if base != "checkpoint":
@@ -257,7 +257,7 @@ class Trainee:
                 self._judge_averages(new)
                 self._challenge(new, wanted=request.challenge)
             self._state.step, self._state.excluded = 0, []
-            self._state.patience, self._state.hard = Patience(self._config.patience), None
+            self._state.patience, self._state.hard = EarlyStopping(self._config.patience), None
             self._state.pseudo = None
             self._checkpoint()
         try:
@@ -320,7 +320,7 @@ class Trainee:
         if word is not None and self._stopping():
             raise InterruptedRunError("the run was asked to stop", where="before its first step")
 
-    def _plan(self, request: RunRequest) -> tuple[Plan, bool]:
+    def _plan(self, request: RunRequest) -> tuple[RunPlan, bool]:
         kept = self._state.plan
         if kept is not None and not request.dry_run:
             # Perhaps all its steps are done, and only the end of the run is missing.
@@ -334,7 +334,7 @@ class Trainee:
         steps = request.steps or self._steps(request, count, arrived)
         rate = request.learning_rate or self._config.learning_rate
         share = request.new_share
-        return Plan(request.run, request.trigger, after, upto, steps, rate, share, arrived), False
+        return RunPlan(request.run, request.trigger, after, upto, steps, rate, share, arrived), False
 
     def _steps(self, request: RunRequest, new: int, arrived: int) -> int:
         config = self._config
@@ -352,7 +352,7 @@ class Trainee:
             new, steps=config.steps, steps_per=config.steps_per, max_steps=config.max_steps, times=times
         )
 
-    def _window(self, plan: Plan) -> Window:
+    def _window(self, plan: RunPlan) -> Window:
         window = self._samples.training_window(plan.after, self._config.window, upto_seq=plan.upto)
         return self._trainable(window)
 
@@ -374,7 +374,7 @@ class Trainee:
         drawn = self._drawing.pool(new, remembered, state, self._engine)
         self._probe = drawn.pool.x[-PROBE_ROWS:]
         self._begin_guide(drawn.pool)
-        steps = Stepping(
+        steps = TrainingLoop(
             self._engine, state, config, drawn,
             guide=self._guide, apart=self._units.names, report=self._report, careful=careful,
         )  # fmt: skip
@@ -405,7 +405,7 @@ class Trainee:
         steps.report()
         return steps.losses, steps.skipped
 
-    def _begin_guide(self, pool: Pool) -> None:
+    def _begin_guide(self, pool: BatchPool) -> None:
         if self._guide is None:
             return
         folder = self._champion()
@@ -430,7 +430,7 @@ class Trainee:
         state.remember(new.offsets[kept], new.y[kept])
         state.consumed, state.arrived = plan.upto, plan.arrived
         state.plan, state.step, self._random = None, 0, self._random and self._dry_run
-        state.patience, state.hard, state.pseudo = Patience(self._config.patience), None, None
+        state.patience, state.hard, state.pseudo = EarlyStopping(self._config.patience), None, None
         generation = self._checkpoint()
         candidate = self._handing_over.candidate(
             plan.run, self._engine, state.average, self._probe, self._guide

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from edged.storage.models.bundles import Bundle
 
 
-class Units:
+class InputStatistics:
     """Keeps the statistics among an engine's parameters; `engine` is as the bundle has it."""
 
     def __init__(self, bundle: Bundle, config: TrainingConfig, schema: Schema, engine: Engine) -> None:

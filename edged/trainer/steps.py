@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.domain.training.early_stopping import EVERY as LOOK_EVERY
-from edged.domain.training.replay import Mix
+from edged.domain.training.replay import BatchMix
 from edged.errors import TrainingError
 from edged.trainer import averaging
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.config import TrainingConfig
-    from edged.domain.protocols import Engine, Step
-    from edged.domain.training.batch_pool import Pool
-    from edged.domain.training.learner_state import LearnerState, Plan
-    from edged.trainer.batches import Drawn
+    from edged.domain.protocols import Engine, StepResult
+    from edged.domain.training.batch_pool import BatchPool
+    from edged.domain.training.learner_state import LearnerState, RunPlan
+    from edged.trainer.batches import SampledRows
     from edged.trainer.guidance import ChampionGuide
 
 CHECK_EVERY = 32
 
 
-class Stepping:
+class TrainingLoop:
     """Makes the steps of the run that `state.plan` describes, and counts them in `state`.
 
     Parameters
@@ -53,7 +53,7 @@ class Stepping:
         engine: Engine,
         state: LearnerState,
         config: TrainingConfig,
-        drawn: Drawn,
+        drawn: SampledRows,
         *,
         guide: ChampionGuide | None,
         apart: list[str],
@@ -69,7 +69,7 @@ class Stepping:
         self.skipped = 0
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> RunPlan:
         """The run."""
         if self._state.plan is None:
             raise TrainingError("no run is planned")
@@ -122,7 +122,7 @@ class Stepping:
         loss = self._engine.evaluate(self._pool.x[self._spared], self._pool.y[self._spared])
         return self._state.patience.look(loss, self._engine.parameters(), LOOK_EVERY)
 
-    def _advance(self, pool: Pool) -> tuple[list[float], int]:
+    def _advance(self, pool: BatchPool) -> tuple[list[float], int]:
         """Losses of what was made, and how many of them were bad."""
         if self._config.accumulate > 1 or (self._guide is not None and self._guide.teaching):
             return self._accumulate(pool)
@@ -154,9 +154,11 @@ class Stepping:
     def _draw(self) -> NDArray[np.int64]:
         chosen = self.plan.new_share
         share = self._config.new_share if chosen is None else chosen
-        return self._pool.draw(self._config.batch, Mix(share, self._config.recent_share), self._state.rng)
+        return self._pool.draw(
+            self._config.batch, BatchMix(share, self._config.recent_share), self._state.rng
+        )
 
-    def _accumulate(self, pool: Pool) -> tuple[list[float], int]:
+    def _accumulate(self, pool: BatchPool) -> tuple[list[float], int]:
         """One step whose batch comes in parts."""
         loss, parts = 0.0, self._config.accumulate
         for part in range(parts):
@@ -168,7 +170,7 @@ class Stepping:
                 return [loss], 1
         return [loss], 0
 
-    def _step(self, pool: Pool, index: NDArray[np.int64], *, apply: bool) -> Step:
+    def _step(self, pool: BatchPool, index: NDArray[np.int64], *, apply: bool) -> StepResult:
         if self._guide is not None:
             return self._guide.step(pool.x, pool.y, index, apply=apply)
         return self._engine.step(pool.x[index], pool.y[index], apply=apply, careful=self._careful)

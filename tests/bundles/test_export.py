@@ -11,8 +11,8 @@ import pytest
 from onnx import TensorProto, numpy_helper
 
 from edged.bundles.build import build
-from edged.bundles.export.export import Wish, export
-from edged.bundles.export.forms import Wanted
+from edged.bundles.export.export import ExportRequest, export
+from edged.bundles.export.forms import RequestedForms
 from edged.bundles.graph.ort_format import format_version
 from edged.bundles.graph.templates import cnn1d, mlp
 from edged.domain.protocols import LearningRate
@@ -34,11 +34,11 @@ ROWS = np.random.default_rng(0).standard_normal((8, 96)).astype(np.float32)
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     out = tmp_path_factory.mktemp("export") / "b"
-    return build(cnn1d((32, 3), 4, (8, 8)), out, loss="cross_entropy", forms=Wanted(ort_format=True))
+    return build(cnn1d((32, 3), 4, (8, 8)), out, loss="cross_entropy", forms=RequestedForms(ort_format=True))
 
 
 def made(source: Path, out: Path, bundle: Path | None = None, **wish: Any) -> dict[str, Any]:
-    return export(source, out, Wish(**wish), unpack=lambda _: {}, bundle=bundle)
+    return export(source, out, ExportRequest(**wish), unpack=lambda _: {}, bundle=bundle)
 
 
 def run(path: Path, rows: np.ndarray[Any, Any] = ROWS) -> list[np.ndarray[Any, Any]]:

@@ -10,7 +10,7 @@ import pytest
 
 from edged.bundles.build import build
 from edged.bundles.export import parameters
-from edged.bundles.export.forms import Wanted
+from edged.bundles.export.forms import RequestedForms
 from edged.bundles.export.int8 import Quantiser, left_in_float32
 from edged.bundles.graph.ort_format import format_version, initializers
 from edged.bundles.graph.templates import autoencoder, cnn1d, cnn2d, gru, mlp
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from edged.domain.model_files import Form
     from edged.domain.protocols import Engine
 
-BOTH = Wanted(ort_format=True, int8=True)
+BOTH = RequestedForms(ort_format=True, int8=True)
 NETWORKS: dict[str, tuple[onnx.ModelProto, int]] = {
     "mlp": (mlp(16, 4, (32, 16)), 16),
     "cnn1d": (cnn1d((32, 3), 4, (8, 8)), 96),
@@ -121,7 +121,7 @@ def test_weights_of_a_stored_model_in_ort_format_are_read_again(bundle: Bundle, 
 def test_a_bundle_for_the_native_engine_alone_knows_where_weights_lie(tmp_path: Path) -> None:
     network, width = NETWORKS["mlp"]
     native = build(
-        network, tmp_path / "b", loss="cross_entropy", engine="native", forms=Wanted(ort_format=True)
+        network, tmp_path / "b", loss="cross_entropy", engine="native", forms=RequestedForms(ort_format=True)
     )
     assert native.portable is None
     engine = trained(native, "native", width)
@@ -169,7 +169,7 @@ def test_what_the_runtime_folds_is_left_open_so_that_weights_can_be_replaced(tmp
         tmp_path / "b",
         loss="cross_entropy",
         engine="native",
-        forms=Wanted(ort_format=True),
+        forms=RequestedForms(ort_format=True),
     )
     engine = open_engine("native", made)
     other = {"weight": np.ones((2, 4), np.float32), "gain": np.full((4, 2), 2.0, np.float32)}

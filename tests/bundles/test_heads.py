@@ -14,7 +14,7 @@ from edged.bundles.build import build
 from edged.bundles.inspect import inspect, verify
 from edged.bundles.losses.block import BlockLoss
 from edged.bundles.losses.cross_entropy import CrossEntropy
-from edged.bundles.losses.objective import Head
+from edged.bundles.losses.objective import LossHead
 from edged.bundles.losses.options import parse
 from edged.bundles.source.standardise import Statistics
 from edged.cli.doctor import examine
@@ -38,7 +38,7 @@ RNG = np.random.default_rng(5)
 X = RNG.standard_normal((10, 4)).astype(np.float32)
 STATES: NDArray[Any] = RNG.integers(0, 3, 10)
 LEVELS: NDArray[Any] = RNG.standard_normal((10, 2)).astype(np.float32)
-BOTH = [Head("state", "cross_entropy"), Head("level", "mse", 0.3)]
+BOTH = [LossHead("state", "cross_entropy"), LossHead("level", "mse", 0.3)]
 
 
 def two_headed(*, spare: bool = False) -> onnx.ModelProto:
@@ -127,7 +127,7 @@ def test_both_engines_come_to_the_same_weights(bundle: Bundle) -> None:
 
 def test_weights_of_rows_and_of_classes_go_into_the_sum(tmp_path: Path) -> None:
     classes, rows = (1.0, 4.0, 0.25), RNG.uniform(0.1, 2, 10)
-    heads = [Head("state", CrossEntropy(classes), 0.5), Head("level", "mse", 2.0)]
+    heads = [LossHead("state", CrossEntropy(classes), 0.5), LossHead("level", "mse", 2.0)]
     engine = PortableEngine(build(two_headed(), tmp_path / "b", loss=heads, engine="portable"))
     surprise, square = terms(engine.parameters(), np.arange(10))
     counted = rows * np.asarray(classes)[STATES]
@@ -190,7 +190,7 @@ def test_it_verifies_and_inputs_are_standardised(tmp_path: Path) -> None:
 
 
 def test_outputs_that_are_not_named_are_left_out(tmp_path: Path) -> None:
-    one = build(two_headed(spare=True), tmp_path / "b", loss=[Head("state", "cross_entropy")])
+    one = build(two_headed(spare=True), tmp_path / "b", loss=[LossHead("state", "cross_entropy")])
     assert (one.output_names, one.losses, one.label.name) == (("state",), (), "labels")
     assert set(one.trainable) == {"w", "state.w"}
     assert verify(one.path)["ok"]
@@ -218,10 +218,10 @@ def test_a_block_may_take_all_outputs_at_once(tmp_path: Path) -> None:
     ("loss", "says"),
     [
         ("mse", "exactly one output, it has: state, level"),
-        ([Head("state", "mse"), Head("nowhere", "mse")], "nowhere: the model has no such output"),
-        ([Head("state", "mse"), Head("state", "l1")], "output state: has two losses"),
-        ([Head("state", "hinge")], "there is no loss 'hinge'"),
-        ([Head("absent", "mse")], "outputs: state, level"),
+        ([LossHead("state", "mse"), LossHead("nowhere", "mse")], "nowhere: the model has no such output"),
+        ([LossHead("state", "mse"), LossHead("state", "l1")], "output state: has two losses"),
+        ([LossHead("state", "hinge")], "there is no loss 'hinge'"),
+        ([LossHead("absent", "mse")], "outputs: state, level"),
     ],
 )
 def test_what_does_not_fit_is_refused(tmp_path: Path, loss: Any, says: str) -> None:
@@ -277,8 +277,8 @@ def test_classes_are_weighed_of_one_cross_entropy_only() -> None:
         with pytest.raises(ConfigError, match="has no classes to weigh"):
             parse(texts, "1,2")
     assert parse(["a=mse", "b=cross_entropy:2"], "1,2") == [
-        Head("a", "mse"),
-        Head("b", CrossEntropy((1.0, 2.0)), 2.0),
+        LossHead("a", "mse"),
+        LossHead("b", CrossEntropy((1.0, 2.0)), 2.0),
     ]
 
 

@@ -10,9 +10,9 @@ import onnx
 import pytest
 
 from edged.bundles.build import build
-from edged.bundles.export.forms import Wanted
+from edged.bundles.export.forms import RequestedForms
 from edged.bundles.graph.templates import mlp
-from edged.cli.doctor import Finding, examine
+from edged.cli.doctor import CheckResult, examine
 from edged.config import loader
 from edged.device.startup.bootstrap import with_bundle
 from edged.lazy_imports import hidden
@@ -37,7 +37,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(mlp(4, 2, [8]), tmp_path_factory.mktemp("bundle") / "b", loss="cross_entropy").path
 
 
-def finding(path: Path, what: str) -> Finding:
+def finding(path: Path, what: str) -> CheckResult:
     found = [f for f in examine(path) if f.what == what]
     assert len(found) == 1
     return found[0]
@@ -93,7 +93,7 @@ def test_the_form_that_is_to_serve_is_loaded_too(bundle: Path, tmp_path: Path) -
     serving = {"quantise": "int8"}
     path = configured(tmp_path, model={"bundle": str(bundle)}, serving=serving)
     assert "has no int8 form" in finding(path, "bundle").result
-    both = build(mlp(4, 2, [8]), tmp_path / "both", loss="cross_entropy", forms=Wanted(int8=True))
+    both = build(mlp(4, 2, [8]), tmp_path / "both", loss="cross_entropy", forms=RequestedForms(int8=True))
     path = configured(tmp_path, model={"bundle": "both"}, serving=serving)
     assert finding(path, "bundle").level == "ok"
     (both.path / "inference_int8.onnx").write_bytes(b"\x08\x08")  # no graph, though its hash is right

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from edged.device.startup.open_state import State
+    from edged.device.startup.open_state import OpenState
     from tests.crash.operations import Mark
 
     Promises = tuple[Mark, ...]
@@ -47,7 +47,7 @@ def check_ingest(root: Path, bundle: Path, promises: Promises) -> None:
         state.close()
 
 
-def check_samples(state: State, numbers: list[int]) -> None:
+def check_samples(state: OpenState, numbers: list[int]) -> None:
     """The samples `s<n>` with `n` as their first value are in the log."""
     offsets = [state.samples.find(id=f"s{number}") for number in numbers]
     lost = [number for number, offset in zip(numbers, offsets, strict=True) if offset is None]
@@ -85,7 +85,7 @@ def check_checkpoints(root: Path, bundle: Path, promises: Promises) -> None:
 class Restarted(Gate):
     """The promotion side of a daemon that has just been started on what is there."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: OpenState) -> None:
         self.folder = state.config.storage.dir
         self.candidates = self.folder / "candidates"
         self.settings = GateConfig(latency=1.0).model_dump()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from edged.clock import VirtualClock
-from edged.domain.commands.delivery_policy import Kind, Parcel
+from edged.domain.commands.delivery_policy import MessageKind, OutboxMessage
 from edged.storage.files.database import connect
 from edged.storage.outbox.queue import DATABASE, Outbox
 from edged.storage.outbox.tables import parcels
@@ -28,16 +28,18 @@ UPDATE = 4  # messages of one weight update
 class Letter:
     """One message; `number` is its place among all that were ever put."""
 
-    kind: Kind
+    kind: MessageKind
     number: int
     size: int
     day: int
 
     @property
-    def parcel(self) -> Parcel:
+    def parcel(self) -> OutboxMessage:
         """What is put; its content says which it is."""
-        topic = f"w/{self.number // UPDATE}/{self.number % UPDATE}" if self.kind is Kind.WEIGHTS else "t"
-        return Parcel(self.kind, topic, (b'{"n":%d}' % self.number).ljust(self.size))
+        topic = (
+            f"w/{self.number // UPDATE}/{self.number % UPDATE}" if self.kind is MessageKind.WEIGHTS else "t"
+        )
+        return OutboxMessage(self.kind, topic, (b'{"n":%d}' % self.number).ljust(self.size))
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class Sent:
     seed: int
 
 
-def number_of(parcel: Parcel) -> int:
+def number_of(parcel: OutboxMessage) -> int:
     """Which letter it is."""
     return int(parcel.payload[5 : parcel.payload.index(b"}")])
 
@@ -64,7 +66,9 @@ class Post:
     """
 
     clock: VirtualClock = field(default_factory=lambda: VirtualClock(1_770_000_000.0))
-    waiting: dict[Kind, list[Letter]] = field(default_factory=lambda: {kind: [] for kind in Kind})
+    waiting: dict[MessageKind, list[Letter]] = field(
+        default_factory=lambda: {kind: [] for kind in MessageKind}
+    )
     held: dict[int, Key] = field(default_factory=dict)
     gone: set[int] = field(default_factory=set)
     dropped: int = 0
@@ -77,7 +81,7 @@ class Post:
         self.held.clear()
         self.box = Outbox.open(self.path, max_bytes=CAP, max_age=MAX_AGE, clock=self.clock)
 
-    def letters(self, kind: Kind, n: int, size: int) -> list[Letter]:
+    def letters(self, kind: MessageKind, n: int, size: int) -> list[Letter]:
         """The next to be put."""
         first = self.count
         self.count += n
@@ -100,7 +104,7 @@ class Post:
         before, self.dropped = self.dropped, self.box.waiting.dropped
         lost = len(new) - len(kept)
         assert kept == new[lost:], "a newer one went before an older one of its kind"
-        for other in Kind:
+        for other in MessageKind:
             had = self.waiting[other] + (kept if other is kind else [])
             has = [letter for letter in had if letter.number in there]
             given_up = [letter for letter in had if letter.number not in there]
@@ -108,7 +112,7 @@ class Post:
             assert given_up == free[: len(given_up)], f"of {other.name} others than the oldest were given up"
             if given_up:
                 assert other >= kind, f"{other.name} was given up for {kind.name}"
-                for lower in Kind:
+                for lower in MessageKind:
                     assert lower <= other or self._free(lower, there) == [], (
                         f"{lower.name} should have gone first"
                     )
@@ -116,7 +120,7 @@ class Post:
             self.waiting[other] = has
         assert self.dropped - before == lost, "what was given up is not what was counted"
 
-    def _free(self, kind: Kind, there: set[int]) -> list[Letter]:
+    def _free(self, kind: MessageKind, there: set[int]) -> list[Letter]:
         return [x for x in self.waiting[kind] if x.number in there and x.number not in self.held]
 
     def send(self, sent: Sent) -> None:
@@ -129,7 +133,9 @@ class Post:
 
     def take(self, count: int) -> None:
         """Hand some over, as to a connection: highest kind first, within it in order."""
-        due = [letter for kind in Kind for letter in self.waiting[kind] if letter.number not in self.held]
+        due = [
+            letter for kind in MessageKind for letter in self.waiting[kind] if letter.number not in self.held
+        ]
         taken = self.box.take(count, CAP)
         numbers = [number_of(parcel) for _, parcel in taken]
         assert numbers == [letter.number for letter in due[:count]], "not those whose turn it is"
@@ -169,7 +175,7 @@ class Post:
 
     def lose_all(self) -> None:
         """The file was damaged: its messages are lost, and not counted."""
-        self.waiting, self.dropped = {kind: [] for kind in Kind}, 0
+        self.waiting, self.dropped = {kind: [] for kind in MessageKind}, 0
 
     # ---- what must hold --------------------------------------------------------------------
 
@@ -177,7 +183,7 @@ class Post:
         """Numbers of the letters on the disk, as another process sees them."""
         found: set[int] = set()
         with closing(connect(self.path, readonly=True)) as db:
-            for kind in Kind:
+            for kind in MessageKind:
                 with closing(parcels(db, kind, 0)) as rows:
                     found.update(number_of(parcel) for _, parcel in rows)
         return found

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
-from edged.domain.commands.delivery_policy import Kind
+from edged.domain.commands.delivery_policy import MessageKind
 from edged.errors import RefusedError
 from edged.storage.files.atomic import Disk
 from edged.storage.models.checkpoints import Checkpoints
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 MEMORY = Path("/dev/shm")  # noqa: S108  nothing to hide there
 SEED = int(os.environ.get("EDGED_SEED", "1"))
 CUTS = st.integers(0, 18)
-KINDS, SHARES = st.sampled_from(Kind), st.floats(0, 1)
+KINDS, SHARES = st.sampled_from(MessageKind), st.floats(0, 1)
 SENT = st.builds(Sent, st.integers(0, 100), SHARES, SHARES, st.integers(0, 1000))
 KEPT = 2
 STEPS = 10
@@ -125,7 +125,7 @@ class Device(RuleBasedStateMachine):
         )
         self.samples += numbers
         self.count += n
-        self.post.put(self.post.letters(Kind.PREDICTION, n, 200))
+        self.post.put(self.post.letters(MessageKind.PREDICTION, n, 200))
 
     def publish(self, disk: Disk | None = None) -> None:
         """One checkpoint; reported when this returns."""
@@ -138,7 +138,7 @@ class Device(RuleBasedStateMachine):
         assert made == number > self.given[0], "a number was given twice"
         self.generations.append(made)
         self.given = (made, self.given[1])
-        self.post.put(self.post.letters(Kind.METRICS, 2, 700))
+        self.post.put(self.post.letters(MessageKind.METRICS, 2, 700))
 
     @rule()
     def checkpoint(self) -> None:
@@ -150,8 +150,8 @@ class Device(RuleBasedStateMachine):
         assert version > self.given[1], "a version was given twice"
         self.given = (self.given[0], version)
         self.champions = {version}
-        self.post.put(self.post.letters(Kind.WEIGHTS, UPDATE, 5000))
-        self.post.put(self.post.letters(Kind.EVENT, 3, 100))
+        self.post.put(self.post.letters(MessageKind.WEIGHTS, UPDATE, 5000))
+        self.post.put(self.post.letters(MessageKind.EVENT, 3, 100))
 
     @rule()
     def crown(self) -> None:
@@ -168,14 +168,14 @@ class Device(RuleBasedStateMachine):
             return
         self.gate.champion = back
         self.champions = {back.version}
-        self.post.put(self.post.letters(Kind.EVENT, 1, 100))
+        self.post.put(self.post.letters(MessageKind.EVENT, 1, 100))
 
     @rule(keep=st.integers(1, 4))
     def prune(self, keep: int) -> None:
         self.state.registry.prune(keep)
 
     @rule(kind=KINDS, size=st.integers(1000, 20_000))
-    def flood_the_outbox(self, kind: Kind, size: int) -> None:
+    def flood_the_outbox(self, kind: MessageKind, size: int) -> None:
         """More than fits."""
         self.post.put(self.post.letters(kind, 60, size))
 
@@ -222,7 +222,7 @@ class Device(RuleBasedStateMachine):
         assert self.state.recovery.reason == "crash"
 
     @rule(kind=KINDS, n=st.integers(1, 20), share=SHARES)
-    def cut_while_putting(self, kind: Kind, n: int, share: float) -> None:
+    def cut_while_putting(self, kind: MessageKind, n: int, share: float) -> None:
         """Of the last commit, which nobody was told of, the first so many bytes are on the disk."""
         letters = self.post.letters(kind, n, 200)
         database, wal = self.post.path, self.post.path.with_name(f"{self.post.path.name}-wal")

@@ -33,7 +33,7 @@ from tests.device.linear import GOOD, WIDTH, candidate, write
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from edged.device.startup.open_state import State
+    from edged.device.startup.open_state import OpenState
     from edged.storage.models.records import ModelRecord
 
 _T = TypeVar("_T")
@@ -66,7 +66,7 @@ def config_of(root: Path, bundle: Path) -> Config:
     )
 
 
-def opened(root: Path, bundle: Path) -> State:
+def opened(root: Path, bundle: Path) -> OpenState:
     """A start of the daemon, as far as its files go."""
     return open_state(config_of(root, bundle), VirtualClock(1000.0), check_seconds=60.0)
 

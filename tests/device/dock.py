@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from edged.clock import VirtualClock
 from edged.config import MqttConfig, StorageConfig, StreamConfig
-from edged.device.ingest import Ingest
-from edged.domain.stream.admission import Intake, IntakeRules
+from edged.device.ingest import Ingestor
+from edged.domain.stream.admission import AdmissionControl, AdmissionRules
 from edged.domain.stream.windowing import Windowing
 from edged.errors import StorageError
-from edged.mqtt.client.message import Delivery
+from edged.mqtt.client.message import ReceivedMessage
 from edged.mqtt.codecs import label_codec, sample_codec
 from edged.mqtt.topics import matches
 from edged.storage.samples.log import SampleLog
@@ -77,7 +77,7 @@ class Dock:
         self.problems: list[str | None] = []
         self.order: list[str] = []
         self.notices: list[tuple[str, dict[str, Any]]] = []
-        self.clock, self.rules = VirtualClock(1000.0), IntakeRules()
+        self.clock, self.rules = VirtualClock(1000.0), AdmissionRules()
         self.max_age: float | None = None
         self.in_flight = MqttConfig().receive_maximum
         self.open()
@@ -92,7 +92,7 @@ class Dock:
         forecast = (
             (self.stream.forecast_columns, self.stream.horizon) if self.schema.task == "forecast" else None
         )
-        self.ingest = Ingest(
+        self.ingest = Ingestor(
             config=self.config,
             schema=self.schema,
             unacknowledged=MqttConfig().receive_maximum,
@@ -111,7 +111,7 @@ class Dock:
             on_problem=lambda: self.problems.append(self.ingest.problem),
             forecast=forecast,
             join_expiry=self.stream.join_expiry,
-            intake=Intake(self.rules, self.schema.channels),
+            intake=AdmissionControl(self.rules, self.schema.channels),
             windowing=None if window is None else Windowing(window.rules(), self.stream.width),
             notice=lambda *event: self.notices.append(event),
             in_flight=lambda: self.in_flight,
@@ -167,7 +167,7 @@ def gathering(folder: Path, *, in_flight: int = 2000, delay: float = 5.0) -> Doc
 
 
 @contextmanager
-def running(dock: Dock) -> Iterator[Ingest]:
+def running(dock: Dock) -> Iterator[Ingestor]:
     """The ingest thread; what was received is worked on when the block ends."""
     dock.ingest.start()
     yield dock.ingest
@@ -176,11 +176,11 @@ def running(dock: Dock) -> Iterator[Ingest]:
 
 def delivery(
     mid: int, topic: str = "s/m1", *, dup: bool = False, payload: bytes | None = None, **fields: Any
-) -> Delivery:
+) -> ReceivedMessage:
     body = payload if payload is not None else json.dumps({"x": [mid, 0.5], **fields}).encode()
-    return Delivery(topic, body, mid, 1, dup, False, 1, 0.0)
+    return ReceivedMessage(topic, body, mid, 1, dup, False, 1, 0.0)
 
 
-def again(first: Delivery) -> Delivery:
+def again(first: ReceivedMessage) -> ReceivedMessage:
     """The same, delivered once more by the broker."""
-    return Delivery(first.topic, first.payload, first.mid, 1, True, False, 2, 0.0)
+    return ReceivedMessage(first.topic, first.payload, first.mid, 1, True, False, 2, 0.0)

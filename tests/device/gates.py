@@ -16,7 +16,7 @@ from tests.device.linear import SCHEMA, candidate, classes, inputs, write
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from edged.domain.protocols import Served
+    from edged.domain.protocols import ServedModel
     from edged.domain.stream.schema import Schema
 
 
@@ -73,7 +73,7 @@ class Gate:
             int8=self.int8,
         )
 
-    def consider(self, slope: float, run: int = 1, **options: Any) -> tuple[Any, Served | None]:
+    def consider(self, slope: float, run: int = 1, **options: Any) -> tuple[Any, ServedModel | None]:
         """Bring a new candidate before the gate."""
         return self.promoter.consider(candidate(self.candidates, run, slope, **options), self.champion)
 
@@ -88,7 +88,7 @@ class Gate:
         (reason,) = verdict.reasons
         return str(reason)
 
-    def crowned(self, slope: float, run: int) -> Served:
+    def crowned(self, slope: float, run: int) -> ServedModel:
         """A model that was made champion, good or not."""
         model = self.promoter.consider(candidate(self.candidates, run, slope), self.champion, first=True)[1]
         assert model is not None
@@ -107,7 +107,7 @@ class Gate:
         """A model that is in no registry."""
         return InferenceModel(write(self.folder / "stray.onnx", slope))
 
-    def reboot(self) -> Served:
+    def reboot(self) -> ServedModel:
         """As after a restart of the daemon."""
         self.registry.close()
         self.registry = Registry.open(self.folder)

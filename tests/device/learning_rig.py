@@ -15,12 +15,12 @@ from edged.engines.inference import InferenceModel
 from edged.engines.native.engine import NativeEngine
 from edged.storage.models.checkpoints import Checkpoints
 from edged.storage.samples.log import SampleLog
-from edged.trainer import RunRequest, Trainee
+from edged.trainer import RunRequest, TrainingRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from edged.domain.protocols import Engine, Step
+    from edged.domain.protocols import Engine, StepResult
     from edged.domain.stream.sample import LabelValue
     from edged.domain.training.learner_state import Base
     from edged.storage.models.bundles import Bundle
@@ -57,7 +57,7 @@ class RecordingEngine(NativeEngine):
         super().__init__(bundle)
         self.seen: list[Floats] = []
 
-    def step(self, x: Floats, y: Any, *, apply: bool = True, careful: bool = False) -> Step:
+    def step(self, x: Floats, y: Any, *, apply: bool = True, careful: bool = False) -> StepResult:
         self.seen.append(x.copy())
         return super().step(x, y, apply=apply, careful=careful)
 
@@ -107,9 +107,9 @@ class Workshop:
         pseudo: float = 0.0,
         wanted: Callable[[], bool] = lambda: False,
         base: Base = "checkpoint",
-    ) -> Trainee:
+    ) -> TrainingRun:
         """A learner that takes up what the checkpoints hold."""
-        return Trainee(
+        return TrainingRun(
             config=self.config,
             schema=self.schema,
             bundle=self.bundle,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from edged.bundles.graph.templates import mlp
-from edged.domain.protocols import Served
+from edged.domain.protocols import ServedModel
 from edged.domain.stream.sample import Batch
 from edged.domain.stream.schema import Schema
 from edged.engines.inference import InferenceModel
@@ -66,9 +66,9 @@ def samples(
     return Batch(offsets, ["k"] * n, times, times, x, given_labels or [None] * n, ids or [None] * n)
 
 
-def served(folder: Path, version: int, slope: float) -> Served:
+def served(folder: Path, version: int, slope: float) -> ServedModel:
     """A model in the serving loop's hands."""
-    return Served(version, InferenceModel(write(folder / f"{version}.onnx", slope)))
+    return ServedModel(version, InferenceModel(write(folder / f"{version}.onnx", slope)))
 
 
 def candidate(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edged.bundles.build import build
-from edged.bundles.export.forms import Wanted
+from edged.bundles.export.forms import RequestedForms
 from edged.bundles.graph.templates import mlp
 from edged.bundles.source.standardise import Statistics
 from edged.engines.inference import InferenceModel
@@ -71,7 +71,7 @@ def test_the_form_that_passed_the_gate_serves_through_kills_and_rollbacks(
 ) -> None:
     bundle = build(
         mlp(6, 3, (32,)), tmp_path / "bundle", loss="cross_entropy", standardise=Statistics.identity(6),
-        forms=Wanted(ort_format=True, int8=True),
+        forms=RequestedForms(ort_format=True, int8=True),
     )  # fmt: skip
     device = Device(tmp_path, broker.port, STREAM, model={"bundle": str(bundle.path)}, **SECTIONS)
     with running(device, broker.port) as listener:

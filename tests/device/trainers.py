@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from edged.clock import VirtualClock
 from edged.config import Config
-from edged.device.learning.scheduler import SETBACKS, Learner
-from edged.device.learning.trainer_client import TrainerProcess
+from edged.device.learning.scheduler import SETBACKS, TrainingScheduler
+from edged.device.learning.trainer_client import TrainerClient
 from edged.storage.models.registry import Registry
 from edged.storage.samples.log import SampleLog
 from tests.device.learning_rig import CLASSIFY, batch, task
@@ -49,9 +49,9 @@ class Plant:
         """More labelled samples."""
         self.log.commit(batch(self.log, *task(n, seed)))
 
-    def process(self) -> TrainerProcess:
+    def process(self) -> TrainerClient:
         """A trainer on it."""
-        return TrainerProcess(self.config)
+        return TrainerClient(self.config)
 
 
 class Desk:
@@ -63,7 +63,7 @@ class Desk:
         self.clock = VirtualClock(1.7e9)
         self.registry = Registry.open(plant.config.storage.dir)
         self.told: list[tuple[str, Message]] = []
-        self.learner = Learner(
+        self.learner = TrainingScheduler(
             plant.config,
             clock=self.clock,
             labelled_since=plant.log.labelled_since,
@@ -108,7 +108,7 @@ class Ear:
         return {message["type"] for message in self.heard}
 
 
-def signalled(process: TrainerProcess, number: int) -> Callable[[], None]:
+def signalled(process: TrainerClient, number: int) -> Callable[[], None]:
     """An action that sends a signal to the trainer."""
 
     def send() -> None:

@@ -12,8 +12,8 @@ from edged.config import loader
 from edged.engines.onnx.exported import parameters_in
 from edged.storage.models.bundles import Bundle
 from edged.storage.models.registry import Registry
-from edged.storage.recordings import Recorded
-from edged.workbench.evaluation import Options, Replay, shape_stream
+from edged.storage.recordings import Recording
+from edged.workbench.evaluation import LabelOptions, Replay, shape_stream
 from tests.commands import edged
 from tests.streams import recording
 
@@ -92,11 +92,11 @@ def device(people: People, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def two_days(people: People, who: int, path: Path, folder: Path) -> tuple[float, float]:
     """Accuracy on the second day of the bundle's model, and of the device's answers."""
-    config, options = loader.load(path, {}), Options(delay=0, pretrain=0)
+    config, options = loader.load(path, {}), LabelOptions(delay=0, pretrain=0)
     rows = np.flatnonzero(people.user == who)
     second = people.second[rows]
     times = 1.7e9 // DAY * DAY + np.arange(len(rows)) + DAY * second
-    recorded = Recorded(people.x[rows], people.y[rows].astype(np.float64), times)
+    recorded = Recording(people.x[rows], people.y[rows].astype(np.float64), times)
     replay = Replay(config, shape_stream(recorded, config, options), options, folder)
     replay.run()
     assert replay.promoter.promotions == 1

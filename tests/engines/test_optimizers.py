@@ -13,7 +13,7 @@ from edged.bundles.graph.templates import mlp
 from edged.domain.protocols import LearningRate
 from edged.engines import open_engine
 from edged.engines.portable.engine import PortableEngine
-from edged.engines.portable.optimizer import LARGEST_SCALE, Rule
+from edged.engines.portable.optimizer import LARGEST_SCALE, OptimizerInputs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -167,7 +167,7 @@ def test_it_resumes_bit_by_bit_wherever_the_scale_of_the_moments_is(tmp_path: Pa
 
 @pytest.mark.parametrize("beta2", [1e-6, 0.5, 0.9, 0.999, 0.9999])
 def test_the_scale_of_gradients_stays_small(beta2: float) -> None:
-    rule = Rule("adamw", ("value", "first", "second"), 0.9, beta2, correct_bias=True, scaled=True)
+    rule = OptimizerInputs("adamw", ("value", "first", "second"), 0.9, beta2, correct_bias=True, scaled=True)
     scales = rule.scales(np.arange(1.0, 3 * rule.period + 2))
     assert scales[0] == scales[rule.period] == 1
     assert max(scales) <= LARGEST_SCALE

@@ -26,8 +26,8 @@ from edged import logs
 from edged.clock import VirtualClock
 from edged.config import GateConfig, ServingConfig
 from edged.device.promotion import Promoter
-from edged.device.promotion.rollout import Succession
-from edged.device.serving import Server, ServingLoop
+from edged.device.promotion.rollout import Rollout
+from edged.device.serving import Predictor, ServingWorker
 from edged.engines.inference import InferenceModel
 from edged.errors import ModelError, StorageError
 from edged.storage.files.atomic import Disk
@@ -120,9 +120,9 @@ class Episode:
             config=rules, schema=SCHEMA, registry=self.registry, holdout=self, load_model=self._load,
             clock=VirtualClock(1000.0), keep_models=10, staging=self.gate.candidates,
         )  # fmt: skip
-        self.server = Server(ServingConfig(), rules, SCHEMA, self.promoter.boot(self.gate.base))
+        self.server = Predictor(ServingConfig(), rules, SCHEMA, self.promoter.boot(self.gate.base))
         self.told: list[str] = []
-        self.succession = Succession(
+        self.succession = Rollout(
             self.promoter, self.server, lambda name, _: self.told.append(name), lambda _: 0
         )
         self.server.rescue = self.succession.rescue
@@ -131,7 +131,7 @@ class Episode:
         self.submitted = 0
         self.labelled = False
         self._ending = threading.Event()
-        self.loop = ServingLoop(
+        self.loop = ServingWorker(
             self.server, schema=SCHEMA, batch=64, publish=self._publish, sample_id=str,
             on_answered=lambda *_: None,
             on_outcome=self._decide, on_failed=lambda *_: None, on_drift=lambda _: None,

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.config import MqttConfig
-from edged.domain.federated.messages import DeviceState, FleetTopics, Receipts, Round, Update
+from edged.domain.federated.messages import (
+    DeviceState,
+    FleetTopics,
+    Receipts,
+    RoundAnnouncement,
+    UpdateHeader,
+)
 from edged.domain.training.weight_deltas import Coding, Floats, code, decode
 from edged.mqtt import update_encoding
 from edged.mqtt.client.session import Session
@@ -18,7 +24,7 @@ from edged.mqtt.client.session import Session
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from edged.mqtt.client.message import Delivery
+    from edged.mqtt.client.message import ReceivedMessage
 
     Payloads = list[tuple[str, bytes]]
 
@@ -41,11 +47,15 @@ def change_of(
     return change, int(rng.integers(50, 500))
 
 
-def update_of(told: Round, device: str, change: dict[str, Floats], samples: int) -> tuple[Update, bytes]:
+def update_of(
+    told: RoundAnnouncement, device: str, change: dict[str, Floats], samples: int
+) -> tuple[UpdateHeader, bytes]:
     """As it is sent."""
     blob = update_encoding.pack(code(change, Coding(told.config.encoding.dtype)))
     norm = float(np.sqrt(sum(float((v.astype(np.float64) ** 2).sum()) for v in change.values())))
-    return Update(device, told.round, told.id, told.base.hash, samples, 0.5, norm, len(blob), "0" * 64), blob
+    return UpdateHeader(
+        device, told.round, told.id, told.base.hash, samples, 0.5, norm, len(blob), "0" * 64
+    ), blob
 
 
 class Senders:
@@ -70,20 +80,20 @@ class Senders:
         port: int,
         names: Sequence[str],
         *,
-        messages: Callable[[Round, str], Payloads] | None = None,
+        messages: Callable[[RoundAnnouncement, str], Payloads] | None = None,
         hold: Sequence[str] = (),
         resend: float = 1.0,
         connections: int = 4,
         shapes: dict[str, tuple[int, ...]] | None = None,
-        on_round: Callable[[Senders, Round], None] | None = None,
+        on_round: Callable[[Senders, RoundAnnouncement], None] | None = None,
     ) -> None:
         self.topics, self._names, self._shapes = FleetTopics(FLEET), list(names), shapes or SHAPES
         self._messages, self._held, self._resend = messages or self._drawn, set(hold), resend
         self._on_round = on_round
         self._lock = threading.Condition()
-        self._open: dict[tuple[int, str], Round] = {}
-        self._sent: dict[tuple[str, str], tuple[Round, float]] = {}
-        self.rounds: list[Round] = []
+        self._open: dict[tuple[int, str], RoundAnnouncement] = {}
+        self._sent: dict[tuple[str, str], tuple[RoundAnnouncement, float]] = {}
+        self.rounds: list[RoundAnnouncement] = []
         self.accepted: dict[str, set[str]] = {}
         self.refused: dict[str, dict[str, str]] = {}
         self.sent = 0
@@ -100,15 +110,15 @@ class Senders:
         self._thread = threading.Thread(target=self._insist, daemon=True)
         self._thread.start()
 
-    def _drawn(self, told: Round, device: str) -> Payloads:
+    def _drawn(self, told: RoundAnnouncement, device: str) -> Payloads:
         update, blob = update_of(told, device, *change_of(device, told.round, self._shapes))
         return list(update.messages(self.topics, blob))
 
-    def _heard(self, delivery: Delivery) -> None:
+    def _heard(self, delivery: ReceivedMessage) -> None:
         self._sessions[0].ack([delivery])
         with self._lock:
             if delivery.topic == self.topics.round:
-                self.rounds.append(Round.read(delivery.payload))
+                self.rounds.append(RoundAnnouncement.read(delivery.payload))
                 self._begin(self.rounds[-1])
             else:
                 receipts = Receipts.read(delivery.payload)
@@ -118,7 +128,7 @@ class Senders:
                     self._sent.pop((receipts.id, device), None)
             self._lock.notify_all()
 
-    def _begin(self, told: Round) -> None:
+    def _begin(self, told: RoundAnnouncement) -> None:
         if told.state == "open" and (told.round, told.id) not in self._open:
             self._open[told.round, told.id] = told
             for device in self._names:
@@ -171,10 +181,10 @@ class Senders:
         with self._lock:
             assert self._lock.wait_for(condition, seconds), self.summary()
 
-    def wait_state(self, state: str, number: int, seconds: float = 30.0) -> Round:
+    def wait_state(self, state: str, number: int, seconds: float = 30.0) -> RoundAnnouncement:
         """Until a round is in a state; as it was told."""
 
-        def found() -> list[Round]:
+        def found() -> list[RoundAnnouncement]:
             return [told for told in self.rounds if (told.state, told.round) == (state, number)]
 
         self.wait(found, seconds)

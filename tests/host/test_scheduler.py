@@ -6,7 +6,7 @@ from datetime import datetime
 import pytest
 
 from edged.clock import SystemClock, VirtualClock
-from edged.host.scheduler import Timetable
+from edged.host.scheduler import Scheduler
 
 YEARS = 10 * 365.25 * 86400.0
 
@@ -18,10 +18,10 @@ def local(*moment: int) -> float:
 
 def start(
     clock: VirtualClock, *, every: float | None = None, cron: str | None = None
-) -> tuple[Timetable, list[float]]:
+) -> tuple[Scheduler, list[float]]:
     """A timetable that is turned by hand, and when its action was done."""
     done: list[float] = []
-    table = Timetable(clock)
+    table = Scheduler(clock)
     if every is not None:
         table.every(every, lambda: done.append(clock.monotonic()))
     if cron is not None:
@@ -29,7 +29,7 @@ def start(
     return table, done
 
 
-def pass_time(clock: VirtualClock, table: Timetable, seconds: int) -> None:
+def pass_time(clock: VirtualClock, table: Scheduler, seconds: int) -> None:
     for _ in range(seconds):
         clock.advance_to(clock.now() + 1.0)
         table.turn()
@@ -80,7 +80,7 @@ def test_a_crontab_does_not_wait_for_years_after_a_step_back() -> None:
 
 
 def test_what_is_wanted_soon_is_done_once_and_an_error_stops_nothing() -> None:
-    table = Timetable(SystemClock())
+    table = Scheduler(SystemClock())
     done = threading.Semaphore(0)
 
     def bad() -> None:

@@ -13,10 +13,10 @@ from edged.config import MqttConfig
 from edged.mqtt.client.session import Session
 
 if TYPE_CHECKING:
-    from edged.mqtt.client.message import Delivery
+    from edged.mqtt.client.message import ReceivedMessage
 
 
-def show(delivery: Delivery) -> None:
+def show(delivery: ReceivedMessage) -> None:
     sys.stdout.write(f"{delivery.mid} {delivery.payload.decode()}\n")
     sys.stdout.flush()
 

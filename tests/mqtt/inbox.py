@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping
     from typing import Any
 
-    from edged.mqtt.client.message import Delivery
+    from edged.mqtt.client.message import ReceivedMessage
     from edged.mqtt.client.session import Session
 
 PATIENCE = 20.0
@@ -21,16 +21,16 @@ class Inbox:
     def __init__(self, session: Session | None = None) -> None:
         self._session = session
         self._changed = threading.Condition()
-        self.deliveries: list[Delivery] = []
+        self.deliveries: list[ReceivedMessage] = []
 
-    def __call__(self, delivery: Delivery) -> None:
+    def __call__(self, delivery: ReceivedMessage) -> None:
         with self._changed:
             self.deliveries.append(delivery)
             self._changed.notify_all()
         if self._session is not None:
             self._session.ack([delivery])
 
-    def wait(self, count: int) -> list[Delivery]:
+    def wait(self, count: int) -> list[ReceivedMessage]:
         """The first `count` deliveries, or an error."""
         with self._changed:
             if not self._changed.wait_for(lambda: len(self.deliveries) >= count, PATIENCE):

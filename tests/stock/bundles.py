@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edged.bundles.build import build
-from edged.bundles.export.forms import Wanted
+from edged.bundles.export.forms import RequestedForms
 from edged.bundles.graph.templates import mlp
 from edged.bundles.source.standardise import Statistics
 from edged.workbench.demo.plant import CLASSES, FEATURES
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 STEPS, ROWS, FIRST = 200, 16, 1000
 
 
-def classifier(path: Path, features: int = 8, classes: int = 2, forms: Wanted = Wanted()) -> Bundle:  # noqa: B008
+PLAIN = RequestedForms()
+
+
+def classifier(path: Path, features: int = 8, classes: int = 2, forms: RequestedForms = PLAIN) -> Bundle:
     """A small network for a stream of `features` values and `classes` classes."""
     model = mlp(features, classes, (32, 16))
     statistics = Statistics.identity(features)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from edged.bundles.export.forms import Wanted
+from edged.bundles.export.forms import RequestedForms
 from edged.engines.inference import InferenceModel
 from edged.workbench.demo.world import simulated
 from tests.commands import two_classes, write_config
@@ -69,7 +69,7 @@ print(json.dumps([engine.name, bundle.inference_model.name, *(a.tolist() for a i
 def test_weights_are_written_into_forms_that_the_training_build_has_made(
     stock: Environment, tmp_path: Path
 ) -> None:
-    bundle = classifier(tmp_path / "b", forms=Wanted(ort_format=True, int8=True))
+    bundle = classifier(tmp_path / "b", forms=RequestedForms(ort_format=True, int8=True))
     answer = stock.run("python", "-c", FORMS, bundle.path, folder=tmp_path)
     assert answer.code == 0, answer.err
     engine, base, plain, quantised = json.loads(answer.out)

@@ -19,7 +19,7 @@ from tests.device.learning_rig import Workshop, after, model_bytes, task, weight
 if TYPE_CHECKING:
     from edged.domain.protocols import Engine
     from edged.storage.models.bundles import Bundle
-    from edged.trainer import Trainee
+    from edged.trainer import TrainingRun
 
 ENGINES = [NativeEngine, PortableEngine]
 
@@ -35,7 +35,7 @@ class World:
         self.engine: Engine = kind(bundle)
         self.stop = False
 
-    def trainee(self, **options: Any) -> Trainee:
+    def trainee(self, **options: Any) -> TrainingRun:
         self.engine = self.kind(self.shop.bundle)
         return self.shop.trainee(
             self.engine, champion=lambda: self.champion, fresh=lambda: self.kind(self.shop.bundle), **options
@@ -46,14 +46,14 @@ class World:
         x, labels = task(90, self._seed)
         self.shop.feed(x, [2.0 - float(str(label)) for label in labels] if turned else labels)
 
-    def run(self, trainee: Trainee, *, turned: bool = True, challenge: bool = False) -> dict[str, Any]:
+    def run(self, trainee: TrainingRun, *, turned: bool = True, challenge: bool = False) -> dict[str, Any]:
         self.feed(turned=turned)
         result = trainee.run(self.shop.request(challenge=challenge))
         if self.champion is None or not turned:
             self.champion = Path(result["candidate"])
         return result
 
-    def until_won(self, trainee: Trainee | None = None) -> dict[str, Any]:
+    def until_won(self, trainee: TrainingRun | None = None) -> dict[str, Any]:
         """The run that hands in a challenger; each run in a trainee of its own without one."""
         for _ in range(3):
             self.run(trainee or self.trainee(), turned=False)

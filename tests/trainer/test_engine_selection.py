@@ -12,7 +12,7 @@ from edged.config import TrainingConfig
 from edged.engines.runtime.ort import onnxruntime
 from edged.storage.files.checksummed_json import read_sealed, seal
 from edged.storage.models.bundles import Bundle
-from edged.trainer.engine_selection import FILE, Choice, choose
+from edged.trainer.engine_selection import FILE, EngineChoice, choose
 from tests.device.trainers import Ear, Plant
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Device:
         self.state = state
         self.notes: list[str] = []
 
-    def choose(self, bundle: Bundle, config: TrainingConfig = AUTO, **options: Any) -> Choice:
+    def choose(self, bundle: Bundle, config: TrainingConfig = AUTO, **options: Any) -> EngineChoice:
         return choose(config, bundle, self.state, note=self.notes.append, **options)
 
     def remember(self, **us: float) -> None:

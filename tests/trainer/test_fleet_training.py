@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from edged.domain.federated.privacy import norm
-from edged.domain.federated.settings import Encoding, Settings
+from edged.domain.federated.settings import Encoding, RoundSettings
 from edged.domain.training.batch_pool import labels_for
 from edged.domain.training.weight_deltas import decode, difference
 from edged.engines.inference import InferenceModel
 from edged.engines.native.engine import NativeEngine
 from edged.engines.portable.engine import PortableEngine
 from edged.errors import NoDataError, RefusedError
-from edged.trainer.fleet_training import Carried, Contribution, Participant
+from edged.trainer.fleet_training import CarriedState, RoundContribution, RoundTrainer
 from edged.trainer.quality import quality
 from tests.device.learning_rig import CLASSIFY, Workshop, task
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     Weights = dict[str, np.ndarray[Any, np.dtype[np.float32]]]
 
-FREE = Settings(epochs=None, steps=60, learning_rate=0.01, clip_norm=100.0)
+FREE = RoundSettings(epochs=None, steps=60, learning_rate=0.01, clip_norm=100.0)
 
 
 class Bench:
@@ -48,7 +48,7 @@ class Bench:
             self.proximal.append(held)
             return PortableEngine(bundle) if held else kind(bundle)
 
-        self.part = Participant(
+        self.part = RoundTrainer(
             begin=begin, trainable=bundle.trainable, rows=trainee.own_rows, labels=self.labels,
             measure=self.measure,
         )  # fmt: skip
@@ -61,10 +61,10 @@ class Bench:
         return quality(engine, window, CLASSIFY, self.labels(window.y), InferenceModel)
 
     def train(
-        self, config: Settings, carried: Carried | None = None, seed: int = 0, **more: Any
-    ) -> Contribution:
+        self, config: RoundSettings, carried: CarriedState | None = None, seed: int = 0, **more: Any
+    ) -> RoundContribution:
         return self.part.train_round(
-            self.base, config, self.base, carried or Carried(), rng=np.random.default_rng(seed), **more
+            self.base, config, self.base, carried or CarriedState(), rng=np.random.default_rng(seed), **more
         )
 
 
@@ -105,12 +105,12 @@ def test_a_round_improves_the_base_on_the_device_and_leaves_its_own_engine_alone
 
 
 def test_epochs_are_passes_over_all_samples(bench: Bench) -> None:
-    made = bench.train(Settings(epochs=2, batch_size=50, clip_norm=9.0))
+    made = bench.train(RoundSettings(epochs=2, batch_size=50, clip_norm=9.0))
     assert made.steps == -(-2 * made.samples // 50)
 
 
 def test_the_norm_is_bounded_and_what_coding_left_out_comes_with_the_next_round(bench: Bench) -> None:
-    small = Settings(
+    small = RoundSettings(
         epochs=None, steps=60, learning_rate=0.01, clip_norm=0.25, encoding=Encoding("int8", 1.0)
     )
     made = bench.train(small)
@@ -118,7 +118,9 @@ def test_the_norm_is_bounded_and_what_coding_left_out_comes_with_the_next_round(
     assert made.norm <= 0.25 * 1.02
     assert norm(decode(made.coded)) == pytest.approx(made.norm)
     again = bench.train(small, made.carried)
-    exact = Settings(epochs=None, steps=60, learning_rate=0.01, clip_norm=0.25, encoding=Encoding("float32"))
+    exact = RoundSettings(
+        epochs=None, steps=60, learning_rate=0.01, clip_norm=0.25, encoding=Encoding("float32")
+    )
     wanted = decode(bench.train(exact).coded)
     twice = {name: decode(made.coded)[name] + decode(again.coded)[name] for name in wanted}
     once = {name: 2 * decode(made.coded)[name] for name in wanted}
@@ -127,20 +129,22 @@ def test_the_norm_is_bounded_and_what_coding_left_out_comes_with_the_next_round(
 
 
 def test_noise_is_of_the_size_that_was_asked_for_and_never_the_same(bench: Bench) -> None:
-    quiet = Settings(epochs=None, steps=1, learning_rate=1e-6, clip_norm=1.0, encoding=Encoding("float32"))
-    loud = Settings(**{**quiet.__dict__, "noise": 0.5})
+    quiet = RoundSettings(
+        epochs=None, steps=1, learning_rate=1e-6, clip_norm=1.0, encoding=Encoding("float32")
+    )
+    loud = RoundSettings(**{**quiet.__dict__, "noise": 0.5})
     one, other = (decode(bench.train(loud, seed=seed).coded) for seed in (1, 2))
     count = sum(value.size for value in one.values())
     assert norm(one) == pytest.approx(0.5 * count**0.5, rel=0.2)
     assert norm(difference(one, other)) > 0.5
     assert norm(decode(bench.train(quiet).coded)) < 0.1
     with pytest.raises(RefusedError, match="clip_norm"):
-        bench.train(Settings(**{**loud.__dict__, "clip_norm": 0.0}))
+        bench.train(RoundSettings(**{**loud.__dict__, "clip_norm": 0.0}))
 
 
 def test_personal_layers_are_trained_and_stay(bench: Bench) -> None:
     last = bench.bundle.trainable[-1]
-    config = Settings(**{**FREE.__dict__, "personal": (last,)})
+    config = RoundSettings(**{**FREE.__dict__, "personal": (last,)})
     made = bench.train(config)
     assert last not in made.coded
     assert set(made.carried.personal) == {last}
@@ -153,25 +157,25 @@ def test_personal_layers_are_trained_and_stay(bench: Bench) -> None:
 
 def test_a_proximal_term_holds_to_the_base(bench: Bench) -> None:
     free = bench.train(FREE)
-    held = bench.train(Settings(**{**FREE.__dict__, "proximal": 10.0}))
+    held = bench.train(RoundSettings(**{**FREE.__dict__, "proximal": 10.0}))
     assert bench.proximal[-1]
     assert held.moved < 0.7 * free.moved
 
 
 def test_time_that_is_up_makes_do_with_the_steps_made(bench: Bench) -> None:
-    made = bench.train(Settings(**{**FREE.__dict__, "steps": 5000}), seconds=0.0)
+    made = bench.train(RoundSettings(**{**FREE.__dict__, "steps": 5000}), seconds=0.0)
     assert 1 <= made.steps < 5000
 
 
 def test_a_device_without_labels_has_nothing_to_give(tmp_path: Path, bundle: Bundle) -> None:
     shop = Workshop(tmp_path, bundle)
     engine = PortableEngine(bundle)
-    part = Participant(
+    part = RoundTrainer(
         begin=lambda _: engine, trainable=bundle.trainable, rows=shop.trainee(engine).own_rows,
         labels=lambda y: y, measure=lambda _: None,
     )  # fmt: skip
     with pytest.raises(NoDataError):
         part.train_round(
-            engine.parameters(), FREE, engine.parameters(), Carried(), rng=np.random.default_rng()
+            engine.parameters(), FREE, engine.parameters(), CarriedState(), rng=np.random.default_rng()
         )
     shop.log.close()

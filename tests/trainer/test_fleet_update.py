@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edged.domain.federated.messages import Round
-from edged.domain.federated.settings import Base, Settings
+from edged.domain.federated.messages import RoundAnnouncement
+from edged.domain.federated.settings import BaseModelInfo, RoundSettings
 from edged.domain.training.weight_deltas import Coding, code, fingerprint
 from edged.mqtt import weight_encoding
-from edged.trainer.fleet_training import Carried, Contribution, Participant
-from edged.trainer.fleet_update import TakingPart
+from edged.trainer.fleet_training import CarriedState, RoundContribution, RoundTrainer
+from edged.trainer.fleet_update import FleetUpdateTrainer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,38 +20,38 @@ if TYPE_CHECKING:
 MODEL = {"w": np.ones((2, 3), np.float32)}
 
 
-class Moving(Participant):
+class Moving(RoundTrainer):
     """Trains nothing: it notes what it is given, and hands on one more of each."""
 
     def __init__(self) -> None:
-        self.given: list[Carried] = []
+        self.given: list[CarriedState] = []
 
-    def train_round(self, *args: Any, **_: Any) -> Contribution:
-        carried: Carried = args[3]
+    def train_round(self, *args: Any, **_: Any) -> RoundContribution:
+        carried: CarriedState = args[3]
         self.given.append(carried)
         more = {"w": carried.moved.get("w", np.zeros((2, 3), np.float32)) + np.float32(1)}
         coded = code(MODEL, Coding("float32"))
-        return Contribution(coded, Carried(more, {}, more), 10, 1, 1.0, 1.0, None, None)
+        return RoundContribution(coded, CarriedState(more, {}, more), 10, 1, 1.0, 1.0, None, None)
 
 
 def test_what_is_carried_survives_a_restart(tmp_path: Path) -> None:
     model = tmp_path / "model"
     model.write_bytes(weight_encoding.pack(MODEL))
-    base = Base(fingerprint(MODEL), model.stat().st_size, 1)
-    announced = Round(
-        "plant", 1, "0" * 32, "open", "b" * 64, base, 1.0, 2e9, 0.0, None, Settings(dynamic=0.1)
+    base = BaseModelInfo(fingerprint(MODEL), model.stat().st_size, 1)
+    announced = RoundAnnouncement(
+        "plant", 1, "0" * 32, "open", "b" * 64, base, 1.0, 2e9, 0.0, None, RoundSettings(dynamic=0.1)
     )
     order = {"round": asdict(announced), "model": str(model), "seconds": 60.0}
     given = []
     for run in range(3):
         participant = Moving()
-        part = TakingPart(
+        part = FleetUpdateTrainer(
             "d", tmp_path / "state", participant=participant, own=lambda: MODEL, last_seq=lambda: 10,
             max_bytes=1 << 20,
         )  # fmt: skip
         assert part.contribute(run, order)["samples"] == 10
         given += participant.given
-    assert given[0] == Carried()
+    assert given[0] == CarriedState()
     for count, carried in enumerate(given[1:], 1):
         assert carried.moved["w"].tolist() == carried.residual["w"].tolist() == [[float(count)] * 3] * 2
         assert carried.personal == {}

@@ -17,9 +17,9 @@ from edged.engines.native.engine import NativeEngine
 from edged.engines.portable.engine import PortableEngine
 from edged.errors import CorruptError, RefusedError
 from edged.mqtt import update_encoding, weight_encoding
-from edged.storage.journal.transfers import Staging, announced
+from edged.storage.journal.transfers import TransferStaging, announced
 from edged.storage.models.registry import Registry
-from edged.trainer.foreign_weights import Adopter, weights_to_follow
+from edged.trainer.foreign_weights import WeightImporter, weights_to_follow
 from tests.device.learning_rig import Workshop, task
 from tests.device.learning_rig import weights as bits
 
@@ -46,7 +46,7 @@ class Bench:
         self.trainee = self.make_trainee()
         result = self.trainee.run(self.shop.request())
         self.champion = self.crowned(result["candidate"], "training")
-        self.adopter = Adopter(
+        self.adopter = WeightImporter(
             schema=self.shop.schema, bundle=bundle, engine=engine, holdout=self.shop.log, state=folder,
             load_model=InferenceModel, max_bytes=LIMIT,
         )  # fmt: skip
@@ -71,7 +71,7 @@ class Bench:
         """The transfer as it lies in the state directory."""
         chunks = weight_encoding.split(blob, 500)
         whole = weight_encoding.manifest("fleet", blob, chunks, **manifest)
-        staging = Staging(self.state, max_bytes=LIMIT, expire=60.0, clock=VirtualClock(0.0))
+        staging = TransferStaging(self.state, max_bytes=LIMIT, expire=60.0, clock=VirtualClock(0.0))
         staging.end()
         staging.begin(announced(name, json.loads(json.dumps(whole)), {}, LIMIT))
         assert all(staging.put(name, number, chunk) for number, chunk in enumerate(chunks))

@@ -17,7 +17,7 @@ from edged.trainer import InterruptedRunError
 from tests.device.learning_rig import RecordingEngine, Workshop, after, model_bytes, rows, task, weights
 
 if TYPE_CHECKING:
-    from edged.domain.protocols import Step
+    from edged.domain.protocols import StepResult
     from edged.storage.models.bundles import Bundle
 
 LONG = {"steps": 400, "max_steps": 400, "average": 0.0}
@@ -30,7 +30,7 @@ class Pairs(NativeEngine):
         super().__init__(bundle)
         self.pairs: set[tuple[bytes, float]] = set()
 
-    def step(self, x: Any, y: Any, *, apply: bool = True, careful: bool = False) -> Step:
+    def step(self, x: Any, y: Any, *, apply: bool = True, careful: bool = False) -> StepResult:
         self.pairs |= {(row.tobytes(), float(label)) for row, label in zip(x, y, strict=True)}
         return super().step(x, y, apply=apply, careful=careful)
 

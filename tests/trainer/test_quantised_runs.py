@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edged.bundles.build import build
-from edged.bundles.export.forms import Wanted
+from edged.bundles.export.forms import RequestedForms
 from edged.bundles.graph.templates import mlp
 from edged.bundles.source.standardise import Statistics
 from edged.config import ServingConfig
@@ -25,10 +25,10 @@ from edged.storage.models.bundles import Bundle
 from tests.device.trainers import Plant
 
 if TYPE_CHECKING:
-    from edged.device.learning.trainer_client import TrainerProcess
+    from edged.device.learning.trainer_client import TrainerClient
 
 
-def quantised(folder: Path, wanted: Wanted) -> Bundle:
+def quantised(folder: Path, wanted: RequestedForms) -> Bundle:
     return build(
         mlp(5, 3, (16,)),
         folder / "bundle",
@@ -38,7 +38,7 @@ def quantised(folder: Path, wanted: Wanted) -> Bundle:
     )
 
 
-def process_on(folder: Path, bundle: Bundle, engine: str) -> TrainerProcess:
+def process_on(folder: Path, bundle: Bundle, engine: str) -> TrainerClient:
     plant = Plant(folder / "state", bundle, engine=engine)
     plant.config = plant.config.model_copy(update={"serving": ServingConfig(quantise="int8")})
     plant.log.close()
@@ -46,10 +46,12 @@ def process_on(folder: Path, bundle: Bundle, engine: str) -> TrainerProcess:
 
 
 @pytest.mark.parametrize(
-    ("engine", "wanted"), [("native", Wanted(True, True)), ("portable", Wanted(int8=True))], ids=str
+    ("engine", "wanted"),
+    [("native", RequestedForms(True, True)), ("portable", RequestedForms(int8=True))],
+    ids=str,
 )
 def test_a_run_and_the_bundles_own_model_come_in_both_forms(
-    tmp_path: Path, engine: str, wanted: Wanted
+    tmp_path: Path, engine: str, wanted: RequestedForms
 ) -> None:
     bundle = quantised(tmp_path, wanted)
     base = BaseModel.of_form(bundle, "int8")
@@ -80,7 +82,7 @@ def test_from_champion_reads_a_champion_in_ort_format(tmp_path: Path) -> None:
     """The champion is the bundle's own model, changed: what a run begins with is seen in what it leaves."""
     from edged.storage.models.registry import Registry
 
-    bundle = quantised(tmp_path, Wanted(ort_format=True))
+    bundle = quantised(tmp_path, RequestedForms(ort_format=True))
     base = BaseModel.of_form(bundle, "float32")
     assert base is not None
     values = base.parameters() | {"layer2.bias": np.array([9.0, 0.0, -9.0], np.float32)}
@@ -100,7 +102,7 @@ def test_from_champion_reads_a_champion_in_ort_format(tmp_path: Path) -> None:
 
 
 def test_the_standard_bundle_gets_the_form_that_is_to_serve(tmp_path: Path) -> None:
-    plain = Plant(tmp_path / "one", quantised(tmp_path, Wanted(int8=True)), samples=1).config
+    plain = Plant(tmp_path / "one", quantised(tmp_path, RequestedForms(int8=True)), samples=1).config
     ordered = plain.model_copy(
         update={
             "serving": ServingConfig(quantise="int8"),

@@ -39,7 +39,7 @@ LARGEST_HALF = float(np.finfo(np.float16).max)
 
 
 @dataclass(frozen=True)
-class Wish:
+class ExportRequest:
     """What is to become of a model.
 
     Attributes
@@ -63,7 +63,7 @@ class Wish:
 def export(
     source: Path,
     out: Path,
-    wish: Wish,
+    wish: ExportRequest,
     *,
     unpack: Unpack,
     bundle: Path | None = None,
@@ -207,7 +207,7 @@ def halve(model: onnx.ModelProto) -> None:
     graph.node.extend([*casts, *nodes])
 
 
-def _written(model: onnx.ModelProto, suffix: str, wish: Wish) -> bytes:
+def _written(model: onnx.ModelProto, suffix: str, wish: ExportRequest) -> bytes:
     content = bytes(model.SerializeToString(deterministic=True))
     if wish.optimise == "none" and suffix == SUFFIXES[0]:
         return content

@@ -38,7 +38,7 @@ TOLERANCES: dict[Form, float] = {FLOAT32: 1e-4, INT8: 0.05}
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RequestedForms:
     """Which forms a bundle is to have besides the plain ONNX files."""
 
     ort_format: bool = False
@@ -51,7 +51,7 @@ class Wanted:
 def add_forms(
     staged: Path,
     names: Sequence[str],
-    wanted: Wanted,
+    wanted: RequestedForms,
     files: Sequence[str],
     note: Callable[[str], None] | None = None,
 ) -> tuple[dict[str, Any] | None, list[str]]:

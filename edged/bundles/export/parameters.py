@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from edged.bundles.export.forms import BASE
 from edged.bundles.graph.external_parameters import set_apart
-from edged.bundles.source.contents import Held, held_in
+from edged.bundles.source.contents import ModelContents, held_in
 from edged.domain.model_files import FLOAT32, INT8
 from edged.engines.native import checkpoint as training_checkpoint
 from edged.engines.onnx.base_model import BaseModel
@@ -136,7 +136,7 @@ def parse_property(text: str) -> tuple[str, Property]:
         return name, value
 
 
-def _put_bundle(bundle: Bundle, changed: Held, ready: Mapping[str, Floats]) -> None:
+def _put_bundle(bundle: Bundle, changed: ModelContents, ready: Mapping[str, Floats]) -> None:
     path = bundle.path
     staged = Path(tempfile.mkdtemp(prefix=f"{STAGING}{path.name}-", dir=path.resolve().parent))
     try:
@@ -177,7 +177,7 @@ def _change(bundle: Bundle, held: TrainingCheckpoint, ready: Mapping[str, Floats
     plain.write_bytes(content)
 
 
-def _fitting(name: str, value: NDArray[Any], held: Held) -> Floats:
+def _fitting(name: str, value: NDArray[Any], held: ModelContents) -> Floats:
     if name not in held.values:
         raise _unknown(name, held)
     known = held.values[name]
@@ -202,6 +202,6 @@ def _storable(name: str, value: Property) -> Property:
     return float(np.float32(value))
 
 
-def _unknown(name: str, held: Held) -> ConfigError:
+def _unknown(name: str, held: ModelContents) -> ConfigError:
     listed = ", ".join(held.values)
     return ConfigError("there is no such parameter", where=name, remedy=f"parameters: {listed}")

@@ -36,7 +36,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Group:
+class ParameterGroup:
     """State tensors that are updated together: one large parameter, or many small ones joined.
 
     `parameters` are names and shapes, in the order in which they are joined.
@@ -70,10 +70,10 @@ class Group:
         return [math.prod(shape) for _, shape in self.parameters]
 
 
-def grouped(shapes: Mapping[str, tuple[int, ...]]) -> list[Group]:
+def grouped(shapes: Mapping[str, tuple[int, ...]]) -> list[ParameterGroup]:
     """Small parameters in one group, every large one in its own."""
     alone = [(name, shape) for name, shape in shapes.items() if math.prod(shape) >= ALONE]
     small = [(name, shape) for name, shape in shapes.items() if math.prod(shape) < ALONE]
     small.sort(key=lambda item: math.prod(item[1]) % _VECTOR != 0)
     parts = [*([tuple(small)] if small else []), *((item,) for item in alone)]
-    return [Group(f"step.state{i}", part) for i, part in enumerate(parts)]
+    return [ParameterGroup(f"step.state{i}", part) for i, part in enumerate(parts)]

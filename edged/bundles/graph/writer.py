@@ -21,7 +21,7 @@ Shape = tuple[int | None, ...]
 NOISE = "step.noise"
 
 
-class Nodes(ABC):
+class NodeWriter(ABC):
     """Standard nodes in the order in which they are written."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Nodes(ABC):
         self.nodes.append(helper.make_node(operator, inputs, outputs, name=outputs[0], **attributes))
 
 
-class Writer(Nodes):
+class Writer(NodeWriter):
     """Collects standard nodes and the constants they read.
 
     Parameters

@@ -28,7 +28,7 @@ Given: TypeAlias = "str | Path | onnx.ModelProto | CrossEntropy | BlockLoss"
 
 
 @dataclass(frozen=True)
-class Head:
+class LossHead:
     """A loss behind the output of this name; `weight` is how much it counts in the sum."""
 
     output: str
@@ -42,7 +42,7 @@ class Head:
 
 
 @dataclass(frozen=True)
-class Term:
+class LossTerm:
     """A loss that is ready: `write` makes its nodes, given the tensors that are read for labels.
 
     `options` are what the name does not tell, for people alone.
@@ -61,7 +61,7 @@ class Term:
 class Objective:
     """The terms of the sum; the first is what the bundle is known by."""
 
-    terms: tuple[Term, ...]
+    terms: tuple[LossTerm, ...]
 
     @property
     def name(self) -> str:
@@ -140,7 +140,7 @@ def _apart(nodes: Nodes, own: str) -> Nodes:
     return nodes
 
 
-def outputs_of(loss: Given | Sequence[Head]) -> tuple[str, ...] | None:
+def outputs_of(loss: Given | Sequence[LossHead]) -> tuple[str, ...] | None:
     """Outputs that the model must have: those that are named, all for a block, else its only one (None)."""
     if isinstance(loss, BlockLoss):
         return ()
@@ -151,7 +151,10 @@ _ONE = (str, Path, onnx.ModelProto, CrossEntropy)
 
 
 def objective(
-    model: onnx.ModelProto, outputs: Sequence[Tensor], compared: Sequence[str], loss: Given | Sequence[Head]
+    model: onnx.ModelProto,
+    outputs: Sequence[Tensor],
+    compared: Sequence[str],
+    loss: Given | Sequence[LossHead],
 ) -> Objective:
     """What is asked for, behind these outputs of the model.
 
@@ -185,14 +188,14 @@ def objective(
     return Objective(tuple(terms if len(terms) == 1 else map(_with_own_labels, terms)))
 
 
-def _term(given: Given, model: onnx.ModelProto, output: Tensor, compared: str) -> Term:
+def _term(given: Given, model: onnx.ModelProto, output: Tensor, compared: str) -> LossTerm:
     if isinstance(given, BlockLoss):
         return _block(given, model, [output], [compared])
     loss = _named(given)
     label = label_of(loss, output)
     write = partial(_write, loss, replace(output, name=compared), label.name)
     options = loss.options if isinstance(loss, CrossEntropy) else {}
-    return Term(loss if isinstance(loss, str) else loss.name, (output,), (label,), write, options=options)
+    return LossTerm(loss if isinstance(loss, str) else loss.name, (output,), (label,), write, options=options)
 
 
 def _write(loss: str | Loss, prediction: Tensor, label: str, read: Mapping[str, str]) -> Nodes:
@@ -201,9 +204,9 @@ def _write(loss: str | Loss, prediction: Tensor, label: str, read: Mapping[str, 
 
 def _block(
     loss: BlockLoss, model: onnx.ModelProto, outputs: Sequence[Tensor], compared: Sequence[str]
-) -> Term:
+) -> LossTerm:
     built = loss.build(model, compared)
-    return Term(loss.name, tuple(outputs), built.labels, built.nodes, general=True)
+    return LossTerm(loss.name, tuple(outputs), built.labels, built.nodes, general=True)
 
 
 def _named(given: Given) -> str | Loss:
@@ -215,7 +218,7 @@ def _named(given: Given) -> str | Loss:
     return given
 
 
-def _with_own_labels(term: Term) -> Term:
+def _with_own_labels(term: LossTerm) -> LossTerm:
     """The term with labels that are called after its output: two heads may both have a `target`."""
     mine = {label.name: f"{label.name}.{term.outputs[0].name}" for label in term.labels}
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from edged.bundles.losses.block import BlockLoss
 from edged.bundles.losses.cross_entropy import CrossEntropy
-from edged.bundles.losses.objective import Head
+from edged.bundles.losses.objective import LossHead
 from edged.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def parse(
     class_weights: str | None = None,
     ignore_index: int | None = None,
     label_smoothing: float = 0.0,
-) -> Given | list[Head]:
+) -> Given | list[LossHead]:
     """The loss, or the losses of several outputs, that `--loss` asks for.
 
     `class_weights` such as `1,2,0.5`, `ignore_index` and `label_smoothing` are for the one that is
@@ -46,7 +46,7 @@ def parse(
     return [_head(text, weighted) for text in texts]
 
 
-def _head(text: str, weighted: CrossEntropy | None) -> Head:
+def _head(text: str, weighted: CrossEntropy | None) -> LossHead:
     output, equals, loss = text.partition("=")
     if not output or not equals or not loss:
         raise ConfigError(
@@ -59,7 +59,7 @@ def _head(text: str, weighted: CrossEntropy | None) -> Head:
         weight = float(number) if colon else 1.0
     except ValueError:
         name, weight = loss, 1.0
-    return Head(output, _loss(name or loss, weighted), weight)
+    return LossHead(output, _loss(name or loss, weighted), weight)
 
 
 def _loss(text: str, weighted: CrossEntropy | None) -> Given:

@@ -14,7 +14,7 @@ import numpy as np
 from onnx import numpy_helper
 
 from edged.bundles.lowering.recurrent import MANY, are_fewer, product, summed
-from edged.bundles.lowering.scan_nodes import Body, State, write_choice, write_scan
+from edged.bundles.lowering.scan_nodes import ScanBody, ScanState, write_choice, write_scan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     import onnx
 
     from edged.bundles.graph.writer import Writer
-    from edged.bundles.lowering.recurrent import Layer
+    from edged.bundles.lowering.recurrent import RecurrentLayer
 
     # Names of tensors that there are once the loop is written.
     Result = Callable[[], str]
     # Makes tensors from others: those of one step `(N, ...)`, or of all `(T, N, ...)`.
-    Make = Callable[[Sequence[str], Body], list[str]]
+    Make = Callable[[Sequence[str], ScanBody], list[str]]
 
 
 class Loop:
@@ -45,12 +45,12 @@ class Loop:
         Whether the gradient of the input is wanted.
     """
 
-    def __init__(self, layer: Layer, to: Body, *, within: bool, of_x: bool) -> None:
+    def __init__(self, layer: RecurrentLayer, to: ScanBody, *, within: bool, of_x: bool) -> None:
         self.layer, self.to, self.step = layer, to, to.body()
         self._within, self._of_x = within, of_x
         self._sequences: dict[str, str] = {}
         self._collected: dict[str, str] = {}
-        self._sums: list[State] = []
+        self._sums: list[ScanState] = []
         self._last: list[str] = []
         self._ones = ""
 
@@ -99,7 +99,7 @@ class Loop:
             self._ones = self.to.add("ConstantOfShape", [size], value=one)
         return self._ones
 
-    def of_inputs(self, parts: Sequence[str], joined: Callable[[Sequence[str], Body], str]) -> Result:
+    def of_inputs(self, parts: Sequence[str], joined: Callable[[Sequence[str], ScanBody], str]) -> Result:
         """ḡ·W of all steps, `(T, N, I)`, where ḡ is what `joined` makes of tensors of the step."""
         if not self._within:
             every = [self._collect(part) for part in parts]
@@ -115,10 +115,10 @@ class Loop:
 
     def _added_up(self, before: str, after: str, shape: Sequence[int]) -> Result:
         zeros, place = self.to.add("ConstantOfShape", [self.to.sizes(*shape)]), len(self._sums)
-        self._sums.append(State(zeros, before, after))
+        self._sums.append(ScanState(zeros, before, after))
         return lambda: self._last[place]
 
-    def write(self, states: Sequence[State]) -> list[str]:
+    def write(self, states: Sequence[ScanState]) -> list[str]:
         """Write the loop, which carries these; their values after the last round."""
         self._last = write_scan(
             self.step,
@@ -132,14 +132,14 @@ class Loop:
 
 
 def write_gradients(
-    node: onnx.NodeProto, layer: Layer, to: Writer, back: Callable[[Loop], Sequence[Result]]
+    node: onnx.NodeProto, layer: RecurrentLayer, to: Writer, back: Callable[[Loop], Sequence[Result]]
 ) -> None:
     """Write the gradients of x, W, R, biases and initial states that are wanted.
 
     `back` writes a loop and gives all of them, in this order.
     """
     wanted = [place for place, name in enumerate(node.output) if name]
-    few, many = Body(to), Body(to)
+    few, many = ScanBody(to), ScanBody(to)
     loops = [Loop(layer, body, within=body is many, of_x=0 in wanted) for body in (few, many)]
     made = [back(loop) for loop in loops]
     results = [[result[place]() for place in wanted] for result in made]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.bundles.graph.writer import Writer, attributes_of, refusal
-from edged.bundles.lowering.scan_nodes import Body, write_choice
+from edged.bundles.lowering.scan_nodes import ScanBody, write_choice
 from edged.bundles.lowering.windows import Windows, every_tap, padded, tap
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ COLUMNS_PER_FILTER = 2
 def conv_grad(node: onnx.NodeProto, to: Writer) -> None:
     """Dx = ConvTranspose(ḡ, W); dW by matrix products of ḡ with shifted x; dB = Σ ḡ."""
     gradient, x, filters = node.input
-    layer = Layer.of(node, x, filters, to)
+    layer = ConvolutionLayer.of(node, x, filters, to)
     _write(node, layer, layer.input_gradient, (x, gradient), to)
 
 
@@ -47,13 +47,13 @@ def conv_transpose_grad(node: onnx.NodeProto, to: Writer) -> None:
     So dx = Conv(ḡ, W), and dW is that convolution's, for which ḡ is the input and x the gradient.
     """
     gradient, x, filters = node.input
-    layer = Layer.transposed(node, x, filters, to)
+    layer = ConvolutionLayer.transposed(node, x, filters, to)
     _write(node, layer, layer.convolved, (gradient, x), to)
 
 
 def _write(
     node: onnx.NodeProto,
-    layer: Layer,
+    layer: ConvolutionLayer,
     of_input: Callable[[str, str, str], object],
     slid: tuple[str, str],
     to: Writer,
@@ -70,7 +70,7 @@ def _write(
 
 
 @dataclass(frozen=True)
-class Layer:
+class ConvolutionLayer:
     """A convolution from `(N, groups·channels, windows.sizes)` to `(N, groups·filters, windows.out)`."""
 
     windows: Windows
@@ -80,7 +80,7 @@ class Layer:
     to: Writer
 
     @classmethod
-    def of(cls, node: onnx.NodeProto, x: str, filters: str, to: Writer) -> Layer:
+    def of(cls, node: onnx.NodeProto, x: str, filters: str, to: Writer) -> ConvolutionLayer:
         """The convolution whose gradient `node` is."""
         shape = _fixed(node, filters, to)
         windows = Windows.of(node, to.shape(x, node)[2:], shape[2:])
@@ -88,7 +88,7 @@ class Layer:
         return cls(windows, groups, shape[0] // groups, shape[1], to)
 
     @classmethod
-    def transposed(cls, node: onnx.NodeProto, x: str, filters: str, to: Writer) -> Layer:
+    def transposed(cls, node: onnx.NodeProto, x: str, filters: str, to: Writer) -> ConvolutionLayer:
         """The convolution that is turned round by the operator whose gradient `node` is."""
         shape = _fixed(node, filters, to)
         windows = Windows.reached(node, to.shape(x, node)[2:], shape[2:])
@@ -226,7 +226,7 @@ class Layer:
         if together == windows.area:
             self._shaped(self._products(rows, turned, together, to), output)
             return
-        one, more, result = Body(to), Body(to), to.name("products")
+        one, more, result = ScanBody(to), ScanBody(to), to.name("products")
         forms = (
             [self._products(rows, turned, windows.area, one)],
             [self._products(rows, turned, together, more)],
@@ -236,7 +236,7 @@ class Layer:
         write_choice(alone, (one, more), forms, [result], to)
         self._shaped(result, output)
 
-    def _products(self, rows: str, turned: str, together: int, to: Writer | Body) -> str:
+    def _products(self, rows: str, turned: str, together: int, to: Writer | ScanBody) -> str:
         """The products with so many taps each, taps as the last axis."""
         taps = every_tap(turned, self.windows, to)
         if together > 1:
@@ -245,19 +245,19 @@ class Layer:
         products = [self._product(rows, part, together, to) for part in taps]
         return self._interleaved(products, together, to)
 
-    def _product(self, rows: str, columns: str, together: int, to: Writer | Body) -> str:
+    def _product(self, rows: str, columns: str, together: int, to: Writer | ScanBody) -> str:
         """ḡ·Xᵀ for some taps; `(filters, channels·taps)`, with an axis for the groups before, if any."""
         flat = self._rows(columns, self.channels * together, to)
         if self.groups == 1:
             return to.add("Gemm", [rows, flat], transB=1)
         return to.add("MatMul", [rows, to.add("Transpose", [flat], perm=[0, 2, 1])])
 
-    def _rows(self, turned: str, each: int, to: Writer | Body) -> str:
+    def _rows(self, turned: str, each: int, to: Writer | ScanBody) -> str:
         """As a matrix of `each` rows, one matrix for every group."""
         lead = [self.groups] if self.groups > 1 else []
         return to.add("Reshape", [turned, to.sizes(*lead, each, -1)])
 
-    def _interleaved(self, products: list[str], together: int, to: Writer | Body) -> str:
+    def _interleaved(self, products: list[str], together: int, to: Writer | ScanBody) -> str:
         """Taps as the last axis instead of the first."""
         if len(products) == 1:
             return products[0]

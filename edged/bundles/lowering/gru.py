@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from edged.bundles.graph.writer import Writer, attributes_of
 from edged.bundles.lowering.bptt import Loop, write_gradients
 from edged.bundles.lowering.recurrent import (
-    Layer,
+    RecurrentLayer,
     before_each,
     keep_stock,
     lessened,
@@ -23,7 +23,7 @@ from edged.bundles.lowering.recurrent import (
     start_of,
     write_forward,
 )
-from edged.bundles.lowering.scan_nodes import Body, State, write_scan
+from edged.bundles.lowering.scan_nodes import ScanBody, ScanState, write_scan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from edged.bundles.lowering.bptt import Result
 
 
-class Kept(NamedTuple):
+class GruStates(NamedTuple):
     """What is kept of every step: z and r side by side `(T, N, 2·H)`; n, q and hₜ₋₁, `(T, N, H)` each."""
 
     zr: str
@@ -42,7 +42,7 @@ class Kept(NamedTuple):
     before: str
 
     @classmethod
-    def of(cls, name: str) -> Kept:
+    def of(cls, name: str) -> GruStates:
         """Names made from one."""
         return cls(*(f"{name}.{part}" for part in cls._fields))
 
@@ -59,7 +59,7 @@ class Weights(NamedTuple):
     bias_q: str
 
     @classmethod
-    def of(cls, layer: Layer, to: Body) -> Weights:
+    def of(cls, layer: RecurrentLayer, to: ScanBody) -> Weights:
         """The layer's; q has a bias of its own where it is R·hₜ₋₁ + b."""
         sizes = 2 * layer.hidden, layer.hidden
         ours, states = (to.split(matrix, *sizes, axis=0) for matrix in (layer.weight, layer.recurrence))
@@ -71,7 +71,7 @@ class Weights(NamedTuple):
         return cls._make([*ours, *states, *biases])
 
 
-def _layer(node: onnx.NodeProto, to: Writer) -> Layer:
+def _layer(node: onnx.NodeProto, to: Writer) -> RecurrentLayer:
     bias, _, first = node.input[3:6]
     linear = bool(attributes_of(node).get("linear_before_reset", 0))
     return read_layer(node, to, bias=bias, first=[first], linear_before_reset=linear)
@@ -89,22 +89,22 @@ def gru_training(node: onnx.NodeProto, to: Writer) -> None:
     if node.output[2] not in to.read_by_nodes:
         keep_stock(node, "GRU", 2, to)
         return
-    layer, kept = _layer(node, to), Kept.of(node.output[2])
+    layer, kept = _layer(node, to), GruStates.of(node.output[2])
     write_forward(node, layer, kept, kept.before, (_at_once, _step_by_step), to)
 
 
-def _step_by_step(layer: Layer, to: Body) -> list[str]:
+def _step_by_step(layer: RecurrentLayer, to: ScanBody) -> list[str]:
     weights, step = Weights.of(layer, to), to.body()
     x, before = step.name("x"), step.name("h")
     zr, z, n, q = _gates(layer, x, before, weights, step)
     h = step.add("Add", [n, step.add("Mul", [z, step.add("Sub", [before, n])])])
     collected = {name: to.name("kept") for name in (zr, n, q, step.add("Identity", [before]))}
-    states = [State(layer.first[0], before, h)]
+    states = [ScanState(layer.first[0], before, h)]
     last = write_scan(step, to, states=states, sequences={x: layer.x}, collected=collected)
     return [*collected.values(), *last]
 
 
-def _at_once(layer: Layer, to: Body) -> list[str]:
+def _at_once(layer: RecurrentLayer, to: ScanBody) -> list[str]:
     whole = [to.name("whole"), to.name("whole")]
     linear = int(layer.linear_before_reset)
     to.operator("GRU", layer.given, whole, hidden_size=layer.hidden, linear_before_reset=linear)
@@ -116,7 +116,9 @@ def _at_once(layer: Layer, to: Body) -> list[str]:
     return [*kept, before, to.add("Squeeze", [whole[1], to.sizes(0)])]
 
 
-def _gates(layer: Layer, x: str, before: str, weights: Weights, to: Body) -> tuple[str, str, str, str]:
+def _gates(
+    layer: RecurrentLayer, x: str, before: str, weights: Weights, to: ScanBody
+) -> tuple[str, str, str, str]:
     """Side by side z and r; z, n and q, of xₜ `(rows, I)` and hₜ₋₁ `(rows, H)`."""
 
     def affine(values: str, matrix: str, bias: str) -> str:
@@ -142,13 +144,13 @@ def gru_grad(node: onnx.NodeProto, to: Writer) -> None:
     ḡ_r = ḡ_n∘q∘r(1−r), or dq∘q∘(1−r) where dq = ḡ_n·R_n is the gradient of q = r∘hₜ₋₁. For the step
     before: dh = ∂loss/∂hₜ₋₁ + dh∘z + (ḡ_z, ḡ_r, ḡ_n∘r)·R, or … + (ḡ_z, ḡ_r)·R_zr + dq∘r.
     """
-    layer, kept = _layer(node, to), Kept.of(node.input[7])
+    layer, kept = _layer(node, to), GruStates.of(node.input[7])
     of_states, of_last = [*node.input[8:], "", ""][:2]
     back = _back_linear if layer.linear_before_reset else _back_reset
     write_gradients(node, layer, to, lambda loop: back(loop, kept, of_states, of_last))
 
 
-def _of_gates(layer: Layer, kept: Sequence[str], to: Body) -> tuple[str, str, str, str]:
+def _of_gates(layer: RecurrentLayer, kept: Sequence[str], to: ScanBody) -> tuple[str, str, str, str]:
     """z, r, and what dh is multiplied with for n and z: (1−z)(1−n²) and (hₜ₋₁ − n)∘z(1−z)."""
     zr, n, _, before = kept
     z, r = to.split(zr, layer.hidden, layer.hidden)
@@ -157,14 +159,14 @@ def _of_gates(layer: Layer, kept: Sequence[str], to: Body) -> tuple[str, str, st
     return z, r, lessened(rest, to.add("Mul", [n, n]), to), of_z
 
 
-def _factors_linear(layer: Layer, kept: Sequence[str], to: Body) -> list[str]:
+def _factors_linear(layer: RecurrentLayer, kept: Sequence[str], to: ScanBody) -> list[str]:
     z, r, of_n, of_z = _of_gates(layer, kept, to)
     of_q = to.add("Mul", [of_n, r])
     of_r = lessened(to.add("Mul", [of_q, kept[2]]), r, to)
     return [z, of_n, to.add("Concat", [of_z, of_r, of_q], axis=-1)]
 
 
-def _back_linear(loop: Loop, kept: Kept, of_states: str, of_last: str) -> list[Result]:
+def _back_linear(loop: Loop, kept: GruStates, of_states: str, of_last: str) -> list[Result]:
     """The form with `linear_before_reset` 1."""
     layer, to, step, hidden = loop.layer, loop.to, loop.step, loop.layer.hidden
     before = step.name("dh")
@@ -174,7 +176,7 @@ def _back_linear(loop: Loop, kept: Kept, of_states: str, of_last: str) -> list[R
     n = step.add("Mul", [dh, of_n])
     after = step.add("Gemm", [gates, layer.recurrence, step.add("Mul", [dh, z])])
 
-    def with_n(gates: str, of_n: str, axis: int, to: Body) -> str:
+    def with_n(gates: str, of_n: str, axis: int, to: ScanBody) -> str:
         # Only n takes something else from the input than from the state.
         zr = to.add("Slice", [gates, to.sizes(0), to.sizes(2 * hidden), to.sizes(axis)])
         return to.add("Concat", [zr, of_n], axis=axis)
@@ -184,7 +186,7 @@ def _back_linear(loop: Loop, kept: Kept, of_states: str, of_last: str) -> list[R
     of_weight_n = loop.product(n, layer.x, (hidden, layer.width))
     of_recurrence = loop.product(gates, kept.before, (3 * hidden, hidden))
     total, total_n = loop.total(gates, 3 * hidden), loop.total(n, hidden)
-    (first,) = loop.write([State(start_of(of_last, layer.first[0], to), before, after)])
+    (first,) = loop.write([ScanState(start_of(of_last, layer.first[0], to), before, after)])
 
     def of_bias() -> str:
         sums = total()
@@ -199,12 +201,12 @@ def _back_linear(loop: Loop, kept: Kept, of_states: str, of_last: str) -> list[R
     ]
 
 
-def _factors_reset(layer: Layer, kept: Sequence[str], to: Body) -> list[str]:
+def _factors_reset(layer: RecurrentLayer, kept: Sequence[str], to: ScanBody) -> list[str]:
     z, r, of_n, of_z = _of_gates(layer, kept, to)
     return [z, r, of_n, of_z, lessened(kept[2], r, to)]
 
 
-def _back_reset(loop: Loop, kept: Kept, of_states: str, of_last: str) -> list[Result]:
+def _back_reset(loop: Loop, kept: GruStates, of_states: str, of_last: str) -> list[Result]:
     """The form with `linear_before_reset` 0."""
     layer, to, step, hidden = loop.layer, loop.to, loop.step, loop.layer.hidden
     weights = to.split(layer.recurrence, 2 * hidden, hidden, axis=0)
@@ -221,7 +223,7 @@ def _back_reset(loop: Loop, kept: Kept, of_states: str, of_last: str) -> list[Re
     of_weight = [loop.product(part, layer.x, (size, layer.width)) for part, size, _ in parts]
     of_recurrence = [loop.product(part, values, (size, hidden)) for part, size, values in parts]
     totals = [loop.total(part, size) for part, size, _ in parts]
-    (first,) = loop.write([State(start_of(of_last, layer.first[0], to), before, after)])
+    (first,) = loop.write([ScanState(start_of(of_last, layer.first[0], to), before, after)])
 
     def below(made: Sequence[Result]) -> str:
         return to.add("Concat", [one() for one in made], axis=0)

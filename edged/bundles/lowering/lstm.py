@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from edged.bundles.lowering.bptt import Loop, write_gradients
 from edged.bundles.lowering.recurrent import (
-    Layer,
+    RecurrentLayer,
     before_each,
     keep_stock,
     lessened,
@@ -21,7 +21,7 @@ from edged.bundles.lowering.recurrent import (
     start_of,
     write_forward,
 )
-from edged.bundles.lowering.scan_nodes import Body, State, write_scan
+from edged.bundles.lowering.scan_nodes import ScanBody, ScanState, write_scan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from edged.bundles.lowering.bptt import Result
 
 
-class Kept(NamedTuple):
+class LstmStates(NamedTuple):
     """What is kept of every step: i, o and f side by side `(T, N, 3·H)`; g, tanh cₜ, f∘cₜ₋₁ and hₜ₋₁."""
 
     iof: str
@@ -42,12 +42,12 @@ class Kept(NamedTuple):
     h: str
 
     @classmethod
-    def of(cls, name: str) -> Kept:
+    def of(cls, name: str) -> LstmStates:
         """Names made from one."""
         return cls(*(f"{name}.{part}" for part in cls._fields))
 
 
-def _layer(node: onnx.NodeProto, to: Writer, bias: str) -> Layer:
+def _layer(node: onnx.NodeProto, to: Writer, bias: str) -> RecurrentLayer:
     start = 5 if node.op_type == "LSTMTraining" else 4
     return read_layer(node, to, bias=bias, first=node.input[start : start + 2])
 
@@ -64,11 +64,14 @@ def lstm_training(node: onnx.NodeProto, to: Writer) -> None:
     if node.output[4] not in to.read_by_nodes:
         keep_stock(node, "LSTM", 3, to)
         return
-    layer, kept = _layer(node, to, node.input[3] if len(node.input) > 3 else ""), Kept.of(node.output[4])
+    layer, kept = (
+        _layer(node, to, node.input[3] if len(node.input) > 3 else ""),
+        LstmStates.of(node.output[4]),
+    )
     write_forward(node, layer, kept, kept.h, (_at_once, _step_by_step), to)
 
 
-def _step_by_step(layer: Layer, to: Body) -> list[str]:
+def _step_by_step(layer: RecurrentLayer, to: ScanBody) -> list[str]:
     bias, step = _bias(layer, to), to.body()
     x, h, c = (step.name(hint) for hint in "xhc")
     iof, (i, o, f), g = _gates(layer, x, h, bias, step)
@@ -77,12 +80,12 @@ def _step_by_step(layer: Layer, to: Body) -> list[str]:
     tanh = step.add("Tanh", [new_c])
     new_h = step.add("Mul", [o, tanh])
     collected = {name: to.name("kept") for name in (iof, g, tanh, fc, step.add("Identity", [h]))}
-    states = [State(layer.first[0], h, new_h), State(layer.first[1], c, new_c)]
+    states = [ScanState(layer.first[0], h, new_h), ScanState(layer.first[1], c, new_c)]
     last = write_scan(step, to, states=states, sequences={x: layer.x}, collected=collected)
     return [*collected.values(), *last]
 
 
-def _at_once(layer: Layer, to: Body) -> list[str]:
+def _at_once(layer: RecurrentLayer, to: ScanBody) -> list[str]:
     whole = [to.name("whole") for _ in range(3)]
     to.operator("LSTM", layer.given, whole, hidden_size=layer.hidden)
     h = before_each(layer.first[0], to.add("Squeeze", [whole[0], to.sizes(1)]), to)
@@ -95,14 +98,14 @@ def _at_once(layer: Layer, to: Body) -> list[str]:
     return [all_iof, new, tanh, fc, h, *(to.add("Squeeze", [name, to.sizes(0)]) for name in whole[1:])]
 
 
-def _bias(layer: Layer, to: Body) -> str:
+def _bias(layer: RecurrentLayer, to: ScanBody) -> str:
     """The two biases of every gate added up."""
     if not layer.bias:
         return ""
     return to.add("Add", to.split(layer.bias, *[4 * layer.hidden] * 2))
 
 
-def _gates(layer: Layer, x: str, h: str, bias: str, to: Body) -> tuple[str, list[str], str]:
+def _gates(layer: RecurrentLayer, x: str, h: str, bias: str, to: ScanBody) -> tuple[str, list[str], str]:
     """i, o and f side by side, each of them, and g, of xₜ `(rows, I)` and hₜ₋₁ `(rows, H)`."""
     of_x = to.add("Gemm", [x, layer.weight, *([bias] if bias else [])], transB=1)
     linear = to.add("Gemm", [h, layer.recurrence, of_x], transB=1)
@@ -111,12 +114,12 @@ def _gates(layer: Layer, x: str, h: str, bias: str, to: Body) -> tuple[str, list
     return iof, to.split(iof, *[layer.hidden] * 3), to.add("Tanh", [candidate])
 
 
-def _remembered(f: str, ig: str, layer: Layer, to: Body) -> str:
+def _remembered(f: str, ig: str, layer: RecurrentLayer, to: ScanBody) -> str:
     """f∘cₜ₋₁ of all steps."""
     step = to.body()
     before, forget, new = step.name("c"), step.name("f"), step.name("ig")
     fc = step.add("Mul", [forget, before])
-    states = [State(layer.first[1], before, step.add("Add", [fc, new]))]
+    states = [ScanState(layer.first[1], before, step.add("Add", [fc, new]))]
     result = to.name("remembered")
     write_scan(step, to, states=states, sequences={forget: f, new: ig}, collected={fc: result})
     return result
@@ -132,12 +135,12 @@ def lstm_grad(node: onnx.NodeProto, to: Writer) -> None:
     dc′ = dc + dh∘o∘(1 − tanh²cₜ), ḡ = (dc′∘g∘i(1−i), dh∘tanh cₜ∘o(1−o), dc′∘cₜ₋₁∘f(1−f), dc′∘i∘(1−g²)),
     and for the step before: dh = ∂loss/∂hₜ₋₁ + ḡ·R, dc = dc′∘f.
     """
-    layer, kept = _layer(node, to, ""), Kept.of(node.input[8])
+    layer, kept = _layer(node, to, ""), LstmStates.of(node.input[8])
     of_states, *of_last = [*node.input[9:], "", "", ""][:3]
     write_gradients(node, layer, to, lambda loop: _back(loop, kept, of_states, of_last))
 
 
-def _factors(layer: Layer, kept: Sequence[str], to: Body) -> list[str]:
+def _factors(layer: RecurrentLayer, kept: Sequence[str], to: ScanBody) -> list[str]:
     """o(1 − tanh²c), f, and side by side g∘i(1−i), tanh c∘o(1−o), cₜ₋₁∘f(1−f), i(1−g²), as a − a∘b."""
     iof, g, tanh, fc = kept
     i, o, f = to.split(iof, *[layer.hidden] * 3)
@@ -148,7 +151,7 @@ def _factors(layer: Layer, kept: Sequence[str], to: Body) -> list[str]:
     return [through, f, to.add("Concat", gates, axis=-1)]
 
 
-def _back(loop: Loop, kept: Kept, of_states: str, of_last: Sequence[str]) -> list[Result]:
+def _back(loop: Loop, kept: LstmStates, of_states: str, of_last: Sequence[str]) -> list[Result]:
     layer, to, step, width = loop.layer, loop.to, loop.step, 4 * loop.layer.hidden
     dh, dc = step.name("dh"), step.name("dc")
     through, f, factors = loop.prepared([kept.iof, kept.g, kept.tanh, kept.fc], partial(_factors, layer))
@@ -162,7 +165,7 @@ def _back(loop: Loop, kept: Kept, of_states: str, of_last: Sequence[str]) -> lis
     of_recurrence = loop.product(gradient, kept.h, (width, layer.hidden))
     total = loop.total(gradient, width)
     firsts = [start_of(name, like, to) for name, like in zip(of_last, layer.first, strict=True)]
-    last = loop.write([State(*names) for names in zip(firsts, (dh, dc), after, strict=True)])
+    last = loop.write([ScanState(*names) for names in zip(firsts, (dh, dc), after, strict=True)])
 
     def of_bias() -> str:
         # The biases of the input's side and of the state's have the same gradient.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from onnx import helper
 
 from edged.bundles.graph.writer import Writer, attributes_of, refusal
-from edged.bundles.lowering.scan_nodes import Body, write_choice
+from edged.bundles.lowering.scan_nodes import ScanBody, write_choice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import onnx
 
     # A way to compute a layer: what is kept of it, then the last states.
-    Form = Callable[["Layer", Body], list[str]]
+    Form = Callable[["RecurrentLayer", ScanBody], list[str]]
 
 # Batches below FEW rows: the stock operator at once, and its gates again in one product. From there on every
 # step is written out, which saves computing the gates twice. From MANY rows on the gradient is computed
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 FEW, MANY = 8, 24
 
 
-class Layer(NamedTuple):
+class RecurrentLayer(NamedTuple):
     """A recurrent layer of one direction.
 
     `x` is `(T, N, I)`, `weight` `(k·H, I)`, `recurrence` `(k·H, H)`, `bias` `(2·k·H,)` or empty;
@@ -49,7 +49,7 @@ class Layer(NamedTuple):
 
 def read_layer(
     node: onnx.NodeProto, to: Writer, *, bias: str, first: Sequence[str], linear_before_reset: bool = False
-) -> Layer:
+) -> RecurrentLayer:
     """The layer of a training or gradient node.
 
     What is more than a plain layer is refused before there are such nodes (`edged.bundles.rewriting`).
@@ -58,7 +58,7 @@ def read_layer(
     length, _, width = to.shape(x, node)
     if length is None or width is None:
         raise refusal(node, "the length or width of the sequence varies")
-    return Layer(
+    return RecurrentLayer(
         x,
         _without_direction(weight, to),
         _without_direction(recurrence, to),
@@ -72,7 +72,7 @@ def read_layer(
     )
 
 
-def _without_direction(name: str, to: Writer | Body) -> str:
+def _without_direction(name: str, to: Writer | ScanBody) -> str:
     return name and to.add("Squeeze", [name, to.sizes(0)])
 
 
@@ -83,14 +83,14 @@ def keep_stock(node: onnx.NodeProto, operator: str, outputs: int, to: Writer) ->
     to.keep(made)
 
 
-def are_fewer(rows: int, layer: Layer, to: Writer) -> str:
+def are_fewer(rows: int, layer: RecurrentLayer, to: Writer) -> str:
     """Whether the batch has fewer rows than these."""
     return to.add("Less", [to.add("Shape", [layer.x], start=1, end=2), to.sizes(rows)])
 
 
 def write_forward(
     node: onnx.NodeProto,
-    layer: Layer,
+    layer: RecurrentLayer,
     kept: Sequence[str],
     before: str,
     forms: tuple[Form, Form],
@@ -114,30 +114,32 @@ def write_forward(
         Where it goes.
     """
     last = [to.name("last") for _ in layer.first]
-    few, more = Body(to), Body(to)
+    few, more = ScanBody(to), ScanBody(to)
     results = forms[0](layer, few), forms[1](layer, more)
     write_choice(are_fewer(FEW, layer, to), (few, more), results, [*kept, *last], to)
     _write_states(node, layer, before, last, to)
 
 
-def rows_of(sequence: str, to: Writer | Body) -> str:
+def rows_of(sequence: str, to: Writer | ScanBody) -> str:
     """A sequence `(T, N, width)` as the matrix `(T·N, width)` of its rows."""
     width = to.add("Shape", [sequence], start=2, end=3)
     return to.add("Reshape", [sequence, to.add("Concat", [to.sizes(-1), width], axis=0)])
 
 
-def sequence_of(rows: str, layer: Layer, width: int, to: Body) -> str:
+def sequence_of(rows: str, layer: RecurrentLayer, width: int, to: ScanBody) -> str:
     """The matrix `(T·N, width)` as a sequence `(T, N, width)`."""
     return to.add("Reshape", [rows, to.sizes(layer.length, -1, width)])
 
 
-def before_each(first: str, states: str, to: Writer | Body) -> str:
+def before_each(first: str, states: str, to: Writer | ScanBody) -> str:
     """The state before every step, `(T, N, H)`: the first one, then those after all steps but the last."""
     earlier = to.add("Slice", [states, to.sizes(0), to.sizes(-1), to.sizes(0)])
     return to.add("Concat", [to.add("Unsqueeze", [first, to.sizes(0)]), earlier], axis=0)
 
 
-def _write_states(node: onnx.NodeProto, layer: Layer, before: str, last: Sequence[str], to: Writer) -> None:
+def _write_states(
+    node: onnx.NodeProto, layer: RecurrentLayer, before: str, last: Sequence[str], to: Writer
+) -> None:
     """Write the outputs of a layer: hₜ, which is the state before every step but the first, then the last."""
     if node.output[0]:
         later = to.add("Slice", [before, to.sizes(1), to.sizes(layer.length), to.sizes(0)])
@@ -148,23 +150,23 @@ def _write_states(node: onnx.NodeProto, layer: Layer, before: str, last: Sequenc
             to.add("Unsqueeze", [value, to.sizes(0)], name)
 
 
-def start_of(gradient: str, like: str, to: Writer | Body) -> str:
+def start_of(gradient: str, like: str, to: Writer | ScanBody) -> str:
     """The gradient `(N, H)` of a last state, which is zero where nothing reads that state."""
     if gradient:
         return _without_direction(gradient, to)
     return to.add("Mul", [like, to.number(0)])
 
 
-def product(gradient: str, values: str, to: Writer | Body) -> str:
+def product(gradient: str, values: str, to: Writer | ScanBody) -> str:
     """ḡᵀ·values, `(width of ḡ, width of the values)`, in one product over all T·N rows."""
     return to.add("Gemm", [rows_of(gradient, to), rows_of(values, to)], transA=1)
 
 
-def lessened(a: str, b: str, to: Writer | Body) -> str:
+def lessened(a: str, b: str, to: Writer | ScanBody) -> str:
     """a∘(1 − b) as a − a∘b, which needs no constant."""
     return to.add("Sub", [a, to.add("Mul", [a, b])])
 
 
-def summed(gradient: str, to: Writer | Body) -> str:
+def summed(gradient: str, to: Writer | ScanBody) -> str:
     """Σḡ over all steps and rows."""
     return to.add("ReduceSum", [gradient, to.sizes(0, 1)], keepdims=0)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onnx import TensorProto, helper
 
-from edged.bundles.graph.writer import Nodes
+from edged.bundles.graph.writer import NodeWriter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from edged.bundles.graph.writer import Writer
 
 
-class State(NamedTuple):
+class ScanState(NamedTuple):
     """A tensor that goes from round to round: its first value, its name before and after a round."""
 
     first: str
@@ -24,16 +24,16 @@ class State(NamedTuple):
     after: str
 
 
-class Body(Nodes):
+class ScanBody(NodeWriter):
     """The nodes of a graph inside the graph; they may read tensors of the one around them."""
 
     def __init__(self, to: Writer) -> None:
         super().__init__()
         self._to = to
 
-    def body(self) -> Body:
+    def body(self) -> ScanBody:
         """Another one inside this."""
-        return Body(self._to)
+        return ScanBody(self._to)
 
     def name(self, hint: str) -> str:
         """A name that nothing in the whole graph has."""
@@ -69,10 +69,10 @@ class Body(Nodes):
 
 
 def write_scan(
-    body: Body,
-    to: Writer | Body,
+    body: ScanBody,
+    to: Writer | ScanBody,
     *,
-    states: Sequence[State],
+    states: Sequence[ScanState],
     sequences: Mapping[str, str],
     collected: Mapping[str, str],
     backwards: bool = False,
@@ -115,10 +115,10 @@ def write_scan(
 
 def write_choice(
     condition: str,
-    forms: tuple[Body, Body],
+    forms: tuple[ScanBody, ScanBody],
     results: tuple[list[str], list[str]],
     outputs: list[str],
-    to: Writer | Body,
+    to: Writer | ScanBody,
 ) -> None:
     """Write an If: the outputs are the first form's results where the condition holds, else the second's."""
     yes, no = (form.graph([], result) for form, result in zip(forms, results, strict=True))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import onnx
 
-    from edged.bundles.lowering.scan_nodes import Body
+    from edged.bundles.lowering.scan_nodes import ScanBody
 
 # Rows up to this length are copied faster when they are joined: a tenth to a fifth of the time of a filter
 # gradient at 14 columns, none at 28 and 16 rows or more.
@@ -127,7 +127,7 @@ def _padding(node: onnx.NodeProto, rank: int) -> tuple[tuple[int, ...], tuple[in
     return tuple(pads[:rank] or [0] * rank), tuple(pads[rank:] or [0] * rank)
 
 
-def every_tap(x: str, windows: Windows, to: Writer | Body) -> list[str]:
+def every_tap(x: str, windows: Windows, to: Writer | ScanBody) -> list[str]:
     """What all windows have at each tap: `x (a, b, sizes...)` cut to `(a, b, out...)`, once for every tap.
 
     Where `windows.short` is true, the spatial axes come out joined.
@@ -138,14 +138,14 @@ def every_tap(x: str, windows: Windows, to: Writer | Body) -> list[str]:
     return [tap(wide, at, windows, 2, to) for at in windows.taps]
 
 
-def padded(x: str, windows: Windows, to: Writer | Body) -> str:
+def padded(x: str, windows: Windows, to: Writer | ScanBody) -> str:
     """`x (a, b, sizes...)` with the zeros around it."""
     if not windows.padded:
         return x
     return to.add("Pad", [x, to.sizes(0, 0, *windows.begin, 0, 0, *windows.end)])
 
 
-def tap(x: str, at: tuple[int, ...], windows: Windows, first: int, to: Writer | Body) -> str:
+def tap(x: str, at: tuple[int, ...], windows: Windows, first: int, to: Writer | ScanBody) -> str:
     """What every window has at one tap: `x` with its spatial axes, from `first` on, cut to `windows.out`."""
     if windows.area == 1 and set(windows.strides) == {1}:
         return x
@@ -155,7 +155,7 @@ def tap(x: str, at: tuple[int, ...], windows: Windows, first: int, to: Writer | 
     return to.add("Slice", [x, to.sizes(*starts), to.sizes(*stops), axes, to.sizes(*windows.strides)])
 
 
-def _joined(x: str, windows: Windows, to: Writer | Body) -> list[str]:
+def _joined(x: str, windows: Windows, to: Writer | ScanBody) -> list[str]:
     """Rows one behind the other, so that a tap is one stretch of an image instead of many short rows.
 
     What a shift to the side brings in from the row before or after is set to 0 first.

@@ -29,7 +29,7 @@ Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Held:
+class ModelContents:
     """All parameters by name, trainable ones first; which those are; what else there is.
 
     `checkpoint` is the file where it is one in onnxruntime's format that stands for itself.
@@ -53,7 +53,7 @@ class Held:
         )
 
 
-def held_in(path: Path) -> Held:
+def held_in(path: Path) -> ModelContents:
     """What is in a bundle, a directory of upstream's, a generation of checkpoints, or a checkpoint file.
 
     Raises
@@ -71,10 +71,10 @@ def held_in(path: Path) -> Held:
     found = _of_checkpoint(file)
     is_alone = not path.is_dir() or (path / onnxruntime_generator.TRAINING).is_file()
     in_two = file.with_name(file.name + training_checkpoint.DATA).is_file()
-    return Held(**{**vars(found), "checkpoint": file if is_alone and not in_two else None})
+    return ModelContents(**{**vars(found), "checkpoint": file if is_alone and not in_two else None})
 
 
-def _of_bundle(bundle: Bundle) -> Held:
+def _of_bundle(bundle: Bundle) -> ModelContents:
     properties = bundle.properties
     if bundle.parameters_file is not None:
         values = _tensors(bundle.parameters_file)
@@ -86,10 +86,10 @@ def _of_bundle(bundle: Bundle) -> Held:
         there = {tensor.name for tensor in graph.initializer}
         values = values_of(graph, [n for n in (*bundle.trainable, *bundle.frozen) if n in there])
     ordered = [name for name in (*bundle.trainable, *bundle.frozen) if name in values]
-    return Held({name: values[name] for name in ordered}, bundle.trainable, properties)
+    return ModelContents({name: values[name] for name in ordered}, bundle.trainable, properties)
 
 
-def _of_checkpoint(file: Path) -> Held:
+def _of_checkpoint(file: Path) -> ModelContents:
     try:
         found = training_checkpoint.read(file)
     except (OSError, training_checkpoint.FormatError) as problem:
@@ -97,10 +97,10 @@ def _of_checkpoint(file: Path) -> Held:
     if found.nominal:
         raise BundleError("the checkpoint is nominal, its parameters are elsewhere", where=str(file))
     values = {**found.trainable, **found.frozen}
-    return Held(values, tuple(found.trainable), found.properties, found.moments, found.step)
+    return ModelContents(values, tuple(found.trainable), found.properties, found.moments, found.step)
 
 
-def _of_state(file: Path) -> Held:
+def _of_state(file: Path) -> ModelContents:
     """The portable engine's state: tensors are named after what they are, `value/layer1.weight`."""
     by_kind: dict[str, dict[str, Floats]] = {}
     for name, value in _tensors(file).items():
@@ -109,7 +109,7 @@ def _of_state(file: Path) -> Held:
     values = by_kind.pop("value", {})
     moments = {name: [kept[name] for kept in by_kind.values() if name in kept] for name in values}
     trainable = tuple(name for name in values if moments[name])
-    return Held(values, trainable, moments={name: moments[name] for name in trainable})
+    return ModelContents(values, trainable, moments={name: moments[name] for name in trainable})
 
 
 def _tensors(file: Path) -> dict[str, Floats]:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from edged.bundles.graph.optimizers import Optimizer
-    from edged.bundles.graph.parameter_groups import Group, Part
+    from edged.bundles.graph.parameter_groups import ParameterGroup, Part
 
 SQUARES = "step.squares"
 
@@ -63,20 +63,20 @@ def build_step_graph(source: TrainingGraph, evaluation: onnx.ModelProto, optimiz
     BundleError
         When an operator cannot be lowered, naming its node.
     """
-    step = Step(source, optimizer)
+    step = StepWriter(source, optimizer)
     models = {
         "step": step.model(),
-        "carry": Step(source, optimizer, carry=True).model(),
+        "carry": StepWriter(source, optimizer, carry=True).model(),
         "evaluation": _evaluation_model(source, evaluation),
     }
     if source.small:
-        models["many"] = Step(source, optimizer, inside=True).many()
+        models["many"] = StepWriter(source, optimizer, inside=True).many()
     if source.guidable:
-        models["guided"] = Step(source, optimizer, carry=True, guided=True).model()
+        models["guided"] = StepWriter(source, optimizer, carry=True, guided=True).model()
     return StepGraph(models, _describe(source, optimizer, step.to))
 
 
-class Step:
+class StepWriter:
     """One training step, written node by node.
 
     Parameters
@@ -204,7 +204,7 @@ class Step:
             self.outputs[gradient] = part.shape
         return gradient
 
-    def _in_parts(self, group: Group) -> list[str]:
+    def _in_parts(self, group: ParameterGroup) -> list[str]:
         to, sizes = self.to, [part.size for part in group.parts]
         if len(sizes) == 1:
             return [self._joined(group)]
@@ -213,7 +213,7 @@ class Step:
         to.keep(helper.make_node("Split", split, names, name=f"{group.name}.parts"))
         return names
 
-    def _joined(self, group: Group) -> str:
+    def _joined(self, group: ParameterGroup) -> str:
         """The gradients of a group, one behind the other; they broadcast to the state's shape."""
         flat = [self._flat(name, shape) for name, shape in group.parameters]
         return self.to.add("Concat", flat, f"{group.name}.joined", axis=0) if group.joined else flat[0]
@@ -261,13 +261,13 @@ def _float(name: str, shape: Sequence[int | str]) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
 
 
-def _states(groups: Iterable[Group], kinds: Iterable[str]) -> list[onnx.ValueInfoProto]:
+def _states(groups: Iterable[ParameterGroup], kinds: Iterable[str]) -> list[onnx.ValueInfoProto]:
     kept = tuple(kinds)
     parts = [part for group in groups for part in group.parts]
     return [_float(part.tensor(kind), part.shape) for part in parts for kind in kept]
 
 
-def parameters(groups: Iterable[Group]) -> list[onnx.ValueInfoProto]:
+def parameters(groups: Iterable[ParameterGroup]) -> list[onnx.ValueInfoProto]:
     """Inputs for the parameters one by one, which lie in the memory of the state tensors."""
     return [_float(name, shape) for group in groups for name, shape in group.parameters]
 

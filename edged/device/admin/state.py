@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from edged.clock import SystemClock
 from edged.device.admin.health import problem_of
-from edged.device.learning.scheduler import SETBACKS, Learner, setback_rules
+from edged.device.learning.scheduler import SETBACKS, TrainingScheduler, setback_rules
 from edged.device.promotion import Promoter
 from edged.device.startup.bootstrap import open_samples, with_bundle
-from edged.device.transfers.bundle_installer import Installing
+from edged.device.transfers.bundle_installer import BundleInstaller
 from edged.domain.judging.overlap import judged_on
 from edged.domain.model_files import INT8, SUFFIXES
-from edged.domain.training.failure_backoff import Setbacks
+from edged.domain.training.failure_backoff import FailureBackoff
 from edged.engines.inference import InferenceModel
 from edged.errors import ConfigError, RefusedError, StorageError
 from edged.storage.backup.restore import RESTORED
@@ -93,7 +93,9 @@ def _add_registry(values: dict[str, Any], config: Config) -> None:
     values["training"] = {
         "runs": registry.run_count(),
         "last": asdict(runs[0]) if runs else None,
-        "paused": Setbacks.recalled(setback_rules(config.training), registry.get_value(SETBACKS)).pause(),
+        "paused": FailureBackoff.recalled(
+            setback_rules(config.training), registry.get_value(SETBACKS)
+        ).pause(),
     }
     values["engine"] = last.get("engine") or values["engine"]
     values["on_hold"] = registry.get_value("paused") or []
@@ -130,7 +132,7 @@ def train_once(
         promoter = _promoter(config, registry, samples, clock)
         bundle = open_bundle(config.model.bundle or config.storage.dir / "bundle", config.model.keys)
         champion = promoter.boot(bundle.inference_model, bundle.inference_sha256)
-        learner = Learner(
+        learner = TrainingScheduler(
             config,
             clock=clock,
             labelled_since=samples.labelled_since,
@@ -143,7 +145,7 @@ def train_once(
             kept=registry.get_value(SETBACKS),
             bundle=bundle.fingerprint,
         )
-        learner.process.bundle = Installing(config, registry).present
+        learner.process.bundle = BundleInstaller(config, registry).present
         stack.callback(learner.process.close)
         if resume and (not (runs := registry.runs(1)) or runs[0].outcome not in UNFINISHED):
             raise RefusedError(

@@ -1,17 +1,17 @@
 """What commands over MQTT do on this device, one file a subject."""
 
-from edged.device.commands.announce import Transfers
+from edged.device.commands.announce import TransferCommands
 from edged.device.commands.context import Parts
-from edged.device.commands.install import InstallSteering
-from edged.device.commands.labelling import Labelling
-from edged.device.commands.table import Steering
-from edged.device.commands.weights import WeightsSteering
+from edged.device.commands.install import InstallCommands
+from edged.device.commands.labelling import LabelCommands
+from edged.device.commands.table import CommandTable
+from edged.device.commands.weights import WeightsCommands
 
 __all__ = [
-    "InstallSteering",
-    "Labelling",
+    "CommandTable",
+    "InstallCommands",
+    "LabelCommands",
     "Parts",
-    "Steering",
-    "Transfers",
-    "WeightsSteering",
+    "TransferCommands",
+    "WeightsCommands",
 ]

@@ -9,13 +9,13 @@ from edged.storage.journal.transfers import announced
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from edged.device.transfers.installer import Applying
-    from edged.device.transfers.receiver import Incoming
+    from edged.device.transfers.installer import TransferInstaller
+    from edged.device.transfers.receiver import TransferReceiver
 
 MISSING_TOLD = 1000
 
 
-class Transfers:
+class TransferCommands:
     """Opens transfers, and tells how they stand.
 
     Parameters
@@ -26,7 +26,9 @@ class Transfers:
         Where the chunks of a transfer are sent to, by its name.
     """
 
-    def __init__(self, incoming: Incoming, applying: Applying, topic: Callable[[str], str]) -> None:
+    def __init__(
+        self, incoming: TransferReceiver, applying: TransferInstaller, topic: Callable[[str], str]
+    ) -> None:
         self._incoming = incoming
         self._applying = applying
         self._topic = topic

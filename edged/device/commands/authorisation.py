@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from edged.domain.commands.signatures import Authority, Spent
+from edged.domain.commands.signatures import Authority, UsedTransactions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,7 +38,7 @@ def authorisation(
         needed=commands.must_be_signed,
         window=commands.signed_window,
         now=clock.now,
-        spent=Spent(
+        spent=UsedTransactions(
             commands.signed_window,
             keep=lambda values: registry.set_value(SPENT, values),
             kept=registry.get_value(SPENT),

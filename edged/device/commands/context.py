@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
     from edged.clock import Clock
     from edged.config import Config
-    from edged.device.ingest import Ingest
-    from edged.device.learning.regime_recall import Recall
-    from edged.device.learning.scheduler import Learner
-    from edged.device.learning.worker import Learning
+    from edged.device.ingest import Ingestor
+    from edged.device.learning.regime_recall import RegimeRecall
+    from edged.device.learning.scheduler import TrainingScheduler
+    from edged.device.learning.worker import TrainingWorker
     from edged.device.promotion import Promoter
-    from edged.device.promotion.rollout import Succession
-    from edged.device.reporting.publisher import Publishing
-    from edged.device.reporting.status import SelfReport
-    from edged.device.serving import Server, ServingLoop
+    from edged.device.promotion.rollout import Rollout
+    from edged.device.reporting.publisher import OutboundRouter
+    from edged.device.reporting.status import StatusCollector
+    from edged.device.serving import Predictor, ServingWorker
     from edged.domain.commands.tasks import Task
     from edged.mqtt.client.session import Session
     from edged.mqtt.topics import Topics
@@ -41,19 +41,19 @@ class Parts:
     clock: Clock
     topics: Topics
     session: Session
-    publishing: Publishing
+    publishing: OutboundRouter
     registry: Registry
     samples: SampleLog
     reader: SampleLog
-    ingest: Ingest
-    server: Server
-    serving: ServingLoop
-    learner: Learner
-    learning: Learning
+    ingest: Ingestor
+    server: Predictor
+    serving: ServingWorker
+    learner: TrainingScheduler
+    learning: TrainingWorker
     promoter: Promoter
-    succession: Succession
-    recall: Recall
-    selfreport: SelfReport
+    succession: Rollout
+    recall: RegimeRecall
+    selfreport: StatusCollector
     publish_states: Callable[[], None]
     notify: Callable[[str, dict[str, Any]], None]
     tasks: Callable[[], list[Task]]

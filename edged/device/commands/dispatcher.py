@@ -30,7 +30,7 @@ from edged.domain.commands.tasks import Handler, Sender, Task
 from edged.domain.messages.encoding import json_ready
 from edged.errors import ConfigError, EdgedError, RefusedError, StorageError
 from edged.logs import get_logger
-from edged.storage.journal.commands import CommandRecord, Kept
+from edged.storage.journal.commands import CommandRecord, CommandRetention
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -51,7 +51,7 @@ INTERNAL = "internal error, see the device's log"
 ENDED = "the daemon ended while it was carried out"
 
 
-class Delivery(Sender, Protocol):
+class CommandDelivery(Sender, Protocol):
     """A command as the session hands it over."""
 
     topic: str
@@ -61,7 +61,7 @@ class Delivery(Sender, Protocol):
     retain: bool
 
 
-class Control:
+class CommandDispatcher:
     """Takes commands one at a time on a thread of its own, and those that take long on another.
 
     Parameters
@@ -115,7 +115,7 @@ class Control:
         self._freshness = Freshness(config.max_age)
         self._bucket = TokenBucket(config.rate, config.burst)
         self._refusals = TokenBucket(REFUSALS, REFUSALS)
-        self._queue: queue.Queue[Delivery | None] = queue.Queue(MAX_WAITING)
+        self._queue: queue.Queue[CommandDelivery | None] = queue.Queue(MAX_WAITING)
         self._errands: queue.SimpleQueue[tuple[Handler, Task] | None] = queue.SimpleQueue()
         self._seen: collections.deque[tuple[int, int]] = collections.deque(maxlen=2 * MAX_WAITING)
         self._tasks: list[Task] = []
@@ -163,7 +163,7 @@ class Control:
 
     # ---- the network thread ----------------------------------------------------------------
 
-    def receive(self, delivery: Delivery) -> None:
+    def receive(self, delivery: CommandDelivery) -> None:
         """Pass over a command that was carried out before its connection broke; else take it."""
         self.counts["received"] += 1
         seen = (delivery.mid, zlib.crc32(delivery.payload, zlib.crc32(delivery.topic.encode())))
@@ -181,14 +181,14 @@ class Control:
         else:
             self._refuse(delivery, f"more than {self._config.rate:g} commands a second")
 
-    def _take(self, delivery: Delivery) -> None:
+    def _take(self, delivery: CommandDelivery) -> None:
         """Take a command from the network thread; beyond 100 waiting ones it is refused."""
         try:
             self._queue.put_nowait(delivery)
         except queue.Full:
             self._refuse(delivery, f"{MAX_WAITING} commands are waiting already")
 
-    def _refuse(self, delivery: Delivery, why: str) -> None:
+    def _refuse(self, delivery: CommandDelivery, why: str) -> None:
         """What is too much is answered as far as that is not too much itself, and counted."""
         self.counts["limited"] += 1
         if self._refusals.take(self._clock.monotonic()):
@@ -207,7 +207,7 @@ class Control:
                 log.exception("command_failed", topic=delivery.topic)
                 self._conclude(delivery, _echo(delivery.payload), EdgedError(INTERNAL))
 
-    def _handle(self, delivery: Delivery) -> None:
+    def _handle(self, delivery: CommandDelivery) -> None:
         name: str = _name(delivery)
         request: Request = {}
         try:
@@ -234,7 +234,7 @@ class Control:
         self._carry_out(handler, self._task(name, request, key, delivery))
         self._acknowledge([delivery])
 
-    def _answered_before(self, name: str, request: Request, key: str, delivery: Delivery) -> bool:
+    def _answered_before(self, name: str, request: Request, key: str, delivery: CommandDelivery) -> bool:
         """Answer a command that has come before as it was answered then."""
         known = self._journal.find_command(key)
         if known is None:
@@ -250,7 +250,9 @@ class Control:
         self._acknowledge([delivery])
         return True
 
-    def _record(self, handler: Handler, name: str, request: Request, key: str, delivery: Delivery) -> None:
+    def _record(
+        self, handler: Handler, name: str, request: Request, key: str, delivery: CommandDelivery
+    ) -> None:
         """Before the effect: from here on it is done once, or not at all."""
         now = self._clock.now()
         # Where nothing goes on after a restart, the fields are not needed again, and may be anything.
@@ -259,7 +261,7 @@ class Control:
             key, name, now, digest(name, request), "accepted", kept,
             response_topic=delivery.response_topic, correlation=delivery.correlation,
         )  # fmt: skip
-        self._journal.record_command(record, Kept(self._config.keep, now - self._config.keep_for))
+        self._journal.record_command(record, CommandRetention(self._config.keep, now - self._config.keep_for))
 
     def _carry_out(self, handler: Handler, task: Task) -> None:
         own = arguments(task.name, task.request)
@@ -351,7 +353,7 @@ class Control:
             # It is not done twice in any case: that it came is known, only its outcome is not.
             log.warning("answer_not_kept", command=task.name, id=task.key, problem=problem.line())
 
-    def _conclude(self, delivery: Delivery, request: Request, problem: EdgedError) -> None:
+    def _conclude(self, delivery: CommandDelivery, request: Request, problem: EdgedError) -> None:
         """Answer what was not carried out."""
         name = _name(delivery)
         self._publish(name, self._outcome(name, request, problem)[1], delivery)
@@ -373,7 +375,7 @@ def _json(values: Any) -> bytes:
     return json.dumps(json_ready(values), default=float).encode()
 
 
-def _name(delivery: Delivery) -> str:
+def _name(delivery: CommandDelivery) -> str:
     return delivery.topic.rpartition("/request/")[2]
 
 

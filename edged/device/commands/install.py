@@ -8,10 +8,10 @@ from edged.errors import ConfigError, RefusedError
 
 if TYPE_CHECKING:
     from edged.config import InstallConfig
-    from edged.device.commands.announce import Transfers
+    from edged.device.commands.announce import TransferCommands
 
 
-class InstallSteering:
+class InstallCommands:
     """Handlers of the commands.
 
     Parameters
@@ -24,7 +24,7 @@ class InstallSteering:
         Opens them.
     """
 
-    def __init__(self, config: InstallConfig, transfers: Transfers, *, signed: bool) -> None:
+    def __init__(self, config: InstallConfig, transfers: TransferCommands, *, signed: bool) -> None:
         self._config = config
         self._transfers = transfers
         self._signed = signed

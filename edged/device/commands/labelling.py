@@ -10,16 +10,16 @@ from edged.errors import ConfigError, RefusedError, RejectedSampleError, Storage
 
 if TYPE_CHECKING:
     from edged.clock import Clock
-    from edged.device.ingest import Ingest
-    from edged.device.learning.worker import Learning
-    from edged.device.serving import ServingLoop
+    from edged.device.ingest import Ingestor
+    from edged.device.learning.worker import TrainingWorker
+    from edged.device.serving import ServingWorker
     from edged.domain.stream.schema import Schema
     from edged.storage.samples.log import SampleLog
 
 PREDICTION_ID = re.compile(r"[0-9]+-([0-9]{1,18})")
 
 
-class Labelling:
+class LabelCommands:
     """The command `label`: answers of people to label requests, or labels that come by the way.
 
     Takes `{"id", "label"}` or `{"key", "ts", "label"}`, or a list of such under `labels`. An `id` is the
@@ -31,9 +31,9 @@ class Labelling:
         self,
         schema: Schema,
         samples: SampleLog,
-        ingest: Ingest,
-        serving: ServingLoop,
-        learning: Learning,
+        ingest: Ingestor,
+        serving: ServingWorker,
+        learning: TrainingWorker,
         clock: Clock,
     ) -> None:
         self._schema = schema

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from edged.device.commands.context import Parts
     from edged.domain.commands.tasks import Task
-    from edged.domain.protocols import Served
+    from edged.domain.protocols import ServedModel
 
 EXPORTS = "exports"
 EXPORTS_KEPT = 8
@@ -106,13 +106,15 @@ class ModelCommands:
             "figures": self._figures(served, np.concatenate(raw), window.y),
         }
 
-    def _model(self, version: int | None) -> Served:
+    def _model(self, version: int | None) -> ServedModel:
         champion = self._parts.server.champion
         return (
             champion if version in (None, champion.version) else self._parts.promoter.open(int(version or 0))
         )
 
-    def _figures(self, served: Served, raw: NDArray[np.float32], y: NDArray[np.float32]) -> dict[str, float]:
+    def _figures(
+        self, served: ServedModel, raw: NDArray[np.float32], y: NDArray[np.float32]
+    ) -> dict[str, float]:
         schema = self._parts.server.schema
         told = answers(schema, raw)
         if schema.labels_itself:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from edged.mqtt.client.command_connection import SecondLine
+from edged.mqtt.client.command_connection import CommandConnection
 
 if TYPE_CHECKING:
     from edged.device.commands.context import Parts
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 PAUSED = "paused"
 
 
-class Pauses:
+class PauseCommands:
     """Which parts rest.
 
     While `ingest` does, nothing is taken from the broker, which keeps it; while `training` does, no run
@@ -26,7 +26,7 @@ class Pauses:
         self._parts = parts
         self._paused: set[str] = set(parts.registry.get_value(PAUSED) or ())
         config = parts.config
-        self._line = SecondLine(
+        self._line = CommandConnection(
             config.mqtt, parts.session, parts.topics.requests, parts.receive,
             client_id=f"{config.mqtt.client_id or f'edged-{config.device.id}'}-commands",
         )  # fmt: skip
@@ -41,7 +41,7 @@ class Pauses:
         self._line.close(for_good=True)
 
     @property
-    def second_line(self) -> SecondLine:
+    def second_line(self) -> CommandConnection:
         """Over which commands come while ingest rests."""
         return self._line
 

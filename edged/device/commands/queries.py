@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from edged.device.commands.context import Parts
 
 
-class Asking:
+class QueryCommands:
     """What the device says of itself when it is asked."""
 
     def __init__(self, parts: Parts) -> None:

@@ -33,7 +33,7 @@ SHOWN = {
 """Sections that may be asked for; what is about the broker stays here."""
 
 
-class Settings:
+class SettingsCommands:
     """What was set by command, what is in force of it, and what waits for the next start.
 
     What was set is kept in the state directory and lies over the configuration's file at every start.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from edged.device.commands.models import ModelCommands
-from edged.device.commands.pauses import Pauses
-from edged.device.commands.queries import Asking
-from edged.device.commands.settings import Settings
+from edged.device.commands.pauses import PauseCommands
+from edged.device.commands.queries import QueryCommands
+from edged.device.commands.settings import SettingsCommands
 from edged.device.commands.training import TrainingCommands
-from edged.device.commands.wipe import Erasing
+from edged.device.commands.wipe import WipeCommands
 from edged.domain.commands.tasks import Handler
 from edged.domain.messages.requests import REQUESTS
 from edged.domain.messages.validate import check
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from edged.device.commands.context import Parts
-    from edged.device.commands.labelling import Labelling
+    from edged.device.commands.labelling import LabelCommands
     from edged.domain.commands.rules import Request
     from edged.domain.commands.tasks import Sender
 
 
-class Steering:
+class CommandTable:
     """The handlers of `request/<command>`.
 
     Parameters
@@ -37,17 +37,17 @@ class Steering:
     """
 
     def __init__(
-        self, parts: Parts, labelling: Labelling, arrivals: Mapping[str, Callable[[Request], Request]]
+        self, parts: Parts, labelling: LabelCommands, arrivals: Mapping[str, Callable[[Request], Request]]
     ) -> None:
         self._parts = parts
         self._arrivals = {name: Handler(handler) for name, handler in arrivals.items()}
         self._labelling = labelling
         self._training = TrainingCommands(parts)
         self._models = ModelCommands(parts)
-        self._erasing = Erasing(parts)
-        self._asking = Asking(parts)
-        self.settings = Settings(parts)
-        self.pauses = Pauses(parts)
+        self._erasing = WipeCommands(parts)
+        self._asking = QueryCommands(parts)
+        self.settings = SettingsCommands(parts)
+        self.pauses = PauseCommands(parts)
 
     def commands(self) -> dict[str, Handler]:
         """Every command with its handler."""

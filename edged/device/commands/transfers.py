@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from edged.device.commands import InstallSteering, Transfers, WeightsSteering
-from edged.device.transfers.installer import Applying
-from edged.device.transfers.receiver import Incoming
+from edged.device.commands import InstallCommands, TransferCommands, WeightsCommands
+from edged.device.transfers.installer import TransferInstaller
+from edged.device.transfers.receiver import TransferReceiver
 from edged.logs import get_logger
-from edged.storage.journal.transfers import Staging
+from edged.storage.journal.transfers import TransferStaging
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
     from edged.clock import Clock
     from edged.config import Config
-    from edged.device.learning.trainer_client import TrainerProcess
-    from edged.device.learning.worker import Learning
-    from edged.device.promotion.rollout import Succession
-    from edged.device.reporting.publisher import Publishing
-    from edged.device.reporting.weight_updates import Updates
-    from edged.device.transfers.bundle_installer import Installing
+    from edged.device.learning.trainer_client import TrainerClient
+    from edged.device.learning.worker import TrainingWorker
+    from edged.device.promotion.rollout import Rollout
+    from edged.device.reporting.publisher import OutboundRouter
+    from edged.device.reporting.weight_updates import WeightUpdates
+    from edged.device.transfers.bundle_installer import BundleInstaller
     from edged.mqtt.client.session import Session
     from edged.mqtt.topics import Topics
     from edged.storage.journal.transfers import Transfer
@@ -32,7 +32,7 @@ Request = dict[str, Any]
 log = get_logger("edged.arrivals")
 
 
-class Arrivals:
+class TransferService:
     """Transfers that come in, carried out between two training runs.
 
     Parameters
@@ -53,25 +53,25 @@ class Arrivals:
         registry: Registry,
         session: Session,
         topics: Topics,
-        publishing: Publishing,
-        updates: Updates,
-        learning: Learning,
-        succession: Succession,
-        process: TrainerProcess,
-        installing: Installing,
+        publishing: OutboundRouter,
+        updates: WeightUpdates,
+        learning: TrainingWorker,
+        succession: Rollout,
+        process: TrainerClient,
+        installing: BundleInstaller,
         notify: Callable[[str, Request], None],
     ) -> None:
         self._config, self._session, self._topics = config, session, topics
         self._learning, self._process = learning, process
         process.bundle = installing.present
-        staging = Staging(
+        staging = TransferStaging(
             config.storage.dir,
             max_bytes=max(config.weights.max_bytes, config.install.max_bytes),
             expire=config.weights.expire,
             clock=clock,
         )
-        self._incoming = Incoming(staging, acknowledge=session.ack, complete=self._received)
-        self._applying = Applying(
+        self._incoming = TransferReceiver(staging, acknowledge=session.ack, complete=self._received)
+        self._applying = TransferInstaller(
             registry=registry,
             make={"weights": self._mixed, "model": self._model, "bundle": installing.candidate},
             bring=self._fetch,
@@ -81,15 +81,15 @@ class Arrivals:
             notify=notify,
             clock=clock,
         )
-        transfers = Transfers(self._incoming, self._applying, topics.incoming)
-        self._weights = WeightsSteering(
+        transfers = TransferCommands(self._incoming, self._applying, topics.incoming)
+        self._weights = WeightsCommands(
             config.weights,
             updates=updates,
             send=publishing.update,
             champion=lambda: succession.champion,
             transfers=transfers,
         )
-        self._installs = InstallSteering(config.install, transfers, signed=bool(config.model.keys))
+        self._installs = InstallCommands(config.install, transfers, signed=bool(config.model.keys))
 
     def commands(self) -> dict[str, Callable[[Request], Request]]:
         """The commands with their handlers."""

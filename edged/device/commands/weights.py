@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from edged.config import WeightsConfig
-    from edged.device.commands.announce import Transfers
-    from edged.device.reporting.weight_updates import Update, Updates
+    from edged.device.commands.announce import TransferCommands
+    from edged.device.reporting.weight_updates import WeightUpdate, WeightUpdates
 
 
-class WeightsSteering:
+class WeightsCommands:
     """Handlers of the commands about weights.
 
     Parameters
@@ -35,10 +35,10 @@ class WeightsSteering:
         self,
         config: WeightsConfig,
         *,
-        updates: Updates,
-        send: Callable[[Update, list[int] | None], None],
+        updates: WeightUpdates,
+        send: Callable[[WeightUpdate, list[int] | None], None],
         champion: Callable[[], int],
-        transfers: Transfers,
+        transfers: TransferCommands,
     ) -> None:
         self._config = config
         self._updates = updates

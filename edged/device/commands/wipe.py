@@ -20,7 +20,7 @@ USUAL = ("samples", "checkpoints", "models")
 LOOK_SECONDS = 0.2
 
 
-class Erasing:
+class WipeCommands:
     """Erases between two runs, while serving goes on."""
 
     def __init__(self, parts: Parts) -> None:

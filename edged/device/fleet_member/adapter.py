@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from edged import __version__
 from edged.device.fleet_member import Member
-from edged.device.fleet_member.local_transport import Post
+from edged.device.fleet_member.local_transport import LocalTransport
 from edged.domain.federated.messages import FleetTopics
-from edged.domain.federated.participation import Memory
+from edged.domain.federated.participation import MembershipRecord
 from edged.errors import EdgedError
 from edged.logs import get_logger
 from edged.storage.models.fleet_models import FleetModels
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from edged.clock import Clock
     from edged.config import Config
     from edged.config.fleet import FleetConfig
-    from edged.device.learning.scheduler import Learner
-    from edged.device.learning.worker import Learning
-    from edged.device.promotion.rollout import Succession
-    from edged.domain.federated.messages import Round
-    from edged.mqtt.client.message import Delivery
+    from edged.device.learning.scheduler import TrainingScheduler
+    from edged.device.learning.worker import TrainingWorker
+    from edged.device.promotion.rollout import Rollout
+    from edged.domain.federated.messages import RoundAnnouncement
+    from edged.mqtt.client.message import ReceivedMessage
     from edged.mqtt.client.session import Session
     from edged.storage.models.bundles import Bundle
     from edged.storage.models.registry import Registry
@@ -41,7 +41,7 @@ CHARGED = 50.0  # percent of a battery from which on it counts as charged, where
 log = get_logger("edged.membership")
 
 
-class SessionLine:
+class MqttTransport:
     """The device's own session as the line to its fleet: every message is taken as it comes."""
 
     def __init__(self, session: Session) -> None:
@@ -56,10 +56,10 @@ class SessionLine:
         """Hand a message over; False when it was refused."""
         return self._session.publish(topic, payload, qos=1, retain=retain)
 
-    def follow(self, pattern: str, sink: Callable[[Delivery], None]) -> None:
+    def follow(self, pattern: str, sink: Callable[[ReceivedMessage], None]) -> None:
         """Take what is published on a filter, and what is kept there."""
 
-        def taken(delivery: Delivery) -> None:
+        def taken(delivery: ReceivedMessage) -> None:
             sink(delivery)
             self._session.ack([delivery])
 
@@ -70,7 +70,7 @@ class SessionLine:
         self._session.unsubscribe([pattern])
 
 
-class Hands:
+class RoundExecutor:
     """What the device does in a round, by its trainer and its gate; see `protocols.Work`.
 
     Parameters
@@ -92,9 +92,9 @@ class Hands:
         *,
         clock: Clock,
         registry: Registry,
-        learner: Learner,
-        learning: Learning,
-        succession: Succession,
+        learner: TrainingScheduler,
+        learning: TrainingWorker,
+        succession: Rollout,
         present_bundle: Callable[[], Bundle],
         labelled_since: Callable[[int], int],
     ) -> None:
@@ -130,7 +130,7 @@ class Hands:
             "cool": not hot and not now.board,
         }
 
-    def train(self, announced: Round, model: Path) -> Message:
+    def train(self, announced: RoundAnnouncement, model: Path) -> Message:
         """Train in the round and keep an update."""
         left = announced.deadline - self._clock.now()
         order = {
@@ -146,7 +146,7 @@ class Hands:
         )
         return result
 
-    def judge(self, announced: Round, model: Path, standing: tuple[str, Path] | None) -> Message:
+    def judge(self, announced: RoundAnnouncement, model: Path, standing: tuple[str, Path] | None) -> Message:
         """Try the fleet's model here; what came of it."""
         digest, path = standing or (None, None)
         order = {
@@ -178,7 +178,7 @@ class Hands:
             return False, "fleet.adopt is false"
         return False, "there is no holdout to choose by"
 
-    def _run(self, kind: str, announced: Round, order: Message) -> Message:
+    def _run(self, kind: str, announced: RoundAnnouncement, order: Message) -> Message:
         run = self._registry.begin_run(
             kind, self._clock.now(), {"round": announced.round, "id": announced.id}
         )
@@ -220,7 +220,7 @@ class Membership:
         self,
         config: Config,
         fleet: FleetConfig,
-        work: Hands,
+        work: RoundExecutor,
         *,
         clock: Clock,
         registry: Registry,
@@ -230,7 +230,7 @@ class Membership:
     ) -> None:
         self._topics = FleetTopics(fleet.name, config.mqtt.root)
         self.post = self._post(fleet, work) if fleet.flower else None
-        self._line = self.post or SessionLine(session)
+        self._line = self.post or MqttTransport(session)
 
         def told(event: str, fields: Message) -> None:
             if self.post is not None:
@@ -246,14 +246,14 @@ class Membership:
             between=between,
             models=FleetModels(config.storage.dir),
             kept=SentUpdates(config.storage.dir, ROUNDS),
-            memory=Memory.from_state(registry.get_value(MEMORY)),
+            memory=MembershipRecord.from_state(registry.get_value(MEMORY)),
             remember=lambda memory: registry.set_value(MEMORY, memory.state()),
             notify=told,
             clock=clock,
         )
 
-    def _post(self, fleet: FleetConfig, work: Hands) -> Post:
-        return Post(fleet, self._topics, bundle=work.bundle, judged=lambda: self._member.judged)
+    def _post(self, fleet: FleetConfig, work: RoundExecutor) -> LocalTransport:
+        return LocalTransport(fleet, self._topics, bundle=work.bundle, judged=lambda: self._member.judged)
 
     def start(self) -> None:
         """Begin; call it before the session is started."""

@@ -9,14 +9,14 @@ from edged.domain.federated.messages import FleetTopics, joined
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from edged.device.fleet_member.protocols import Line
-    from edged.domain.federated.settings import Base
-    from edged.mqtt.client.message import Delivery
+    from edged.device.fleet_member.protocols import FleetTransport
+    from edged.domain.federated.settings import BaseModelInfo
+    from edged.mqtt.client.message import ReceivedMessage
 
 SILENT_SECONDS = 60.0  # without a part that is still missing, until it is asked for anew
 
 
-class Fetching:
+class ModelFetcher:
     """Fetches one model at a time.
 
     Parameters
@@ -27,14 +27,16 @@ class Fetching:
         Told of each part that comes, on the network thread.
     """
 
-    def __init__(self, topics: FleetTopics, line: Line, came: Callable[[Delivery], None]) -> None:
+    def __init__(
+        self, topics: FleetTopics, line: FleetTransport, came: Callable[[ReceivedMessage], None]
+    ) -> None:
         self._topics, self._line, self._came = topics, line, came
-        self._base: Base | None = None
+        self._base: BaseModelInfo | None = None
         self._pattern = ""
         self._parts: dict[int, bytes] = {}
         self._since = 0.0
 
-    def want(self, base: Base, now: float) -> None:
+    def want(self, base: BaseModelInfo, now: float) -> None:
         """Have this one come, and no other; again where its parts do not come."""
         if self._base == base and now - self._since <= SILENT_SECONDS:
             return

@@ -13,24 +13,24 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from edged.domain.federated.evaluation import Evaluation
-from edged.domain.federated.messages import FleetTopics, Round, Update, split
+from edged.domain.federated.messages import FleetTopics, RoundAnnouncement, UpdateHeader, split
 from edged.domain.federated.participation import stranger
 from edged.errors import RefusedError
-from edged.mqtt.client.message import Delivery
+from edged.mqtt.client.message import ReceivedMessage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from edged.config import FleetConfig
-    from edged.domain.federated.settings import Base
+    from edged.domain.federated.settings import BaseModelInfo
 
-    Sink = Callable[[Delivery], None]
+    Sink = Callable[[ReceivedMessage], None]
 
 SETTLED = ("fleet_accepted", "fleet_refused")
 BROKEN_OFF = ("fleet_declined", "fleet_failed")
 
 
-class Post:
+class LocalTransport:
     """What is carried between one member and its fleet.
 
     Parameters
@@ -58,9 +58,9 @@ class Post:
         self._lock = threading.Lock()
         self._sinks: dict[str, Sink] = {}
         self._model: tuple[str, bytes] = ("", b"")
-        self._round: Round | None = None
+        self._round: RoundAnnouncement | None = None
         self._state = b""
-        self._parts: dict[int, tuple[Update, bytes]] = {}
+        self._parts: dict[int, tuple[UpdateHeader, bytes]] = {}
         self._evaluation: tuple[Evaluation, bytes] | None = None
         self._why_not = ""
 
@@ -75,7 +75,7 @@ class Post:
             elif kind == "eval":
                 self._evaluation = Evaluation.read(payload), payload
             else:
-                update, piece = Update.read(payload)
+                update, piece = UpdateHeader.read(payload)
                 if any(kept.sha256 != update.sha256 for kept, _ in self._parts.values()):
                     self._parts.clear()
                 self._parts[update.part] = update, piece
@@ -104,7 +104,7 @@ class Post:
 
     # What the carrier does.
 
-    def hand_in(self, announced: Round, receipts: bytes, model: bytes) -> None:
+    def hand_in(self, announced: RoundAnnouncement, receipts: bytes, model: bytes) -> None:
         """Bring a round with its model, and receipts for an earlier update, which may be empty.
 
         Raises
@@ -175,7 +175,7 @@ class Post:
                 self._reports(self._round)
         return None
 
-    def _reports(self, announced: Round) -> None:
+    def _reports(self, announced: RoundAnnouncement) -> None:
         if not self._config.report or not announced.config.evaluate:
             raise RefusedError("no report is made: it is not wanted, or fleet.report is false", where="round")
         if self._judged() == announced.base.hash:
@@ -188,9 +188,9 @@ class Post:
             raise RefusedError(self._why_not, where="round")
 
 
-def _missized(base: Base, model: bytes) -> bool:
+def _missized(base: BaseModelInfo, model: bytes) -> bool:
     return len(model) != base.bytes or len(split(model)) != base.parts
 
 
-def _delivery(topic: str, payload: bytes) -> Delivery:
-    return Delivery(topic, payload, 0, 0, False, False, 0, time.monotonic())
+def _delivery(topic: str, payload: bytes) -> ReceivedMessage:
+    return ReceivedMessage(topic, payload, 0, 0, False, False, 0, time.monotonic())

@@ -11,13 +11,13 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from edged.device.fleet_member.fetching import Fetching
-from edged.device.fleet_member.sending import Sending
+from edged.device.fleet_member.fetching import ModelFetcher
+from edged.device.fleet_member.sending import UpdateSender
 from edged.device.learning.trainer_client import StoppedRunError
 from edged.domain.federated.evaluation import Evaluation, Mixed, Quality
-from edged.domain.federated.messages import DeviceState, FleetTopics, Round
-from edged.domain.federated.participation import Memory, OwnRules, stranger, terms
-from edged.domain.federated.settings import Settings
+from edged.domain.federated.messages import DeviceState, FleetTopics, RoundAnnouncement
+from edged.domain.federated.participation import DeviceRules, MembershipRecord, stranger, terms
+from edged.domain.federated.settings import RoundSettings
 from edged.errors import EdgedError, RejectedUpdateError, StorageError
 from edged.logs import get_logger
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from edged.clock import Clock
     from edged.config import FleetConfig
-    from edged.device.fleet_member.protocols import Line, Message, Work
-    from edged.mqtt.client.message import Delivery
+    from edged.device.fleet_member.protocols import FleetTransport, Message, RoundWork
+    from edged.mqtt.client.message import ReceivedMessage
     from edged.storage.models.fleet_models import FleetModels
     from edged.storage.models.sent_updates import SentUpdates
 
@@ -65,13 +65,13 @@ class Member:
         config: FleetConfig,
         *,
         topics: FleetTopics,
-        line: Line,
-        work: Work,
+        line: FleetTransport,
+        work: RoundWork,
         between: Callable[[Callable[[], None]], None],
         models: FleetModels,
         kept: SentUpdates,
-        memory: Memory,
-        remember: Callable[[Memory], None],
+        memory: MembershipRecord,
+        remember: Callable[[MembershipRecord], None],
         notify: Callable[[str, Message], None],
         clock: Clock,
     ) -> None:
@@ -79,12 +79,12 @@ class Member:
         self._line, self._work, self._between = line, work, between
         self._models, self._notify, self._clock = models, notify, clock
         self._memory, self._remember = memory, remember
-        self._own = OwnRules(
+        self._own = DeviceRules(
             config.clip_norm, config.noise, tuple(config.personal), config.epsilon, config.delta
         )
-        self._round: Round | None = None
-        self._sending = Sending(device, config, topics, line, kept)
-        self._fetching = Fetching(topics, line, self._part_came)
+        self._round: RoundAnnouncement | None = None
+        self._sending = UpdateSender(device, config, topics, line, kept)
+        self._fetching = ModelFetcher(topics, line, self._part_came)
         self._unkept = False  # whether memory is newer than what is on the disk
         self._busy = False
         self._failures: dict[str, int] = {}
@@ -107,11 +107,11 @@ class Member:
         self._thread.join(timeout)
         self._tell_state("the daemon has stopped")
 
-    def round_came(self, delivery: Delivery) -> None:
+    def round_came(self, delivery: ReceivedMessage) -> None:
         """A message on the topic of rounds."""
         self._queue.put(lambda: self._follow(delivery.payload))
 
-    def receipts_came(self, delivery: Delivery) -> None:
+    def receipts_came(self, delivery: ReceivedMessage) -> None:
         """A message with receipts."""
         self._queue.put(lambda: self._settle(delivery.payload))
 
@@ -156,7 +156,7 @@ class Member:
             self._remember(self._memory)
             self._unkept = False
 
-    def _changed(self, memory: Memory) -> None:
+    def _changed(self, memory: MembershipRecord) -> None:
         self._memory, self._unkept = memory, memory != self._memory or self._unkept
         self._keep()
 
@@ -170,7 +170,7 @@ class Member:
     # ---- rounds ----------------------------------------------------------------------------
 
     def _follow(self, payload: bytes) -> None:
-        announced = Round.read(payload)
+        announced = RoundAnnouncement.read(payload)
         strange = stranger(announced, self._config.name, self._work.bundle())
         if strange:
             log.warning("fleet_round_not_ours", reason=strange)
@@ -201,7 +201,7 @@ class Member:
                 lambda found: self._judged(announced, found),
             )
 
-    def _trains(self, announced: Round) -> bool:
+    def _trains(self, announced: RoundAnnouncement) -> bool:
         return (
             self._config.train
             and announced.state == "open"
@@ -210,7 +210,7 @@ class Member:
             and self._failures.get(announced.id, 0) < TRIES
         )
 
-    def _tries(self, announced: Round) -> bool:
+    def _tries(self, announced: RoundAnnouncement) -> bool:
         """A closed round has a model that its devices try; the others' is the one that the fleet has."""
         named = announced.state != "closed" or announced.names(self._device)
         wanted = self._config.adopt or (self._config.report and announced.config.evaluate)
@@ -218,14 +218,14 @@ class Member:
         new = digest != self._memory.judged and self._failures.get(digest, 0) < TRIES
         return named and wanted and new
 
-    def _willing(self, announced: Round) -> bool:
+    def _willing(self, announced: RoundAnnouncement) -> bool:
         reason = self._why_not(announced.config)
         if reason and self._declined != (announced.id, reason):
             self._declined = (announced.id, reason)
             self._event("fleet_declined", {"round": announced.round, "reason": reason})
         return not reason
 
-    def _why_not(self, config: Settings) -> str:
+    def _why_not(self, config: RoundSettings) -> str:
         if not self._config.train:
             return "it does not train in rounds: fleet.train is false"
         new = self._work.new_samples(self._memory.consumed)
@@ -298,7 +298,7 @@ class Member:
 
     # ---- the fleet's model -----------------------------------------------------------------
 
-    def _fetch(self, announced: Round) -> None:
+    def _fetch(self, announced: RoundAnnouncement) -> None:
         base = announced.base
         if base.bytes <= self._config.max_bytes:
             self._fetching.want(base, self._clock.monotonic())
@@ -307,7 +307,7 @@ class Member:
         reason = f"its model has {base.bytes} bytes, fleet.max_bytes is {self._config.max_bytes}"
         self._event("fleet_failed", {"round": announced.round, "reason": reason})
 
-    def _part_came(self, delivery: Delivery) -> None:
+    def _part_came(self, delivery: ReceivedMessage) -> None:
         self._queue.put(lambda: self._part(delivery.topic, delivery.payload))
 
     def _part(self, topic: str, payload: bytes) -> None:
@@ -316,7 +316,7 @@ class Member:
             digest = topic.split("/")[-2]
             self._models.put(digest, blob, keep=(self._memory.judged, self._memory.standing))
 
-    def _judged(self, announced: Round, found: Message) -> None:
+    def _judged(self, announced: RoundAnnouncement, found: Message) -> None:
         share, taken, reason = found["share"], bool(found["taken"]), str(found["reason"])
         self._event(
             "fleet_model",
@@ -339,7 +339,7 @@ class Member:
 
     def _tell_state(self, why_not: str | None = None) -> None:
         memory, now = self._memory, self._clock.monotonic()
-        config = self._round.config if self._round is not None else Settings()
+        config = self._round.config if self._round is not None else RoundSettings()
         reason = self._why_not(config) if why_not is None else why_not
         fields = {
             **self._work.state(),

@@ -8,13 +8,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from edged.domain.federated.messages import Round
-    from edged.mqtt.client.message import Delivery
+    from edged.domain.federated.messages import RoundAnnouncement
+    from edged.mqtt.client.message import ReceivedMessage
 
 Message = dict[str, Any]
 
 
-class Line(Protocol):
+class FleetTransport(Protocol):
     """The connection to the fleet."""
 
     @property
@@ -24,14 +24,14 @@ class Line(Protocol):
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:
         """Hand a message over; False when it was refused."""
 
-    def follow(self, pattern: str, sink: Callable[[Delivery], None]) -> None:
+    def follow(self, pattern: str, sink: Callable[[ReceivedMessage], None]) -> None:
         """Take what is published on a filter, and what is kept there."""
 
     def leave(self, pattern: str) -> None:
         """No longer."""
 
 
-class Work(Protocol):
+class RoundWork(Protocol):
     """What a device does in a round; `train` and `judge` are called between two runs."""
 
     def why_not(self) -> str:
@@ -46,8 +46,8 @@ class Work(Protocol):
     def state(self) -> Message:
         """The fields `version`, `idle`, `charged` and `cool` of its state."""
 
-    def train(self, announced: Round, model: Path) -> Message:
+    def train(self, announced: RoundAnnouncement, model: Path) -> Message:
         """Train in the round and keep an update; `number` and `about` of it, and figures."""
 
-    def judge(self, announced: Round, model: Path, standing: tuple[str, Path] | None) -> Message:
+    def judge(self, announced: RoundAnnouncement, model: Path, standing: tuple[str, Path] | None) -> Message:
         """Try the fleet's model here; what came of it."""

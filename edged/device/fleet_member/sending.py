@@ -6,19 +6,19 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from edged.domain.federated.messages import FleetTopics, Receipts, Update
+from edged.domain.federated.messages import FleetTopics, Receipts, UpdateHeader
 from edged.domain.federated.participation import pause_before
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from edged.config import FleetConfig
-    from edged.device.fleet_member.protocols import Line, Message
+    from edged.device.fleet_member.protocols import FleetTransport, Message
     from edged.storage.models.sent_updates import SentUpdates
 
 
 @dataclass
-class Waiting:
+class PendingUpdate:
     """An update without receipt: what was kept with it, how often it was sent, and when it is to be next."""
 
     number: int
@@ -27,7 +27,7 @@ class Waiting:
     sendings: int = 0
 
 
-class Sending:
+class UpdateSender:
     """The updates of one device that have no receipt yet, on the thread of its member.
 
     Parameters
@@ -39,25 +39,25 @@ class Sending:
     """
 
     def __init__(
-        self, device: str, config: FleetConfig, topics: FleetTopics, line: Line, kept: SentUpdates
+        self, device: str, config: FleetConfig, topics: FleetTopics, line: FleetTransport, kept: SentUpdates
     ) -> None:
         self._device, self._config, self._topics = device, config, topics
         self._line, self._kept = line, kept
-        self._waiting: dict[int, Waiting] = {}
+        self._waiting: dict[int, PendingUpdate] = {}
 
-    def take_up(self, settled: Iterable[int], now: float) -> list[Waiting]:
+    def take_up(self, settled: Iterable[int], now: float) -> list[PendingUpdate]:
         """What an earlier process has left, of each round the newest; oldest first."""
-        newest: dict[str, Waiting] = {}
+        newest: dict[str, PendingUpdate] = {}
         for sent in self._kept.all():  # newest first
             if sent.number not in settled:
                 at = now + self._config.resend * random.random()
-                newest.setdefault(str(sent.about["id"]), Waiting(sent.number, sent.about, at))
+                newest.setdefault(str(sent.about["id"]), PendingUpdate(sent.number, sent.about, at))
         self._waiting = {waiting.number: waiting for waiting in newest.values()}
         return [self._waiting[number] for number in sorted(self._waiting)]
 
     def add(self, number: int, about: Mapping[str, Any], at: float) -> None:
         """A new one, to be sent at that moment of the monotonic clock."""
-        self._waiting[number] = Waiting(number, about, at)
+        self._waiting[number] = PendingUpdate(number, about, at)
 
     def send(self, now: float) -> None:
         """Send what is due."""
@@ -92,10 +92,10 @@ class Sending:
             settled.append((waiting.number, told if refused is None else told | {"reason": refused}))
         return settled
 
-    def _before(self, about: Mapping[str, Any]) -> Update:
+    def _before(self, about: Mapping[str, Any]) -> UpdateHeader:
         """The line before the update."""
         report = self._config.report
-        return Update(
+        return UpdateHeader(
             device=self._device,
             round=about["round"],
             id=about["id"],

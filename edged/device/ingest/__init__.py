@@ -1,5 +1,5 @@
 """Ingest: deliveries -> samples -> one commit -> acknowledgement; labels -> the samples they are for."""
 
-from edged.device.ingest.ingestor import Ingest
+from edged.device.ingest.ingestor import Ingestor
 
-__all__ = ["Ingest"]
+__all__ = ["Ingestor"]

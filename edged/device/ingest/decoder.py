@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from edged.clock import Clock
     from edged.domain.protocols import Delivery
-    from edged.domain.stream.admission import Intake
-    from edged.domain.stream.commit_group import Group
+    from edged.domain.stream.admission import AdmissionControl
+    from edged.domain.stream.commit_group import CommitGroup
     from edged.domain.stream.redelivery import Packet
     from edged.domain.stream.sample import Decoded, LabelReading
     from edged.domain.stream.schema import Schema
@@ -29,7 +29,7 @@ log = get_logger("edged.ingest")
 NOTICES = 20  # of one batch, at most
 
 
-class Reader:
+class SampleDecoder:
     """Decodes deliveries, asks intake whether their sensors may send so much, and tells of odd sensors.
 
     Parameters
@@ -49,7 +49,7 @@ class Reader:
         decode: Callable[[str, bytes], Decoded],
         decode_label: Callable[[str, bytes], LabelReading] | None,
         is_label: Callable[[str], bool],
-        intake: Intake,
+        intake: AdmissionControl,
         clock: Clock,
         notice: Callable[[str, dict[str, Any]], None],
     ) -> None:
@@ -61,7 +61,7 @@ class Reader:
         self._clock = clock
         self._notice = notice
 
-    def read(self, delivery: Delivery, packet: Packet, group: Group) -> Decoded | None:
+    def read(self, delivery: Delivery, packet: Packet, group: CommitGroup) -> Decoded | None:
         """The readings of a message; labels and bad messages go to the group."""
         try:
             if self._decode_label is None or not self._is_label(delivery.topic):

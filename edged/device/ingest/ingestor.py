@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edged.device.ingest.decoder import Reader
+from edged.device.ingest.decoder import SampleDecoder
 from edged.device.ingest.label_join import LabelJoin
-from edged.domain.stream.admission import Intake, IntakeRules
-from edged.domain.stream.commit_delay import Company, Settling
-from edged.domain.stream.commit_group import Group, Held
+from edged.domain.stream.admission import AdmissionControl, AdmissionRules
+from edged.domain.stream.commit_delay import CommitDelay, FlushRequests
+from edged.domain.stream.commit_group import CommitBacklog, CommitGroup
 from edged.domain.stream.forecast import Forecast
 from edged.domain.stream.redelivery import Redelivery, checksum
 from edged.domain.stream.sample import Batch, Reading
@@ -60,7 +60,7 @@ HELD_BYTES = 16 * 1024**2  # payloads of the messages that are held while commit
 SETTLE_SECONDS = 5.0  # that somebody waits for a commit which he has asked for, at most
 
 
-class Ingest:
+class Ingestor:
     """The ingest thread and the inbox that the network thread fills."""
 
     def __init__(
@@ -84,7 +84,7 @@ class Ingest:
         on_problem: Callable[[], object] = lambda: None,
         forecast: tuple[tuple[int, ...], int] | None = None,
         join_expiry: float | None = None,
-        intake: Intake | None = None,
+        intake: AdmissionControl | None = None,
         windowing: Windowing | None = None,
         notice: Callable[[str, dict[str, Any]], None] = lambda *_: None,
         in_flight: Callable[[], int] | None = None,
@@ -101,8 +101,8 @@ class Ingest:
         self._beat = beat
         self._on_problem = on_problem
         self._forecast = Forecast(*forecast) if forecast is not None else None
-        self.intake = intake or Intake(IntakeRules(), schema.channels)
-        self._reader = Reader(
+        self.intake = intake or AdmissionControl(AdmissionRules(), schema.channels)
+        self._reader = SampleDecoder(
             schema=schema,
             decode=decode,
             decode_label=decode_label,
@@ -121,11 +121,11 @@ class Ingest:
         self._inbox: collections.deque[Delivery] = collections.deque()
         self._submitted: collections.deque[Submission] = collections.deque()
         self._taken: list[Submission] = []  # those that are not held yet
-        self._held = Held(unacknowledged + config.commit_rows, HELD_BYTES, config.commit_rows)
-        self._company = Company(config.commit_delay)
+        self._held = CommitBacklog(unacknowledged + config.commit_rows, HELD_BYTES, config.commit_rows)
+        self._company = CommitDelay(config.commit_delay)
         self._in_flight = in_flight or (lambda: unacknowledged)
         self._wake = threading.Event()
-        self._settling = Settling()
+        self._settling = FlushRequests()
         self._stopping = False
         self._resting = False
         self._given_up = 0
@@ -287,7 +287,7 @@ class Ingest:
 
     def _take_in_submitted(self) -> None:
         """What came by another way becomes samples like the rest; the broker has no copy of it."""
-        group, readings, received = Group(), list[Reading](), list[float]()
+        group, readings, received = CommitGroup(), list[Reading](), list[float]()
         self._taken = group.submissions
         while self._submitted and len(readings) < self._config.commit_rows:
             submission = self._submitted.popleft()
@@ -356,7 +356,7 @@ class Ingest:
         if self.problem is not None:
             self._recovered()
 
-    def _store_group(self, group: Group) -> None:
+    def _store_group(self, group: CommitGroup) -> None:
         batch = group.batch
         if not group.stored:
             if not (group.tried and batch is not None and self._is_stored(batch)):
@@ -380,7 +380,7 @@ class Ingest:
             time.sleep(min(left, IDLE_SECONDS))
             self._beat()
 
-    def _after_commit(self, group: Group) -> None:
+    def _after_commit(self, group: CommitGroup) -> None:
         batch = group.batch
         labelled = 0
         if batch is not None:
@@ -462,8 +462,8 @@ class Ingest:
 
     # ---- from messages to a batch ----------------------------------------------------------
 
-    def _decode_all(self, deliveries: Sequence[Delivery]) -> tuple[Group, NDArray[np.float64]]:
-        group = Group()
+    def _decode_all(self, deliveries: Sequence[Delivery]) -> tuple[CommitGroup, NDArray[np.float64]]:
+        group = CommitGroup()
         readings: list[Reading] = []
         received: list[float] = []
         packets: list[Packet | None] = []
@@ -502,7 +502,7 @@ class Ingest:
             self._next_offset += len(readings)
         return group, np.asarray(received, np.float64)
 
-    def _known(self, delivery: Delivery, packet: Packet, group: Group) -> bool:
+    def _known(self, delivery: Delivery, packet: Packet, group: CommitGroup) -> bool:
         """Whether a redelivery is here already or even stored; it is then acknowledged, not read."""
         if self._redelivery.seen(packet):
             group.deliveries.append(delivery)

@@ -10,7 +10,7 @@ from edged.domain.stream.sample import LabelUpdate, Rejected
 if TYPE_CHECKING:
     from edged.clock import Clock
     from edged.domain.protocols import SampleStore
-    from edged.domain.stream.commit_group import Group
+    from edged.domain.stream.commit_group import CommitGroup
 
 
 class LabelJoin:
@@ -20,7 +20,7 @@ class LabelJoin:
         self._store, self._clock, self._expiry = store, clock, expiry
         self._ages = Ages(clock)
 
-    def join(self, group: Group) -> list[LabelUpdate]:
+    def join(self, group: CommitGroup) -> list[LabelUpdate]:
         """Commit the labels of a group; those without a sample, or too late, go to its quarantine.
 
         Raises

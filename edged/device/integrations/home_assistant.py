@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from edged import __version__
-from edged.domain.home_assistant import BIRTH, Announced, announcement, topic
+from edged.domain.home_assistant import BIRTH, AnnouncedDevice, announcement, topic
 from edged.errors import StorageError
 from edged.logs import get_logger
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from edged.config import Config
-    from edged.mqtt.client.message import Delivery
+    from edged.mqtt.client.message import ReceivedMessage
     from edged.mqtt.client.session import Session
     from edged.storage.models.registry import Registry
 
@@ -23,7 +23,7 @@ log = get_logger("edged.discovery")
 ANNOUNCED = "discovery"
 
 
-class Discovery:
+class HomeAssistantDiscovery:
     """The retained message by which Home Assistant knows this device.
 
     Parameters
@@ -52,7 +52,7 @@ class Discovery:
         self._topic = topic(wanted.prefix, config.device.id) if wanted.enabled else None
         self.filters = [f"{wanted.prefix}/status"] if wanted.enabled else []
         unsigned = () if must_sign is None else set(commands) - must_sign
-        self._device = Announced(
+        self._device = AnnouncedDevice(
             id=config.device.id,
             name=wanted.name or config.device.id,
             root=config.topic_root,
@@ -69,7 +69,7 @@ class Discovery:
             self._send(self._leftover, b"", self._taken_back)
         self._announce()
 
-    def receive(self, delivery: Delivery) -> None:
+    def receive(self, delivery: ReceivedMessage) -> None:
         """Home Assistant has started, or ends."""
         if delivery.payload == BIRTH:
             self._announce()

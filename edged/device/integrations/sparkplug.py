@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from edged import __version__
 from edged.errors import StorageError
 from edged.logs import get_logger
-from edged.mqtt.client.message import Delivery
+from edged.mqtt.client.message import ReceivedMessage
 from edged.mqtt.sparkplug.edge_node import Declared, SparkplugNode
 from edged.mqtt.sparkplug.payload import BOOLEAN, DOUBLE, INT64, STRING
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from edged.clock import Clock
     from edged.config import Config
-    from edged.device.commands.dispatcher import Control
+    from edged.device.commands.dispatcher import CommandDispatcher
     from edged.mqtt.topics import Topics
     from edged.storage.models.registry import Registry
 
@@ -81,7 +81,7 @@ class EdgeNode:
         config: Config,
         *,
         registry: Registry,
-        control: Control,
+        control: CommandDispatcher,
         topics: Topics,
         commands: Collection[str],
         clock: Clock,
@@ -136,7 +136,7 @@ class EdgeNode:
 
     def _request(self, command: str) -> None:
         self._control.receive(
-            Delivery(self._topics.request(command), b"{}", 0, 0, False, False, 0, time.monotonic())
+            ReceivedMessage(self._topics.request(command), b"{}", 0, 0, False, False, 0, time.monotonic())
         )
 
     def _next_session(self) -> int:

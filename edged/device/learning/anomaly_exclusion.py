@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from edged.domain.stream.anomaly import Anomalies
 
 
-class Store(Protocol):
+class ExclusionStore(Protocol):
     """The sample log, as far as it is used here."""
 
     def next_offset(self) -> int:
@@ -24,14 +24,14 @@ class Store(Protocol):
         """Learn from what was set aside of a key after all."""
 
 
-class Aside:
+class AnomalyExclusion:
     """Carries out in the sample log what was found of samples: durably, so off the serving thread.
 
     A sample is judged before it is stored: what is not there yet is set aside the next time, and comes back
     no sooner. May be called from several threads.
     """
 
-    def __init__(self, anomalies: Anomalies | None, samples: Store) -> None:
+    def __init__(self, anomalies: Anomalies | None, samples: ExclusionStore) -> None:
         self._anomalies = anomalies
         self._samples = samples
         self._offsets: list[int] = []

@@ -7,13 +7,13 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from edged.clock import Ages
-from edged.domain.training.guards import Conditions, Pace
+from edged.domain.training.guards import Conditions, TrainingPace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from edged.clock import Clock
-    from edged.device.learning.trainer_client import TrainerProcess
+    from edged.device.learning.trainer_client import TrainerClient
     from edged.domain.judging.latencies import Latencies
     from edged.host.board import Board
     from edged.host.vitals import VitalsReader
@@ -146,10 +146,10 @@ class Pacer:
         self,
         budget: float | None,
         latencies: Latencies,
-        trainer: TrainerProcess,
+        trainer: TrainerClient,
         troubled: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._pace = None if budget is None else Pace(budget)
+        self._pace = None if budget is None else TrainingPace(budget)
         self._latencies = latencies
         self._trainer = trainer
         self._troubled = troubled

@@ -28,7 +28,7 @@ BEFORE = 300  # labels before a signal at which the model of the ended regime se
 REIGNS = 32
 
 
-class Labelled(Protocol):
+class LabelledSamples(Protocol):
     """The sample log, as far as it is read here."""
 
     def training_window(self, after_seq: int, limit: int, *, upto_seq: int | None = None) -> Window:
@@ -41,7 +41,7 @@ class Labelled(Protocol):
         """Newest position in label order."""
 
 
-class Recall:
+class RegimeRecall:
     """Ends regimes when a drift is signalled, and says which models of the bank are worth a try.
 
     The bank are the models that served the newest regimes; the registry keeps them. They are tried on
@@ -49,7 +49,9 @@ class Recall:
     comparison costs less than a millisecond, and a regime may be back long before a detector is sure.
     """
 
-    def __init__(self, schema: Schema, regimes: Regimes, samples: Labelled, *, enabled: bool = True) -> None:
+    def __init__(
+        self, schema: Schema, regimes: Regimes, samples: LabelledSamples, *, enabled: bool = True
+    ) -> None:
         self._enabled = enabled
         self._schema = schema
         self.regimes = regimes

@@ -6,11 +6,11 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from edged.device.learning.trainer_client import NothingNewError, StoppedRunError, TrainerProcess
+from edged.device.learning.trainer_client import NothingNewError, StoppedRunError, TrainerClient
 from edged.domain.drift import Level
-from edged.domain.training.failure_backoff import SetbackRules, Setbacks
+from edged.domain.training.failure_backoff import BackoffRules, FailureBackoff
 from edged.domain.training.guards import Budget, Conditions, refusals
-from edged.domain.training.learning_policy import Effort
+from edged.domain.training.learning_policy import LearningPolicy
 from edged.domain.training.triggers import TriggerRules, Triggers
 from edged.errors import ConfigError, EdgedError, StorageError, TrainingError, UnavailableError
 from edged.logs import get_logger
@@ -46,12 +46,12 @@ def trigger_rules(config: TrainingConfig, *, drift: bool = True, fewest: int = 0
     return TriggerRules(wanted or None, least, config.cooldown, drift, config.scarce_labels)
 
 
-def setback_rules(config: TrainingConfig) -> SetbackRules:
+def setback_rules(config: TrainingConfig) -> BackoffRules:
     """The configured rules."""
-    return SetbackRules(config.retry_after, config.max_failures)
+    return BackoffRules(config.retry_after, config.max_failures)
 
 
-class Learner:
+class TrainingScheduler:
     """Decides when to train and does it, one run at a time.
 
     `labelled_since(seq)` counts labelled samples after a position, and `next_offset` tells how many samples
@@ -92,16 +92,16 @@ class Learner:
             trigger_rules(config.training, drift=config.drift.train, fewest=self._fewest)
         )
         same = kept is not None and kept["bundle"] == bundle
-        self.setbacks = Setbacks.recalled(setback_rules(config.training), kept if same else None)
+        self.setbacks = FailureBackoff.recalled(setback_rules(config.training), kept if same else None)
         self.triggers.hold(clock.monotonic(), self.setbacks.wait)
-        self.effort = Effort()
+        self.effort = LearningPolicy()
         self.budget = Budget()
         self.waiting_for: tuple[str, ...] = ()
         self._disk_ended = 0  # runs that the disk has ended since it last let one through
         self._severe = None if config.training.challenger == "off" else config.training.challenger_rise
         self._go_by(config.training)
         self._conditions = conditions or (lambda: Conditions.at(clock.now()))
-        self.process = TrainerProcess(config)
+        self.process = TrainerClient(config)
         self.consumed = consumed
         self.progress: Message | None = None
         self.ended: tuple[str, Message] | None = None

@@ -55,7 +55,7 @@ class StoppedRunError(TrainingError):
     """The run was asked to stop; the next one takes it up. No failure."""
 
 
-class TrainerProcess:
+class TrainerClient:
     """The trainer as a child process that stays between runs.
 
     `run` blocks until the run has ended; `cancel` may be called from any thread. `bundle` tells the bundle to

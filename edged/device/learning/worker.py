@@ -8,8 +8,8 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from edged.device.learning.anomaly_exclusion import Aside
-from edged.domain.training.run_queue import RunOrder, RunOrders
+from edged.device.learning.anomaly_exclusion import AnomalyExclusion
+from edged.domain.training.run_queue import QueuedRun, RunQueue
 from edged.errors import EdgedError, RefusedError, StorageError
 from edged.logs import get_logger
 from edged.storage.samples.erasure import erase_files
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from edged.device.learning.regime_recall import Recall
-    from edged.device.learning.scheduler import Learner
-    from edged.device.promotion.rollout import Succession
+    from edged.device.learning.regime_recall import RegimeRecall
+    from edged.device.learning.scheduler import TrainingScheduler
+    from edged.device.promotion.rollout import Rollout
     from edged.domain.commands.tasks import Task
     from edged.domain.drift import DriftSignal
-    from edged.domain.protocols import Served
+    from edged.domain.protocols import ServedModel
     from edged.domain.stream.anomaly import Anomalies
     from edged.storage.models.registry import Registry
     from edged.storage.samples.log import SampleLog
@@ -42,7 +42,7 @@ KEEP_SECONDS = 300.0  # between two writings of the detectors' state: a hundred 
 SETTLE_SECONDS = 2.0
 
 
-class Learning:
+class TrainingWorker:
     """Where training runs are started, and the outcomes of probations carried out.
 
     A run may take hours: a champion that fails meanwhile is replaced by the other thread.
@@ -60,11 +60,11 @@ class Learning:
     def __init__(
         self,
         *,
-        learner: Learner,
-        succession: Succession,
+        learner: TrainingScheduler,
+        succession: Rollout,
         samples: SampleLog,
         registry: Registry,
-        recall: Recall,
+        recall: RegimeRecall,
         drift_state: Callable[[], dict[str, Any]],
         publish_states: Callable[[], None],
         promoted: Callable[[int], None],
@@ -76,15 +76,15 @@ class Learning:
         self._registry = registry
         self._recall = recall
         self._anomalies = anomalies
-        self._aside = Aside(anomalies, samples)
+        self._aside = AnomalyExclusion(anomalies, samples)
         self._drift_state = drift_state
         self._publish_states = publish_states
         self._promoted = promoted
         self._kept_at = float("-inf")
         self._wake = threading.Event()
         self._ending = threading.Event()
-        self._orders = RunOrders(self._command_wanted)
-        self._running: RunOrder | None = None
+        self._orders = RunQueue(self._command_wanted)
+        self._running: QueuedRun | None = None
         self._checkpointing: list[Task] = []
         learner.checkpointed = self._checkpointed
         self._between: deque[Callable[[], None]] = deque()
@@ -138,7 +138,7 @@ class Learning:
         if not self._learner.triggers.interrupted or options.get("dry_run"):
             self.command(options, task)
             return
-        self._orders.resume(RunOrder(options, [task]))
+        self._orders.resume(QueuedRun(options, [task]))
         self.wake()
 
     def _told_late(self, task: Task) -> bool:
@@ -146,7 +146,7 @@ class Learning:
         for run in self._registry.runs(ASKED_RUNS):
             if task.key in run.request.get("asked_by", ()) and run.outcome not in UNTOLD:
                 found = (r.verdict for r in self._registry.records() if r.run == run.id)
-                RunOrder({}, [task]).finish(
+                QueuedRun({}, [task]).finish(
                     str(run.outcome), {"run": run.id, **(run.result or {})}, next(found, None)
                 )
                 return True
@@ -180,7 +180,7 @@ class Learning:
         self._between.append(action)
         self.wake()
 
-    def crowned(self, served: Served) -> None:
+    def crowned(self, served: ServedModel) -> None:
         """A model that was not trained here has taken over."""
         self._recall.crowned(served.version)
         self._publish_states()
@@ -353,7 +353,7 @@ class Learning:
         elif ended[0] != "stopped" or not self._ending.is_set():
             order.finish(*ended, verdict)
 
-    def _judged(self, result: dict[str, Any], order: RunOrder) -> dict[str, Any]:
+    def _judged(self, result: dict[str, Any], order: QueuedRun) -> dict[str, Any]:
         if not order.options.get("dry_run"):
             return self._learned(result)
         self._succession.rehearse(result)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edged.device.promotion.model_loader import line_of
-from edged.domain.judging.comparison import Comparison
+from edged.domain.judging.comparison import ModelComparison
 from edged.domain.judging.gate import Evidence, GateRules, Verdict, judge_recalled, refuse
 from edged.errors import EdgedError
 from edged.host.timeout import within
-from edged.storage.models.candidates import Probing, verify_candidate, verify_quantised
+from edged.storage.models.candidates import ProbeRules, verify_candidate, verify_quantised
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.config import GateConfig
-    from edged.device.promotion.model_loader import Models
+    from edged.device.promotion.model_loader import ModelLoader
     from edged.domain.judging.regimes import Regimes
-    from edged.domain.protocols import Holdout, Model, Served
+    from edged.domain.protocols import Holdout, Model, ServedModel
     from edged.domain.stream.sample import Window
     from edged.domain.stream.schema import Schema
     from edged.storage.models.registry import Registry
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 UNIT_ROWS = 1000  # newest samples by which the errors of a reconstruction are weighed
 
 
-class Judging:
+class CandidateEvaluator:
     """Compares candidates with the champion by the configured rules."""
 
     def __init__(
@@ -39,7 +39,7 @@ class Judging:
         schema: Schema,
         registry: Registry,
         holdout: Holdout,
-        models: Models,
+        models: ModelLoader,
         *,
         load_model: Callable[[Path], Model],
         regimes: Regimes,
@@ -47,7 +47,7 @@ class Judging:
         int8: bool,
     ) -> None:
         self._config = config
-        self._comparison = Comparison(schema, holdout, gate_rules(config), regimes, breathe)
+        self._comparison = ModelComparison(schema, holdout, gate_rules(config), regimes, breathe)
         self._schema = schema
         self._registry = registry
         self._holdout = holdout
@@ -65,14 +65,16 @@ class Judging:
         """Whole, loadable, with the trainer's own outputs, and fast enough."""
         return verify_candidate(folder, self._load_model, self._probing(), self._breathe)
 
-    def _probing(self) -> Probing:
-        return Probing(self._schema.width, self._models.widths, self._config.tolerance, self._config.latency)
+    def _probing(self) -> ProbeRules:
+        return ProbeRules(
+            self._schema.width, self._models.widths, self._config.tolerance, self._config.latency
+        )
 
     def with_form(
         self,
         verdict: Verdict,
         folder: Path,
-        models: tuple[Model, Served],
+        models: tuple[Model, ServedModel],
         scale: NDArray[np.float32] | None,
         *,
         first: bool,
@@ -98,7 +100,7 @@ class Judging:
     def judge(
         self,
         model: Model,
-        champion: Served,
+        champion: ServedModel,
         *,
         first: bool = False,
         contest: dict[str, list[float]] | None = None,
@@ -115,7 +117,7 @@ class Judging:
         evidence = Evidence(**{name: np.asarray(of) for name, of in contest.items()}) if contest else None
         return self._comparison.judge(model, champion.model, recent, scale, evidence), scale
 
-    def scale(self, champion: Served, recent: Window) -> NDArray[np.float32] | None:
+    def scale(self, champion: ServedModel, recent: Window) -> NDArray[np.float32] | None:
         """What weighs errors; fixed with the first model for reconstructions: scores stay comparable."""
         if not self._schema.labels_itself:
             return self._comparison.scale(recent)
@@ -124,7 +126,12 @@ class Judging:
         return self._comparison.scale(self._holdout.training_window(0, UNIT_ROWS))
 
     def recalled(
-        self, model: Model, champion: Served, window: Window, scale: NDArray[np.float32] | None, tried: int
+        self,
+        model: Model,
+        champion: ServedModel,
+        window: Window,
+        scale: NDArray[np.float32] | None,
+        tried: int,
     ) -> Verdict:
         """The verdict on one of `tried` models of earlier regimes, by rows nobody has learned from."""
         evidence = self._comparison.evidence(model, champion.model, window, scale)

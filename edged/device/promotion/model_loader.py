@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edged.domain.model_files import FLOAT32, INT8, file_name
-from edged.domain.protocols import Served
+from edged.domain.protocols import ServedModel
 from edged.errors import (
     ConfigError,
     CorruptError,
@@ -39,7 +39,7 @@ BOOT_TRIES = 3
 JUDGED = ("training", "weights", "bundle_install")  # sources of models that have passed the gate
 
 
-class Models:
+class ModelLoader:
     """Opens versions of the registry, and moves the pointer to the one that is served.
 
     Attributes
@@ -79,7 +79,7 @@ class Models:
         """Output widths that fit the stream: two classes may share one logit."""
         return (1, 2) if len(self._schema.classes) == 2 else (self._schema.outputs,)
 
-    def boot(self, base_model: Path, sha256: str | None) -> Served:
+    def boot(self, base_model: Path, sha256: str | None) -> ServedModel:
         """As `Promoter.boot`."""
         self._base, self._base_hash = base_model, sha256
         champion = self._registry.champion()
@@ -102,7 +102,7 @@ class Models:
         if version not in self.unusable:
             self.unusable.append(version)
 
-    def _open_at_boot(self, version: int) -> Served:
+    def _open_at_boot(self, version: int) -> ServedModel:
         """Load a version; one that ended the process several times while it was loaded is not tried again."""
         kept = self._registry.get_value(LOADING) or {}
         tries = kept["tries"] if kept.get("version") == version else 0
@@ -129,7 +129,7 @@ class Models:
         except StorageError as problem:
             log.warning("champion_not_replaced", version=successor, problem=problem.line())
 
-    def install_base(self, base_model: Path, reason: str = "first model") -> Served:
+    def install_base(self, base_model: Path, reason: str = "first model") -> ServedModel:
         """Make the bundle's own model the champion, under a new version.
 
         Raises
@@ -159,7 +159,7 @@ class Models:
         self.point_to(record.version, reason, outgoing="rolled_back")
         return served
 
-    def base(self, reason: str) -> Served:
+    def base(self, reason: str) -> ServedModel:
         """Make the bundle's own model the champion again, under a new version.
 
         Raises
@@ -181,7 +181,7 @@ class Models:
         """
         return None if self._base is None else self._load_model(self._base)
 
-    def unproven(self, champion: int) -> Served | None:
+    def unproven(self, champion: int) -> ServedModel | None:
         """The predecessor, loaded, of a champion whose probation the end of an earlier process cut short."""
         reign = self._registry.reign()
         if reign is None or reign.version != champion or reign.outgoing == "rolled_back":
@@ -195,7 +195,7 @@ class Models:
             log.warning("previous_unusable", version=reign.previous, problem=problem.line())
             return None
 
-    def open(self, version: int) -> Served:
+    def open(self, version: int) -> ServedModel:
         """Load a version from the registry, verified and warmed up.
 
         Raises
@@ -214,7 +214,7 @@ class Models:
             raise ModelError(f"it answers {out.tolist()} to zeros", where=f"version {version}")
         self._breathe()
         scale = record.metrics.get("scale")
-        return Served(version, model, None if scale is None else np.asarray(scale, np.float32), form)
+        return ServedModel(version, model, None if scale is None else np.asarray(scale, np.float32), form)
 
     def point_to(self, version: int, reason: str, *, outgoing: Status | None) -> None:
         """Move the champion pointer; what counts after an error is where it points then."""
@@ -227,15 +227,15 @@ class Models:
                 raise
             log.warning("champion_moved_with_an_error", version=version, problem=problem.line())
 
-    def load(self, version: int) -> Served:
+    def load(self, version: int) -> ServedModel:
         """`open`, within the time that is allowed."""
         return within(self.timeout, "loading", lambda: self.open(version))
 
-    def before(self, failing: int) -> Served | None:
+    def before(self, failing: int) -> ServedModel | None:
         """The newest loadable model other than the failing one."""
         return self.first_of([v for v in self._registry.best_loadable() if v != failing])
 
-    def first_of(self, versions: list[int]) -> Served | None:
+    def first_of(self, versions: list[int]) -> ServedModel | None:
         """The first of these that can be loaded."""
         for version in versions:
             try:
@@ -244,7 +244,7 @@ class Models:
                 self.pass_over(version, problem)
         return None
 
-    def base_instead(self, failing: int, reason: str) -> Served | None:
+    def base_instead(self, failing: int, reason: str) -> ServedModel | None:
         """The bundle's own model as champion, unless it is the one that fails or cannot be loaded."""
         if self._base is None or self._registry.get(failing).source == "bundle":
             return None

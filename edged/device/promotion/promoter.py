@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edged.device.promotion.evaluator import Judging
-from edged.device.promotion.model_loader import Models, line_of
+from edged.device.promotion.evaluator import CandidateEvaluator
+from edged.device.promotion.model_loader import ModelLoader, line_of
 from edged.domain.judging.gate import Verdict, refuse
 from edged.domain.judging.label_trust import LabelTrust
 from edged.domain.judging.regimes import Regimes
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from edged.clock import Clock
     from edged.config import GateConfig
-    from edged.domain.protocols import Holdout, Model, Served
+    from edged.domain.protocols import Holdout, Model, ServedModel
     from edged.domain.stream.sample import Window
     from edged.domain.stream.schema import Schema
     from edged.storage.models.records import ModelRecord
@@ -64,11 +64,11 @@ class Promoter:
     ) -> None:
         self.regimes = Regimes() if regimes is None else regimes
         self._config = config
-        self._models = Models(
+        self._models = ModelLoader(
             registry, schema, load_model,
             clock=clock, staging=staging, breathe=breathe, int8=int8, timeout=config.timeout,
         )  # fmt: skip
-        self._judging = Judging(
+        self._judging = CandidateEvaluator(
             config, schema, registry, holdout, self._models,
             load_model=load_model, regimes=self.regimes, breathe=breathe, int8=int8,
         )  # fmt: skip
@@ -78,7 +78,7 @@ class Promoter:
         self._keep = keep_models
         self._staging = staging
         self.trust = LabelTrust.load(schema.task, registry.get_value(TRUST))
-        self._recalled: dict[int, Served] = {}
+        self._recalled: dict[int, ServedModel] = {}
         self.bank: Callable[[], list[int]] = list
         self.promotions = 0
         self.rejections = 0
@@ -91,7 +91,7 @@ class Promoter:
 
     # ---- at start --------------------------------------------------------------------------
 
-    def boot(self, base_model: Path, sha256: str | None = None) -> Served:
+    def boot(self, base_model: Path, sha256: str | None = None) -> ServedModel:
         """The model to serve at start: champion, previous, an older good one, else the bundle's own.
 
         With `sha256`, its hash in hexadecimal, the bundle's own is not used where it is another file.
@@ -113,19 +113,19 @@ class Promoter:
                 if left not in but:
                     _discard(left)
 
-    def install_base(self, base_model: Path, reason: str = "first model") -> Served:
+    def install_base(self, base_model: Path, reason: str = "first model") -> ServedModel:
         """Make the bundle's own model the champion, under a new version; raises ModelError as `boot`."""
         return self._models.install_base(base_model, reason)
 
-    def base(self, reason: str) -> Served:
+    def base(self, reason: str) -> ServedModel:
         """Make the bundle's own model the champion again; RefusedError when it is not known where that is."""
         return self._models.base(reason)
 
-    def unproven(self, champion: int) -> Served | None:
+    def unproven(self, champion: int) -> ServedModel | None:
         """The predecessor, loaded, of a champion whose probation the end of an earlier process cut short."""
         return self._models.unproven(champion)
 
-    def open(self, version: int) -> Served:
+    def open(self, version: int) -> ServedModel:
         """Load a version from the registry, verified and warmed up; EdgedError when it cannot serve."""
         return self._models.open(version)
 
@@ -141,8 +141,8 @@ class Promoter:
     # ---- a candidate -----------------------------------------------------------------------
 
     def consider(
-        self, result: dict[str, Any], champion: Served, *, first: bool = False
-    ) -> tuple[Verdict, Served | None]:
+        self, result: dict[str, Any], champion: ServedModel, *, first: bool = False
+    ) -> tuple[Verdict, ServedModel | None]:
         """Verify and judge the candidate of a training run; store it with its verdict.
 
         Returns the verdict and, when accepted, the loaded and warmed-up model, which is durable in
@@ -179,7 +179,7 @@ class Promoter:
             return self.withdraw(record.version, f"loading failed: {line_of(problem)}"), None
         return verdict, loaded
 
-    def appraise(self, result: dict[str, Any], champion: Served) -> Verdict:
+    def appraise(self, result: dict[str, Any], champion: ServedModel) -> Verdict:
         """Verify and judge the candidate of a dry run, then throw it away."""
         folder = Path(result["candidate"])
         try:
@@ -211,7 +211,9 @@ class Promoter:
             log.warning("verdict_not_kept", version=version, problem=problem.line())
         return verdict
 
-    def recall(self, versions: list[int], champion: Served, window: Window) -> tuple[Verdict, Served] | None:
+    def recall(
+        self, versions: list[int], champion: ServedModel, window: Window
+    ) -> tuple[Verdict, ServedModel] | None:
         """Try models of earlier regimes on rows `window` that nobody has learned from; the first that wins.
 
         They have learned from older data than the champion, so being as good is not enough: the win must be
@@ -256,7 +258,7 @@ class Promoter:
         self,
         folder: Path,
         result: dict[str, Any],
-        champion: Served,
+        champion: ServedModel,
         verdict: Verdict,
         scale: NDArray[np.float32] | None,
     ) -> ModelRecord:
@@ -296,7 +298,7 @@ class Promoter:
 
     # ---- the champion ----------------------------------------------------------------------
 
-    def crown(self, served: Served, reason: str) -> None:
+    def crown(self, served: ServedModel, reason: str) -> None:
         """Make an accepted model the durable champion; call before it is swapped in.
 
         Raises
@@ -322,7 +324,7 @@ class Promoter:
             self._registry.set_status(failing, "rolled_back")
         self.rollbacks += 1
 
-    def rollback(self, failing: int, reason: str, to: int | None = None) -> Served:
+    def rollback(self, failing: int, reason: str, to: int | None = None) -> ServedModel:
         """Go back to `to`, or to the newest loadable model before the failing one, or to the bundle's own.
 
         Raises

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from edged.domain.judging.gate import Verdict
-    from edged.domain.protocols import Served
+    from edged.domain.protocols import ServedModel
     from edged.domain.stream.sample import Window
 
 
@@ -31,25 +31,27 @@ DISAPPOINTED = "probation failed: on live samples it was worse than its predeces
 class Promotion(Protocol):
     """The durable side."""
 
-    def consider(self, result: dict[str, Any], champion: Served) -> tuple[Verdict, Served | None]:
+    def consider(self, result: dict[str, Any], champion: ServedModel) -> tuple[Verdict, ServedModel | None]:
         """Verify, judge and store a candidate."""
 
-    def appraise(self, result: dict[str, Any], champion: Served) -> Verdict:
+    def appraise(self, result: dict[str, Any], champion: ServedModel) -> Verdict:
         """Verify and judge a candidate that is not to be kept."""
 
-    def open(self, version: int) -> Served:
+    def open(self, version: int) -> ServedModel:
         """Load a stored model."""
 
-    def base(self, reason: str) -> Served:
+    def base(self, reason: str) -> ServedModel:
         """Make the bundle's own model the durable champion, under a new version."""
 
     def resting(self) -> dict[str, Any] | None:
         """Whether training should pause after this verdict, and why."""
 
-    def recall(self, versions: list[int], champion: Served, window: Window) -> tuple[Verdict, Served] | None:
+    def recall(
+        self, versions: list[int], champion: ServedModel, window: Window
+    ) -> tuple[Verdict, ServedModel] | None:
         """Try models of earlier regimes."""
 
-    def crown(self, served: Served, reason: str) -> None:
+    def crown(self, served: ServedModel, reason: str) -> None:
         """Make it the durable champion."""
 
     def withdraw(self, version: int, reason: str) -> Verdict:
@@ -61,24 +63,24 @@ class Promotion(Protocol):
     def stand_down(self, failing: int, to: int, reason: str) -> None:
         """Make durable that another serves in the place of one that failed."""
 
-    def rollback(self, failing: int, reason: str, to: int | None = None) -> Served:
+    def rollback(self, failing: int, reason: str, to: int | None = None) -> ServedModel:
         """Make an earlier one the durable champion again."""
 
 
 class Serving(Protocol):
     """The side that answers."""
 
-    champion: Served
-    previous: Served | None
+    champion: ServedModel
+    previous: ServedModel | None
 
-    def swap(self, served: Served, *, watch: bool = True) -> None:
+    def swap(self, served: ServedModel, *, watch: bool = True) -> None:
         """Serve another model from the next batch on."""
 
-    def revert(self, served: Served) -> None:
+    def revert(self, served: ServedModel) -> None:
         """The same when what is served has failed: nothing goes back to that."""
 
 
-class Succession:
+class Rollout:
     """Decides nothing by itself: carries out verdicts, probation outcomes and commands.
 
     `notify(event, fields)` is told of every change; `rest(times)` holds back the next
@@ -108,7 +110,7 @@ class Succession:
         """Version of the model that serves."""
         return self._serving.champion.version
 
-    def consider(self, result: dict[str, Any]) -> Served | None:
+    def consider(self, result: dict[str, Any]) -> ServedModel | None:
         """Bring the candidate of a training run before the gate; the new champion, if it became one."""
         beside = result.get("challenger")
         if beside is not None:
@@ -117,7 +119,7 @@ class Succession:
                 return served
         return self._judge(result)
 
-    def _judge(self, result: dict[str, Any]) -> Served | None:
+    def _judge(self, result: dict[str, Any]) -> ServedModel | None:
         champion = self._serving.champion
         try:
             verdict, served = self._promotion.consider(result, champion)
@@ -177,7 +179,7 @@ class Succession:
             self._owed.clear()
         self._notify("model_rolled_back", {"from": before, "to": served.version, "reason": reason})
 
-    def recall(self, versions: list[int], window: Window) -> Served | None:
+    def recall(self, versions: list[int], window: Window) -> ServedModel | None:
         """Try models of earlier regimes on rows that nobody has learned from; the one that serves now."""
         champion = self._serving.champion
         found = self._promotion.recall(versions, champion, window)
@@ -191,14 +193,14 @@ class Succession:
         self._crowned(served, champion, "bank", verdict.as_dict())
         return served
 
-    def _crowned(self, served: Served, before: Served, origin: str, told: dict[str, Any]) -> None:
+    def _crowned(self, served: ServedModel, before: ServedModel, origin: str, told: dict[str, Any]) -> None:
         self.origins[origin] = self.origins.get(origin, 0) + 1
         self._notify(
             "model_promoted",
             {"version": served.version, "parent": before.version, "origin": origin, **told},
         )
 
-    def _take_over(self, served: Served, champion: Served, reason: str) -> str | None:
+    def _take_over(self, served: ServedModel, champion: ServedModel, reason: str) -> str | None:
         """Durable first, then serving; what stood against it."""
         with self._lock:
             if self._serving.champion is not champion:
@@ -275,7 +277,7 @@ class Succession:
             change = {"from": serving, "to": served.version, "reason": problem.line()}
             self._notify("model_rolled_back", change)
 
-    def rescue(self, failing: Served, reason: str) -> Served | None:
+    def rescue(self, failing: ServedModel, reason: str) -> ServedModel | None:
         """Another model when what is served fails and has no predecessor; None when there is none."""
         with self._lock:
             if self._serving.champion is not failing:

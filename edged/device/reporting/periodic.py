@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from edged.clock import SystemClock
     from edged.device.reporting.reporter import Reporter
-    from edged.device.reporting.status import SelfReport
+    from edged.device.reporting.status import StatusCollector
     from edged.host.systemd import Notifier
     from edged.storage.models.registry import Registry
     from edged.storage.samples.log import SampleLog
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 log = get_logger("edged.daemon")
 
 
-class Telling:
+class PeriodicReporter:
     """Publishes states and metrics, and keeps the status on disk. `settings` gives the state `config`.
 
     `give_up` is called, with the name of the file, when a database turns out to be damaged; `on_metrics`
@@ -34,7 +34,7 @@ class Telling:
     def __init__(
         self,
         *,
-        selfreport: SelfReport,
+        selfreport: StatusCollector,
         reporter: Reporter,
         registry: Registry,
         samples: SampleLog,

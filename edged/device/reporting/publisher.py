@@ -6,8 +6,8 @@ import json
 import threading
 from typing import TYPE_CHECKING, Any
 
-from edged.device.reporting.store_and_forward import Forwarder
-from edged.domain.commands.delivery_policy import Kind, Parcel, extended
+from edged.device.reporting.store_and_forward import StoreAndForward
+from edged.domain.commands.delivery_policy import MessageKind, OutboxMessage, extended
 from edged.errors import EdgedError, StorageError
 from edged.logs import get_logger
 from edged.storage.outbox.queue import DATABASE, Outbox
@@ -17,19 +17,24 @@ if TYPE_CHECKING:
 
     from edged.clock import Clock
     from edged.config import Config
-    from edged.device.reporting.weight_updates import Update, Updates
+    from edged.device.reporting.weight_updates import WeightUpdate, WeightUpdates
     from edged.mqtt.client.session import Session
     from edged.mqtt.topics import Topics
     from edged.storage.models.registry import Registry
 
 PATIENCE = 10.0  # seconds that predictions wait for a busy broker
 PUBLISHED, HANDED_OVER = "weights_published", "weights_handed_over"  # names of values in the registry
-QOS = {Kind.EVENT: 1, Kind.WEIGHTS: 1, Kind.METRICS: 0, Kind.PREDICTION: 1}  # without an outbox
+QOS = {
+    MessageKind.EVENT: 1,
+    MessageKind.WEIGHTS: 1,
+    MessageKind.METRICS: 0,
+    MessageKind.PREDICTION: 1,
+}  # without an outbox
 
 log = get_logger("edged.publishing")
 
 
-class Publishing:
+class OutboundRouter:
     """Sends states while there is a connection, and everything else as the configuration wants it.
 
     Parameters
@@ -47,7 +52,7 @@ class Publishing:
         topics: Topics,
         session: Session,
         registry: Registry,
-        updates: Updates,
+        updates: WeightUpdates,
         clock: Clock,
         boot: int,
         number: Callable[[], int],
@@ -68,7 +73,7 @@ class Publishing:
 
         self._forwarder = self._open() if config.outbox.enabled else None
 
-    def _open(self) -> Forwarder:
+    def _open(self) -> StoreAndForward:
         config, outbox = self._config.outbox, None
         path = self._config.storage.dir / DATABASE
         try:
@@ -76,7 +81,7 @@ class Publishing:
         except StorageError as problem:
             log.error("outbox_unavailable", problem=problem.line())
         session = self._session
-        return Forwarder(
+        return StoreAndForward(
             outbox,
             publish=session.publish,
             connected=lambda: session.connected,
@@ -111,7 +116,7 @@ class Publishing:
         """What is said again at each connection, and worth nothing without one."""
         return self._session.connected and self._session.publish(topic, payload, qos=qos, retain=retain)
 
-    def deliver(self, kind: Kind, topic: str, payload: bytes) -> None:
+    def deliver(self, kind: MessageKind, topic: str, payload: bytes) -> None:
         """What must arrive, sooner or later."""
         if self._forwarder is not None:
             self._forwarder.deliver(kind, topic, payload)
@@ -126,7 +131,7 @@ class Publishing:
         if serving.must_deliver:
             for payload in payloads:
                 more = b',"boot":%d,"seq":%d}' % (self._boot, self._number())
-                self.deliver(Kind.PREDICTION, topic, extended(payload, more))
+                self.deliver(MessageKind.PREDICTION, topic, extended(payload, more))
             return
         self._wait_for_room(serving.qos, len(payloads))
         for payload in payloads:
@@ -167,18 +172,19 @@ class Publishing:
             self.update(update)
             self._note_sent(update)
 
-    def _note_sent(self, update: Update) -> None:
+    def _note_sent(self, update: WeightUpdate) -> None:
         self._registry.set_value(PUBLISHED, update.version)
         if update.number is not None:
             self._registry.set_value(HANDED_OVER, update.number)
 
-    def update(self, update: Update, chunks: Sequence[int] | None = None) -> None:
+    def update(self, update: WeightUpdate, chunks: Sequence[int] | None = None) -> None:
         """All chunks of an update, or those of these numbers, and its manifest after them."""
         numbers = range(len(update.chunks)) if chunks is None else chunks
         parts = [(str(number), update.chunks[number]) for number in numbers]
         parts.append(("manifest", json.dumps(update.manifest).encode()))
         parcels = [
-            Parcel(Kind.WEIGHTS, self._topics.weights(update.version, name), part) for name, part in parts
+            OutboxMessage(MessageKind.WEIGHTS, self._topics.weights(update.version, name), part)
+            for name, part in parts
         ]
         if self._forwarder is not None:
             self._forwarder.store(parcels)

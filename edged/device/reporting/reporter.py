@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Protocol
 
 from edged import __version__
-from edged.domain.commands.delivery_policy import Kind
+from edged.domain.commands.delivery_policy import MessageKind
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 log = get_logger("edged.report")
 
 
-class Topics(Protocol):
+class ReportTopics(Protocol):
     """Names of the topics of one device."""
 
     @property
@@ -71,9 +71,9 @@ class Reporter:
     def __init__(
         self,
         *,
-        topics: Topics,
+        topics: ReportTopics,
         publish: Callable[..., bool],
-        deliver: Callable[[Kind, str, bytes], None],
+        deliver: Callable[[MessageKind, str, bytes], None],
         number: Callable[[], int],
         clock: Clock,
         boot: int,
@@ -133,13 +133,13 @@ class Reporter:
         values = fields or {}
         log.info(name, **values)
         said = {"event": name, **self._stamp(), **values}
-        self._deliver(Kind.EVENT, self._topics.events, _json(said))
+        self._deliver(MessageKind.EVENT, self._topics.events, _json(said))
         self.heard("events", said)
 
     def metrics(self, values: dict[str, Any]) -> None:
         """Counters and gauges of now."""
         said = {**self._stamp(), **values}
-        self._deliver(Kind.METRICS, self._topics.metrics, _json(said))
+        self._deliver(MessageKind.METRICS, self._topics.metrics, _json(said))
         self.heard("metrics", said)
 
     def _stamp(self) -> dict[str, Any]:

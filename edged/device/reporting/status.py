@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from edged.clock import Clock
-    from edged.device.ingest import Ingest
-    from edged.device.learning.scheduler import Learner
+    from edged.device.ingest import Ingestor
+    from edged.device.learning.scheduler import TrainingScheduler
     from edged.device.promotion import Promoter
     from edged.device.reporting.reporter import Reporter
-    from edged.device.serving import Server, ServingLoop
+    from edged.device.serving import Predictor, ServingWorker
     from edged.device.startup.recovery import Recovery
     from edged.host.vitals import VitalsReader
     from edged.mqtt.client.session import Session
@@ -42,7 +42,7 @@ def flash_pace(written: int | None, samples: int, seconds: float) -> dict[str, f
     }
 
 
-class SelfReport:
+class StatusCollector:
     """Reads the parts of a running daemon; changes none of them."""
 
     def __init__(
@@ -52,11 +52,11 @@ class SelfReport:
         boot: int,
         samples: SampleLog,
         registry: Registry,
-        server: Server,
-        serving: ServingLoop,
-        learner: Learner,
+        server: Predictor,
+        serving: ServingWorker,
+        learner: TrainingScheduler,
         promoter: Promoter,
-        ingest: Ingest,
+        ingest: Ingestor,
         session: Session,
         vitals: VitalsReader,
         requested: Callable[[], int],

@@ -14,10 +14,10 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 
-from edged.domain.commands.delivery_policy import Kind, Pace, Parcel
+from edged.domain.commands.delivery_policy import MessageKind, OutboxMessage, SendRate
 from edged.errors import CorruptError, StorageError
 from edged.logs import get_logger
-from edged.storage.outbox.queue import Waiting
+from edged.storage.outbox.queue import OutboxBacklog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -43,14 +43,14 @@ log = get_logger("edged.forward")
 class _Handed:
     """A message in the hands of the connection."""
 
-    parcel: Parcel
+    parcel: OutboxMessage
     since: float
     key: Key | None = None  # where it is on the disk, too
     written: bool = False  # or given up there
     late: bool = False
 
 
-class Forwarder:
+class StoreAndForward:
     """Sends each message at least once; nothing here waits for the disk or the network but its own thread.
 
     Parameters
@@ -79,17 +79,19 @@ class Forwarder:
         self._publish = publish
         self._connected = connected
         self._clock = clock
-        self._pace = Pace(rate)
+        self._pace = SendRate(rate)
         self._lock = threading.Lock()
-        self._fresh: dict[Kind, deque[tuple[Parcel, float]]] = {kind: deque() for kind in Kind}
+        self._fresh: dict[MessageKind, deque[tuple[OutboxMessage, float]]] = {
+            kind: deque() for kind in MessageKind
+        }
         self._fresh_bytes = 0
-        self._writing: deque[tuple[Parcel, float]] = deque()
+        self._writing: deque[tuple[OutboxMessage, float]] = deque()
         self._handed: dict[int, _Handed] = {}
         self._numbers = count()
         self._late = 0
         self._arrived: dict[Key, int] = {}  # with their sizes; still on the disk
-        self._lost = dict.fromkeys(Kind, 0)
-        self._seen = Waiting(0, 0, 0)  # on the disk, at the moment that the rest here speaks of
+        self._lost = dict.fromkeys(MessageKind, 0)
+        self._seen = OutboxBacklog(0, 0, 0)  # on the disk, at the moment that the rest here speaks of
         self._look()
         self._removed_at = self._tidied_at = self._refused_at = float("-inf")
         self._refused = False
@@ -107,9 +109,9 @@ class Forwarder:
         """The connection was made or lost."""
         self._wake.set()
 
-    def deliver(self, kind: Kind, topic: str, payload: bytes) -> None:
+    def deliver(self, kind: MessageKind, topic: str, payload: bytes) -> None:
         """Take a message over; neither blocks nor raises."""
-        parcel = Parcel(kind, topic, payload)
+        parcel = OutboxMessage(kind, topic, payload)
         with self._lock:
             self._fresh[kind].append((parcel, self._clock.monotonic()))
             self._fresh_bytes += parcel.size
@@ -120,7 +122,7 @@ class Forwarder:
         if waits:
             self._wake.set()
 
-    def store(self, parcels: Sequence[Parcel]) -> None:
+    def store(self, parcels: Sequence[OutboxMessage]) -> None:
         """Write bulk down at once, to be sent from the disk; the caller waits for the disk.
 
         What the disk does not take, or is too much for it, goes to the connection right away or,
@@ -139,13 +141,13 @@ class Forwarder:
             self._send_directly(rest)
         self._wake.set()
 
-    def _send_directly(self, parcels: Iterable[Parcel]) -> None:
+    def _send_directly(self, parcels: Iterable[OutboxMessage]) -> None:
         for parcel in parcels:
             sent = self._connected() and self._publish(parcel.topic, parcel.payload, qos=1)
             with self._lock:
                 self._lost[parcel.kind] += not sent
 
-    def outstanding(self) -> Waiting:
+    def outstanding(self) -> OutboxBacklog:
         """What is still to be delivered; for the status."""
         with self._lock:
             memory = [parcel for queue in (*self._fresh.values(), self._writing) for parcel, _ in queue]
@@ -153,7 +155,7 @@ class Forwarder:
             pending, size, lost = self._seen
             pending += len(memory) - len(self._arrived)
             size += sum(parcel.size for parcel in memory) - sum(self._arrived.values())
-            return Waiting(pending, size, lost + sum(self._lost.values()))
+            return OutboxBacklog(pending, size, lost + sum(self._lost.values()))
 
     def stop(self, timeout: float = 10.0) -> None:
         """Write down what is not delivered; call it after the connection was closed."""
@@ -303,7 +305,7 @@ class Forwarder:
                     self._fresh_bytes += parcel.size
                 self._bound_memory()
 
-    def _take_fresh(self, everything: bool) -> deque[tuple[Parcel, float]]:
+    def _take_fresh(self, everything: bool) -> deque[tuple[OutboxMessage, float]]:
         """What waits in memory, in order of priority, when it is time to commit it."""
         oldest = min((queue[0][1] for queue in self._fresh.values() if queue), default=None)
         if oldest is None:

@@ -29,7 +29,7 @@ TOLD = ("samples", "first_offset", "last_offset")
 
 
 @dataclass(frozen=True)
-class Update:
+class WeightUpdate:
     """One update of a model version, ready to be sent; `number` is its place among those kept."""
 
     version: int
@@ -40,7 +40,7 @@ class Update:
 
 
 @dataclass(frozen=True)
-class Wish:
+class UpdateRequest:
     """What is asked for; `base` is `last`, `bundle` or a model version."""
 
     mode: str
@@ -48,7 +48,7 @@ class Wish:
     base: str | int
 
 
-class Updates:
+class WeightUpdates:
     """Makes updates from the models of the registry.
 
     Parameters
@@ -63,15 +63,15 @@ class Updates:
         self._registry = registry
         self._sent = SentUpdates(config.storage.dir)
 
-    def wish(self, **other: Any) -> Wish:
+    def wish(self, **other: Any) -> UpdateRequest:
         """What is configured, with something else in its place where it is given."""
         config, given = self._config.weights, {k: v for k, v in other.items() if v is not None}
         mode, dtype = given.get("mode", config.mode), given.get("dtype", config.dtype)
         step = config.step if mode == "delta" and dtype == "int8" else 0.0
         coding = Coding(dtype, given.get("top_k", config.top_k), step)
-        return Wish(mode, coding, given.get("base", config.base))
+        return UpdateRequest(mode, coding, given.get("base", config.base))
 
-    def next(self, version: int) -> Update:
+    def next(self, version: int) -> WeightUpdate:
         """The update that is due with a new champion; one that others follow on is durable then.
 
         Raises
@@ -94,14 +94,14 @@ class Updates:
         sent = self._sent.add({"version": version, **about}, update_encoding.pack(coded), held)
         return self._cut(version, sent.blob, about, sent.number)
 
-    def again(self, after: int) -> Update | None:
+    def again(self, after: int) -> WeightUpdate | None:
         """The newest of those that follow on each other, if it came after number `after`."""
         sent = self._sent.newest()
         if sent is None or sent.number <= after:
             return None
         return self._cut(sent.about["version"], sent.blob, sent.about, sent.number)
 
-    def asked(self, version: int, wish: Wish) -> Update:
+    def asked(self, version: int, wish: UpdateRequest) -> WeightUpdate:
         """The update of one version that someone asks for; the same wish gives the same bytes.
 
         Raises
@@ -130,7 +130,7 @@ class Updates:
         named = {"version": wish.base, "sha256": fingerprint(base)}
         return self._cut(version, update_encoding.pack(coded), self._about(version, wish, named, held))
 
-    def _whole(self, version: int, current: Weights, wish: Wish) -> Update:
+    def _whole(self, version: int, current: Weights, wish: UpdateRequest) -> WeightUpdate:
         dtype = wish.coding.dtype
         if dtype == "float32":
             kept = self._folder(version) / WEIGHTS_FILE
@@ -144,15 +144,19 @@ class Updates:
             version, update_encoding.pack(coded), self._about(version, wish, None, decode(coded))
         )
 
-    def _cut(self, version: int, blob: bytes, about: dict[str, Any], number: int | None = None) -> Update:
+    def _cut(
+        self, version: int, blob: bytes, about: dict[str, Any], number: int | None = None
+    ) -> WeightUpdate:
         chunks = weight_encoding.split(blob, self._config.report.chunk)
         more = {key: value for key, value in about.items() if key != "version"}
-        return Update(version, blob, chunks, weight_encoding.manifest(version, blob, chunks, **more), number)
+        return WeightUpdate(
+            version, blob, chunks, weight_encoding.manifest(version, blob, chunks, **more), number
+        )
 
     def _about(
         self,
         version: int,
-        wish: Wish,
+        wish: UpdateRequest,
         base: dict[str, Any] | None,
         held: Weights,
         encoding: str = weight_encoding.CODED,

@@ -1,6 +1,6 @@
 """Serving: samples -> predictions, labels -> live quality, the swap; and the thread that does it."""
 
-from edged.device.serving.predictor import Server
-from edged.device.serving.worker import ServingLoop
+from edged.device.serving.predictor import Predictor
+from edged.device.serving.worker import ServingWorker
 
-__all__ = ["Server", "ServingLoop"]
+__all__ = ["Predictor", "ServingWorker"]

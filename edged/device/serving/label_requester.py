@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 MOST_VALUES = 64  # features shown in a request
 
 
-class Asking:
+class LabelRequester:
     """Asks for labels of samples that have been answered and came without one.
 
     `notify(event, fields)` sends a request; `rule` chooses.

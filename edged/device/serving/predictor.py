@@ -10,9 +10,9 @@ import numpy as np
 from edged.domain.drift import LiveDrift
 from edged.domain.judging.gate import Probation
 from edged.domain.judging.outputs import answers, probabilities
-from edged.domain.judging.predictions import LiveQuality, Memory, Predictions
-from edged.domain.judging.quality_drop import QualityFall
-from edged.domain.stream.anomaly import Anomalies, AnomalyRules, Judged
+from edged.domain.judging.predictions import LiveQuality, Predictions, RecentAnswers
+from edged.domain.judging.quality_drop import QualityDrop
+from edged.domain.stream.anomaly import Anomalies, AnomalyRules, AnomalyVerdicts
 from edged.domain.stream.quantiles import quantiles
 from edged.errors import ModelError, RefusedError
 from edged.logs import get_logger
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from edged.config import GateConfig, ServingConfig
     from edged.domain.drift import DriftRules
-    from edged.domain.protocols import Served
+    from edged.domain.protocols import ServedModel
     from edged.domain.stream.schema import Schema
 
 log = get_logger("edged.serve")
@@ -32,7 +32,7 @@ log = get_logger("edged.serve")
 ENOUGH_LABELS = 100  # for a share of wrong answers to say something
 
 
-class Server:
+class Predictor:
     """Predicts with the champion and learns from labels how good it is live.
 
     `predict` and `label` belong to one thread (the serving thread, or a replay); `swap` may be
@@ -44,7 +44,7 @@ class Server:
         config: ServingConfig,
         gate: GateConfig,
         schema: Schema,
-        champion: Served,
+        champion: ServedModel,
         drift: DriftRules | None = None,
         anomaly: AnomalyRules | None = None,
     ) -> None:
@@ -52,23 +52,23 @@ class Server:
         self._gate = gate
         self._schema = self.schema = schema
         self.champion = champion
-        self.previous: Served | None = None
-        self._memory = Memory(config.remember, schema)
+        self.previous: ServedModel | None = None
+        self._memory = RecentAnswers(config.remember, schema)
         self.quality = LiveQuality()
         self.drift = LiveDrift(classes=schema.task == "classify", features=schema.channels, rules=drift)
         self.anomalies = Anomalies(anomaly or AnomalyRules()) if schema.labels_itself else None
         self._watching = threading.Lock()
         self._probation: Probation | None = None
-        self._fall = QualityFall()
+        self._fall = QualityDrop()
         self._fallen = False
-        self.failed: tuple[Served, str] | None = None
+        self.failed: tuple[ServedModel, str] | None = None
         self.predictions = 0
         self.unanswerable = 0
         self.label_delay: int | None = None
         self._newest = 0
         self._overdue: tuple[Probation, float] | None = None
         self._missed = 0  # rows that only the predecessor could answer, in this probation
-        self.rescue: Callable[[Served, str], Served | None] = lambda *_: None
+        self.rescue: Callable[[ServedModel, str], ServedModel | None] = lambda *_: None
 
     # ---- predicting ------------------------------------------------------------------------
 
@@ -137,7 +137,7 @@ class Server:
             return
         self._memory.remember_shadow(offsets, answers(self._schema, raw))
 
-    def _run(self, served: Served, x: NDArray[np.float32]) -> NDArray[np.float32]:
+    def _run(self, served: ServedModel, x: NDArray[np.float32]) -> NDArray[np.float32]:
         """Raw outputs as `_outputs` gives them; rows without an answer count."""
         raw = _outputs(served, x)
         missing = np.asarray(np.isnan(raw).any(axis=1))
@@ -146,7 +146,7 @@ class Server:
             self.unanswerable += int(missing.sum())
         return raw
 
-    def _compare(self, served: Served, x: NDArray[np.float32]) -> None:
+    def _compare(self, served: ServedModel, x: NDArray[np.float32]) -> None:
         """On probation: whether the predecessor answers rows `x` that the champion does not."""
         if self._probation is None or self.previous is None or served is not self.champion:
             return
@@ -161,7 +161,7 @@ class Server:
                 where=f"version {served.version}",
             )
 
-    def _fall_back(self, served: Served, problem: ModelError) -> Served:
+    def _fall_back(self, served: ServedModel, problem: ModelError) -> ServedModel:
         log.error("champion_failed", version=served.version, problem=problem.line())
         if self.champion is not served:
             return self.champion  # another has taken its place meanwhile
@@ -176,7 +176,11 @@ class Server:
         return other
 
     def _decode(
-        self, served: Served, offsets: NDArray[np.int64], x: NDArray[np.float32], raw: NDArray[np.float32]
+        self,
+        served: ServedModel,
+        offsets: NDArray[np.int64],
+        x: NDArray[np.float32],
+        raw: NDArray[np.float32],
     ) -> Predictions:
         answer = answers(self._schema, raw)
         answer[np.isnan(raw).any(axis=1)] = np.nan  # no class, not the first one
@@ -192,18 +196,18 @@ class Server:
 
     # ---- exchanging ------------------------------------------------------------------------
 
-    def swap(self, served: Served, *, watch: bool = True) -> None:
+    def swap(self, served: ServedModel, *, watch: bool = True) -> None:
         """Serve another model from the next batch on; with `watch` it is on probation."""
         self.previous = self.champion
         self._watch(watch)
         self.champion = served
 
-    def revert(self, served: Served) -> None:
+    def revert(self, served: ServedModel) -> None:
         """Serve an earlier model from the next batch on; what has failed is not gone back to."""
         self.champion, self.previous = served, None
         self._watch(False)
 
-    def resume(self, previous: Served) -> None:
+    def resume(self, previous: ServedModel) -> None:
         """Go on with a probation that the end of an earlier process cut short."""
         self.previous = previous
         self._watch(True)
@@ -253,10 +257,10 @@ class Server:
             self._probation = None
         return outcome
 
-    def judge(self, made: Predictions, keys: Sequence[str], ts: NDArray[np.float64]) -> Judged:
+    def judge(self, made: Predictions, keys: Sequence[str], ts: NDArray[np.float64]) -> AnomalyVerdicts:
         """Which samples are unusual where the stream labels itself; none before a model is trained."""
         if self.anomalies is None or self.champion.scale is None:
-            return Judged(np.zeros(len(made.offsets), bool), [])
+            return AnomalyVerdicts(np.zeros(len(made.offsets), bool), [])
         return self.anomalies.judge(keys, made.offsets, ts, made.output[:, 0])
 
     @property
@@ -299,7 +303,7 @@ class Server:
         return {name: value, "labelled": self.quality.count}
 
 
-def _outputs(served: Served, x: NDArray[np.float32]) -> NDArray[np.float32]:
+def _outputs(served: ServedModel, x: NDArray[np.float32]) -> NDArray[np.float32]:
     """Raw outputs; NaN in rows that are themselves too extreme for the model. Raises when zeros are, too."""
     try:
         raw = served.model.predict(x)
@@ -313,7 +317,7 @@ def _outputs(served: Served, x: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.where(finite[:, None], raw, np.float32("nan"))
 
 
-def _one_by_one(served: Served, x: NDArray[np.float32]) -> NDArray[np.float32]:
+def _one_by_one(served: ServedModel, x: NDArray[np.float32]) -> NDArray[np.float32]:
     """Raw outputs where a batch fails as a whole; NaN in the rows to blame. Raises when zeros fail, too."""
     rest = served.model.predict(np.zeros_like(x[:1]))
     raw = np.full((len(x), rest.shape[1]), np.nan, np.float32)

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from edged.device.serving.predictor import Server
+    from edged.device.serving.predictor import Predictor
     from edged.domain.drift import DriftSignal
-    from edged.domain.judging.inference_requests import Question, Questions
-    from edged.domain.protocols import Served
-    from edged.domain.stream.anomaly import Change
+    from edged.domain.judging.inference_requests import InferenceRequest, InferenceRequests
+    from edged.domain.protocols import ServedModel
+    from edged.domain.stream.anomaly import AlarmChange
     from edged.domain.stream.sample import Batch, LabelUpdate
     from edged.domain.stream.schema import Schema
 
@@ -36,7 +36,7 @@ CALL = "questions"  # in the queue of the serving thread: somebody asks
 SHORT_SECONDS = 0.002  # a run that takes less is shorter than what two changes of threads cost
 
 
-class ServingLoop:
+class ServingWorker:
     """The serving thread: takes batches as they come, micro-batches what waits, publishes.
 
     Labels pass through the same queue, so a label never overtakes its sample's prediction.
@@ -44,7 +44,7 @@ class ServingLoop:
 
     def __init__(
         self,
-        server: Server,
+        server: Predictor,
         *,
         schema: Schema,
         batch: int,
@@ -52,11 +52,11 @@ class ServingLoop:
         sample_id: Callable[[int], str],
         on_answered: Callable[[Batch, slice, Sequence[str], Predictions], None],
         on_outcome: Callable[[bool], None],
-        on_failed: Callable[[Served, str], None],
+        on_failed: Callable[[ServedModel, str], None],
         on_drift: Callable[[DriftSignal], None],
         beat: Callable[[], object],
         on_fall: Callable[[], None] = lambda: None,
-        on_anomaly: Callable[[Change], None] = lambda _: None,
+        on_anomaly: Callable[[AlarmChange], None] = lambda _: None,
     ) -> None:
         self._server = server
         self._schema = schema
@@ -73,9 +73,9 @@ class ServingLoop:
         self._queue: queue.Queue[tuple[Batch, NDArray[np.float64]] | list[LabelUpdate] | str | None] = (
             queue.Queue(MAX_WAITING)
         )
-        self._questions: Questions | None = None
+        self._questions: InferenceRequests | None = None
         self._called = False
-        self._on_asked: Callable[[list[Question]], None] = lambda _: None
+        self._on_asked: Callable[[list[InferenceRequest]], None] = lambda _: None
         self._turn = threading.Lock()  # held by the one thread that is serving
         self._took = float("inf")  # seconds of the last answer to questions
         self._thread = threading.Thread(target=self._loop, name="serve", daemon=True)
@@ -100,7 +100,7 @@ class ServingLoop:
         self._queue.put(updates)
 
     def take_questions(
-        self, questions: Questions, on_asked: Callable[[list[Question]], None]
+        self, questions: InferenceRequests, on_asked: Callable[[list[InferenceRequest]], None]
     ) -> Callable[[], None]:
         """Answer rows that are no samples; `on_asked` gets them, those that were run together at once.
 

@@ -34,7 +34,7 @@ log = get_logger("edged.opening")
 
 
 @dataclass
-class State:
+class OpenState:
     """An open state directory; `config` names the bundle, `interrupted` says that a run was cut off."""
 
     config: Config
@@ -58,7 +58,7 @@ class State:
         self.lock.release()
 
 
-def open_state(config: Config, clock: Clock, *, check_seconds: float = CHECK_SECONDS) -> State:
+def open_state(config: Config, clock: Clock, *, check_seconds: float = CHECK_SECONDS) -> OpenState:
     """Lock, recover and open what `config` names, ready to be served from.
 
     `check_seconds` is how long one database may be checked.
@@ -97,7 +97,7 @@ def open_state(config: Config, clock: Clock, *, check_seconds: float = CHECK_SEC
         reader = unless_opened.enter_context(open_samples(config, readonly=True))
         boot = registry.next_boot()
         unless_opened.pop_all()
-    return State(config, bundle, registry, samples, reader, recovery, boot, interrupted, lock)
+    return OpenState(config, bundle, registry, samples, reader, recovery, boot, interrupted, lock)
 
 
 def _open_bundle(config: Config, recovery: Recovery) -> Bundle:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from edged.device.learning.trainer_client import TrainerProcess
+from edged.device.learning.trainer_client import TrainerClient
 from edged.logs import get_logger
 from edged.storage.journal.transfers import chunk_file
 from edged.storage.models.bundle_archive import InstalledBundles
@@ -29,7 +29,7 @@ SOURCE = "bundle_install"
 log = get_logger("edged.installing")
 
 
-class Installing:
+class BundleInstaller:
     """Makes a candidate of a bundle file.
 
     Parameters
@@ -63,7 +63,7 @@ class Installing:
         known = {str(record.data.get("bundle")) for record in self._registry.records()}
         bundle = self._installed.install(chunks, self._config.install.max_bytes, self._check, known)
         model = self._config.model.model_copy(update={"bundle": bundle.path})
-        process = TrainerProcess(self._config.model_copy(update={"model": model}))
+        process = TrainerClient(self._config.model_copy(update={"model": model}))
         try:
             order = {"run": run, "initial": True, "transfer": transfer.name, "update": transfer.sha256}
             return process.run(order, lambda message: log.debug("trainer", **message))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edged.clock import Clock
-    from edged.domain.protocols import Served
+    from edged.domain.protocols import ServedModel
     from edged.storage.journal.transfers import Transfer
     from edged.storage.models.registry import Registry
 
@@ -27,7 +27,7 @@ TRIES = 3  # after an error of the disk
 log = get_logger("edged.applying")
 
 
-class Applying:
+class TransferInstaller:
     """Carries a transfer out between two training runs; the same transfer is carried out once.
 
     Parameters
@@ -57,7 +57,7 @@ class Applying:
         bring: Callable[[Transfer], None],
         whole: Callable[[Transfer], Path | None],
         done: Callable[[Transfer], None],
-        consider: Callable[[Message], Served | None],
+        consider: Callable[[Message], ServedModel | None],
         notify: Callable[[str, Message], None],
         clock: Clock,
     ) -> None:
@@ -78,7 +78,7 @@ class Applying:
             return dict(kept)
         return self._of_model(name, sha256)
 
-    def apply(self, transfer: Transfer) -> Served | None:
+    def apply(self, transfer: Transfer) -> ServedModel | None:
         """Make it a candidate and judge that; what serves now because of it.
 
         Raises

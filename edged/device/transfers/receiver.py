@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from edged.storage.journal.transfers import Staging, Transfer
+    from edged.storage.journal.transfers import Transfer, TransferStaging
 
 MOST_WAITING = 64
 MAX_CHUNK = 1024**2
@@ -22,7 +22,7 @@ MOST_DIGITS = 5
 log = get_logger("edged.receiving")
 
 
-class Delivery(Protocol):
+class ChunkDelivery(Protocol):
     """A chunk as the session hands it over."""
 
     topic: str
@@ -30,7 +30,7 @@ class Delivery(Protocol):
     retain: bool
 
 
-class Incoming:
+class TransferReceiver:
     """Writes chunks down on a thread of its own, which is started by the first.
 
     Chunks of a transfer that nobody has announced, retained ones, damaged ones and those that come faster
@@ -48,7 +48,7 @@ class Incoming:
 
     def __init__(
         self,
-        staging: Staging,
+        staging: TransferStaging,
         *,
         acknowledge: Callable[[list[Any]], None],
         complete: Callable[[Transfer], None],
@@ -57,11 +57,11 @@ class Incoming:
         self._acknowledge = acknowledge
         self._complete = complete
         self._lock = threading.Lock()
-        self._queue: queue.Queue[Delivery | None] = queue.Queue(MOST_WAITING)
+        self._queue: queue.Queue[ChunkDelivery | None] = queue.Queue(MOST_WAITING)
         self._thread: threading.Thread | None = None
         self.dropped = 0
 
-    def receive(self, delivery: Delivery) -> None:
+    def receive(self, delivery: ChunkDelivery) -> None:
         """Take a chunk from the network thread."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._loop, name="incoming", daemon=True)
@@ -77,7 +77,7 @@ class Incoming:
         Raises
         ------
         EdgedError
-            See `Staging.begin`.
+            See `TransferStaging.begin`.
         """
         with self._lock:
             missing = self._staging.begin(transfer)
@@ -129,7 +129,7 @@ class Incoming:
                 log.exception("receiving_failed")
                 self._drop(delivery)
 
-    def _take(self, delivery: Delivery) -> None:
+    def _take(self, delivery: ChunkDelivery) -> None:
         name, _, number = delivery.topic.rpartition("/")
         wanted = not delivery.retain and len(delivery.payload) <= MAX_CHUNK and number.isdecimal()
         wanted = wanted and len(number) <= MOST_DIGITS
@@ -144,6 +144,6 @@ class Incoming:
         if transfer is not None and before and not after:
             self._complete(transfer)
 
-    def _drop(self, delivery: Delivery) -> None:
+    def _drop(self, delivery: ChunkDelivery) -> None:
         self.dropped += 1
         self._acknowledge([delivery])

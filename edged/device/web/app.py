@@ -13,7 +13,7 @@ from edged.device.web.http.assets import Assets
 from edged.device.web.http.errors import as_json
 from edged.device.web.http.guard import Guard
 from edged.device.web.http.login import Login
-from edged.device.web.http.routes import Door, nothing_here, route
+from edged.device.web.http.routes import GuardedRoute, nothing_here, route
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from edged.device.web.api.commands import Commands
-    from edged.device.web.api.event_stream import Feed
+    from edged.device.web.api.event_stream import EventStream
     from edged.device.web.api.inference import Inference
     from edged.device.web.api.metrics import Metrics
     from edged.device.web.http.authentication import Access
@@ -34,10 +34,10 @@ MODEL = "/v2/models/{model}"
 VERSION = MODEL + "/versions/{version}"
 
 
-class Reports:
+class StatusEndpoints:
     """Endpoints that read from the parts of the daemon; on other threads, as a disk may keep them waiting."""
 
-    def __init__(self, status: Callable[[], dict[str, Any]], metrics: Metrics, feed: Feed) -> None:
+    def __init__(self, status: Callable[[], dict[str, Any]], metrics: Metrics, feed: EventStream) -> None:
         self._status = status
         self._metrics = metrics
         self._feed = feed
@@ -59,20 +59,22 @@ def application(
     access: Access,
     hosts: Iterable[str],
     inference: Inference,
-    reports: Reports,
+    reports: StatusEndpoints,
     commands: Commands,
-    feed: Feed,
+    feed: EventStream,
     page: Page,
     more: Iterable[Route] = (),
 ) -> Guard:
     """All of it, behind the guard."""
     routes = [
         *_protocol(inference, access),
-        route("/metrics", Door({"GET": reports.metrics}, ("scrape",), access)),
+        route("/metrics", GuardedRoute({"GET": reports.metrics}, ("scrape",), access)),
         *_pages(page, access),
-        route("/api/status", Door({"GET": reports.status}, ("read",), access)),
-        route("/api/events", Door({"GET": feed.stream}, ("read",), access)),
-        route("/api/commands/{name}", Door({"POST": commands.carry_out}, ("control", "infer"), access)),
+        route("/api/status", GuardedRoute({"GET": reports.status}, ("read",), access)),
+        route("/api/events", GuardedRoute({"GET": feed.stream}, ("read",), access)),
+        route(
+            "/api/commands/{name}", GuardedRoute({"POST": commands.carry_out}, ("control", "infer"), access)
+        ),
         *more,
     ]
     router = Router(routes, redirect_slashes=False, default=nothing_here)
@@ -98,21 +100,21 @@ class _Shortcut:
             await self._router(scope, receive, send)
 
 
-def _infer(inference: Inference, access: Access) -> Door:
-    return Door({"POST": inference.infer}, ("infer",), access, json_only=False)
+def _infer(inference: Inference, access: Access) -> GuardedRoute:
+    return GuardedRoute({"POST": inference.infer}, ("infer",), access, json_only=False)
 
 
 def _protocol(inference: Inference, access: Access) -> list[Route]:
     """The Open Inference Protocol."""
 
-    def told(endpoint: Callable[[Request], Any]) -> Door:
-        return Door({"GET": endpoint}, ("infer", "read"), access)
+    def told(endpoint: Callable[[Request], Any]) -> GuardedRoute:
+        return GuardedRoute({"GET": endpoint}, ("infer", "read"), access)
 
     return [
         route(f"{MODEL}/infer", _infer(inference, access)),
         route(f"{VERSION}/infer", _infer(inference, access)),
-        route("/v2/health/live", Door({"GET": inference.live}, (), access)),
-        route("/v2/health/ready", Door({"GET": inference.server_ready}, (), access)),
+        route("/v2/health/live", GuardedRoute({"GET": inference.live}, (), access)),
+        route("/v2/health/ready", GuardedRoute({"GET": inference.server_ready}, (), access)),
         route("/v2", told(inference.server_metadata)),
         route("/v2/", told(inference.server_metadata)),
         route(MODEL, told(inference.model_metadata)),
@@ -125,11 +127,11 @@ def _protocol(inference: Inference, access: Access) -> list[Route]:
 def _pages(page: Page, access: Access) -> list[Route]:
     assets, login = Assets(), Login(access)
     return [
-        route("/", Door({"GET": page.start}, (), access)),
-        route("/api/page", Door({"GET": page.sections}, ("read",), access)),
-        route("/api/report", Door({"GET": page.report}, ("read",), access)),
-        route("/static/{name}", Door({"GET": assets.file}, (), access)),
-        route("/api/session", Door({"GET": login.session}, (), access)),
-        route("/api/login", Door({"POST": login.begin}, (), access)),
-        route("/api/logout", Door({"POST": login.end}, (), access)),
+        route("/", GuardedRoute({"GET": page.start}, (), access)),
+        route("/api/page", GuardedRoute({"GET": page.sections}, ("read",), access)),
+        route("/api/report", GuardedRoute({"GET": page.report}, ("read",), access)),
+        route("/static/{name}", GuardedRoute({"GET": assets.file}, (), access)),
+        route("/api/session", GuardedRoute({"GET": login.session}, (), access)),
+        route("/api/login", GuardedRoute({"POST": login.begin}, (), access)),
+        route("/api/logout", GuardedRoute({"POST": login.end}, (), access)),
     ]

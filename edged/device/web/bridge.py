@@ -18,7 +18,7 @@ import numpy as np
 
 from edged.device.web.http.errors import HttpError
 from edged.device.web.loop_bridge import soon
-from edged.domain.judging.inference_requests import Question, Questions
+from edged.domain.judging.inference_requests import InferenceRequest, InferenceRequests
 from edged.domain.judging.predictions import Predictions
 from edged.domain.stream.submission import Submission
 from edged.errors import RefusedError
@@ -26,8 +26,8 @@ from edged.errors import RefusedError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from edged.device.ingest import Ingest
-    from edged.device.serving import ServingLoop
+    from edged.device.ingest import Ingestor
+    from edged.device.serving import ServingWorker
     from edged.device.web.api.tensors import Floats
     from edged.domain.stream.sample import Reading
     from edged.errors import EdgedError
@@ -36,10 +36,10 @@ LOOK_SECONDS = 1.0
 
 
 @dataclass(eq=False)
-class Recorded:
+class StoredRows:
     """Rows that become samples: their answers and ids as they come, and whether they are on the disk."""
 
-    future: asyncio.Future[Recorded]
+    future: asyncio.Future[StoredRows]
     rows: int
     asked: float
     first: int = -1
@@ -69,14 +69,14 @@ class Recorded:
         return joined, [name for _, ids in parts for name in ids], versions
 
 
-class Asking:
+class ServingBridge:
     """Takes requests on the event loop, `most` at a time; answers within `timeout` seconds or not at all.
 
     `begin` is called on the loop before anything else.
     """
 
-    def __init__(self, serving: ServingLoop, ingest: Ingest, *, most: int, timeout: float) -> None:
-        self._questions = Questions()
+    def __init__(self, serving: ServingWorker, ingest: Ingestor, *, most: int, timeout: float) -> None:
+        self._questions = InferenceRequests()
         self._call = serving.take_questions(self._questions, self._asked)
         self._ingest = ingest
         self._most = most
@@ -84,9 +84,9 @@ class Asking:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0  # of the event loop
         self._under_way: dict[asyncio.Future[Any], float] = {}
-        self._recorded: dict[int, Recorded] = {}  # by the offset of each row
+        self._recorded: dict[int, StoredRows] = {}  # by the offset of each row
         self._looking = False
-        self._gathered: list[Question] = []
+        self._gathered: list[InferenceRequest] = []
 
     @property
     def waiting(self) -> int:
@@ -109,7 +109,7 @@ class Asking:
             model has an answer.
         """
         future = self._enter()
-        question = Question(x, self._under_way[future], version, future)
+        question = InferenceRequest(x, self._under_way[future], version, future)
         if not self._gathered:
             asyncio.get_running_loop().call_soon(self._hand_over)
         self._gathered.append(question)
@@ -120,7 +120,7 @@ class Asking:
         sure = None if made.confidence is None else made.confidence[rows]
         return Predictions(made.version, made.offsets[rows], made.answers[rows], made.output[rows], sure)
 
-    async def record(self, readings: list[Reading]) -> Recorded:
+    async def record(self, readings: list[Reading]) -> StoredRows:
         """Make samples of readings; returns once they are predicted and on the disk.
 
         Raises
@@ -131,7 +131,7 @@ class Asking:
             When ingest does not take them.
         """
         future = self._enter()
-        recorded = Recorded(future, len(readings), self._under_way[future])
+        recorded = StoredRows(future, len(readings), self._under_way[future])
 
         def placed(first: int) -> None:
             recorded.first = first
@@ -161,7 +161,7 @@ class Asking:
             raise recorded.problem
         return recorded
 
-    def _forget(self, recorded: Recorded) -> None:
+    def _forget(self, recorded: StoredRows) -> None:
         for offset in range(recorded.first, recorded.first + recorded.rows):
             self._recorded.pop(offset, None)
 
@@ -208,25 +208,25 @@ class Asking:
         self._questions.add(gathered)
         self._call()
 
-    def _resolve(self, asked: list[Question]) -> None:
+    def _resolve(self, asked: list[InferenceRequest]) -> None:
         for question in asked:
             if not question.asker.done():
                 question.asker.set_result(None)
 
-    def _part(self, recorded: Recorded, place: int, made: Predictions, ids: Sequence[str]) -> None:
+    def _part(self, recorded: StoredRows, place: int, made: Predictions, ids: Sequence[str]) -> None:
         recorded.parts.append((place, made, ids))
         self._conclude(recorded)
 
-    def _stored(self, recorded: Recorded) -> None:
+    def _stored(self, recorded: StoredRows) -> None:
         recorded.stored = True
         self._conclude(recorded)
 
-    def _refused(self, recorded: Recorded, problem: EdgedError) -> None:
+    def _refused(self, recorded: StoredRows, problem: EdgedError) -> None:
         recorded.problem = problem
         if not recorded.future.done():
             recorded.future.set_result(recorded)
 
-    def _conclude(self, recorded: Recorded) -> None:
+    def _conclude(self, recorded: StoredRows) -> None:
         if recorded.whole and not recorded.future.done():
             recorded.future.set_result(recorded)
 
@@ -236,7 +236,7 @@ class Asking:
         """The serving thread has answered samples; those that were recorded here are waited for."""
         if not self._recorded:
             return
-        found: dict[int, tuple[Recorded, list[int]]] = {}
+        found: dict[int, tuple[StoredRows, list[int]]] = {}
         for at, offset in enumerate(made.offsets.tolist()):
             recorded = self._recorded.get(offset)
             if recorded is not None:
@@ -252,7 +252,7 @@ class Asking:
             )
             self._later(self._part, recorded, int(part.offsets[0]), part, ids[rows])
 
-    def _asked(self, asked: list[Question]) -> None:
+    def _asked(self, asked: list[InferenceRequest]) -> None:
         if threading.get_ident() == self._thread:  # it was quick enough to be made at once
             self._resolve(asked)
         else:

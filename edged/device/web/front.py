@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from edged.config import WebConfig
     from edged.device.commands import Parts
-    from edged.device.fleet_member.local_transport import Post
+    from edged.device.fleet_member.local_transport import LocalTransport
     from edged.device.web.service import Web
     from edged.domain.judging.predictions import Predictions
 
@@ -49,7 +49,7 @@ def require_packages() -> None:
         )
 
 
-class Front:
+class WebServer:
     """What the daemon starts and stops, and tells what happens.
 
     Parameters
@@ -72,7 +72,7 @@ class Front:
         Why nothing is answered at present, in one line.
     """
 
-    def __init__(self, config: WebConfig, parts: Parts, post: Post | None = None) -> None:
+    def __init__(self, config: WebConfig, parts: Parts, post: LocalTransport | None = None) -> None:
         require_packages()
         self._config = config
         self._parts = parts

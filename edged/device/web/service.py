@@ -8,15 +8,15 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from edged.device.web.api.commands import Commands
-from edged.device.web.api.event_stream import Feed
+from edged.device.web.api.event_stream import EventStream
 from edged.device.web.api.inference import Inference
 from edged.device.web.api.metrics import Metrics
-from edged.device.web.app import Reports, application
-from edged.device.web.bridge import Asking
+from edged.device.web.app import StatusEndpoints, application
+from edged.device.web.bridge import ServingBridge
 from edged.device.web.http.authentication import Access
 from edged.device.web.http.listener import Listener
 from edged.device.web.loop_bridge import soon
-from edged.device.web.page.history import Board
+from edged.device.web.page.history import PageState
 from edged.device.web.page.page import Page
 from edged.errors import StorageError
 from edged.host.vitals import VitalsReader
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from edged.config import WebConfig
     from edged.config.fleet import FleetConfig
     from edged.device.commands import Parts
-    from edged.device.fleet_member.local_transport import Post
+    from edged.device.fleet_member.local_transport import LocalTransport
     from edged.device.web.http.authentication import Tokens
     from edged.device.web.http.sockets import Sockets
-    from edged.device.web.page.baseline import Frozen
+    from edged.device.web.page.baseline import Baseline
     from edged.domain.judging.predictions import Predictions
 
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
@@ -64,11 +64,13 @@ class Web:
     """
 
     def __init__(
-        self, config: WebConfig, parts: Parts, tokens: Tokens, sockets: Sockets, post: Post | None
+        self, config: WebConfig, parts: Parts, tokens: Tokens, sockets: Sockets, post: LocalTransport | None
     ) -> None:
         access = Access(tokens, closed=not config.is_local, monotonic=time.monotonic)
-        self._feed = Feed(config.max_streams)
-        self._asking = Asking(parts.serving, parts.ingest, most=config.max_requests, timeout=config.timeout)
+        self._feed = EventStream(config.max_streams)
+        self._asking = ServingBridge(
+            parts.serving, parts.ingest, most=config.max_requests, timeout=config.timeout
+        )
         self._inference = Inference(
             config,
             model=config.model_name or parts.config.device.id,
@@ -78,14 +80,14 @@ class Web:
         )
         self._metrics = Metrics(parts, self._inference, self._asking)
         self._parts = parts
-        self._board = Board(parts.registry.get_value(HISTORY))
-        self._frozen: Frozen | None = None
+        self._board = PageState(parts.registry.get_value(HISTORY))
+        self._frozen: Baseline | None = None
         self._kept = parts.clock.monotonic()
         app = application(
             access=access,
             hosts=_hosts(config),
             inference=self._inference,
-            reports=Reports(parts.selfreport.status, self._metrics, self._feed),
+            reports=StatusEndpoints(parts.selfreport.status, self._metrics, self._feed),
             commands=Commands(parts.receive, parts.topics.root, self._feed, config.timeout, self._done),
             feed=self._feed,
             page=Page(parts, self._board, VitalsReader(parts.config.storage.dir)),
@@ -136,9 +138,9 @@ class Web:
         live = metrics["live"]
         value = live.get("accuracy", live.get("error"))
         if self._frozen is None:
-            from edged.device.web.page.baseline import Frozen
+            from edged.device.web.page.baseline import Baseline
 
-            self._frozen = Frozen(self._parts)
+            self._frozen = Baseline(self._parts)
         self._board.measured(metrics["ts"], value, self._frozen.quality())
         if self._parts.clock.monotonic() - self._kept >= KEEP_SECONDS:
             self._keep()
@@ -187,8 +189,8 @@ def _hosts(config: WebConfig) -> set[str]:
     return {*LOCAL_HOSTS, *listen, *config.allowed_hosts}
 
 
-def _of_rounds(post: Post, fleet: FleetConfig | None, access: Access) -> list[Route]:
+def _of_rounds(post: LocalTransport, fleet: FleetConfig | None, access: Access) -> list[Route]:
     """The doors for rounds, of which nothing is read where they are closed."""
-    from edged.device.web.api.fleet_rounds import Rounds
+    from edged.device.web.api.fleet_rounds import RoundEndpoints
 
-    return [] if fleet is None else Rounds(post, fleet.max_bytes).routes(access)
+    return [] if fleet is None else RoundEndpoints(post, fleet.max_bytes).routes(access)

@@ -9,7 +9,7 @@ BURST_SECONDS = 0.1
 _LATE = b',"historical":true}'
 
 
-class Kind(IntEnum):
+class MessageKind(IntEnum):
     """What a message is; the lower goes first, the higher is given up first."""
 
     EVENT = 0
@@ -18,10 +18,10 @@ class Kind(IntEnum):
     PREDICTION = 3
 
 
-class Parcel(NamedTuple):
+class OutboxMessage(NamedTuple):
     """One message that must arrive; `payload` is a JSON object, except that of weights."""
 
-    kind: Kind
+    kind: MessageKind
     topic: str
     payload: bytes
 
@@ -37,7 +37,7 @@ class Parcel(NamedTuple):
         >>> Parcel(Kind.EVENT, "events", b'{"seq":1}').late_payload
         b'{"seq":1,"historical":true}'
         """
-        return self.payload if self.kind is Kind.WEIGHTS else extended(self.payload, _LATE)
+        return self.payload if self.kind is MessageKind.WEIGHTS else extended(self.payload, _LATE)
 
 
 def extended(payload: bytes, more: bytes) -> bytes:
@@ -45,7 +45,7 @@ def extended(payload: bytes, more: bytes) -> bytes:
     return payload[:-1] + more
 
 
-class Pace:
+class SendRate:
     """A rate in messages a second, with no more at once than a tenth of a second's worth.
 
     The token bucket of the field (Turner, "New directions in communications", 1986). Times are

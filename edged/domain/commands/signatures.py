@@ -60,7 +60,7 @@ def without_signature(payload: bytes, signature: str) -> tuple[bytes, bytes] | N
     return payload.replace(quoted, b'""'), raw
 
 
-class Spent:
+class UsedTransactions:
     """Signed commands that were taken: each transaction is good once, over restarts and changes of the clock.
 
     What is forgotten, for want of room or because it is older than `2 * window`, leaves its time behind:
@@ -126,7 +126,7 @@ class Authority:
         needed: Collection[str] | None,
         window: float,
         now: Callable[[], float],
-        spent: Spent,
+        spent: UsedTransactions,
     ) -> None:
         self._device = device
         self._known = known

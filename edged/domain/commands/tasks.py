@@ -25,7 +25,7 @@ class Sender(Protocol):
         """What the asker wants echoed (MQTT 5)."""
 
 
-class Host(Protocol):
+class TaskHost(Protocol):
     """Who keeps and tells how far a task has come."""
 
     def executing(self, task: Task) -> None:
@@ -51,7 +51,7 @@ class Task:
         Somebody wants it to end: `stopping` is called then, where it was set.
     """
 
-    def __init__(self, host: Host, name: str, request: Request, key: str | None, sender: Sender) -> None:
+    def __init__(self, host: TaskHost, name: str, request: Request, key: str | None, sender: Sender) -> None:
         self.name = name
         self.request = request
         self.key = key

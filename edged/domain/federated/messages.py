@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from edged.domain.federated.json_fields import MALFORMED, NAME, read_object
-from edged.domain.federated.settings import MOST_PARTS, Base, Settings
+from edged.domain.federated.settings import MOST_PARTS, BaseModelInfo, RoundSettings
 from edged.errors import ConfigError, RejectedUpdateError
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class FleetTopics:
 
 
 @dataclass(frozen=True)
-class Round:
+class RoundAnnouncement:
     """A round, as everyone is told of it.
 
     Attributes
@@ -127,15 +127,15 @@ class Round:
     id: str
     state: State
     bundle: str
-    base: Base
+    base: BaseModelInfo
     opened: float
     deadline: float
     window: float
     devices: tuple[str, ...] | None
-    config: Settings
+    config: RoundSettings
 
     @classmethod
-    def read(cls, payload: bytes) -> Round:
+    def read(cls, payload: bytes) -> RoundAnnouncement:
         """From what came on the topic."""
         fields = read_object(payload, LARGEST_JSON, "round")
         return cls(
@@ -144,12 +144,12 @@ class Round:
             fields.token("id"),
             cast("State", fields.one_of("state", ("open", "closed", "done"))),
             fields.text("bundle"),
-            Base.read(fields.inner("base")),
+            BaseModelInfo.read(fields.inner("base")),
             fields.number("opened", 0.0),
             fields.number("deadline", 0.0),
             fields.number("window", 0.0),
             fields.optional("devices", fields.names),
-            Settings.read(fields.inner("config")),
+            RoundSettings.read(fields.inner("config")),
         )
 
     def payload(self) -> bytes:
@@ -162,7 +162,7 @@ class Round:
 
 
 @dataclass(frozen=True)
-class Update:
+class UpdateHeader:
     """The line before an update, or before each part of one.
 
     Attributes
@@ -195,7 +195,7 @@ class Update:
     part: int = 0
 
     @classmethod
-    def read(cls, payload: Blob) -> tuple[Update, Blob]:
+    def read(cls, payload: Blob) -> tuple[UpdateHeader, Blob]:
         """The line, and the part of the blob after it."""
         line, found, blob = payload[: LONGEST_LINE + 1].partition(b"\n")
         if not found:
@@ -312,7 +312,7 @@ def split(blob: bytes) -> list[bytes]:
     return [blob[at : at + PART_BYTES] for at in range(0, len(blob), PART_BYTES)] or [b""]
 
 
-def joined(parts: Sequence[bytes], base: Base) -> bytes:
+def joined(parts: Sequence[bytes], base: BaseModelInfo) -> bytes:
     """The bytes of a model from its parts; whose weights they are shows when they are unpacked.
 
     Raises

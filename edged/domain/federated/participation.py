@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from edged.domain.federated.privacy import Ledger
+from edged.domain.federated.privacy import PrivacyLedger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from edged.domain.federated.messages import Round
-    from edged.domain.federated.settings import Settings
+    from edged.domain.federated.messages import RoundAnnouncement
+    from edged.domain.federated.settings import RoundSettings
 
 LONGEST_PAUSE = 3600.0
 KEPT_ROUNDS = 16
 
 
 @dataclass(frozen=True)
-class OwnRules:
+class DeviceRules:
     """What a device insists on, whatever a round asks for.
 
     Attributes
@@ -40,7 +40,7 @@ class OwnRules:
     delta: float = 1e-5
 
 
-def terms(config: Settings, own: OwnRules) -> Settings:
+def terms(config: RoundSettings, own: DeviceRules) -> RoundSettings:
     """The settings by which this device trains: the round's, and nowhere laxer than its own rules."""
     bounds = [bound for bound in (config.clip_norm, own.clip_norm) if bound]
     return replace(
@@ -52,7 +52,7 @@ def terms(config: Settings, own: OwnRules) -> Settings:
 
 
 @dataclass(frozen=True)
-class Memory:
+class MembershipRecord:
     """What a device knows of its fleet over restarts.
 
     Attributes
@@ -71,7 +71,7 @@ class Memory:
         Fingerprints of the fleet's model that was tried last, and of the one before.
     """
 
-    ledger: Ledger = field(default_factory=Ledger)
+    ledger: PrivacyLedger = field(default_factory=PrivacyLedger)
     consumed: int = 0
     last_round: int = 0
     rounds: tuple[str, ...] = ()
@@ -80,7 +80,7 @@ class Memory:
     judged: str = ""
     standing: str = ""
 
-    def trained(self, number: int, about: Mapping[str, Any]) -> Memory:
+    def trained(self, number: int, about: Mapping[str, Any]) -> MembershipRecord:
         """After training in a round: its update will be sent, so the ledger is charged now, once.
 
         `about` is what was kept with the update.
@@ -97,11 +97,11 @@ class Memory:
             charged=(*self.charged, number)[-KEPT_ROUNDS:],
         )
 
-    def done_with(self, number: int) -> Memory:
+    def done_with(self, number: int) -> MembershipRecord:
         """After the receipt for an update, or its refusal."""
         return replace(self, settled=(*self.settled, number)[-KEPT_ROUNDS:])
 
-    def tried(self, digest: str) -> Memory:
+    def tried(self, digest: str) -> MembershipRecord:
         """After a model of the fleet was tried."""
         return replace(self, judged=digest, standing=self.judged)
 
@@ -110,12 +110,12 @@ class Memory:
         return {**self.__dict__, "ledger": self.ledger.state()}
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any] | None) -> Memory:
+    def from_state(cls, state: Mapping[str, Any] | None) -> MembershipRecord:
         """What `state` gave; that of a new device for None."""
         if not state:
             return cls()
         tuples = {name: tuple(state[name]) for name in ("rounds", "charged", "settled")}
-        return cls(**{**state, **tuples, "ledger": Ledger.from_state(state["ledger"])})
+        return cls(**{**state, **tuples, "ledger": PrivacyLedger.from_state(state["ledger"])})
 
 
 def pause_before(sending: int, first: float, spread: float, draw: float) -> float:
@@ -131,7 +131,7 @@ def pause_before(sending: int, first: float, spread: float, draw: float) -> floa
     return pause * (1.0 + spread * (2.0 * draw - 1.0))
 
 
-def stranger(announced: Round, fleet: str, bundle: str) -> str:
+def stranger(announced: RoundAnnouncement, fleet: str, bundle: str) -> str:
     """Why a round is none of this device's, in words; empty when it is."""
     if announced.fleet != fleet:
         return f"the round is of fleet {announced.fleet}"

@@ -86,7 +86,7 @@ def epsilon_of(rho: float, delta: float) -> float:
 
 
 @dataclass(frozen=True)
-class Ledger:
+class PrivacyLedger:
     """What a device has given away: rho in all, in so many updates.
 
     >>> Ledger().charged(4.0).charged(4.0)
@@ -96,9 +96,9 @@ class Ledger:
     rho: float = 0.0
     updates: int = 0
 
-    def charged(self, multiplier: float) -> Ledger:
+    def charged(self, multiplier: float) -> PrivacyLedger:
         """The same after one more update."""
-        return Ledger(self.rho + cost_of(multiplier), self.updates + 1)
+        return PrivacyLedger(self.rho + cost_of(multiplier), self.updates + 1)
 
     def refusal(self, multiplier: float, epsilon: float, delta: float) -> str:
         """Why one more update would be too much, in words; empty when it would not."""
@@ -112,6 +112,6 @@ class Ledger:
         return asdict(self)
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any] | None) -> Ledger:
+    def from_state(cls, state: Mapping[str, Any] | None) -> PrivacyLedger:
         """What `state` gave; an empty one for None."""
         return cls() if not state else cls(float(state["rho"]), int(state["updates"]))

@@ -14,7 +14,7 @@ MOST_PARTS = 9 * 1024
 
 
 @dataclass(frozen=True)
-class Base:
+class BaseModelInfo:
     """A model of the fleet: the fingerprint of its weights, and the bytes and parts that hold them."""
 
     hash: str
@@ -22,7 +22,7 @@ class Base:
     parts: int
 
     @classmethod
-    def read(cls, fields: Fields) -> Base:
+    def read(cls, fields: Fields) -> BaseModelInfo:
         """From its JSON object."""
         return cls(fields.digest("hash"), fields.count("bytes", 1), fields.count("parts", 1, MOST_PARTS))
 
@@ -42,7 +42,7 @@ class Encoding:
 
 
 @dataclass(frozen=True)
-class Settings:
+class RoundSettings:
     """How devices train in a round; `epochs` or `steps`, the other one is None.
 
     Attributes
@@ -75,7 +75,7 @@ class Settings:
     dynamic: float = 0.0
 
     @classmethod
-    def read(cls, fields: Fields) -> Settings:
+    def read(cls, fields: Fields) -> RoundSettings:
         """From its JSON object."""
         epochs = fields.optional("epochs", lambda name: fields.count(name, 1))
         steps = fields.optional("steps", lambda name: fields.count(name, 1))

@@ -21,7 +21,7 @@ WINNING = 0.001  # significance: the contest is looked at again and again while 
 LOSING = 0.05
 
 
-class Contest:
+class ChallengerTest:
     """Errors of both models on the same rows: each batch of new labels is tested first and learned then.
 
     Parameters

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 RETAINED = 200  # holdout samples of an earlier regime that are asked at most
 
 
-class Comparison:
+class ModelComparison:
     """Asks champion and candidate about the same rows, which neither has learned from.
 
     `breathe` is called between pieces of work that hold the interpreter's lock.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edged.domain.judging.paired_test import Comparison, compare
+from edged.domain.judging.paired_test import PairedComparison, compare
 from edged.domain.model_files import FLOAT32, Form
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def judge_recalled(task: Task, evidence: Evidence, tried: int) -> Verdict:
     return Verdict(found.p_better < limit, (told,), numbers)
 
 
-def _newest(task: Task, recent: Evidence, rules: GateRules) -> tuple[Comparison, bool]:
+def _newest(task: Task, recent: Evidence, rules: GateRules) -> tuple[PairedComparison, bool]:
     """The comparison that decides, and whether it shows the candidate to be better."""
     n = len(recent.candidate)
     half = recent.newest(n // 2)
@@ -163,7 +163,7 @@ def _newest(task: Task, recent: Evidence, rules: GateRules) -> tuple[Comparison,
     return found, found.p_better < rules.significance
 
 
-def _told(found: Comparison, rules: GateRules) -> str:
+def _told(found: PairedComparison, rules: GateRules) -> str:
     return (
         f"gain {found.gain:+.4f} on {found.n} newest holdout samples, {rules.min_gain:+.4f} needed: "
         f"better on {found.wins}, worse on {found.losses}, p of being worse {found.p_worse:.3f}, "

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(eq=False, slots=True)
-class Question:
+class InferenceRequest:
     """Rows `x` `(n, d)` float32, asked at `received` (monotonic seconds).
 
     `version` is that of the model that shall answer, None for the champion. `made` has the answer, of which
@@ -33,20 +33,20 @@ class Question:
     problem: EdgedError | None = None
 
 
-class Questions:
+class InferenceRequests:
     """Questions that wait; any thread may add, one takes."""
 
     def __init__(self) -> None:
-        self._waiting: collections.deque[Question] = collections.deque()
+        self._waiting: collections.deque[InferenceRequest] = collections.deque()
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, questions: Sequence[Question]) -> None:
+    def add(self, questions: Sequence[InferenceRequest]) -> None:
         """Some more."""
         self._waiting.extend(questions)
 
-    def take(self, rows: int) -> list[Question]:
+    def take(self, rows: int) -> list[InferenceRequest]:
         """The oldest ones for the same model, together of at most so many rows, but one at least.
 
         >>> waiting = Questions()
@@ -54,7 +54,7 @@ class Questions:
         >>> len(waiting.take(8)), len(waiting.take(8)), len(waiting.take(8))
         (2, 1, 0)
         """
-        waiting, taken = self._waiting, list[Question]()
+        waiting, taken = self._waiting, list[InferenceRequest]()
         while waiting:
             first = waiting[0]
             rows -= len(first.x)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edged.domain.seeded_rng import Draws
+from edged.domain.seeded_rng import SeededRng
 from edged.domain.stream.holdout import is_holdout
 from edged.domain.stream.running_statistics import RunningMoments
 
@@ -57,7 +57,7 @@ class LabelRequests:
         seed: int = 0,
     ) -> None:
         self._share, self._random, self._holdout, self._per_day = share, random, holdout, per_day
-        self._draws = Draws(seed)
+        self._draws = SeededRng(seed)
         self._budget = 0.0
         self._day_began, self._today = float("-inf"), 0
         self._moments = RunningMoments(HALF_LIFE)

@@ -47,7 +47,7 @@ def apart(keys: NDArray[np.int64], places: NDArray[np.int64], block: int) -> NDA
     return keep
 
 
-class Apart:
+class NonOverlappingHoldout:
     """A holdout of windows of which none overlaps another.
 
     Parameters
@@ -84,7 +84,7 @@ class Apart:
 
 def judged_on(holdout: PlacedHoldout, rules: WindowRules | None) -> Holdout:
     """What candidates are judged on: without windows that overlap, where samples are windows that do."""
-    return Apart(holdout, block_of(rules)) if block_of(rules) > 1 else holdout
+    return NonOverlappingHoldout(holdout, block_of(rules)) if block_of(rules) > 1 else holdout
 
 
 def block_of(rules: WindowRules | None) -> int:

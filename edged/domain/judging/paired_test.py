@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edged.domain.seeded_rng import Draws
+from edged.domain.seeded_rng import SeededRng
 from edged.domain.stream.quantiles import quantiles
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ ROWS_AT_ONCE = 250  # resamples drawn together: bounds the memory
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PairedComparison:
     """The candidate beside the champion on `n` samples.
 
     On `wins` of them its error is smaller, on `losses` larger, on `both` the same. `gain` is in accuracy
@@ -41,7 +41,7 @@ class Comparison:
     p_better: float
 
 
-def compare(task: Task, candidate: Errors, champion: Errors, seed: int = 0) -> Comparison:
+def compare(task: Task, candidate: Errors, champion: Errors, seed: int = 0) -> PairedComparison:
     """Compare errors `(n,)`, n > 0: McNemar's exact test for classes, a seeded paired bootstrap for values.
 
     >>> found = compare("classify", np.array([0.0, 0, 0, 0]), np.array([1.0, 1, 1, 0]))
@@ -56,7 +56,9 @@ def compare(task: Task, candidate: Errors, champion: Errors, seed: int = 0) -> C
     else:
         gain /= max(float(champion.mean()), 1e-12)
         p_worse, p_better = bootstrap(difference, seed)
-    return Comparison(len(difference), len(difference) - wins - losses, wins, losses, gain, p_worse, p_better)
+    return PairedComparison(
+        len(difference), len(difference) - wins - losses, wins, losses, gain, p_worse, p_better
+    )
 
 
 def mcnemar(more: int, fewer: int) -> float:
@@ -87,7 +89,7 @@ def bootstrap(difference: Errors, seed: int) -> tuple[float, float]:
     Source: B. Efron, R. Tibshirani: An introduction to the bootstrap (1993), chapter 16; counted with the
     sample itself, so that no p-value is 0.
     """
-    draws = Draws(seed)
+    draws = SeededRng(seed)
     n, above, below = len(difference), 1, 1
     for _ in range(RESAMPLES // ROWS_AT_ONCE):
         means = difference[draws.integers(n, ROWS_AT_ONCE * n).reshape(ROWS_AT_ONCE, n)].mean(axis=1)
@@ -112,7 +114,7 @@ def block_bootstrap(
     count = max(1, len(difference) // block)
     sums = np.array([part.sum() for part in np.array_split(difference, count)])
     lengths = np.array([len(part) for part in np.array_split(difference, count)])
-    drawn = Draws(seed).integers(count, rounds * count).reshape(rounds, count)
+    drawn = SeededRng(seed).integers(count, rounds * count).reshape(rounds, count)
     means = sums[drawn].sum(axis=1) / lengths[drawn].sum(axis=1)
     low, high = quantiles(means, [0.025, 0.975])
     return float(low), float(high)

@@ -49,7 +49,7 @@ class Joined:
     shadow: NDArray[np.float64]
 
 
-class Memory:
+class RecentAnswers:
     """The newest `size` answers by offset, in fixed memory."""
 
     def __init__(self, size: int, schema: Schema) -> None:

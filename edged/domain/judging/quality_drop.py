@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class QualityFall:
+class QualityDrop:
     """Whether the newest `recent` errors are larger than the `before` ones before them, far beyond chance.
 
     Welch's statistic of the two means. It is asked once for each `recent` / 2 errors, and after a fall not

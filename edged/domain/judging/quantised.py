@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from edged.domain.judging.comparison import Comparison
+    from edged.domain.judging.comparison import ModelComparison
     from edged.domain.judging.gate import Evidence, Verdict
     from edged.domain.protocols import Model
     from edged.domain.stream.sample import Window
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def choose_form(
     verdict: Verdict,
     load: Callable[[], tuple[Model, float] | None],
-    comparison: Comparison,
+    comparison: ModelComparison,
     models: tuple[Model, Model],
     recent: Window,
     scale: NDArray[np.float32] | None,
@@ -66,7 +66,7 @@ def choose_form(
     return served_as_float32(replace(verdict, numbers=made.numbers), why)
 
 
-def _beside(verdict: Verdict, pair: Evidence, comparison: Comparison, seconds: float) -> Verdict:
+def _beside(verdict: Verdict, pair: Evidence, comparison: ModelComparison, seconds: float) -> Verdict:
     """Both forms of the candidate on the same rows: how much int8 loses, which may be `max_regret`."""
     rules = comparison.rules
     found = compare(comparison.task, pair.candidate, pair.champion)

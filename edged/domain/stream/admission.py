@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edged.domain.stream.stuck_sensors import Stillness, StuckWatch
+from edged.domain.stream.stuck_sensors import FlatlineDetector, StuckSensor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +22,7 @@ PLAUSIBLE = 1_600_000_000.0  # a device's clock before September 2020 has not be
 
 
 @dataclass(frozen=True)
-class IntakeRules:
+class AdmissionRules:
     """Limits; None for none.
 
     `rate` messages a second over all, beyond which they are acknowledged later; `key_rate` readings a
@@ -58,7 +58,7 @@ class Bucket:
         self._tokens -= tokens
 
 
-class Intake:
+class AdmissionControl:
     """The guards of one stream, with what they counted.
 
     Attributes
@@ -69,11 +69,11 @@ class Intake:
         Event times that were replaced by the time of arrival.
     """
 
-    def __init__(self, rules: IntakeRules, width: int) -> None:
+    def __init__(self, rules: AdmissionRules, width: int) -> None:
         self._rules = rules
         self._buckets: dict[str, Bucket] = {}
         self._whole: Bucket | None = None
-        self._watch = StuckWatch(width, rules.stuck_after) if rules.stuck_after else None
+        self._watch = FlatlineDetector(width, rules.stuck_after) if rules.stuck_after else None
         self.flooded = 0
         self.skewed = 0
 
@@ -132,6 +132,6 @@ class Intake:
 
     # ---- sensors ---------------------------------------------------------------------------
 
-    def watch(self, keys: Sequence[str], x: NDArray[np.float32]) -> list[Stillness]:
+    def watch(self, keys: Sequence[str], x: NDArray[np.float32]) -> list[StuckSensor]:
         """Sensors that have stopped or moved again with these readings `(n, c)`."""
         return [] if self._watch is None else self._watch.update(keys, x)

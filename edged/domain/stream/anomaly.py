@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edged.domain.stream.extreme_values import NormalScores
+from edged.domain.stream.extreme_values import SpotThreshold
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +38,7 @@ class AnomalyRules:
 
 
 @dataclass(frozen=True)
-class Change:
+class AlarmChange:
     """An alarm of one key begins (`until` None) or ends.
 
     `offset` is that of the sample that showed it, `first` that of its first unusual one; `since` and `until`
@@ -65,11 +65,11 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Judged:
+class AnomalyVerdicts:
     """What was found of a batch: `flagged` `(n,)` bool, unusual or within an alarm; alarms that changed."""
 
     flagged: NDArray[np.bool_]
-    changes: list[Change]
+    changes: list[AlarmChange]
 
 
 @dataclass
@@ -121,11 +121,11 @@ class Anomalies:
 
     def __init__(self, rules: AnomalyRules) -> None:
         self._rules = rules
-        self._normal = NormalScores(rules.rate, rules.calibrate, rules.window, rules.level)
+        self._normal = SpotThreshold(rules.rate, rules.calibrate, rules.window, rules.level)
         self._lines: dict[str, _Line] = {}
         self._aside: list[int] = []
         self._back: list[tuple[str, int]] = []
-        self._pending: list[Change] = []
+        self._pending: list[AlarmChange] = []
         self._lock = threading.Lock()
         self.flagged = 0
         self.alarms = 0
@@ -145,7 +145,7 @@ class Anomalies:
 
     def judge(
         self, keys: Sequence[str], offsets: NDArray[np.int64], ts: NDArray[np.float64], scores: NDArray[Any]
-    ) -> Judged:
+    ) -> AnomalyVerdicts:
         """Judge samples in order of arrival.
 
         Parameters
@@ -160,7 +160,7 @@ class Anomalies:
             changes, self._pending = self._pending, []
             threshold = self._normal.threshold
             if threshold is None:
-                return Judged(self._calibrate(keys, offsets, scores), changes)
+                return AnomalyVerdicts(self._calibrate(keys, offsets, scores), changes)
             unusual = scores > threshold
             flagged = unusual.copy()
             fit = ~unusual
@@ -181,7 +181,7 @@ class Anomalies:
             self.flagged += int(flagged.sum())
             # Without those that only just passed it would sink, and more and more be unusual.
             self._normal.add(np.append(scores[fit], np.full(spikes, threshold)))
-        return Judged(flagged, changes)
+        return AnomalyVerdicts(flagged, changes)
 
     def _calibrate(
         self, keys: Sequence[str], offsets: NDArray[np.int64], scores: NDArray[np.float64]
@@ -212,7 +212,7 @@ class Anomalies:
 
     def _follow(
         self, line: _Line, key: str, offset: int, ts: float, unusual: bool, ratio: float
-    ) -> Change | None:
+    ) -> AlarmChange | None:
         line.recent.append((offset, unusual, ts, ratio))
         if line.alarm:
             line.samples += 1
@@ -226,7 +226,7 @@ class Anomalies:
             return None
         return self._begin(key, line)
 
-    def _begin(self, key: str, line: _Line) -> Change:
+    def _begin(self, key: str, line: _Line) -> AlarmChange:
         start = next(i for i, entry in enumerate(line.recent) if entry[1])
         run = list(line.recent)[start:]
         line.alarm, line.first, line.since, line.last = True, run[0][0], run[0][2], run[-1][2]
@@ -234,13 +234,15 @@ class Anomalies:
         # Those in between looked normal, but belong to it.
         self._aside += [entry[0] for entry in run if not entry[1]]
         self.alarms += 1
-        return Change(key, line.newest, line.first, line.since, None, line.samples, line.peak)
+        return AlarmChange(key, line.newest, line.first, line.since, None, line.samples, line.peak)
 
-    def _end(self, key: str, line: _Line, *, accepted: bool = False) -> Change:
+    def _end(self, key: str, line: _Line, *, accepted: bool = False) -> AlarmChange:
         line.alarm = False
-        return Change(key, line.newest, line.first, line.since, line.last, line.samples, line.peak, accepted)
+        return AlarmChange(
+            key, line.newest, line.first, line.since, line.last, line.samples, line.peak, accepted
+        )
 
-    def _accept(self, key: str, line: _Line) -> Change:
+    def _accept(self, key: str, line: _Line) -> AlarmChange:
         line.accepted = True
         self._normal.restart()
         self._back.append((key, line.first))

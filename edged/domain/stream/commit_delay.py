@@ -22,7 +22,7 @@ CHAIN = 50  # bursts of a size that are not waited behind, before that is tried 
 
 
 @dataclass
-class Company:
+class CommitDelay:
     """When the messages that have gathered become durable.
 
     A burst behind which nothing came may be all that the broker sends before an acknowledgement: the next
@@ -100,37 +100,37 @@ class Company:
 
 
 @dataclass(eq=False, slots=True)
-class Wait:
+class FlushRequest:
     """One who waits; `settled` says what came of it, once `done` is set."""
 
     done: threading.Event = field(default_factory=threading.Event)
     settled: bool = False
 
 
-class Settling:
+class FlushRequests:
     """Who wants a loop to finish what it has at hand; any thread may ask but the one that loops.
 
     Nobody waits for a loop that is over, nor for ever for one that is stuck.
     """
 
     def __init__(self) -> None:
-        self._waiting: deque[Wait] = deque()
+        self._waiting: deque[FlushRequest] = deque()
         self._over = False
 
     def ask(self, wake: Callable[[], object], timeout: float) -> bool:
         """Wait for one whole turn, which `wake` brings about; whether it settled everything in that time."""
-        wait = Wait()
+        wait = FlushRequest()
         self._waiting.append(wait)
         if self._over:
             return True
         wake()
         return wait.done.wait(timeout) and wait.settled
 
-    def begin(self) -> list[Wait]:
+    def begin(self) -> list[FlushRequest]:
         """At the beginning of a turn, once it can be woken again: who waits for this one."""
         return [self._waiting.popleft() for _ in range(len(self._waiting))]
 
-    def done(self, waits: list[Wait], *, settled: bool) -> None:
+    def done(self, waits: list[FlushRequest], *, settled: bool) -> None:
         """At its end."""
         for wait in waits:
             wait.settled = settled

@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from edged.domain.stream.redelivery import Packet
     from edged.domain.stream.sample import LabelReading, LabelUpdate, Rejected
     from edged.domain.stream.submission import Submission
-    from edged.domain.stream.windowing import OpenChanges
+    from edged.domain.stream.windowing import OpenWindowChanges
 
 
 @dataclass
-class Group:
+class CommitGroup:
     """Messages that become durable together and are acknowledged afterwards.
 
     `deliveries` in the order they came; `batches` the samples among them; `labels` those that came by
@@ -33,7 +33,7 @@ class Group:
     label_packets: list[Packet] = field(default_factory=list)
     rejected: list[Rejected] = field(default_factory=list)
     packets: list[Packet] = field(default_factory=list)
-    opened: OpenChanges | None = None
+    opened: OpenWindowChanges | None = None
     submissions: list[Submission] = field(default_factory=list)
     tried: bool = False
     stored: bool = False
@@ -45,7 +45,7 @@ class Group:
             self.batches = [Batch.joined(self.batches)]
         return self.batches[0] if self.batches else None
 
-    def absorb(self, later: Group) -> None:
+    def absorb(self, later: CommitGroup) -> None:
         """Take in a group that came later, so that one commit does for both."""
         self.batches += later.batches
         self.deliveries += later.deliveries
@@ -61,7 +61,7 @@ class Group:
             self.opened.absorb(later.opened)
 
 
-class Held:
+class CommitBacklog:
     """The groups that are not yet durable, oldest first, within bounds.
 
     Parameters
@@ -79,7 +79,7 @@ class Held:
         self._limit = messages
         self._limit_bytes = payload_bytes
         self._rows = rows
-        self._groups: collections.deque[Group] = collections.deque()
+        self._groups: collections.deque[CommitGroup] = collections.deque()
         self._places: dict[Packet, Any] = {}
         self._bytes = 0
         self.payload_bytes = 0
@@ -89,7 +89,7 @@ class Held:
         return sum(len(group.deliveries) for group in self._groups)
 
     @property
-    def first(self) -> Group | None:
+    def first(self) -> CommitGroup | None:
         """The group to commit next."""
         return self._groups[0] if self._groups else None
 
@@ -108,7 +108,7 @@ class Held:
         """The connection that the newest messages came over; 0 when nothing is held."""
         return max((d.epoch for group in self._groups for d in group.deliveries), default=0)
 
-    def add(self, group: Group) -> None:
+    def add(self, group: CommitGroup) -> None:
         """Hold one more group."""
         self.payload_bytes += sum(len(delivery.payload) for delivery in group.deliveries)
         last = self._groups[-1] if self._groups else None

@@ -91,7 +91,7 @@ def _fit(excess: NDArray[np.float64]) -> tuple[float, float]:
     return shape, mean * (1.0 - shape)
 
 
-class NormalScores:
+class SpotThreshold:
     """The newest scores of normal samples, and a threshold that follows them.
 
     It lies above the mean of the newest `level` scores, as far as the tail of the newest `window` distances

@@ -21,7 +21,7 @@ _FIRST_KEYS = 64
 
 
 @dataclass(frozen=True)
-class Stillness:
+class StuckSensor:
     """Features (their positions) of one key that have stopped, or have begun to move again."""
 
     key: str
@@ -29,7 +29,7 @@ class Stillness:
     features: tuple[int, ...]
 
 
-class StuckWatch:
+class FlatlineDetector:
     """Watches every feature of every key, whole batches at a time.
 
     A feature is stuck when it has not changed for `after` readings of its key, and for ten times as long as
@@ -69,7 +69,7 @@ class StuckWatch:
         """Features that are stuck now, over all keys."""
         return int(self._stuck.sum())
 
-    def update(self, keys: Sequence[str], x: NDArray[np.float32]) -> list[Stillness]:
+    def update(self, keys: Sequence[str], x: NDArray[np.float32]) -> list[StuckSensor]:
         """Follow readings `x` `(n, d)` in order of arrival; what has changed about being stuck."""
         slots = np.array([self._slot(key) for key in keys], np.int64)
         order = np.argsort(slots, kind="stable")
@@ -91,7 +91,7 @@ class StuckWatch:
         heads: NDArray[np.int64],
         moved: NDArray[np.bool_],
         first: NDArray[np.bool_],
-    ) -> list[Stillness]:
+    ) -> list[StuckSensor]:
         """Count rests and moves of the groups that begin at `heads`; `moved` and `first` are `(n, d)`."""
         n = len(moved)
         place = np.arange(n)[:, None]
@@ -111,7 +111,7 @@ class StuckWatch:
         self._still[here] = np.where(since >= 0, since, total)
         return self._changes(here)
 
-    def _changes(self, here: NDArray[np.int64]) -> list[Stillness]:
+    def _changes(self, here: NDArray[np.int64]) -> list[StuckSensor]:
         still = self._still[here]
         patience = np.maximum(self._after, PATIENCE * self._longest[here].astype(np.int64))
         stuck = (still >= patience) & (self._moves[here] >= MOVES)
@@ -124,7 +124,7 @@ class StuckWatch:
             return []
         names = {slot: key for key, slot in self._slots.items()}
         return [
-            Stillness(names[int(here[row])], found, tuple(np.flatnonzero(change).tolist()))
+            StuckSensor(names[int(here[row])], found, tuple(np.flatnonzero(change).tolist()))
             for row in rows
             for found, change in ((True, now[row] & ~was[row]), (False, freed[row]))
             if change.any()

@@ -47,7 +47,7 @@ class WindowRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class WindowHead:
     """Where a key stands: its last reading, and what comes next.
 
     `ts` and `x` `(c,)` are those of its last reading; `label` one that no row has yet. The grid begins at
@@ -66,7 +66,7 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenRow:
+class OpenWindowRow:
     """A row of an open window: its key, channels `(c,)` and label."""
 
     key: str
@@ -75,22 +75,22 @@ class OpenRow:
 
 
 @dataclass
-class OpenChanges:
+class OpenWindowChanges:
     """What has changed about the open windows: to be stored with what changed it.
 
     `heads` by key, None for a key that is forgotten; `rows` that are new, by number; `gone` numbers of rows
     that no open window has any more. Storing the same changes twice is the same as once.
     """
 
-    heads: dict[str, Head | None] = field(default_factory=dict)
-    rows: dict[int, OpenRow] = field(default_factory=dict)
+    heads: dict[str, WindowHead | None] = field(default_factory=dict)
+    rows: dict[int, OpenWindowRow] = field(default_factory=dict)
     gone: list[int] = field(default_factory=list)
 
     def drop(self, numbers: Iterable[int]) -> None:
         """These rows are in no open window any more."""
         self.gone.extend(number for number in numbers if self.rows.pop(number, None) is None)
 
-    def absorb(self, later: OpenChanges) -> None:
+    def absorb(self, later: OpenWindowChanges) -> None:
         """Take in what changed afterwards."""
         self.heads |= later.heads
         self.rows |= later.rows
@@ -101,8 +101,8 @@ class OpenChanges:
 class OpenWindows:
     """Open windows as they were stored: `heads` by key, `rows` by number, rising."""
 
-    heads: dict[str, Head] = field(default_factory=dict)
-    rows: dict[int, OpenRow] = field(default_factory=dict)
+    heads: dict[str, WindowHead] = field(default_factory=dict)
+    rows: dict[int, OpenWindowRow] = field(default_factory=dict)
 
 
 class Windowing:
@@ -134,7 +134,7 @@ class Windowing:
         self.rules = rules
         self._channels = channels
         self._lines: dict[str, _Line] = {}
-        self._changes = OpenChanges()
+        self._changes = OpenWindowChanges()
         self._numbers = count(1)
         self.windows = 0
         self.gaps = 0
@@ -143,7 +143,7 @@ class Windowing:
 
     def restore(self, stored: OpenWindows) -> None:
         """Go on from stored windows; what is here is forgotten. Those of another rate are dropped."""
-        self._lines, self._changes = {}, OpenChanges()
+        self._lines, self._changes = {}, OpenWindowChanges()
         self._numbers = count(max(stored.rows, default=0) + 1)
         for key, head in sorted(stored.heads.items(), key=lambda item: item[1].ts):
             if head.rate == self.rules.rate:
@@ -157,9 +157,9 @@ class Windowing:
             else:
                 self._changes.gone.append(number)
 
-    def changes(self) -> OpenChanges:
+    def changes(self) -> OpenWindowChanges:
         """What has changed since the last call."""
-        changes, self._changes = self._changes, OpenChanges()
+        changes, self._changes = self._changes, OpenWindowChanges()
         changes.heads |= {key: self._lines[key].head() for key in changes.heads if key in self._lines}
         return changes
 
@@ -207,7 +207,7 @@ class Windowing:
     def _line(self, key: str, ts: float, x: Row) -> _Line:
         line = self._lines.pop(key, None)
         if line is None:
-            line = _Line(self.rules, self._channels, Head(ts, x, None, ts, 0, 0, 0, self.rules.rate))
+            line = _Line(self.rules, self._channels, WindowHead(ts, x, None, ts, 0, 0, 0, self.rules.rate))
         self._lines[key] = line  # those heard last are at the end
         while len(self._lines) > self.rules.most_keys:
             oldest = next(iter(self._lines))
@@ -240,7 +240,7 @@ class Windowing:
             line.skip -= 1
             return None
         number = next(self._numbers)
-        self._changes.rows[number] = OpenRow(key, row, label)
+        self._changes.rows[number] = OpenWindowRow(key, row, label)
         line.append(number, row, label)
         if len(line.numbers) < self.rules.size:
             return None
@@ -256,7 +256,7 @@ class _Line:
         "_labels", "_rows", "_rules", "anchor", "label", "late", "next", "numbers", "skip", "ts", "x",
     )  # fmt: skip
 
-    def __init__(self, rules: WindowRules, channels: int, head: Head) -> None:
+    def __init__(self, rules: WindowRules, channels: int, head: WindowHead) -> None:
         self._rules = rules
         self._rows = np.empty((rules.size, channels), np.float32)
         self._labels: list[LabelValue | None] = []
@@ -264,8 +264,8 @@ class _Line:
         self.ts, self.x, self.label, self.late = head.ts, head.x, head.label, head.late
         self.anchor, self.next, self.skip = head.anchor, head.next, head.skip
 
-    def head(self) -> Head:
-        return Head(
+    def head(self) -> WindowHead:
+        return WindowHead(
             self.ts, self.x, self.label, self.anchor, self.next, self.skip, self.late, self._rules.rate
         )
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.domain.stream.sample import Window
-    from edged.domain.training.replay import Ids, Mix
+    from edged.domain.training.replay import BatchMix, Ids
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Remembered:
     reservoir: Ids
 
 
-class Pool:
+class BatchPool:
     """New and remembered rows side by side, and which of them may be drawn.
 
     `x` `(n, d)`, `y` as the loss takes it (`labels` makes it of `(n, targets)`), `offsets` `(n,)`.
@@ -94,7 +94,7 @@ class Pool:
             raise NoDataError("every sample of this run makes the loss infinite or NaN", where="sample log")
         self._weigh()
 
-    def draw(self, batch: int, mix: Mix, rng: np.random.Generator) -> NDArray[np.int64]:
+    def draw(self, batch: int, mix: BatchMix, rng: np.random.Generator) -> NDArray[np.int64]:
         """Rows of a batch, drawn with replacement, so that short windows still fill it."""
         beside = (
             self._beside[rng.integers(0, len(self._beside), self._count)] if self._count else self._beside

@@ -32,7 +32,7 @@ def validation(offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
     return chosen if chosen.sum() >= FEWEST else np.zeros(len(offsets), bool)
 
 
-class Patience:
+class EarlyStopping:
     """The best weights of a run so far, by their validation loss.
 
     Parameters
@@ -79,7 +79,7 @@ class Patience:
         return {"loss": self.loss, "since": self.since}, arrays
 
     @classmethod
-    def load(cls, steps: int, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Patience:
+    def load(cls, steps: int, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> EarlyStopping:
         """What `dump` gave; the patience comes from the present configuration."""
         held = {
             name.removeprefix("patience/"): array.copy()

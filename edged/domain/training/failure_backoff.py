@@ -13,7 +13,7 @@ TRY_AGAIN = "then send the command `train`, or give the device a new bundle"
 
 
 @dataclass(frozen=True)
-class SetbackRules:
+class BackoffRules:
     """Seconds to wait after a first failure, and how many failures in a row pause training (0: none do)."""
 
     retry_after: float = 10.0
@@ -21,7 +21,7 @@ class SetbackRules:
 
 
 @dataclass
-class Setbacks:
+class FailureBackoff:
     """Counts failures in a row; a run that ends well forgets them.
 
     >>> setbacks = Setbacks(SetbackRules(retry_after=10.0, most=3))
@@ -34,7 +34,7 @@ class Setbacks:
     (False, 0.0)
     """
 
-    rules: SetbackRules
+    rules: BackoffRules
     failures: int = 0
     reason: str = ""
     remedy: str = ""
@@ -78,7 +78,7 @@ class Setbacks:
         }
 
     @classmethod
-    def recalled(cls, rules: SetbackRules, kept: Mapping[str, Any] | None) -> Setbacks:
+    def recalled(cls, rules: BackoffRules, kept: Mapping[str, Any] | None) -> FailureBackoff:
         """What an earlier process has kept of `dump`, if anything."""
         if kept is None:
             return cls(rules)

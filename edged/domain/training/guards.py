@@ -38,7 +38,7 @@ class Conditions:
     """How things are; None where the device cannot tell, which refuses nothing.
 
     `minute` of the day in the device's own time; `day` a number that changes with the day; `board` what
-    troubles it: heat or supply, in words; `worn` whether training has written its share, see `Wear`.
+    troubles it: heat or supply, in words; `worn` whether training has written its share, see `FlashWear`.
     """
 
     minute: int
@@ -85,7 +85,7 @@ class Budget:
 
 
 @dataclass
-class Wear:
+class FlashWear:
     """What training may write to flash: so much at once, and so much a second in the long run.
 
     A token bucket in bytes. A run is never cut short: the one that empties it is waited for by the next.
@@ -160,7 +160,7 @@ STEPS = (0.0, 0.5, 1.0, 3.0, 9.0, float("inf"))  # rest after each training step
 
 
 @dataclass
-class Pace:
+class TrainingPace:
     """How much the trainer rests, so that predictions stay within their budget of time.
 
     One step slower each time that the 99th percentile of serving exceeds the budget, up to a halt; one step

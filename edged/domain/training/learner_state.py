@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from edged.domain.stream.running_statistics import RunningMoments
-from edged.domain.training.early_stopping import Patience
+from edged.domain.training.early_stopping import EarlyStopping
 from edged.domain.training.hard_examples import Hardness
 from edged.domain.training.pseudo_labels import PseudoLabels
 from edged.domain.training.replay import BalancedReservoir, Recent, Reservoir, reservoir_of
@@ -31,7 +31,7 @@ Base = Literal["checkpoint", "champion", "bundle"]
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunPlan:
     """One run's fixed decisions, kept in its checkpoints so that it can be resumed exactly.
 
     The run learns from labelled samples with `after < seq <= upto`; by then the log was to give the next
@@ -78,10 +78,10 @@ class LearnerState:
     consumed: int = 0
     arrived: int | None = 0
     total_steps: int = 0
-    plan: Plan | None = None
+    plan: RunPlan | None = None
     step: int = 0
     excluded: list[int] = field(default_factory=list)
-    patience: Patience = field(default_factory=Patience)
+    patience: EarlyStopping = field(default_factory=EarlyStopping)
     hard: Hardness | None = None
     pseudo: PseudoLabels | None = None
 
@@ -106,7 +106,7 @@ class LearnerState:
             RunningMoments(half_life),
             Average(average),
             np.random.default_rng(seed),
-            patience=Patience(patience),
+            patience=EarlyStopping(patience),
         )
 
     def with_new_weights(self, half_life: float, average: float) -> None:
@@ -185,10 +185,10 @@ class LearnerState:
             values["consumed"],
             values.get("arrived"),
             values["total_steps"],
-            Plan(**values["plan"]) if values["plan"] else None,
+            RunPlan(**values["plan"]) if values["plan"] else None,
             values["step"],
             list(values["excluded"]),
-            Patience.load(patience, values.get("patience", {}), arrays),
+            EarlyStopping.load(patience, values.get("patience", {}), arrays),
             Hardness.load(arrays),
             PseudoLabels.load(arrays),
         )

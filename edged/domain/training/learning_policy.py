@@ -22,7 +22,7 @@ def emphasis(share: float, error: float) -> float:
 
 
 @dataclass
-class Effort:
+class LearningPolicy:
     """What the next runs ask for beyond the configuration.
 
     After a drift `runs` runs learn at `rate` times the learning rate, with batches of which at least

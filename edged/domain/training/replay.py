@@ -162,7 +162,7 @@ def _last(ids: Ids, count: int) -> Ids:
 
 
 @dataclass(frozen=True)
-class Mix:
+class BatchMix:
     """Shares of a batch: new samples, and those of the short memory; the rest is of the reservoir."""
 
     new: float

@@ -18,7 +18,7 @@ TOLD = ("run", "engine", "steps", "samples", "skipped", "seconds", "loss_first",
 
 
 @dataclass
-class RunOrder:
+class QueuedRun:
     """One run: its options, and who waits for its end.
 
     `resumes` says that it is a run which was cut off, or held back, and begins again by itself.
@@ -49,7 +49,7 @@ class RunOrder:
             task.fail(problem)
 
 
-class RunOrders:
+class RunQueue:
     """Runs that have not begun; may be used from any thread.
 
     `wanted(yes)` is called, under the lock, with whether one of them asks for a run of its own.
@@ -58,7 +58,7 @@ class RunOrders:
     MOST = 8
 
     def __init__(self, wanted: Callable[[bool], None]) -> None:
-        self._waiting: deque[RunOrder] = deque()
+        self._waiting: deque[QueuedRun] = deque()
         self._wanted = wanted
         self._lock = threading.Lock()
 
@@ -77,23 +77,23 @@ class RunOrders:
                     raise RefusedError(
                         f"{self.MOST} runs that were asked for have not begun yet", where="train"
                     )
-                order = RunOrder(options)
+                order = QueuedRun(options)
                 self._waiting.append(order)
             if task is not None:
                 order.tasks.append(task)
             self._wanted(True)
 
-    def resume(self, order: RunOrder) -> None:
+    def resume(self, order: QueuedRun) -> None:
         """One that begins again by itself, before all others."""
         if order.tasks:
             with self._lock:
                 order.resumes = True
                 self._waiting.appendleft(order)
 
-    def take(self, trigger: str) -> RunOrder:
+    def take(self, trigger: str) -> QueuedRun:
         """What was asked for and begins now; an empty order where nothing was."""
         with self._lock:
-            order = RunOrder({})
+            order = QueuedRun({})
             if self._waiting and (trigger == "command" or self._waiting[0].resumes):
                 order = self._waiting.popleft()
             self._tell()

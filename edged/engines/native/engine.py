@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edged.domain.model_files import FLOAT32
-from edged.domain.protocols import LearningRate, Step, labels_of
+from edged.domain.protocols import LearningRate, StepResult, labels_of
 from edged.engines.native import api
 from edged.engines.native import parameters as nominal
 from edged.engines.onnx.base_model import BaseModel
@@ -95,7 +95,7 @@ class NativeEngine:
         """Start a learning-rate schedule, `at_step` updates into it when a run is resumed."""
         self._schedule = Schedule(rate, at_step)
 
-    def steps(self, batches: Sequence[tuple[Floats, Labels]], *, careful: bool = False) -> list[Step]:
+    def steps(self, batches: Sequence[tuple[Floats, Labels]], *, careful: bool = False) -> list[StepResult]:
         """One step after the other. See `Engine.steps`."""
         return until_refused(self.step(x, y, careful=careful) for x, y in batches)
 
@@ -108,7 +108,7 @@ class NativeEngine:
                 remedy="set training.engine to portable",
             )
 
-    def step(self, x: Floats, y: Labels, *, apply: bool = True, careful: bool = False) -> Step:
+    def step(self, x: Floats, y: Labels, *, apply: bool = True, careful: bool = False) -> StepResult:
         """One forward and backward pass; with `apply` also the update. See `Engine.step`.
 
         Raises
@@ -123,10 +123,10 @@ class NativeEngine:
             raise
         if not math.isfinite(loss) or (careful and not self._gradients_are_finite()):
             self._module.lazy_reset_grad()
-            return Step(loss, applied=False)
+            return StepResult(loss, applied=False)
         if apply:
             self._update()
-        return Step(loss, apply)
+        return StepResult(loss, apply)
 
     def _run(self, x: Floats, y: Labels) -> float:
         if len(x) == 0:

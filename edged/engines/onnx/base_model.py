@@ -27,7 +27,7 @@ _REBUILD = "build the bundle again with `edged artifacts build`"
 Floats = NDArray[np.float32]
 
 
-class FileEntry(Protocol):
+class FileDigest(Protocol):
     """SHA-256 in hexadecimal and size of a file."""
 
     @property
@@ -51,7 +51,7 @@ class FormFiles(Protocol):
         """Base inference model with the initial parameters."""
 
     @property
-    def files(self) -> Mapping[str, FileEntry]:
+    def files(self) -> Mapping[str, FileDigest]:
         """Hashes of the files."""
 
     @property
@@ -156,10 +156,10 @@ class BaseModel:
     def __init__(
         self,
         path: Path,
-        entry: FileEntry | None,
+        entry: FileDigest | None,
         slots: Iterable[Slot],
         names: Iterable[str],
-        apart: tuple[Path, FileEntry] | None = None,
+        apart: tuple[Path, FileDigest] | None = None,
     ) -> None:
         self.path = path
         self._apart = apart
@@ -233,7 +233,7 @@ class BaseModel:
                 raise CorruptError(what, where=str(self.path), remedy=_REBUILD)
         return content
 
-    def _checked(self, path: Path, entry: FileEntry | None) -> bytes:
+    def _checked(self, path: Path, entry: FileDigest | None) -> bytes:
         """The content of a file, which must be what the bundle says."""
         try:
             content = path.read_bytes()
@@ -244,5 +244,5 @@ class BaseModel:
         return content
 
     @staticmethod
-    def _is_whole(content: bytes, entry: FileEntry) -> bool:
+    def _is_whole(content: bytes, entry: FileDigest) -> bool:
         return len(content) == entry.bytes and hashlib.sha256(content).hexdigest() == entry.sha256

@@ -20,7 +20,7 @@ Floats = NDArray[np.float32]
 Arrays = dict[str, Floats]
 
 
-class Memory:
+class StateBuffers:
     """State on two sides: a step reads one and writes the other, and they change places when it was good.
 
     State are parameters, the optimizer's moments, and running statistics: frozen parameters to which a

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from edged.domain.model_files import FLOAT32
 from edged.engines.onnx.base_model import BaseModel, FormFiles, Slot
-from edged.engines.portable.optimizer import Rule
+from edged.engines.portable.optimizer import OptimizerInputs
 from edged.errors import BundleError, CorruptError, UnavailableError
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Description:
     squares: str
     weights: str
     scalars: dict[str, str]
-    rule: Rule
+    rule: OptimizerInputs
     groups: tuple[tuple[str, tuple[int, ...]], ...]
     places: dict[str, Place]
     frozen: dict[str, tuple[int, ...]]
@@ -188,7 +188,7 @@ def _parse(data: Mapping[str, Any]) -> Description:
         models=_models(data["models"]),
         **{key: str(data[key]) for key in ("loss", "squares", "weights")},
         scalars=_scalars(data),
-        rule=Rule.of(data["optimizer"]),
+        rule=OptimizerInputs.of(data["optimizer"]),
         groups=tuple((group["name"], tuple(group["shape"])) for group in data["groups"]),
         places=places,
         frozen={item["name"]: tuple(item["shape"]) for item in data["frozen"]},

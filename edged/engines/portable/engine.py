@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edged.domain.protocols import LearningRate, Step, labels_of
+from edged.domain.protocols import LearningRate, StepResult, labels_of
 from edged.engines.portable import state
-from edged.engines.portable.buffers import Memory, noise_of
+from edged.engines.portable.buffers import StateBuffers, noise_of
 from edged.engines.portable.description import Description, base_model
 from edged.engines.portable.graphs import RUN_ERRORS, Graphs
-from edged.engines.portable.optimizer import Ahead
-from edged.engines.portable.state import Saved
+from edged.engines.portable.optimizer import Prefetch
+from edged.engines.portable.state import SavedState
 from edged.engines.runtime import ort
 from edged.engines.runtime.batch_check import described
 from edged.engines.runtime.lr_schedule import Schedule, until_refused
@@ -77,8 +77,8 @@ class PortableEngine:
         self._told = Description.of(files)
         self._base = base_model(files, self._told)
         self._schedule = Schedule(LearningRate(1e-3))
-        self._memory = Memory(self._told)
-        self._ahead = Ahead(self._told.rule, list(self._told.scalars))
+        self._memory = StateBuffers(self._told)
+        self._ahead = Prefetch(self._told.rule, list(self._told.scalars))
         self._updates = self._parts = 0
         self._guide: Guide | None = None
         self._put_all(self._base.parameters())
@@ -100,7 +100,7 @@ class PortableEngine:
         careful: bool = True,
         weights: Floats | None = None,
         teacher: Floats | None = None,
-    ) -> Step:
+    ) -> StepResult:
         """One forward and backward pass; with `apply` also the update. See `Engine.step`.
 
         Gradients are always looked at, `careful` or not: the graph sums their squares anyway. `weights`
@@ -131,21 +131,21 @@ class PortableEngine:
             if np.isfinite(x).all() and memory.are_finite():
                 raise
             # The graph failed on numbers that are not finite: the largest of nothing but NaN is nowhere.
-            return Step(math.nan, applied=False)
+            return StepResult(math.nan, applied=False)
         scaled, squares = memory.outcome()
         loss = scaled / scale
         if not (math.isfinite(loss) and math.isfinite(squares)):
             self._forget_gradients()
-            return Step(loss, applied=False)
+            return StepResult(loss, applied=False)
         if apply:
             self._accept()
         else:
             self._keep_gradients()
-        return Step(loss, apply)
+        return StepResult(loss, apply)
 
-    def steps(self, batches: Sequence[tuple[Floats, Labels]], *, careful: bool = True) -> list[Step]:
+    def steps(self, batches: Sequence[tuple[Floats, Labels]], *, careful: bool = True) -> list[StepResult]:
         """One step after the other, together in one run of a graph where that can be. See `Engine.steps`."""
-        done: list[Step] = []
+        done: list[StepResult] = []
         while len(done) < len(batches) and (not done or done[-1].applied):
             rest = batches[len(done) :]
             chunk = rest[: self._reach(rest)]
@@ -173,7 +173,7 @@ class PortableEngine:
                 return i
         return min(most, len(batches))
 
-    def _together(self, batches: Sequence[tuple[Floats, Labels]]) -> list[Step]:
+    def _together(self, batches: Sequence[tuple[Floats, Labels]]) -> list[StepResult]:
         """The steps in one run; nothing when they must be made one by one.
 
         So when one of them was not finite, or the graph failed: nothing has changed then, and the steps
@@ -189,7 +189,7 @@ class PortableEngine:
         if losses is None:
             return []
         self._accept(len(batches))
-        return [Step(loss, applied=True) for loss in losses]
+        return [StepResult(loss, applied=True) for loss in losses]
 
     def _taught(self, teacher: Floats | None, scale: float) -> Floats | float:
         """What only a guided step takes: a teacher's outputs, or 0 without one."""
@@ -309,7 +309,7 @@ class PortableEngine:
             self._memory.view(name, kind)[...] = value
 
     def importance(self) -> dict[str, Floats]:
-        """How much the loss depends on each trainable parameter, of mean 1. See `Memory.importance`."""
+        """How much the loss depends on each trainable parameter, of mean 1. See `StateBuffers.importance`."""
         return self._memory.importance()
 
     # ---- files -------------------------------------------------------------------------------
@@ -322,7 +322,7 @@ class PortableEngine:
         not saved.
         """
         moments = self._told.rule.kinds[1:]
-        saved = Saved(
+        saved = SavedState(
             self.parameters(),
             {
                 kind: {name: self._memory.view(name, kind).copy() for name in self._told.places}

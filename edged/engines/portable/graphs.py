@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from edged.engines.portable.buffers import Memory
+    from edged.engines.portable.buffers import StateBuffers
     from edged.engines.portable.description import Description, PortableFiles
 
     Sides = list[tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]
@@ -39,7 +39,12 @@ class Graphs:
     """
 
     def __init__(
-        self, files: PortableFiles, told: Description, memory: Memory, threads: int, providers: Sequence[str]
+        self,
+        files: PortableFiles,
+        told: Description,
+        memory: StateBuffers,
+        threads: int,
+        providers: Sequence[str],
     ) -> None:
         self._files, self._told, self._memory = files, told, memory
         self._threads = told.threads(threads)

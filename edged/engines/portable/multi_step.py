@@ -61,7 +61,7 @@ class ManySteps:
         self._told, self._sides = told, sides
         self._prefix = told.many or ""
         self._rows = [self._prefix + name for name in rows]
-        self._kept: dict[tuple[int, int], Bound] = {}
+        self._kept: dict[tuple[int, int], StepBuffers] = {}
 
     def run(
         self,
@@ -118,17 +118,17 @@ class ManySteps:
             for i, noise in enumerate(arrays[prefix + told.noise.name]):
                 noise[...] = noise_of(told.noise, rows, updates + i, 0)
 
-    def _bound(self, steps: int, batch: int) -> Bound:
+    def _bound(self, steps: int, batch: int) -> StepBuffers:
         """The graph bound to memory for so many steps of so many rows."""
         key = steps, batch
         if key not in self._kept:
             if len(self._kept) == _KEPT:
                 del self._kept[next(iter(self._kept))]
-            self._kept[key] = Bound(self._session, self._sides, steps, batch)
+            self._kept[key] = StepBuffers(self._session, self._sides, steps, batch)
         return self._kept[key]
 
 
-class Bound:
+class StepBuffers:
     """Memory of one size: `arrays` are the stacked inputs and outputs by name."""
 
     def __init__(self, session: Any, sides: Sequence[tuple[Arrays, Arrays]], steps: int, batch: int) -> None:

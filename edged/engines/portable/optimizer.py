@@ -26,7 +26,7 @@ Doubles = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Rule:
+class OptimizerInputs:
     """What the optimizer keeps of a group, and its constants.
 
     AdamW's moments are kept without the factors 1 − β. With `scaled` the graph also leaves out the decay
@@ -46,7 +46,7 @@ class Rule:
     scaled: bool = False
 
     @classmethod
-    def of(cls, data: Mapping[str, Any]) -> Rule:
+    def of(cls, data: Mapping[str, Any]) -> OptimizerInputs:
         """Read it from the bundle's description; raises KeyError, TypeError or ValueError."""
         numbers = {key: float(data[key]) for key in ("alpha", "beta")}
         later = ("epsilon", "weight_decay", "clip_norm", "dampening")
@@ -132,7 +132,7 @@ class Rule:
         return self.beta ** (self.period / 2), self.beta**self.period
 
 
-class Ahead:
+class Prefetch:
     """Scalars and scales of the next updates, computed many at a time.
 
     Between two runs of the runtime, which leave little of Python in the processor's caches, computing
@@ -146,7 +146,7 @@ class Ahead:
         The scalars that the graph takes, in its order.
     """
 
-    def __init__(self, rule: Rule, names: Sequence[str]) -> None:
+    def __init__(self, rule: OptimizerInputs, names: Sequence[str]) -> None:
         self._rule, self._names = rule, tuple(names)
         self._first = 0
         self._scales: list[float] = []

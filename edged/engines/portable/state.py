@@ -27,7 +27,7 @@ Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Saved:
+class SavedState:
     """Parameters by name; moments by kind and name, as the step graph keeps them; updates so far."""
 
     parameters: dict[str, Floats]
@@ -36,7 +36,7 @@ class Saved:
     properties: dict[str, int | float | str] = field(default_factory=dict)
 
 
-def write(directory: Path, saved: Saved, told: Description, *, native: bool) -> None:
+def write(directory: Path, saved: SavedState, told: Description, *, native: bool) -> None:
     """Write `state.safetensors`; with `native` also a checkpoint for the native engine."""
     tensors = {f"value/{name}": value for name, value in saved.parameters.items()}
     for kind, values in saved.moments.items():
@@ -46,7 +46,7 @@ def write(directory: Path, saved: Saved, told: Description, *, native: bool) -> 
         (directory / NATIVE_FILE).write_bytes(checkpoint.dump(_to_native(saved, told)))
 
 
-def read(directory: Path, told: Description, updates: int) -> Saved:
+def read(directory: Path, told: Description, updates: int) -> SavedState:
     """The state in `directory`, of either engine, checked against what the step graph takes.
 
     Raises CorruptError when a file is missing or cannot be read, or a tensor does not fit.
@@ -57,7 +57,7 @@ def read(directory: Path, told: Description, updates: int) -> Saved:
     return _fitting(_from_native(directory / NATIVE_FILE, told), told, directory / NATIVE_FILE)
 
 
-def _own(path: Path, told: Description, updates: int) -> Saved:
+def _own(path: Path, told: Description, updates: int) -> SavedState:
     try:
         tensors = load(path.read_bytes())
     except (OSError, SafetensorError, ValueError, KeyError) as problem:
@@ -66,10 +66,10 @@ def _own(path: Path, told: Description, updates: int) -> Saved:
     for name, value in tensors.items():
         kind, _, parameter = name.partition("/")
         by_kind.setdefault(kind, {})[parameter] = value
-    return Saved(by_kind.pop("value"), by_kind, updates)
+    return SavedState(by_kind.pop("value"), by_kind, updates)
 
 
-def _from_native(path: Path, told: Description) -> Saved:
+def _from_native(path: Path, told: Description) -> SavedState:
     try:
         found = checkpoint.read(path)
     except OSError as problem:
@@ -86,10 +86,10 @@ def _from_native(path: Path, told: Description) -> Saved:
         if not found.moments:
             # A checkpoint without optimizer state, such as the bundle's: nothing has moved yet.
             moments[kind] = {name: np.zeros(place.shape, np.float32) for name, place in told.places.items()}
-    return Saved(found.trainable | found.frozen, moments, found.step)
+    return SavedState(found.trainable | found.frozen, moments, found.step)
 
 
-def _fitting(saved: Saved, told: Description, where: Path) -> Saved:
+def _fitting(saved: SavedState, told: Description, where: Path) -> SavedState:
     _check(saved.parameters, told.shapes, where)
     places = {name: place.shape for name, place in told.places.items()}
     for kind in told.rule.kinds[1:]:
@@ -102,7 +102,7 @@ def _check(values: Mapping[str, Floats], shapes: Mapping[str, tuple[int, ...]], 
         raise CorruptError("holds the state of another model or optimizer", where=str(where))
 
 
-def _to_native(saved: Saved, told: Description) -> TrainingCheckpoint:
+def _to_native(saved: SavedState, told: Description) -> TrainingCheckpoint:
     kept = list(zip(saved.moments.values(), told.rule.factors(saved.updates), strict=True))
     return TrainingCheckpoint(
         trainable={name: saved.parameters[name] for name in told.places},

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from edged.domain.protocols import LearningRate, Step
+    from edged.domain.protocols import LearningRate, StepResult
 
 
 def rate_at(rate: LearningRate, step: int) -> float:
@@ -27,9 +27,9 @@ def rate_at(rate: LearningRate, step: int) -> float:
     return rate.initial * (max(0, rate.total - step) / max(1, rate.total - rate.warmup))
 
 
-def until_refused(steps: Iterable[Step]) -> list[Step]:
+def until_refused(steps: Iterable[StepResult]) -> list[StepResult]:
     """The steps up to the first that changed nothing, which is the last one then."""
-    done: list[Step] = []
+    done: list[StepResult] = []
     for step in steps:
         done.append(step)
         if not step.applied:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from edged.errors import NonFiniteError
-from edged.fleet.rules.aggregation import Contribution, Mean
-from edged.fleet.rules.feddyn import Dynamic
+from edged.fleet.rules.aggregation import AdmittedUpdate, Mean
+from edged.fleet.rules.feddyn import FedDyn
 from edged.fleet.rules.robust import Matrix, median, trimmed_mean
-from edged.fleet.rules.update_directions import Directions
+from edged.fleet.rules.update_directions import UpdateDirections
 from edged.storage.files.atomic import disk_errors
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def reducer_of(
     reducer that made `base` has left.
     """
     if config.train.dynamic:
-        return Dynamic(_of_round(config, base, number, memory), memory(), population)
+        return FedDyn(_of_round(config, base, number, memory), memory(), population)
     return _of_round(config, base, number, memory)
 
 
@@ -69,11 +69,11 @@ def _of_round(
 
     statistic = median if config.reduce.how == "median" else trimmed_mean(config.reduce.trim)
     dtype: Literal["int8", "float32"] = "int8" if config.train.dtype == "int8" else "float32"
-    directions = Directions(memory()) if config.reduce.opposed == "leave_out" else None
-    return Matrix(statistic, InFile(config.dir), dtype, directions)
+    directions = UpdateDirections(memory()) if config.reduce.opposed == "leave_out" else None
+    return Matrix(statistic, FileMatrix(config.dir), dtype, directions)
 
 
-class InFile:
+class FileMatrix:
     """Room for a matrix in a file without a name in `folder`."""
 
     def __init__(self, folder: Path) -> None:
@@ -101,7 +101,7 @@ def reduced(
     reducer.begin(layout, count)
     for head, data in records:
         row = layout.from_bytes(data)
-        reducer.add(Contribution(head["device"], head["samples"], head["factor"], row))
+        reducer.add(AdmittedUpdate(head["device"], head["samples"], head["factor"], row))
     return reducer.finish()
 
 

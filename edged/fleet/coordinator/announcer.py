@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from edged.domain.federated.messages import FleetTopics, Receipts
-    from edged.fleet.coordinator.journal import Journal
-    from edged.fleet.rules.rounds import Course
-    from edged.mqtt.client.message import Delivery
+    from edged.fleet.coordinator.journal import CoordinatorJournal
+    from edged.fleet.rules.rounds import FleetState
+    from edged.mqtt.client.message import ReceivedMessage
 
 log = get_logger("edged.fleet")
 
@@ -31,24 +31,24 @@ class Channel(Protocol):
     def stop(self) -> None:
         """End."""
 
-    def subscribe(self, patterns: Sequence[str], qos: int, sink: Callable[[Delivery], None]) -> None:
+    def subscribe(self, patterns: Sequence[str], qos: int, sink: Callable[[ReceivedMessage], None]) -> None:
         """Have `sink` called with what comes on some filters, from another thread."""
 
     def publish(self, topic: str, payload: bytes, *, qos: int = 0, retain: bool = False) -> bool:
         """Hand a message over; False when it was refused."""
 
-    def ack(self, deliveries: Sequence[Delivery]) -> None:
+    def ack(self, deliveries: Sequence[ReceivedMessage]) -> None:
         """These are durable, or of no use."""
 
 
 class Announcer:
     """Publishes through `session` what `journal` holds."""
 
-    def __init__(self, session: Channel, topics: FleetTopics, journal: Journal) -> None:
+    def __init__(self, session: Channel, topics: FleetTopics, journal: CoordinatorJournal) -> None:
         self._session, self._topics, self._journal = session, topics, journal
         self._models: dict[str, int] = {}
 
-    def announce(self, course: Course, *, anew: bool = False) -> None:
+    def announce(self, course: FleetState, *, anew: bool = False) -> None:
         """Publish the model of the round and then the round, and take back models that nobody needs now.
 
         With `anew` also what was published before.
@@ -75,7 +75,7 @@ class Announcer:
         for number in range(parts):
             self._send(self._topics.model(digest, number), b"", retain=True)
 
-    def withdraw_others(self, course: Course) -> None:
+    def withdraw_others(self, course: FleetState) -> None:
         """After a restart: models that an earlier process may have left at the broker."""
         used = {course.standing.hash} | ({course.round.base.hash} if course.round else set())
         for digest in self._journal.models():

@@ -11,11 +11,11 @@ from edged.config.loader import first_problem, read_yaml
 from edged.config.mqtt import MqttConfig
 from edged.config.report import LogConfig
 from edged.config.values import Count, Duration, Name, Section, Share
-from edged.domain.federated.settings import Encoding, Settings
+from edged.domain.federated.settings import Encoding, RoundSettings
 from edged.fleet.coordinator.flower_strategies import MOST_REPLIES, problem_of
-from edged.fleet.rules.admission import Limits
-from edged.fleet.rules.rounds import Pace
-from edged.fleet.rules.selection import Wanted
+from edged.fleet.rules.admission import AdmissionLimits
+from edged.fleet.rules.rounds import RoundPace
+from edged.fleet.rules.selection import ClientSelection
 from edged.fleet.rules.verdict import Tolerance
 
 HINT = "docs/fleet.md lists every key"
@@ -76,10 +76,10 @@ class TrainSection(Section):
             raise ValueError("give either epochs or steps")
         return self
 
-    def settings(self, *, evaluate: bool) -> Settings:
+    def settings(self, *, evaluate: bool) -> RoundSettings:
         """As devices are told."""
         epochs = 1 if self.steps is None and self.epochs is None else self.epochs
-        return Settings(
+        return RoundSettings(
             epochs, self.steps, self.learning_rate, self.batch_size, self.proximal, self.clip_norm,
             self.noise, Encoding(self.dtype, self.step), tuple(self.personal), evaluate, self.dynamic,
         )  # fmt: skip
@@ -172,25 +172,25 @@ class CoordinatorConfig(Section):
         return self
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> RoundSettings:
         """How devices train."""
         return self.train.settings(evaluate=self.gate.evaluate)
 
     @property
-    def pace(self) -> Pace:
+    def pace(self) -> RoundPace:
         """How many devices, and how long."""
         stages = tuple(self.gate.stages) if self.gate.evaluate else ()
-        return Pace(**self.round.model_dump(), stages=stages, wait=self.gate.wait)
+        return RoundPace(**self.round.model_dump(), stages=stages, wait=self.gate.wait)
 
     @property
-    def wanted(self) -> Wanted:
+    def wanted(self) -> ClientSelection:
         """What a device must be."""
-        return Wanted(**self.choose.model_dump(exclude={"everyone", "patience"}))
+        return ClientSelection(**self.choose.model_dump(exclude={"everyone", "patience"}))
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> AdmissionLimits:
         """What is plausible."""
-        return Limits(**self.admit.model_dump())
+        return AdmissionLimits(**self.admit.model_dump())
 
     @property
     def tolerance(self) -> Tolerance:

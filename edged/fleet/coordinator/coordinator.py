@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from edged.clock import SystemClock
-from edged.domain.federated.messages import FleetTopics, Round
+from edged.domain.federated.messages import FleetTopics, RoundAnnouncement
 from edged.domain.messages.encoding import json_ready
 from edged.domain.training.weight_deltas import fingerprint
 from edged.errors import RejectedUpdateError, TrainingError
@@ -22,13 +22,13 @@ from edged.fleet.coordinator.aggregation import advanced, reduced, reducer_of, r
 from edged.fleet.coordinator.announcer import Announcer
 from edged.fleet.coordinator.inbox import Inbox
 from edged.fleet.coordinator.initial_model import first_model
-from edged.fleet.coordinator.journal import Journal
-from edged.fleet.coordinator.reports import Reports, States
-from edged.fleet.coordinator.updates import Taking
+from edged.fleet.coordinator.journal import CoordinatorJournal
+from edged.fleet.coordinator.reports import RoundReports, States
+from edged.fleet.coordinator.updates import UpdateAdmission
 from edged.fleet.rules.layout import Layout
-from edged.fleet.rules.rounds import Course, due, ended, extended, finished, opened, trial
+from edged.fleet.rules.rounds import FleetState, due, ended, extended, finished, opened, trial
 from edged.fleet.rules.selection import choose, eligible, share_of
-from edged.fleet.rules.verdict import Verdict, judge
+from edged.fleet.rules.verdict import StageVerdict, judge
 from edged.logs import get_logger
 from edged.mqtt.client.session import Session
 from edged.storage.files.atomic import DISK
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from edged.clock import Clock
     from edged.fleet.coordinator.announcer import Channel
     from edged.fleet.coordinator.config import CoordinatorConfig
-    from edged.mqtt.client.message import Delivery
+    from edged.mqtt.client.message import ReceivedMessage
     from edged.storage.files.atomic import Disk
 
 BATCH = 256
@@ -83,11 +83,11 @@ class Coordinator:
         self._config, self._clock = config, clock or SystemClock()
         self._pace, self._keep = config.pace, config.limits.staleness + 2
         self._topics = FleetTopics(config.fleet, config.mqtt.root)
-        self.journal = Journal(config.dir, disk=disk)
+        self.journal = CoordinatorJournal(config.dir, disk=disk)
         self.course = self._begun()
         self.layout = Layout.of(self.journal.weights(self.course.standing.hash))
-        self.taking = Taking(config, self.journal, self.layout, self.course)
-        self.reports = Reports(self.journal, self.course)
+        self.taking = UpdateAdmission(config, self.journal, self.layout, self.course)
+        self.reports = RoundReports(self.journal, self.course)
         self._states = States()
         self._inbox = Inbox(config.broker.receive_maximum)
         self._stopping, self._connected = threading.Event(), threading.Event()
@@ -102,17 +102,17 @@ class Coordinator:
         name = config.mqtt.client_id or f"edged-fleet-{config.fleet}"
         return Session(config.broker, client_id=name, on_online=self._online)
 
-    def _begun(self) -> Course:
+    def _begun(self) -> FleetState:
         """Where the fleet was; else its begin, with the model that the configuration names."""
         course = self.journal.course()
         if course is None:
             weights, bundle = first_model(self._config)
             base = self.journal.add(weights, fingerprint(weights), {"round": 0, "parent": None})
-            course = Course(base, bundle)
+            course = FleetState(base, bundle)
             self.journal.keep(course)
         return course
 
-    def _heard(self, delivery: Delivery) -> None:
+    def _heard(self, delivery: ReceivedMessage) -> None:
         if not self._inbox.put(delivery):
             self._session.ack([delivery])  # gone: who sent it sends it again
 
@@ -161,7 +161,7 @@ class Coordinator:
         self.advance(self._clock.now())
         self._tell()
 
-    def _take(self, delivery: Delivery) -> None:
+    def _take(self, delivery: ReceivedMessage) -> None:
         try:
             kind, device, number, part = self._topics.sender(delivery.topic)
             if kind == "up":
@@ -187,7 +187,7 @@ class Coordinator:
         elif (what := due(course, self.taking.accepted, self._pace, now)) is not None:
             self._close(now) if what == "close" else self._extend(now)
 
-    def _go(self, course: Course) -> None:
+    def _go(self, course: FleetState) -> None:
         """Be somewhere else from now on: durably, and then for all to see."""
         self.journal.keep(course)
         self.course = course
@@ -207,7 +207,7 @@ class Coordinator:
             if not self._enough(len(ready), now):
                 return
             devices = choose(ready, self._pace.devices, self._pace.over, token)
-        told = Round(
+        told = RoundAnnouncement(
             self._config.fleet, self.course.number + 1, token, "open", self.course.bundle,
             self.course.standing, now, now + self._pace.deadline, self._pace.window, devices,
             self._config.settings,
@@ -246,7 +246,7 @@ class Coordinator:
             weights = advanced(base, aggregate, self.layout, self._config.reduce.rate)
         except TrainingError as problem:
             log.error("round_failed", round=self.course.number, devices=count, problem=problem.line())
-            self._end(standing.hash, now, Verdict(accepted=False, reason=problem.line()))
+            self._end(standing.hash, now, StageVerdict(accepted=False, reason=problem.line()))
             return
         about = {
             "round": self.course.number,
@@ -270,11 +270,11 @@ class Coordinator:
         few = self._share(closed, 0, now)
         self._go(trial(self.course, model, few, 0, now + self._pace.wait, self._keep, asked))
 
-    def _pool(self, course: Course, now: float) -> set[str]:
+    def _pool(self, course: FleetState, now: float) -> set[str]:
         """The devices that may be asked: those that took part, and those that are well."""
         return {*self._ready(now), *(course.asked or ())}
 
-    def _share(self, course: Course, stage: int, now: float) -> tuple[str, ...] | None:
+    def _share(self, course: FleetState, stage: int, now: float) -> tuple[str, ...] | None:
         share, told = self._pace.stages[stage], course.round
         if share >= 1.0 or told is None:
             return None
@@ -301,7 +301,7 @@ class Coordinator:
             return
         self._end(told.base.hash, now, verdict)
 
-    def _end(self, digest: str, now: float, verdict: Verdict | None) -> None:
+    def _end(self, digest: str, now: float, verdict: StageVerdict | None) -> None:
         accepted = verdict is None or verdict.accepted
         before = self.course.standing
         model = self.journal.base(digest) if accepted else before
@@ -312,7 +312,7 @@ class Coordinator:
         self.journal.prune_models({model.hash, before.hash}, self._config.keep)
 
     def _entry(
-        self, course: Course, digest: str, parent: str, now: float, verdict: Verdict | None
+        self, course: FleetState, digest: str, parent: str, now: float, verdict: StageVerdict | None
     ) -> dict[str, Any]:
         told, about = self.course.round, self.journal.about(digest)
         entry = {

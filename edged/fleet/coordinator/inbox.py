@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from edged.errors import RejectedUpdateError
 
 if TYPE_CHECKING:
-    from edged.domain.federated.messages import Update
-    from edged.mqtt.client.message import Delivery
+    from edged.domain.federated.messages import UpdateHeader
+    from edged.mqtt.client.message import ReceivedMessage
 
 
 class Inbox:
@@ -24,10 +24,10 @@ class Inbox:
     PATIENCE = 5.0
 
     def __init__(self, limit: int) -> None:
-        self._queue: queue.SimpleQueue[Delivery | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[ReceivedMessage | None] = queue.SimpleQueue()
         self._room = threading.Semaphore(limit)
 
-    def put(self, delivery: Delivery) -> bool:
+    def put(self, delivery: ReceivedMessage) -> bool:
         """One more, from another thread; False when there was no room for it in `PATIENCE` seconds."""
         if not self._room.acquire(timeout=self.PATIENCE):
             return False
@@ -38,9 +38,9 @@ class Inbox:
         """Let `take` return: there is something else to do."""
         self._queue.put(None)
 
-    def take(self, most: int, timeout: float) -> list[Delivery]:
+    def take(self, most: int, timeout: float) -> list[ReceivedMessage]:
         """What waits, at most `most`; none after `timeout` seconds without any."""
-        found: list[Delivery] = []
+        found: list[ReceivedMessage] = []
         until = time.monotonic() + timeout
         while len(found) < most:
             try:
@@ -55,7 +55,7 @@ class Inbox:
         return found
 
 
-class Parts:
+class PartialUpdates:
     """Updates of which not all parts have come; the oldest give way when they hold more than `limit` bytes.
 
     >>> from edged.domain.federated.messages import Update
@@ -69,7 +69,7 @@ class Parts:
         self._waiting: dict[tuple[str, int], tuple[str, dict[int, bytes]]] = {}
         self.held = 0
 
-    def add(self, update: Update, piece: bytes) -> bytes | None:
+    def add(self, update: UpdateHeader, piece: bytes) -> bytes | None:
         """The whole blob if this was the last part that was missing.
 
         Raises

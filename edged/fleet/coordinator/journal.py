@@ -11,11 +11,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from edged.domain.federated.messages import split
-from edged.domain.federated.settings import Base
+from edged.domain.federated.settings import BaseModelInfo
 from edged.errors import CorruptError
-from edged.fleet.rules.rounds import Course
+from edged.fleet.rules.rounds import FleetState
 from edged.mqtt.weight_encoding import FILE, MAX_BYTES, compress, decompress, pack, unpack
-from edged.storage.files.append_log import Spool
+from edged.storage.files.append_log import AppendLog
 from edged.storage.files.atomic import (
     DISK,
     DirectoryLock,
@@ -44,7 +44,7 @@ MEMORY = "memory.safetensors.zst"
 REMEMBERED = 1000
 
 
-class Journal:
+class CoordinatorJournal:
     """The directory `path` of one coordinator, which it has for itself.
 
     Raises
@@ -68,13 +68,13 @@ class Journal:
 
     # Where the fleet is.
 
-    def course(self) -> Course | None:
+    def course(self) -> FleetState | None:
         """Where the fleet was; None before the first start."""
         if not (self.path / COURSE).exists():
             return None
-        return Course.from_json(read_sealed(self.path / COURSE))
+        return FleetState.from_json(read_sealed(self.path / COURSE))
 
-    def keep(self, course: Course) -> None:
+    def keep(self, course: FleetState) -> None:
         """Note where the fleet is, durably."""
         publish_file(self.path / COURSE, seal(course.to_json()), disk=self._disk)
 
@@ -103,7 +103,7 @@ class Journal:
         digest: str,
         about: Mapping[str, Any],
         memory: Mapping[str, NDArray[Any]] | None = None,
-    ) -> Base:
+    ) -> BaseModelInfo:
         """Keep a model, durably, under its fingerprint `digest`; again the same changes nothing.
 
         `memory` is what the reducer needs that goes on from it.
@@ -119,10 +119,10 @@ class Journal:
             publish_directory(staging, final, extra=about, disk=self._disk)
         return self.base(digest)
 
-    def base(self, digest: str) -> Base:
+    def base(self, digest: str) -> BaseModelInfo:
         """A model that is kept, as others are told of it."""
         blob = self.blob(digest)
-        return Base(digest, len(blob), len(split(blob)))
+        return BaseModelInfo(digest, len(blob), len(split(blob)))
 
     def blob(self, digest: str) -> bytes:
         """A model as it is sent.
@@ -169,13 +169,13 @@ class Journal:
 
     # What devices sent.
 
-    def updates(self, number: int) -> Spool:
+    def updates(self, number: int) -> AppendLog:
         """The updates that count in a round."""
-        return Spool(self.path / "rounds" / str(number), disk=self._disk)
+        return AppendLog(self.path / "rounds" / str(number), disk=self._disk)
 
-    def reports(self, number: int) -> Spool:
+    def reports(self, number: int) -> AppendLog:
         """What devices have made of a round's model."""
-        return Spool(self.path / "reports" / str(number), disk=self._disk)
+        return AppendLog(self.path / "reports" / str(number), disk=self._disk)
 
     def has_updates(self, number: int) -> bool:
         """Whether anything was kept for a round."""

@@ -10,9 +10,9 @@ from edged.domain.federated.messages import DeviceState
 from edged.errors import RejectedUpdateError
 
 if TYPE_CHECKING:
-    from edged.fleet.coordinator.journal import Journal
-    from edged.fleet.rules.rounds import Course
-    from edged.storage.files.append_log import Spool
+    from edged.fleet.coordinator.journal import CoordinatorJournal
+    from edged.fleet.rules.rounds import FleetState
+    from edged.storage.files.append_log import AppendLog
 
 
 class States:
@@ -42,18 +42,18 @@ class States:
         return list(self._states.values())
 
 
-class Reports:
+class RoundReports:
     """What devices say of the model of the round; one report each, kept until the rounds after it."""
 
-    def __init__(self, journal: Journal, course: Course) -> None:
+    def __init__(self, journal: CoordinatorJournal, course: FleetState) -> None:
         self._journal = journal
         self._number = course.number
         self._reports: dict[tuple[str, str], Evaluation] = {}
         self._before = self._losses(course.number - 1, course.standing.hash)
-        self._spool: Spool | None = None
+        self._spool: AppendLog | None = None
         self._open(course.number)
 
-    def turn(self, course: Course) -> None:
+    def turn(self, course: FleetState) -> None:
         """The fleet has gone on."""
         if course.number == self._number:
             return
@@ -64,7 +64,7 @@ class Reports:
         self._reports.clear()
         self._open(course.number)
 
-    def take(self, device: str, number: int | None, payload: bytes, course: Course) -> None:
+    def take(self, device: str, number: int | None, payload: bytes, course: FleetState) -> None:
         """A report came; one that is known changes nothing.
 
         Raises

@@ -6,9 +6,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from edged.domain.federated.messages import Receipts, Update
+from edged.domain.federated.messages import Receipts, UpdateHeader
 from edged.errors import RejectedUpdateError
-from edged.fleet.coordinator.inbox import Parts
+from edged.fleet.coordinator.inbox import PartialUpdates
 from edged.fleet.rules.admission import admit, check_claims, check_round, check_sender
 from edged.fleet.rules.aggregation import discount
 from edged.logs import get_logger
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from edged.fleet.coordinator.config import CoordinatorConfig
-    from edged.fleet.coordinator.journal import Journal
+    from edged.fleet.coordinator.journal import CoordinatorJournal
     from edged.fleet.rules.layout import Layout
-    from edged.fleet.rules.rounds import Course
-    from edged.storage.files.append_log import Record, Spool
+    from edged.fleet.rules.rounds import FleetState
+    from edged.storage.files.append_log import AppendLog, LogRecord
 
 HELD_BYTES = 64 * 1024**2
 NAMES = 500
@@ -37,7 +37,7 @@ class _Answers:
     refused: dict[str, str] = field(default_factory=dict)
 
 
-class Taking:
+class UpdateAdmission:
     """Takes updates into the spool of the round that collects.
 
     Parameters
@@ -48,19 +48,21 @@ class Taking:
         Where the fleet is; `turn` tells of changes.
     """
 
-    def __init__(self, config: CoordinatorConfig, journal: Journal, layout: Layout, course: Course) -> None:
+    def __init__(
+        self, config: CoordinatorConfig, journal: CoordinatorJournal, layout: Layout, course: FleetState
+    ) -> None:
         self._config, self._journal, self._layout = config, journal, layout
         self._limits, self._settings = config.limits, config.settings
-        self._parts = Parts(HELD_BYTES)
+        self._parts = PartialUpdates(HELD_BYTES)
         self._answers: dict[tuple[int, str], _Answers] = {}
         self.refused: Counter[str] = Counter()
         # For each round that updates may be for: the hash of what each device has sent.
         self._seen: dict[int, dict[str, bytes]] = {}
-        self._spool: Spool | None = None
+        self._spool: AppendLog | None = None
         self.course = course
         self._begin(course.collecting)
 
-    def turn(self, course: Course) -> None:
+    def turn(self, course: FleetState) -> None:
         """The fleet has gone on; where another round collects now, its spool is begun."""
         self.course = course
         if course.collecting != self._number:
@@ -79,17 +81,17 @@ class Taking:
                 spool.close()
         self._spool = self._journal.updates(number)
         self._remember(self._spool.records)
-        self._newest: dict[str, tuple[int, Record]] = {}
+        self._newest: dict[str, tuple[int, LogRecord]] = {}
         for record in self._spool.records:
             self._count(record.head, record)
         self._journal.forget(oldest)
 
-    def _remember(self, records: list[Record]) -> None:
+    def _remember(self, records: list[LogRecord]) -> None:
         for head in (record.head for record in records):
             if head["round"] in self._seen:
                 self._seen[head["round"]][head["device"]] = bytes.fromhex(head["sha256"])
 
-    def _count(self, head: dict[str, Any], record: Record) -> None:
+    def _count(self, head: dict[str, Any], record: LogRecord) -> None:
         """Of one device's updates the newest counts."""
         device, number = head["device"], head["round"]
         if device not in self._newest or self._newest[device][0] < number:
@@ -116,7 +118,7 @@ class Taking:
         """One message on the topic of an update. What it brings counts when `commit` has returned."""
         answer: tuple[int, str] | None = None
         try:
-            update, piece = Update.read(payload)
+            update, piece = UpdateHeader.read(payload)
             answer = (update.round, update.id) if update.round == number else None
             check_sender(update, device, number, part)
             if not self._is_new(update):
@@ -126,7 +128,7 @@ class Taking:
         except RejectedUpdateError as problem:
             self._refuse(device, problem, answer)
 
-    def _is_new(self, update: Update) -> bool:
+    def _is_new(self, update: UpdateHeader) -> bool:
         """Whether nothing is there of this device for this round; another thing than before is refused."""
         known = self.course.known().get(update.round)
         seen = self._seen.get(update.round, {}).get(update.device)
@@ -136,12 +138,12 @@ class Taking:
             raise RejectedUpdateError("duplicate", f"{update.device} has sent another update for this round")
         return False
 
-    def _whole(self, update: Update, piece: bytes) -> bytes | None:
+    def _whole(self, update: UpdateHeader, piece: bytes) -> bytes | None:
         check_round(update, self.course.known(), self._number, self._limits)
         check_claims(update, self._layout, self._limits)
         return self._parts.add(update, piece)
 
-    def _accept(self, update: Update, blob: bytes) -> None:
+    def _accept(self, update: UpdateHeader, blob: bytes) -> None:
         told = self.course.round
         settings = self._settings if told is None else told.config  # the file may have changed since
         found = admit(update, blob, self._layout, settings, self._limits, update_encoding.unpack)
@@ -180,7 +182,7 @@ class Taking:
             self._spool.close()
             self._spool = None
 
-    def _opened(self) -> Spool:
+    def _opened(self) -> AppendLog:
         if self._spool is None:
             raise ValueError("closed")
         return self._spool

@@ -5,7 +5,7 @@ from __future__ import annotations
 LONGEST = 16
 
 
-class Absent:
+class AbsenceBackoff:
     """Who is left out, and for how long: 1 round, then 2, 4, up to 16 while it stays silent.
 
     Flower takes a node that died for online for another minute, and waits for it as long as for any other.

@@ -12,12 +12,18 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from edged.domain.federated.messages import DeviceState, FleetTopics, Receipts, Round, Update
+from edged.domain.federated.messages import (
+    DeviceState,
+    FleetTopics,
+    Receipts,
+    RoundAnnouncement,
+    UpdateHeader,
+)
 from edged.errors import EdgedError, RejectedUpdateError
-from edged.fleet.flower.absent import Absent
-from edged.fleet.flower.nodes import Nodes
+from edged.fleet.flower.absent import AbsenceBackoff
+from edged.fleet.flower.nodes import NodeNames
 from edged.logs import get_logger
-from edged.mqtt.client.message import Delivery
+from edged.mqtt.client.message import ReceivedMessage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -33,7 +39,7 @@ log = get_logger("edged.fleet")
 
 
 @dataclass(frozen=True)
-class Asked:
+class PendingRequest:
     """A message under way: to which node, of what kind and round, and until when it is waited for."""
 
     node: int
@@ -58,13 +64,13 @@ class FlowerChannel:
     def __init__(self, grid: Any, config: CoordinatorConfig, online: Callable[[], None]) -> None:
         self._grid, self._config, self._online = grid, config, online
         self._topics = FleetTopics(config.fleet, config.mqtt.root)
-        self._nodes, self._absent = Nodes(config.dir), Absent()
-        self._sink: Callable[[Delivery], None] = lambda _: None
+        self._nodes, self._absent = NodeNames(config.dir), AbsenceBackoff()
+        self._sink: Callable[[ReceivedMessage], None] = lambda _: None
         self._lock = threading.RLock()
-        self._round: Round | None = None
+        self._round: RoundAnnouncement | None = None
         self._models: dict[str, dict[int, bytes]] = {}
         self._receipts: dict[str, bytes] = {}
-        self._under_way: dict[str, Asked] = {}
+        self._under_way: dict[str, PendingRequest] = {}
         self._carried: set[tuple[int, str, str]] = set()  # node, kind, and round or model
         self._due: dict[int, float] = {}  # when a node is to be asked how it is
         self._present: set[int] = set()
@@ -86,11 +92,11 @@ class FlowerChannel:
         self._ending.set()
         self._thread.join(10)
 
-    def subscribe(self, patterns: Sequence[str], qos: int, sink: Callable[[Delivery], None]) -> None:  # noqa: ARG002  there is one sink, for all
+    def subscribe(self, patterns: Sequence[str], qos: int, sink: Callable[[ReceivedMessage], None]) -> None:  # noqa: ARG002  there is one sink, for all
         """Have `sink` called with what nodes say."""
         self._sink = sink
 
-    def ack(self, deliveries: Sequence[Delivery]) -> None:
+    def ack(self, deliveries: Sequence[ReceivedMessage]) -> None:
         """Nothing: what is lost with this process, nodes bring again."""
 
     def publish(self, topic: str, payload: bytes, *, qos: int = 0, retain: bool = False) -> bool:  # noqa: ARG002  all is kept
@@ -99,7 +105,7 @@ class FlowerChannel:
         with self._lock:
             if kind == "round":
                 self._give_up()
-                self._round = Round.read(payload)
+                self._round = RoundAnnouncement.read(payload)
             elif kind == "model" and payload:
                 self._models.setdefault(levels[0], {})[int(levels[1])] = payload
             elif kind == "model":
@@ -155,7 +161,7 @@ class FlowerChannel:
                 self._due[node] = now + AGAIN_SECONDS
                 self._send(node, "query", {}, 0, QUERY_SECONDS)
 
-    def _carry(self, told: Round) -> None:
+    def _carry(self, told: RoundAnnouncement) -> None:
         kind = "train" if told.state == "open" else "evaluate"
         now, parts = time.time(), self._models.get(told.base.hash, {})
         left = told.deadline - now if told.state != "done" else self._config.gate.wait
@@ -180,11 +186,11 @@ class FlowerChannel:
         record = RecordDict({"edged": ConfigRecord(content)})
         message = Message(record, node, kind, ttl=seconds + AGAIN_SECONDS, group_id=str(number))
         for name in self._grid.push_messages([message]):
-            self._under_way[name] = Asked(node, kind, number, time.time() + seconds)
+            self._under_way[name] = PendingRequest(node, kind, number, time.time() + seconds)
 
     # What came.
 
-    def _answered(self, asked: Asked, reply: Any) -> None:
+    def _answered(self, asked: PendingRequest, reply: Any) -> None:
         if reply.has_error():
             log.warning("fleet_node_failed", node=asked.node, kind=asked.kind, problem=reply.error.reason)
             self._silent(asked)
@@ -219,7 +225,7 @@ class FlowerChannel:
             log.warning("fleet_node_silent", node=asked.node, kind=asked.kind, round=asked.round)
             self._silent(asked)
 
-    def _silent(self, asked: Asked) -> None:
+    def _silent(self, asked: PendingRequest) -> None:
         self._absent.silent(asked.node, asked.round)
         self._due[asked.node] = time.time() + AGAIN_SECONDS
         self._withdraw(asked.node)
@@ -231,12 +237,12 @@ class FlowerChannel:
             self._deliver(self._topics.state(name), b"")
 
     def _deliver(self, topic: str, payload: bytes) -> None:
-        self._sink(Delivery(topic, bytes(payload), 0, 0, False, False, 0, time.monotonic()))
+        self._sink(ReceivedMessage(topic, bytes(payload), 0, 0, False, False, 0, time.monotonic()))
 
 
-def _round_of(payload: bytes, asked: Asked) -> int:
+def _round_of(payload: bytes, asked: PendingRequest) -> int:
     """The round of an update, which may be an earlier one; what cannot be read is refused by who takes it."""
     try:
-        return Update.read(payload)[0].round
+        return UpdateHeader.read(payload)[0].round
     except RejectedUpdateError:
         return asked.round

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from edged.domain.training.weight_deltas import Weights
-    from edged.fleet.rules.aggregation import Contribution
+    from edged.fleet.rules.aggregation import AdmittedUpdate
 
 
 def record_of(weights: Weights) -> Any:
@@ -35,7 +35,7 @@ class MqttGrid(Grid):  # type: ignore[misc]
     """
 
     def __init__(
-        self, contributions: Sequence[Contribution], weights_of: Callable[[Contribution], Weights]
+        self, contributions: Sequence[AdmittedUpdate], weights_of: Callable[[AdmittedUpdate], Weights]
     ) -> None:
         self._contributions, self._weights_of = contributions, weights_of
         self._asked: dict[str, Any] = {}

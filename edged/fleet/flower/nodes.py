@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 FILE = "nodes.json"
 
 
-class Nodes:
+class NodeNames:
     """Names of nodes, durable in `folder`.
 
     Raises

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.domain.training.weight_deltas import Weights
-    from edged.fleet.rules.aggregation import Contribution
+    from edged.fleet.rules.aggregation import AdmittedUpdate
     from edged.fleet.rules.layout import Layout
 
     Memory = Mapping[str, NDArray[Any]]
@@ -46,9 +46,9 @@ class Strategy:
     def begin(self, layout: Layout, expected: int) -> None:  # noqa: ARG002  a list grows
         """Before the first."""
         self._layout, self._start = layout, layout.vector(self._base)
-        self._contributions: list[Contribution] = []
+        self._contributions: list[AdmittedUpdate] = []
 
-    def add(self, contribution: Contribution) -> None:
+    def add(self, contribution: AdmittedUpdate) -> None:
         """Keep it, as it came."""
         self._contributions.append(contribution)
 
@@ -93,7 +93,7 @@ class Strategy:
             raise ValueError("it returned other shapes than the model has")
         return np.concatenate([value.reshape(-1) for value in found])
 
-    def _weights(self, contribution: Contribution) -> Weights:
+    def _weights(self, contribution: AdmittedUpdate) -> Weights:
         change = self._layout.change(contribution.row) * np.float32(contribution.factor)
         return self._layout.weights(self._start + change)
 

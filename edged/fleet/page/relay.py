@@ -11,7 +11,7 @@ from edged.errors import BrokerError
 from edged.fleet.page import websocket
 
 if TYPE_CHECKING:
-    from edged.mqtt.control_client import Address
+    from edged.mqtt.control_client import BrokerAddress
 
 CONNECT_SECONDS = 8.0
 STUCK_SECONDS = 20.0
@@ -35,7 +35,7 @@ class Relay:
         When a certificate cannot be used.
     """
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: BrokerAddress) -> None:
         self.where = f"{address.host}:{address.port}"
         self._address = address
         self._context = address.tls_context() if address.tls else None

@@ -95,7 +95,7 @@ class PageServer(ThreadingHTTPServer):
         self.address_family = socket.AF_INET6 if ":" in listen[0] else socket.AF_INET
         self.relay, self.code = relay, code
         self.policy = f"{settings.policy}; frame-ancestors 'none'"
-        self.files = {f"/{name}": Served(name, body) for name, body in page_files(settings).items()}
+        self.files = {f"/{name}": ServedFile(name, body) for name, body in page_files(settings).items()}
         self.files["/"] = self.files[f"/{START}"]
         self.names = {"localhost", "127.0.0.1", "[::1]", f"[{listen[0]}]" if ":" in listen[0] else listen[0]}
         self.free = threading.BoundedSemaphore(MOST_CONNECTIONS)
@@ -135,7 +135,7 @@ class PageServer(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-class Served:
+class ServedFile:
     """A file as it is sent: `body`, `short` (gzip), its type and tag."""
 
     def __init__(self, name: str, body: bytes) -> None:
@@ -178,7 +178,7 @@ class _Handler(BaseHTTPRequestHandler):
             return False
         return True
 
-    def _send(self, found: Served) -> None:
+    def _send(self, found: ServedFile) -> None:
         if self.headers.get("If-None-Match") == found.tag:
             self._head(304, {"ETag": found.tag})
             return

@@ -18,10 +18,10 @@ from edged.errors import CorruptError, RejectedUpdateError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from edged.domain.federated.messages import Update
-    from edged.domain.federated.settings import Settings
+    from edged.domain.federated.messages import UpdateHeader
+    from edged.domain.federated.settings import RoundSettings
     from edged.domain.training.weight_deltas import Coded, Floats
-    from edged.fleet.rules.layout import Layout, Row
+    from edged.fleet.rules.layout import EncodedUpdate, Layout
 
 HEADERS = 64 * 1024
 """Bytes that names, shapes and scales may have beside the numbers."""
@@ -31,7 +31,7 @@ ROUNDING = 1.02
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownRound:
     """A round that updates may be for: the one that is open, or one before it.
 
     Attributes
@@ -49,7 +49,7 @@ class Known:
 
 
 @dataclass(frozen=True)
-class Limits:
+class AdmissionLimits:
     """What is plausible.
 
     Attributes
@@ -81,7 +81,7 @@ class Admitted:
         What it is multiplied with, so that the norm keeps to the bound.
     """
 
-    row: Row
+    row: EncodedUpdate
     norm: float
     factor: float
 
@@ -91,7 +91,7 @@ def largest(layout: Layout) -> int:
     return 8 * layout.size + 512 * len(layout.names) + 4 * layout.rows + HEADERS
 
 
-def bound(settings: Settings, size: int) -> float:
+def bound(settings: RoundSettings, size: int) -> float:
     """The largest norm that an honest update has: with noise on it, that of nearly all draws.
 
     The norm of `size` normal numbers is below sqrt(size) + 4 but once in 3,000.
@@ -99,7 +99,7 @@ def bound(settings: Settings, size: int) -> float:
     return settings.clip_norm * (1.0 + settings.noise * (math.sqrt(size) + 4.0))
 
 
-def check_sender(update: Update, device: str, number: int | None, part: int | None) -> None:
+def check_sender(update: UpdateHeader, device: str, number: int | None, part: int | None) -> None:
     """Refuse an update whose line says something else than its topic, which the broker's rules guard."""
     if update.device != device:
         raise RejectedUpdateError("identity", f"the topic is of {device}, the update of {update.device}")
@@ -107,7 +107,9 @@ def check_sender(update: Update, device: str, number: int | None, part: int | No
         raise RejectedUpdateError("malformed", "round or part are not those of the topic")
 
 
-def check_round(update: Update, known: Mapping[int, Known], current: int, limits: Limits) -> int:
+def check_round(
+    update: UpdateHeader, known: Mapping[int, KnownRound], current: int, limits: AdmissionLimits
+) -> int:
     """How many rounds late an update is that would count in round `current`; refuse others."""
     late = current - update.round
     if late > limits.staleness:
@@ -122,7 +124,7 @@ def check_round(update: Update, known: Mapping[int, Known], current: int, limits
     return late
 
 
-def check_claims(update: Update, layout: Layout, limits: Limits) -> None:
+def check_claims(update: UpdateHeader, layout: Layout, limits: AdmissionLimits) -> None:
     """Refuse what is out of bounds before any of it is held: samples and size."""
     if not 0 < update.samples <= limits.max_samples:
         raise RejectedUpdateError("samples", f"{update.samples} samples, 1 to {limits.max_samples} count")
@@ -131,11 +133,11 @@ def check_claims(update: Update, layout: Layout, limits: Limits) -> None:
 
 
 def admit(
-    update: Update,
+    update: UpdateHeader,
     blob: bytes,
     layout: Layout,
-    settings: Settings,
-    limits: Limits,
+    settings: RoundSettings,
+    limits: AdmissionLimits,
     unpack: Callable[[bytes, int], Mapping[str, Coded]],
 ) -> Admitted:
     """What an update brings.

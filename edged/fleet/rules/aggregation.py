@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from edged.fleet.rules.layout import Doubles, Layout, Row
+    from edged.fleet.rules.layout import Doubles, EncodedUpdate, Layout
 
 
 @dataclass(frozen=True)
-class Contribution:
+class AdmittedUpdate:
     """One device's update, admitted.
 
     Attributes
@@ -39,7 +39,7 @@ class Contribution:
     device: str
     samples: int
     factor: float
-    row: Row
+    row: EncodedUpdate
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Reducer(Protocol):
     def begin(self, layout: Layout, expected: int) -> None:
         """Before the first: the model's tensors, and how many contributions there will be at most."""
 
-    def add(self, contribution: Contribution) -> None:
+    def add(self, contribution: AdmittedUpdate) -> None:
         """One more."""
 
     def finish(self) -> Aggregate:
@@ -96,7 +96,7 @@ class Mean:
         self._sum = np.zeros(layout.size, np.float64)
         self._devices = self._samples = 0
 
-    def add(self, contribution: Contribution) -> None:
+    def add(self, contribution: AdmittedUpdate) -> None:
         """Add it, times its samples."""
         change = self._layout.change(contribution.row)
         self._sum += np.multiply(change, contribution.samples * contribution.factor, dtype=np.float64)

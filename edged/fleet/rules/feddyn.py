@@ -10,13 +10,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from edged.fleet.rules.aggregation import Aggregate, Contribution, Reducer
+    from edged.fleet.rules.aggregation import AdmittedUpdate, Aggregate, Reducer
     from edged.fleet.rules.layout import Layout
 
 MOVED = "moved"
 
 
-class Dynamic:
+class FedDyn:
     """A reducer whose aggregate the updates of earlier rounds go on to move.
 
     Parameters
@@ -36,7 +36,7 @@ class Dynamic:
         """See `Reducer`."""
         self._inner.begin(layout, expected)
 
-    def add(self, contribution: Contribution) -> None:
+    def add(self, contribution: AdmittedUpdate) -> None:
         """See `Reducer`."""
         self._inner.add(contribution)
 

@@ -20,7 +20,7 @@ Doubles = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Row:
+class EncodedUpdate:
     """An update laid out: `(size,)` int8 with `(rows,)` float32 scales, or float32 without."""
 
     values: NDArray[Any]
@@ -86,7 +86,7 @@ class Layout:
             for name, here, _ in self._places
         }
 
-    def row(self, coded: Mapping[str, Coded]) -> Row:
+    def row(self, coded: Mapping[str, Coded]) -> EncodedUpdate:
         """A coded update laid out; tensors that are not there have not changed.
 
         Raises
@@ -96,22 +96,22 @@ class Layout:
         """
         if any(tensor.values.dtype != np.int8 for tensor in coded.values()):
             with np.errstate(over="ignore", invalid="ignore"):
-                return Row(self.vector(decode(coded)))
+                return EncodedUpdate(self.vector(decode(coded)))
         values, scales = np.zeros(self.size, np.int8), np.zeros(self.rows, np.float32)
         for name, here, rows in self._places:
             if name in coded:
                 values[here] = _integers(name, coded[name])
                 scales[rows] = coded[name].scale
-        return Row(values, scales)
+        return EncodedUpdate(values, scales)
 
-    def change(self, row: Row) -> Floats:
+    def change(self, row: EncodedUpdate) -> Floats:
         """The numbers of a row, `(size,)` float32; what overflows becomes infinite."""
         if row.scales is None:
             return np.asarray(row.values, np.float32)
         with np.errstate(over="ignore", invalid="ignore"):
             return np.asarray(np.multiply(row.values, row.scales[self.row_of_each], dtype=np.float32))
 
-    def from_bytes(self, data: bytes) -> Row:
+    def from_bytes(self, data: bytes) -> EncodedUpdate:
         """The row that `to_bytes` was called for.
 
         Raises
@@ -120,12 +120,14 @@ class Layout:
             When there are not as many bytes as a row has.
         """
         if len(data) == 4 * self.size:
-            return Row(np.frombuffer(data, "<f4"))
+            return EncodedUpdate(np.frombuffer(data, "<f4"))
         if len(data) != self.size + 4 * self.rows:
             raise CorruptError(f"{len(data)} bytes are no update of this model", where="fleet")
-        return Row(np.frombuffer(data, np.int8, self.size), np.frombuffer(data, "<f4", offset=self.size))
+        return EncodedUpdate(
+            np.frombuffer(data, np.int8, self.size), np.frombuffer(data, "<f4", offset=self.size)
+        )
 
-    def integers(self, row: Row) -> tuple[NDArray[np.int8], Floats]:
+    def integers(self, row: EncodedUpdate) -> tuple[NDArray[np.int8], Floats]:
         """Its int8 values and their scales; floats are rounded, each row of a matrix for itself."""
         if row.scales is not None:
             return row.values, row.scales

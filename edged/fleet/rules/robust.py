@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.domain.training.weight_deltas import Floats
-    from edged.fleet.rules.aggregation import Contribution
+    from edged.fleet.rules.aggregation import AdmittedUpdate
     from edged.fleet.rules.layout import Doubles, Layout
-    from edged.fleet.rules.update_directions import Directions
+    from edged.fleet.rules.update_directions import UpdateDirections
 
 COLUMNS = 256
 RELEASED = 512
 """Rows after which memory is given back."""
 
 
-class Room(Protocol):
+class MatrixStorage(Protocol):
     """Where a matrix lies."""
 
     def matrix(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
@@ -38,7 +38,7 @@ class Room(Protocol):
         """Its memory may be given back; what is in it stays."""
 
 
-class Memory:
+class InMemoryMatrix:
     """In memory."""
 
     def matrix(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
@@ -69,12 +69,12 @@ class Matrix:
     def __init__(
         self,
         statistic: Callable[[Floats], Doubles],
-        room: Room | None = None,
+        room: MatrixStorage | None = None,
         dtype: Literal["int8", "float32"] = "int8",
-        directions: Directions | None = None,
+        directions: UpdateDirections | None = None,
     ) -> None:
         self._statistic, self._directions = statistic, directions
-        self._room = Memory() if room is None else room
+        self._room = InMemoryMatrix() if room is None else room
         self._rounded = dtype == "int8"
 
     def begin(self, layout: Layout, expected: int) -> None:
@@ -88,7 +88,7 @@ class Matrix:
         self._names: list[str] = []
         self._samples: list[int] = []
 
-    def add(self, contribution: Contribution) -> None:
+    def add(self, contribution: AdmittedUpdate) -> None:
         """Lay it into the next row."""
         at, factor = len(self._names), np.float32(contribution.factor)
         if self._rounded:
@@ -118,7 +118,7 @@ class Matrix:
         left_out = tuple(name for name, here in zip(self._names, counted, strict=True) if not here)
         return Aggregate(change, int(counted.sum()), samples, told.dump(), left_out)
 
-    def _trusted(self, told: Directions) -> NDArray[np.bool_]:
+    def _trusted(self, told: UpdateDirections) -> NDArray[np.bool_]:
         """Devices that count, `(n,)`: all of them where not even half would be left."""
         opposed = told.opposed(self._names)
         return ~opposed if 2 * opposed.sum() < len(opposed) else np.ones(len(opposed), np.bool_)

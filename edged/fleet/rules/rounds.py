@@ -14,15 +14,15 @@ import math
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from edged.domain.federated.messages import Round
-from edged.domain.federated.settings import Base
-from edged.fleet.rules.admission import Known
+from edged.domain.federated.messages import RoundAnnouncement
+from edged.domain.federated.settings import BaseModelInfo
+from edged.fleet.rules.admission import KnownRound
 
 Phase = Literal["waiting", "open", "trial", "done"]
 
 
 @dataclass(frozen=True)
-class Pace:
+class RoundPace:
     """How many devices, and how long.
 
     Attributes
@@ -64,7 +64,7 @@ class Pace:
 
 
 @dataclass(frozen=True)
-class Course:
+class FleetState:
     """Where a fleet is. All of it survives a restart.
 
     Attributes
@@ -89,23 +89,23 @@ class Course:
         Rounds for which updates are still taken, the newest last.
     """
 
-    standing: Base
+    standing: BaseModelInfo
     bundle: str = ""
     number: int = 0
     version: int = 0
     phase: Phase = "waiting"
-    round: Round | None = None
+    round: RoundAnnouncement | None = None
     asked: tuple[str, ...] | None = None
     stage: int = 0
     until: float = 0.0
-    past: tuple[Known, ...] = field(default=())
+    past: tuple[KnownRound, ...] = field(default=())
 
     @property
     def collecting(self) -> int:
         """The round in which updates count that come now: the open one, or the next."""
         return self.number if self.phase == "open" else self.number + 1
 
-    def known(self) -> dict[int, Known]:
+    def known(self) -> dict[int, KnownRound]:
         """Rounds that updates may be for."""
         found = {known.number: known for known in self.past}
         if self.phase == "open" and self.round is not None:
@@ -122,23 +122,25 @@ class Course:
         return values
 
     @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Course:
+    def from_json(cls, values: dict[str, Any]) -> FleetState:
         """From what `to_json` gave."""
-        past = tuple(Known(n, i, b, None if d is None else frozenset(d)) for n, i, b, d in values["past"])
+        past = tuple(
+            KnownRound(n, i, b, None if d is None else frozenset(d)) for n, i, b, d in values["past"]
+        )
         told = values["round"]
         asked = values["asked"]
         return cls(
             **values
             | {
-                "standing": Base(**values["standing"]),
-                "round": None if told is None else Round.read(json.dumps(told).encode()),
+                "standing": BaseModelInfo(**values["standing"]),
+                "round": None if told is None else RoundAnnouncement.read(json.dumps(told).encode()),
                 "asked": None if asked is None else tuple(asked),
                 "past": past,
             }
         )
 
 
-def opened(course: Course, told: Round, pace: Pace) -> Course:
+def opened(course: FleetState, told: RoundAnnouncement, pace: RoundPace) -> FleetState:
     """The next round has been opened."""
     return replace(
         course,
@@ -151,7 +153,7 @@ def opened(course: Course, told: Round, pace: Pace) -> Course:
     )
 
 
-def due(course: Course, accepted: int, pace: Pace, now: float) -> Literal["close", "extend"] | None:
+def due(course: FleetState, accepted: int, pace: RoundPace, now: float) -> Literal["close", "extend"] | None:
     """What an open round needs: to be closed, or more time and devices."""
     asked = pace.devices if course.asked is None else min(pace.devices, len(course.asked))
     if accepted >= asked or (now >= course.until and accepted >= pace.least):
@@ -159,7 +161,7 @@ def due(course: Course, accepted: int, pace: Pace, now: float) -> Literal["close
     return "extend" if now >= course.until else None
 
 
-def extended(course: Course, more: tuple[str, ...], pace: Pace, now: float) -> Course:
+def extended(course: FleetState, more: tuple[str, ...], pace: RoundPace, now: float) -> FleetState:
     """As long again, with more devices."""
     told = _told(course)
     asked = None if course.asked is None else tuple(sorted({*course.asked, *more}))
@@ -168,14 +170,14 @@ def extended(course: Course, more: tuple[str, ...], pace: Pace, now: float) -> C
 
 
 def trial(
-    course: Course,
-    model: Base,
+    course: FleetState,
+    model: BaseModelInfo,
     devices: tuple[str, ...] | None,
     stage: int,
     until: float,
     keep: int,
     asked: tuple[str, ...] | None,
-) -> Course:
+) -> FleetState:
     """The round is closed, or the share before has agreed: `devices` try its model now, of all `asked`."""
     past = course.past
     if course.phase == "open":
@@ -184,7 +186,7 @@ def trial(
     return replace(course, phase="trial", round=told, asked=asked, stage=stage, until=until, past=past)
 
 
-def ended(course: Course, model: Base, pace: Pace, now: float, keep: int) -> Course:
+def ended(course: FleetState, model: BaseModelInfo, pace: RoundPace, now: float, keep: int) -> FleetState:
     """The round is done, and this is the fleet's model."""
     past = course.past
     if course.phase == "open":
@@ -196,22 +198,22 @@ def ended(course: Course, model: Base, pace: Pace, now: float, keep: int) -> Cou
     )
 
 
-def finished(course: Course, pace: Pace) -> bool:
+def finished(course: FleetState, pace: RoundPace) -> bool:
     """Whether it was the last round."""
     return course.phase in ("done", "waiting") and pace.rounds is not None and course.number >= pace.rounds
 
 
-def _told(course: Course) -> Round:
+def _told(course: FleetState) -> RoundAnnouncement:
     if course.round is None:
         raise ValueError("there is no round")
     return course.round
 
 
-def _remembered(course: Course) -> Known:
+def _remembered(course: FleetState) -> KnownRound:
     told = _told(course)
     asked = None if course.asked is None else frozenset(course.asked)
-    return Known(told.round, told.id, told.base.hash, asked)
+    return KnownRound(told.round, told.id, told.base.hash, asked)
 
 
-def _kept(past: tuple[Known, ...], number: int, keep: int) -> tuple[Known, ...]:
+def _kept(past: tuple[KnownRound, ...], number: int, keep: int) -> tuple[KnownRound, ...]:
     return tuple(known for known in past if known.number > number - keep)

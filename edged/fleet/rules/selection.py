@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ClientSelection:
     """What a device must be to be chosen.
 
     Attributes
@@ -56,7 +56,7 @@ class Wanted:
         )
 
 
-def eligible(states: Iterable[DeviceState], wanted: Wanted, bundle: str, now: float) -> list[str]:
+def eligible(states: Iterable[DeviceState], wanted: ClientSelection, bundle: str, now: float) -> list[str]:
     """The devices that would do, by name."""
     return sorted(state.device for state in states if wanted.fits(state, bundle, now))
 

@@ -22,7 +22,7 @@ NAMES, SUMS = "directions.devices", "directions.sums"
 DEVICES = 100_000  # that are remembered; those that have not sent for longest are forgotten
 
 
-class Directions:
+class UpdateDirections:
     """Sums of cosines between a device's updates and the aggregates, by device."""
 
     def __init__(self, memory: Mapping[str, NDArray[Any]]) -> None:

@@ -43,7 +43,7 @@ class Tolerance:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class StageVerdict:
     """Whether it may go on, why, and the numbers behind that."""
 
     accepted: bool
@@ -53,7 +53,7 @@ class Verdict:
 
 def judge(
     reports: Collection[Evaluation], before: Mapping[str, float], asked: int, tolerance: Tolerance
-) -> Verdict:
+) -> StageVerdict:
     """Compare a model with the one before it, on the holdouts of the devices that know both.
 
     Parameters
@@ -69,10 +69,10 @@ def judge(
     """
     numbers = spread_of(reports)
     if not reports or len(reports) < tolerance.reports * asked:
-        return Verdict(False, f"{len(reports)} of {asked} devices have reported", numbers)
+        return StageVerdict(False, f"{len(reports)} of {asked} devices have reported", numbers)
     pairs = [(r.model.loss, old) for r in reports if (old := _standing(r, before)) is not None]
     if not pairs:
-        return Verdict(True, "no device knows the model before", numbers)
+        return StageVerdict(True, "no device knows the model before", numbers)
     new, old = np.array(pairs, np.float64).T
     change = (new - old) / max(float(np.median(np.abs(old))), 1e-12)
     mean, worst = _trimmed(change, tolerance.share), float(np.quantile(change, 1.0 - tolerance.share))
@@ -80,7 +80,7 @@ def judge(
     told = f"loss {mean:+.1%} in the mean and {worst:+.1%} for the worst of {len(pairs)} devices"
     accepted = mean <= tolerance.mean and worst <= tolerance.worst
     limits = f", at most {tolerance.mean:+.1%} and {tolerance.worst:+.1%}"
-    return Verdict(accepted, told if accepted else told + limits, numbers)
+    return StageVerdict(accepted, told if accepted else told + limits, numbers)
 
 
 def spread_of(reports: Iterable[Evaluation]) -> dict[str, float]:

@@ -10,13 +10,13 @@ from edged import logs
 from edged.domain.messages.encoding import json_ready
 from edged.errors import StorageError
 from edged.fleet.simulation.report import page
-from edged.fleet.simulation.simulation import Plan, simulate
+from edged.fleet.simulation.simulation import SimulationPlan, simulate
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def run(plan: Plan, out: Path | None) -> dict[str, Any]:
+def run(plan: SimulationPlan, out: Path | None) -> dict[str, Any]:
     """The report, which is also written as `out`/report.json and `out`/index.html.
 
     Raises

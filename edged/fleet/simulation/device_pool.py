@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from edged.clock import SystemClock
 from edged.config import FleetConfig, MqttConfig
 from edged.device.fleet_member import Member
-from edged.device.fleet_member.adapter import SessionLine
+from edged.device.fleet_member.adapter import MqttTransport
 from edged.domain.federated.messages import FleetTopics
-from edged.domain.federated.participation import Memory
+from edged.domain.federated.participation import MembershipRecord
 from edged.mqtt.client.session import Session
 from edged.storage.models.fleet_models import FleetModels
 from edged.storage.models.sent_updates import ROUNDS, SentUpdates
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 RESEND = 20.0
 
 
-class CountingLine(SessionLine):
+class CountingTransport(MqttTransport):
     """A device's line that counts the bytes of its updates, by round."""
 
     def __init__(self, session: Session, topics: FleetTopics, sent: dict[int, int]) -> None:
@@ -40,7 +40,7 @@ class CountingLine(SessionLine):
         return super().publish(topic, payload, retain=retain)
 
 
-class Crowd:
+class DevicePool:
     """Devices that take part until `stop`.
 
     Parameters
@@ -69,10 +69,11 @@ class Crowd:
     def _add(self, device: VirtualDevice, mqtt: MqttConfig, config: FleetConfig) -> None:
         topics = FleetTopics(config.name, mqtt.root)
         session = Session(mqtt, client_id=f"edged-sim-{device.name}", clean=True)
-        line = CountingLine(session, topics, device.log.sent)
+        line = CountingTransport(session, topics, device.log.sent)
         member = Member(
             device.name, config, topics=topics, line=line, work=device, between=self._between,
-            models=FleetModels(device.folder), kept=SentUpdates(device.folder, ROUNDS), memory=Memory(),
+            models=FleetModels(device.folder), kept=SentUpdates(device.folder, ROUNDS),
+            memory=MembershipRecord(),
             remember=lambda _: None, notify=lambda _event, _fields: None, clock=SystemClock(),
         )  # fmt: skip
         line.follow(topics.round, member.round_came)

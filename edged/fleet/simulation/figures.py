@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.domain.training.weight_deltas import Weights
-    from edged.fleet.simulation.shared import Bench
-    from edged.fleet.simulation.virtual_device import Told, VirtualDevice
+    from edged.fleet.simulation.shared import SharedSetup
+    from edged.fleet.simulation.virtual_device import ModelReport, VirtualDevice
 
 
 def figures(
-    bench: Bench,
+    bench: SharedSetup,
     devices: Sequence[VirtualDevice],
     lineage: Sequence[Mapping[str, Any]],
     models: Mapping[str, Weights],
@@ -62,7 +62,8 @@ def figures(
 
 
 def _round(
-    bench: Bench, honest: Sequence[VirtualDevice], devices: Sequence[VirtualDevice], entry: Mapping[str, Any],
+    bench: SharedSetup, honest: Sequence[VirtualDevice], devices: Sequence[VirtualDevice],
+    entry: Mapping[str, Any],
     models: Mapping[str, Weights], unseen: NDArray[np.int64], scratch: Path,
 ) -> dict[str, Any]:  # fmt: skip
     number, digest = int(entry["round"]), entry["model"]
@@ -81,7 +82,7 @@ def _round(
     }
 
 
-def _of(device: VirtualDevice, digest: str) -> Told | None:
+def _of(device: VirtualDevice, digest: str) -> ModelReport | None:
     return next((told for told in reversed(device.log.models) if told.model == digest), None)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from edged.charts import document
 from edged.charts.html import percent, table
-from edged.charts.lines import Line, line_chart
+from edged.charts.lines import ChartLine, line_chart
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -50,13 +50,13 @@ def _sentence(report: Mapping[str, Any]) -> str:
 def _chart(rounds: Sequence[Mapping[str, Any]]) -> str:
     numbers = [entry["round"] for entry in rounds]
     lines = [
-        Line("global", "global", [_of(entry["global"], "mean") for entry in rounds]),
-        Line("mixed", "mixed", [_of(entry["mixed"], "mean") for entry in rounds]),
-        Line("mixed, worst device", "worst", [_of(entry["mixed"], "worst") for entry in rounds]),
+        ChartLine("global", "global", [_of(entry["global"], "mean") for entry in rounds]),
+        ChartLine("mixed", "mixed", [_of(entry["mixed"], "mean") for entry in rounds]),
+        ChartLine("mixed, worst device", "worst", [_of(entry["mixed"], "worst") for entry in rounds]),
     ]
     if any(entry["unseen"] is not None for entry in rounds):
         values = [float("nan") if entry["unseen"] is None else entry["unseen"] for entry in rounds]
-        lines.append(Line("those that took no part", "unseen", values))
+        lines.append(ChartLine("those that took no part", "unseen", values))
     return line_chart(numbers, numbers, lines, [], percent, unit="round")
 
 

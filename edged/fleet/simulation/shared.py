@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edged.domain.federated.settings import Encoding, Settings
+from edged.domain.federated.settings import Encoding, RoundSettings
 from edged.domain.judging.outputs import answers, errors, probabilities
 from edged.domain.stream.sample import Window
 from edged.domain.training.batch_pool import labels_for
@@ -15,7 +15,7 @@ from edged.domain.training.hard_examples import losses
 from edged.engines.inference import InferenceModel
 from edged.engines.portable.description import Description, base_model
 from edged.engines.portable.engine import PortableEngine
-from edged.trainer.fleet_training import Carried, Participant
+from edged.trainer.fleet_training import CarriedState, RoundTrainer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Evaluated:
     """Mean loss and accuracy on some rows; NaN without any."""
 
     loss: float
     accuracy: float
 
 
-class Bench:
+class SharedSetup:
     """A bundle of a classifier, and a recording `x` `(n, d)` with classes `y` `(n,)`."""
 
     def __init__(self, bundle: Bundle, schema: Schema, x: NDArray[np.float32], y: NDArray[np.int64]) -> None:
@@ -61,7 +61,7 @@ class Bench:
         """A fresh engine."""
         return PortableEngine(self.bundle)
 
-    def ask(self, weights: Weights, scratch: Path, *parts: NDArray[np.int64]) -> list[Asked]:
+    def ask(self, weights: Weights, scratch: Path, *parts: NDArray[np.int64]) -> list[Evaluated]:
         """How a model with these weights does on each part; `scratch` is a file that may be written over."""
         scratch.write_bytes(bytes(self._base.with_parameters(weights)))
         window = self.window(np.concatenate(parts))
@@ -70,22 +70,24 @@ class Bench:
         wrong = errors(self.schema, answers(self.schema, raw), window.y)
         ends = np.cumsum([len(part) for part in parts])[:-1]
         return [
-            Asked(float(a.mean()), 1.0 - float(b.mean())) if len(a) else Asked(float("nan"), float("nan"))
+            Evaluated(float(a.mean()), 1.0 - float(b.mean()))
+            if len(a)
+            else Evaluated(float("nan"), float("nan"))
             for a, b in zip(np.split(lost, ends), np.split(wrong, ends), strict=True)
         ]
 
     def trained(
-        self, weights: Weights, rows: NDArray[np.int64], config: Settings, seed: int
+        self, weights: Weights, rows: NDArray[np.int64], config: RoundSettings, seed: int
     ) -> dict[str, NDArray[np.float32]]:
         """Weights after training on rows, for nobody else: nothing is clipped or rounded."""
-        free = Settings(
+        free = RoundSettings(
             config.epochs, config.steps, config.learning_rate, config.batch_size, clip_norm=0.0,
             encoding=Encoding("float32"), personal=("*",),
         )  # fmt: skip
         window = self.window(rows)
-        alone = Participant(
+        alone = RoundTrainer(
             begin=self.engine, trainable=self.bundle.trainable, rows=lambda: window, labels=self.labels,
             measure=lambda _: None,
         )  # fmt: skip
-        made = alone.train_round({}, free, weights, Carried(), rng=np.random.default_rng(seed))
+        made = alone.train_round({}, free, weights, CarriedState(), rng=np.random.default_rng(seed))
         return {**weights, **made.carried.personal}

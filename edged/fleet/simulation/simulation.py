@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from edged.domain.federated.settings import Settings
+from edged.domain.federated.settings import RoundSettings
 from edged.domain.stream.schema import Schema
 from edged.errors import ConfigError, EdgedError
 from edged.fleet.coordinator.config import CoordinatorConfig
 from edged.fleet.coordinator.coordinator import Coordinator
 from edged.fleet.coordinator.journal import read_lineage
-from edged.fleet.simulation.device_pool import Crowd
+from edged.fleet.simulation.device_pool import DevicePool
 from edged.fleet.simulation.figures import figures
 from edged.fleet.simulation.partition import by_key, dirichlet
-from edged.fleet.simulation.shared import Bench
+from edged.fleet.simulation.shared import SharedSetup
 from edged.fleet.simulation.virtual_device import Attack, VirtualDevice
 from edged.storage.recordings import read_stream
 from edged.workbench.demo.broker import EmbeddedBroker
@@ -39,7 +39,7 @@ PATIENCE = 600.0  # seconds that a round may take
 
 
 @dataclass(frozen=True)
-class Plan:
+class SimulationPlan:
     """What is simulated.
 
     Attributes
@@ -95,7 +95,7 @@ class Plan:
         return cast("Attack", name)
 
 
-def simulate(plan: Plan, note: Callable[[str], Any] = lambda _: None) -> dict[str, Any]:
+def simulate(plan: SimulationPlan, note: Callable[[str], Any] = lambda _: None) -> dict[str, Any]:
     """Run it; the report, ready for JSON.
 
     Raises
@@ -131,7 +131,9 @@ def simulate(plan: Plan, note: Callable[[str], Any] = lambda _: None) -> dict[st
     }
 
 
-def _divided(plan: Plan, folder: Path) -> tuple[Bench, dict[str, NDArray[np.int64]], NDArray[np.int64]]:
+def _divided(
+    plan: SimulationPlan, folder: Path
+) -> tuple[SharedSetup, dict[str, NDArray[np.int64]], NDArray[np.int64]]:
     """The bench, the rows of each device, and rows of those that take no part."""
     recorded = read_stream(plan.data, key=plan.key or "key")
     y = recorded.y
@@ -140,7 +142,7 @@ def _divided(plan: Plan, folder: Path) -> tuple[Bench, dict[str, NDArray[np.int6
     classes = y.astype(np.int64)
     count, width = int(classes.max()) + 1, recorded.x.shape[1]
     schema = Schema((), width, "classify", tuple(map(str, range(count))))
-    bench = Bench(_bundle(plan, width, count, folder), schema, recorded.x, classes)
+    bench = SharedSetup(_bundle(plan, width, count, folder), schema, recorded.x, classes)
     if plan.key is None:
         return bench, dirichlet(classes, plan.devices, plan.alpha, plan.seed), np.empty(0, np.int64)
     if recorded.key is None:
@@ -153,7 +155,7 @@ def _divided(plan: Plan, folder: Path) -> tuple[Bench, dict[str, NDArray[np.int6
     return bench, found, np.concatenate(rows) if rows else np.empty(0, np.int64)
 
 
-def _bundle(plan: Plan, width: int, classes: int, folder: Path) -> Bundle:
+def _bundle(plan: SimulationPlan, width: int, classes: int, folder: Path) -> Bundle:
     from edged.bundles.build import build
     from edged.bundles.graph.templates import mlp
     from edged.bundles.source.standardise import Statistics
@@ -165,7 +167,7 @@ def _bundle(plan: Plan, width: int, classes: int, folder: Path) -> Bundle:
 
 
 def _devices(
-    plan: Plan, bench: Bench, parts: Mapping[str, NDArray[np.int64]], folder: Path
+    plan: SimulationPlan, bench: SharedSetup, parts: Mapping[str, NDArray[np.int64]], folder: Path
 ) -> list[VirtualDevice]:
     harmful = set(_spread(list(parts), round(plan.poison * len(parts))))
     made = []
@@ -188,7 +190,7 @@ def _level(key: str) -> str:
 
 
 def _fleet(
-    plan: Plan, devices: list[VirtualDevice], broker: tuple[str, int], folder: Path,
+    plan: SimulationPlan, devices: list[VirtualDevice], broker: tuple[str, int], folder: Path,
     note: Callable[[str], Any],
 ) -> dict[str, Weights]:  # fmt: skip
     """Let the fleet learn; its models by fingerprint."""
@@ -202,7 +204,7 @@ def _fleet(
             failed.append(problem)
 
     thread = threading.Thread(target=coordinate, name="coordinator")
-    with Crowd(devices, broker, FLEET, workers=max(1, len(os.sched_getaffinity(0)) - 1)):
+    with DevicePool(devices, broker, FLEET, workers=max(1, len(os.sched_getaffinity(0)) - 1)):
         thread.start()
         told, since = 0, time.monotonic()
         while thread.is_alive():
@@ -219,7 +221,9 @@ def _fleet(
     return {digest: coordinator.journal.weights(digest) for digest in coordinator.journal.models()}
 
 
-def _configuration(plan: Plan, devices: int, broker: tuple[str, int], folder: Path) -> CoordinatorConfig:
+def _configuration(
+    plan: SimulationPlan, devices: int, broker: tuple[str, int], folder: Path
+) -> CoordinatorConfig:
     host, port = broker
     values: dict[str, Any] = {
         "fleet": FLEET,
@@ -244,7 +248,7 @@ def _configuration(plan: Plan, devices: int, broker: tuple[str, int], folder: Pa
     return CoordinatorConfig.model_validate(values)
 
 
-def central_accuracy(plan: Plan) -> float:
+def central_accuracy(plan: SimulationPlan) -> float:
     """On those that take no part: of one model trained on all rows of the devices together.
 
     Raises
@@ -260,11 +264,15 @@ def central_accuracy(plan: Plan) -> float:
 
 
 def _central(
-    plan: Plan, bench: Bench, devices: list[VirtualDevice], unseen: NDArray[np.int64], folder: Path
+    plan: SimulationPlan,
+    bench: SharedSetup,
+    devices: list[VirtualDevice],
+    unseen: NDArray[np.int64],
+    folder: Path,
 ) -> dict[str, Any]:
     """One model from the rows that the devices have learned from, all together."""
     rows = np.concatenate([device.learned for device in devices])
-    settings = Settings(plan.central_epochs, None, plan.learning_rate, plan.batch_size)
+    settings = RoundSettings(plan.central_epochs, None, plan.learning_rate, plan.batch_size)
     made = bench.trained(bench.initial(), rows, settings, plan.seed)
     parts = [device.kept for device in devices]
     apart, *each = bench.ask(made, folder / "asked.onnx", unseen, *parts)

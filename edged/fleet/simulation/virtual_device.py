@@ -15,8 +15,8 @@ from edged.engines.inference import InferenceModel
 from edged.fleet.simulation.partition import three_parts
 from edged.mqtt.update_encoding import fleet_model
 from edged.storage.models.sent_updates import PERSONAL, ROUNDS, SentUpdates
-from edged.trainer.fleet_training import Participant
-from edged.trainer.fleet_update import TakingPart
+from edged.trainer.fleet_training import RoundTrainer
+from edged.trainer.fleet_update import FleetUpdateTrainer
 from edged.trainer.quality import quality
 
 if TYPE_CHECKING:
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.domain.federated.evaluation import Quality
-    from edged.domain.federated.messages import Round
+    from edged.domain.federated.messages import RoundAnnouncement
     from edged.domain.protocols import Engine
-    from edged.fleet.simulation.shared import Asked, Bench
-    from edged.trainer.fleet_training import Contribution
+    from edged.fleet.simulation.shared import Evaluated, SharedSetup
+    from edged.trainer.fleet_training import RoundContribution
 
     Weights = Mapping[str, NDArray[np.float32]]
 
@@ -40,34 +40,34 @@ SCALED = 10.0
 
 
 @dataclass
-class Told:
+class ModelReport:
     """What a device found of the fleet's model of a round, on rows that nothing was chosen by."""
 
     round: int
     model: str
     share: float | None
-    before: Asked
-    alone: Asked
-    mixed: Asked
+    before: Evaluated
+    alone: Evaluated
+    mixed: Evaluated
 
 
 @dataclass
-class Log:
+class DeviceLog:
     """What a device has done, for the report."""
 
-    models: list[Told] = field(default_factory=list)
+    models: list[ModelReport] = field(default_factory=list)
     sent: dict[int, int] = field(default_factory=dict)
     """Bytes of its messages, by round, sent again or not."""
 
 
-class Spoiled(Participant):
+class MaliciousDevice(RoundTrainer):
     """A device that does harm: its updates point the other way, or are far too large."""
 
     def __init__(self, attack: Attack, **parts: Any) -> None:
         super().__init__(**parts)
         self._factor = np.float32(-1.0 if attack == "flip" else SCALED)
 
-    def train_round(self, *args: Any, **kwargs: Any) -> Contribution:
+    def train_round(self, *args: Any, **kwargs: Any) -> RoundContribution:
         """As others do, and then spoiled."""
         made = super().train_round(*args, **kwargs)
         coded = {
@@ -100,13 +100,13 @@ class VirtualDevice:
         self,
         name: str,
         folder: Path,
-        bench: Bench,
+        bench: SharedSetup,
         rows: NDArray[np.int64],
         *,
         seed: int,
         attack: Attack | None = None,
     ) -> None:
-        self.name, self.folder, self.log, self.attack = name, folder, Log(), attack
+        self.name, self.folder, self.log, self.attack = name, folder, DeviceLog(), attack
         self._bench, self._seed = bench, seed
         self.learned, self.chosen_by, self.kept = three_parts(rows)
         self.own: Weights = bench.initial()
@@ -123,8 +123,8 @@ class VirtualDevice:
             "begin": bench.engine, "trainable": bench.bundle.trainable, "rows": lambda: window,
             "labels": bench.labels, "measure": measure,
         }  # fmt: skip
-        participant = Participant(**parts) if attack is None else Spoiled(attack, **parts)
-        self._part = TakingPart(
+        participant = RoundTrainer(**parts) if attack is None else MaliciousDevice(attack, **parts)
+        self._part = FleetUpdateTrainer(
             name, folder, participant=participant, own=lambda: self.own,
             last_seq=lambda: len(self.learned), max_bytes=LARGEST_MODEL,
         )  # fmt: skip
@@ -147,12 +147,14 @@ class VirtualDevice:
         """It is always well."""
         return {"version": __version__, "idle": True, "charged": True, "cool": True}
 
-    def train(self, announced: Round, model: Path) -> dict[str, Any]:
+    def train(self, announced: RoundAnnouncement, model: Path) -> dict[str, Any]:
         """Train in the round and keep an update."""
         order = {"round": asdict(announced), "model": str(model), "seconds": 3600.0}
         return self._part.contribute(announced.round, order)
 
-    def judge(self, announced: Round, model: Path, standing: tuple[str, Path] | None) -> dict[str, Any]:
+    def judge(
+        self, announced: RoundAnnouncement, model: Path, standing: tuple[str, Path] | None
+    ) -> dict[str, Any]:
         """Mix the fleet's model with its own, note what that gives, and learn on by itself."""
         patterns = announced.config.personal
         other = self._fitting(model, announced.base.hash, patterns)
@@ -161,7 +163,9 @@ class VirtualDevice:
         best = 0.0 if share is None else share
         before = None if standing is None else self._ask(self._fitting(standing[1], standing[0], patterns))[0]
         self.log.models.append(
-            Told(announced.round, announced.base.hash, share, tried[0.0][1], tried[1.0][1], tried[best][1])
+            ModelReport(
+                announced.round, announced.base.hash, share, tried[0.0][1], tried[1.0][1], tried[best][1]
+            )
         )
         self.own = mixed(self.own, other, best)
         serves = fingerprint(self.own) == announced.base.hash
@@ -179,7 +183,7 @@ class VirtualDevice:
 
     # ---- its own -----------------------------------------------------------------------------
 
-    def _ask(self, weights: Weights) -> list[Asked]:
+    def _ask(self, weights: Weights) -> list[Evaluated]:
         return self._bench.ask(weights, self.folder / "asked.onnx", self.chosen_by, self.kept)
 
     def _fitting(self, model: Path, digest: str, patterns: tuple[str, ...]) -> Weights:
@@ -189,5 +193,5 @@ class VirtualDevice:
         return fitting(shared, {**self.own, **trained}, self._bench.bundle.trainable, patterns)
 
 
-def _quality(found: Asked) -> dict[str, float]:
+def _quality(found: Evaluated) -> dict[str, float]:
     return {"loss": found.loss, "metric": found.accuracy}

@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from edged.config import MqttConfig
-    from edged.mqtt.client.message import Delivery
+    from edged.mqtt.client.message import ReceivedMessage
 
 CONFIRM_SECONDS = 5.0
 WAITING = 20
 
 
-class SecondLine:
+class CommandConnection:
     """Moves a subscription from the main session to one of its own, and back.
 
     For a moment both have it; a command that comes twice then is recognised by its id.
@@ -55,12 +55,12 @@ class SecondLine:
             session.unsubscribe([self._pattern])
         session.stop()
 
-    def _receive(self, delivery: Delivery) -> None:
+    def _receive(self, delivery: ReceivedMessage) -> None:
         # Connections of the main session have positive numbers: so the two cannot be mistaken for each other.
         delivery.epoch = -delivery.epoch
         self._sink(delivery)
 
-    def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+    def acknowledge(self, deliveries: Sequence[ReceivedMessage]) -> None:
         """Acknowledge each on the connection that it came over."""
         here = [delivery for delivery in deliveries if delivery.epoch < 0]
         self._main.ack([delivery for delivery in deliveries if delivery.epoch >= 0])

@@ -14,7 +14,7 @@ from paho.mqtt.packettypes import PacketTypes
 
 from edged.errors import BrokerError, ConfigError
 from edged.mqtt.client.message import paho_properties
-from edged.mqtt.client.packets import Wire
+from edged.mqtt.client.packets import PacketSocket
 
 if TYPE_CHECKING:
     import ssl
@@ -32,8 +32,8 @@ MAX_PACKET = 16 * 1024 * 1024
 _FOREVER = 0xFFFFFFFF
 
 
-class WireClient(Client):
-    """paho's client over a `Wire`: the only place where something inside paho is replaced."""
+class PacketClient(Client):
+    """paho's client over a `PacketSocket`: the only place where something inside paho is replaced."""
 
     def use_tls(self, context: ssl.SSLContext, *, check_host: bool) -> None:
         """Make the next connection with this context, which paho itself takes once only."""
@@ -42,12 +42,12 @@ class WireClient(Client):
         self._ssl = True
         self._tls_insecure = not check_host
 
-    def _create_socket(self) -> Wire:
-        kind = Wire
+    def _create_socket(self) -> PacketSocket:
+        kind = PacketSocket
         if self._ssl:
-            from edged.mqtt.client.tls import TlsWire
+            from edged.mqtt.client.tls import TlsPacketSocket
 
-            kind = TlsWire
+            kind = TlsPacketSocket
         return kind(super()._create_socket(), v5=self.protocol == MQTTProtocolVersion.MQTTv5)  # type: ignore[arg-type]
 
     def _sock_recv(self, bufsize: int) -> bytes:
@@ -68,7 +68,7 @@ class WireClient(Client):
         return sock
 
     @property
-    def wire(self) -> Wire | None:
+    def wire(self) -> PacketSocket | None:
         """The wire of the present connection.
 
         Raises
@@ -77,14 +77,14 @@ class WireClient(Client):
             When this release of paho makes its sockets in another way.
         """
         sock: Any = self.socket()
-        if sock is None or isinstance(sock, Wire):
+        if sock is None or isinstance(sock, PacketSocket):
             return sock
         raise BrokerError("this release of paho-mqtt is not supported", remedy="install paho-mqtt 2.1 or 2.2")
 
 
 def make_client(
     config: MqttConfig, client_id: str, protocol: Protocol, will: Will | None, *, clean: bool = False
-) -> WireClient:
+) -> PacketClient:
     """A client that is set up but not yet connected; `clean` when the broker shall remember nothing of it.
 
     Raises
@@ -93,7 +93,7 @@ def make_client(
         When a certificate or key cannot be used.
     """
     v5 = protocol == "5"
-    client = WireClient(
+    client = PacketClient(
         CallbackAPIVersion.VERSION2,
         client_id=client_id,
         clean_session=None if v5 else clean,
@@ -148,7 +148,7 @@ def in_flight(config: MqttConfig, protocol: str) -> int:
     return config.receive_maximum if protocol == "5" else 20
 
 
-def renew(client: WireClient, config: MqttConfig) -> None:
+def renew(client: PacketClient, config: MqttConfig) -> None:
     """Read certificates, keys and password anew, so that changed files count at the next attempt.
 
     Raises
@@ -162,7 +162,7 @@ def renew(client: WireClient, config: MqttConfig) -> None:
         client.username_pw_set(name, password)
 
 
-def _renew_tls(client: WireClient, config: MqttConfig) -> None:
+def _renew_tls(client: PacketClient, config: MqttConfig) -> None:
     if config.tls is not None:
         from edged.mqtt.client import tls
 

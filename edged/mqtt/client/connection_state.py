@@ -13,7 +13,7 @@ SUSPICIOUS = 3  # connections in a row that broke soon
 log = get_logger("edged.mqtt")
 
 
-class Condition:
+class ConnectionState:
     """Used by the network thread; `problem` may be asked for by any."""
 
     def __init__(self, host: str, port: int, client_id: str) -> None:

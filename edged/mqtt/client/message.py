@@ -50,7 +50,7 @@ _PAHO_NAMES = ("ResponseTopic", "CorrelationData", "ContentType", "MessageExpiry
 
 
 @dataclass(slots=True)
-class Delivery:
+class ReceivedMessage:
     """One message as the broker delivered it.
 
     `mid` is the packet id (0 at QoS 0), valid within its connection `epoch` only; `received` is
@@ -78,7 +78,7 @@ class Delivery:
         return None if self.properties is None else self.properties.correlation
 
 
-class Message(NamedTuple):
+class OutgoingMessage(NamedTuple):
     """One message on its way out; `on_done` is called once the broker has it (QoS 1)."""
 
     topic: str

@@ -1,7 +1,7 @@
 """The hot path of the connection: PUBLISH and PUBACK packets, read and written in large pieces.
 
 paho reads a packet in three or four system calls and writes each PUBACK in one; at MQTT 5 it also
-builds a property table for every message. `Wire` stands between paho and its socket: it reads 64 KiB
+builds a property table for every message. `PacketSocket` stands between paho and its socket: it reads 64 KiB
 at a time, takes complete PUBLISH packets of QoS 0 and 1 out of the stream itself, hands every other
 packet to paho, and gathers what is to be sent. That costs about 2 µs a message where
 paho takes 30 (3.1.1) or 45 (MQTT 5).
@@ -18,7 +18,7 @@ from paho.mqtt import MQTTException
 from paho.mqtt.packettypes import PacketTypes
 
 from edged.errors import BrokerError
-from edged.mqtt.client.message import Delivery, Message, MessageProperties, paho_properties
+from edged.mqtt.client.message import MessageProperties, OutgoingMessage, ReceivedMessage, paho_properties
 
 if TYPE_CHECKING:
     import socket
@@ -31,7 +31,7 @@ TOPICS = 4096
 _NO_MQTT = "is this the port of an MQTT broker?"
 
 
-class Wire:
+class PacketSocket:
     """A connected socket as paho sees one, with the PUBLISH traffic taken out.
 
     Only the network thread uses it. What is different under TLS is in `tls.py`.
@@ -148,7 +148,7 @@ class Wire:
     def note(self, problem: OSError) -> None:
         """Keep what says why the connection ended; without TLS nothing does."""
 
-    def take(self, epoch: int, received: float) -> list[Delivery]:
+    def take(self, epoch: int, received: float) -> list[ReceivedMessage]:
         """All complete PUBLISH packets up to the next packet of another kind.
 
         Raises
@@ -156,7 +156,7 @@ class Wire:
         BrokerError
             When the bytes are no MQTT.
         """
-        found: list[Delivery] = []
+        found: list[ReceivedMessage] = []
         try:
             while (frame := self._frame()) is not None:
                 first, start, stop = frame
@@ -180,7 +180,7 @@ class Wire:
         """Acknowledge messages by packet id, in the order given."""
         self._out += b"".join([b"\x40\x02" + mid.to_bytes(2, "big") for mid in mids])
 
-    def publish(self, message: Message) -> None:
+    def publish(self, message: OutgoingMessage) -> None:
         """Put a QoS 0 message on its way."""
         self._out += encode_publish(message, v5=self._v5)
 
@@ -200,7 +200,7 @@ class Wire:
             return None
         return data[at], start, start + size
 
-    def _delivery(self, first: int, start: int, stop: int, epoch: int, received: float) -> Delivery:
+    def _delivery(self, first: int, start: int, stop: int, epoch: int, received: float) -> ReceivedMessage:
         data = self._data
         at = start + 2 + (data[start] << 8) + data[start + 1]
         raw = data[start + 2 : at]
@@ -219,7 +219,7 @@ class Wire:
         if at > stop:
             raise IndexError
         dup, retain = first & 8 != 0, first & 1 != 0
-        return Delivery(topic, data[at:stop], mid, qos, dup, retain, epoch, received, properties)
+        return ReceivedMessage(topic, data[at:stop], mid, qos, dup, retain, epoch, received, properties)
 
     def _decode_topic(self, raw: bytes) -> str:
         if len(self._topics) >= TOPICS:
@@ -247,7 +247,7 @@ def _properties(data: bytes, at: int, stop: int) -> tuple[MessageProperties, int
     return MessageProperties.from_paho(properties), at + size
 
 
-def encode_publish(message: Message, *, v5: bool) -> bytes:
+def encode_publish(message: OutgoingMessage, *, v5: bool) -> bytes:
     r"""A QoS 0 PUBLISH packet.
 
     >>> encode_publish(Message("a", b"hi"), v5=False)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from paho.mqtt.client import Client
 
-    from edged.mqtt.client.message import Message
-    from edged.mqtt.client.packets import Wire
+    from edged.mqtt.client.message import OutgoingMessage
+    from edged.mqtt.client.packets import PacketSocket
 
 MAX_INFLIGHT = 20
 _HEADER = 64
@@ -25,14 +25,14 @@ _HEADER = 64
 log = get_logger("edged.mqtt")
 
 
-class Limits(NamedTuple):
+class BrokerLimits(NamedTuple):
     """What the broker takes: unacknowledged messages at a time, bytes of a packet."""
 
     inflight: int = MAX_INFLIGHT
     packet: int = 268_435_455
 
     @classmethod
-    def of(cls, properties: Any) -> Limits:
+    def of(cls, properties: Any) -> BrokerLimits:
         """The limits in the properties of a CONNACK packet; MQTT 3.1.1 has none."""
         inflight = min(MAX_INFLIGHT, getattr(properties, "ReceiveMaximum", MAX_INFLIGHT))
         return cls(inflight, getattr(properties, "MaximumPacketSize", cls().packet))
@@ -45,10 +45,10 @@ class Publisher:
     """
 
     def __init__(self, backlog: int) -> None:
-        self.outgoing = Outgoing(backlog)
-        self.limits = Limits()
-        self._flying: dict[int, Message] = {}
-        self._done: list[Message] = []
+        self.outgoing = OutgoingQueues(backlog)
+        self.limits = BrokerLimits()
+        self._flying: dict[int, OutgoingMessage] = {}
+        self._done: list[OutgoingMessage] = []
 
     @property
     def pending(self) -> int:
@@ -60,7 +60,7 @@ class Publisher:
         """Whether everything has been sent, and acknowledged where it will be."""
         return not (len(self.outgoing) or self._flying)
 
-    def send(self, client: Client, wire: Wire) -> None:
+    def send(self, client: Client, wire: PacketSocket) -> None:
         """Send what the limits and the network allow now."""
         self._send_sure(client)
         # What paho holds (a SUBSCRIBE, a birth) goes first: order matters on the other side.
@@ -102,7 +102,7 @@ class Publisher:
         self.outgoing.put_back(self._flying.values())
         self._flying.clear()
 
-    def _fits(self, message: Message) -> bool:
+    def _fits(self, message: OutgoingMessage) -> bool:
         size = len(message.topic.encode()) + len(message.payload) + _HEADER
         if size <= self.limits.packet:
             return True
@@ -112,7 +112,7 @@ class Publisher:
         return False
 
 
-class Outgoing:
+class OutgoingQueues:
     """Two queues, one for QoS 0 and one for QoS 1, of at most `limit` messages each.
 
     A full QoS 0 queue loses its oldest message, which `dropped` counts; a full QoS 1 queue refuses
@@ -127,8 +127,8 @@ class Outgoing:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._lock = threading.Lock()
-        self._fast: deque[Message] = deque()
-        self._sure: deque[Message] = deque()
+        self._fast: deque[OutgoingMessage] = deque()
+        self._sure: deque[OutgoingMessage] = deque()
         self.dropped = 0
 
     def __len__(self) -> int:
@@ -148,7 +148,7 @@ class Outgoing:
         """How many more messages of this QoS can be put before any is dropped or refused."""
         return self._limit - (len(self._sure) if qos else len(self._fast))
 
-    def put(self, message: Message) -> bool:
+    def put(self, message: OutgoingMessage) -> bool:
         """Queue a message; False when it was refused."""
         with self._lock:
             if message.qos:
@@ -162,12 +162,12 @@ class Outgoing:
             self._fast.append(message)
             return True
 
-    def next_fast(self) -> Message | None:
+    def next_fast(self) -> OutgoingMessage | None:
         """Take the oldest QoS 0 message."""
         with self._lock:
             return self._fast.popleft() if self._fast else None
 
-    def next_sure(self) -> Message | None:
+    def next_sure(self) -> OutgoingMessage | None:
         """Take the oldest QoS 1 message."""
         with self._lock:
             return self._sure.popleft() if self._sure else None
@@ -177,7 +177,7 @@ class Outgoing:
         with self._lock:
             self._fast.clear()
 
-    def put_back(self, messages: Iterable[Message]) -> None:
+    def put_back(self, messages: Iterable[OutgoingMessage]) -> None:
         """Return QoS 1 messages to the front, in their order."""
         with self._lock:
             self._sure.extendleft(reversed(list(messages)))

@@ -16,20 +16,20 @@ from typing import TYPE_CHECKING, Any
 from edged.errors import EdgedError
 from edged.logs import get_logger
 from edged.mqtt.client import connection
-from edged.mqtt.client.connection_state import Condition
-from edged.mqtt.client.message import Delivery, Message, MessageProperties
-from edged.mqtt.client.publisher import Limits, Publisher
+from edged.mqtt.client.connection_state import ConnectionState
+from edged.mqtt.client.message import MessageProperties, OutgoingMessage, ReceivedMessage
+from edged.mqtt.client.publisher import BrokerLimits, Publisher
 from edged.mqtt.client.reconnect import Backoff, ProtocolChoice
 from edged.mqtt.client.subscriptions import Sink, Subscriptions
-from edged.mqtt.client.waker import Waker
+from edged.mqtt.client.waker import WakeupPipe
 from edged.mqtt.topics import is_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from edged.config import MqttConfig
-    from edged.mqtt.client.connection import Will, WireClient
-    from edged.mqtt.client.packets import Wire
+    from edged.mqtt.client.connection import PacketClient, Will
+    from edged.mqtt.client.packets import PacketSocket
 
 TICK = 1.0
 
@@ -87,10 +87,10 @@ class Session:
         self._answered = self._born = self._dropping = False
         self._closing = threading.Event()
         self._deadline = 0.0
-        self._condition = Condition(config.host, config.port, client_id)
+        self._condition = ConnectionState(config.host, config.port, client_id)
         self._protocol = self._choice.protocol
         self._client = self._make_client()
-        self._waker = Waker()
+        self._waker = WakeupPipe()
         self._thread = threading.Thread(target=self._run, name="edged-mqtt", daemon=True)
 
     # What other threads call.
@@ -148,7 +148,7 @@ class Session:
         """Wait until the broker has confirmed the subscriptions; False when that took too long."""
         return self._online.wait(timeout) and self._subscriptions.confirmed.wait(timeout)
 
-    def ack(self, deliveries: Sequence[Delivery]) -> None:
+    def ack(self, deliveries: Sequence[ReceivedMessage]) -> None:
         """Acknowledge, in the order of delivery; those of an earlier connection are skipped."""
         epoch = self._epoch
         mids = [delivery.mid for delivery in deliveries if delivery.epoch == epoch and delivery.qos]
@@ -183,7 +183,9 @@ class Session:
             return False
         if correlation is not None:
             properties = (properties or MessageProperties())._replace(correlation=correlation)
-        taken = self._publisher.outgoing.put(Message(topic, payload, qos, retain, properties, on_done))
+        taken = self._publisher.outgoing.put(
+            OutgoingMessage(topic, payload, qos, retain, properties, on_done)
+        )
         self._waker.wake()
         return taken
 
@@ -275,7 +277,7 @@ class Session:
             )
             self._choice.closed_silently()
 
-    def _serve(self, wire: Wire) -> None:
+    def _serve(self, wire: PacketSocket) -> None:
         deadline = time.monotonic() + self._choice.patience
         with selectors.DefaultSelector() as selector:
             selector.register(wire, selectors.EVENT_READ)
@@ -298,7 +300,7 @@ class Session:
                 if not self._answered and time.monotonic() > deadline:
                     return
 
-    def _wait(self, wire: Wire, selector: selectors.BaseSelector) -> bool:
+    def _wait(self, wire: PacketSocket, selector: selectors.BaseSelector) -> bool:
         """Until there is something to do; whether there may be something to read."""
         if wire.lost:
             return True
@@ -313,7 +315,7 @@ class Session:
             self._waker.clear()
         return decrypted or bool(ready.get(wire, 0) & selectors.EVENT_READ)
 
-    def _receive(self, wire: Wire) -> None:
+    def _receive(self, wire: PacketSocket) -> None:
         received = time.monotonic()
         while self._client.wire is wire:
             for delivery in wire.take(self._epoch, received):
@@ -323,7 +325,7 @@ class Session:
             self._client.loop_read()
             self._news()
 
-    def _deliver(self, delivery: Delivery) -> None:
+    def _deliver(self, delivery: ReceivedMessage) -> None:
         sink = self._subscriptions.sink(delivery.topic)
         if sink is not None:
             sink(delivery)
@@ -345,7 +347,7 @@ class Session:
             if self._on_online is not None:
                 self._on_online()
 
-    def _send(self, wire: Wire) -> None:
+    def _send(self, wire: PacketSocket) -> None:
         client = self._client
         if self._online.is_set():
             self._send_acks(wire)
@@ -357,25 +359,25 @@ class Session:
             client.disconnect()
             self._write(wire)
 
-    def _write(self, wire: Wire) -> None:
+    def _write(self, wire: PacketSocket) -> None:
         if self._client.want_write():
             self._client.loop_write()
         wire.flush()
 
-    def _send_acks(self, wire: Wire) -> None:
+    def _send_acks(self, wire: PacketSocket) -> None:
         while self._acks:
             epoch, mids = self._acks.popleft()
             if epoch == self._epoch:
                 wire.ack(mids)
 
-    def _finished(self, wire: Wire) -> bool:
+    def _finished(self, wire: PacketSocket) -> bool:
         if not self._online.is_set() or time.monotonic() >= self._deadline:
             return True
         return self._publisher.idle and not self._acks and not wire.unsent
 
     # The client and its callbacks.
 
-    def _make_client(self) -> WireClient:
+    def _make_client(self) -> PacketClient:
         client = connection.make_client(
             self._config, self._client_id, self._protocol, self._will, clean=self._clean
         )
@@ -402,7 +404,7 @@ class Session:
             log.warning("mqtt_fallback", reason="the broker does not speak MQTT 5, 3.1.1 is used from now on")
         self._epoch += 1
         self._dropping = False
-        self._publisher.limits = Limits.of(limits)
+        self._publisher.limits = BrokerLimits.of(limits)
         self._subscriptions.session_present(present=flags.session_present)
         self._condition.connected()
         where = {"host": self._config.host, "port": self._config.port, "protocol": self._protocol}

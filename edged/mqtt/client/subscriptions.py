@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from paho.mqtt.enums import MQTTProtocolVersion
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from edged.mqtt.client.message import Delivery
+from edged.mqtt.client.message import ReceivedMessage
 from edged.mqtt.topics import check_filter, matches, specificity
 
 if TYPE_CHECKING:
     from paho.mqtt.client import Client
 
-Sink = Callable[[Delivery], None]
+Sink = Callable[[ReceivedMessage], None]
 
 ROUTES = 4096
 

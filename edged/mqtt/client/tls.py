@@ -6,7 +6,7 @@ import ssl
 from typing import TYPE_CHECKING, cast
 
 from edged.errors import ConfigError
-from edged.mqtt.client.packets import Wire
+from edged.mqtt.client.packets import PacketSocket
 
 if TYPE_CHECKING:
     from edged.config import MqttConfig, TlsConfig
@@ -24,7 +24,7 @@ class TlsSocket(ssl.SSLSocket):
             raise
 
 
-class TlsWire(Wire):
+class TlsPacketSocket(PacketSocket):
     """The wire over TLS, which decrypts ahead, and says more when the broker refuses us."""
 
     would_block = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)

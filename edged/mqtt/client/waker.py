@@ -6,7 +6,7 @@ import contextlib
 import socket
 
 
-class Waker:
+class WakeupPipe:
     """Makes a selector return, from any thread; any number of calls cost one wake-up."""
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from edged.errors import RejectedSampleError
-from edged.mqtt.codecs.objects import POSITIONAL, Fields, check_size
+from edged.mqtt.codecs.objects import POSITIONAL, ReadingFields, check_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,7 +38,7 @@ class CsvCodec:
         self._delimiter = {"tab": "\t"}.get(stream.delimiter, stream.delimiter)
         self._columns = [(name, count, _reader(stream, name)) for name, count in columns_of(stream)]
         self._width = sum(count for _, count, _ in self._columns)
-        self._reading = Fields(stream, text=True).reading
+        self._reading = ReadingFields(stream, text=True).reading
 
     def decode(self, topic: str, payload: bytes) -> Decoded:
         """The reading in a line, or the readings in several.

@@ -29,7 +29,7 @@ Parse = Callable[[bytes, int], dict[str, Any]]
 """From a payload of at most so many bytes to the message's fields."""
 
 
-class Fields:
+class ReadingFields:
     """Finds what a reading is made of among the fields of a message.
 
     Parameters
@@ -80,7 +80,7 @@ class ObjectCodec:
     def __init__(self, stream: StreamConfig, parse: Parse, *, text: bool = False) -> None:
         self._largest = stream.max_payload
         self._parse = parse
-        self._reading = Fields(stream, text=text).reading
+        self._reading = ReadingFields(stream, text=text).reading
 
     def decode(self, topic: str, payload: bytes) -> Reading:
         """The reading in a message.

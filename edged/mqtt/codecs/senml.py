@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from edged.errors import ConfigError, RejectedSampleError
 from edged.mqtt.codecs.cbor import cbor_values
 from edged.mqtt.codecs.json import parse_any
-from edged.mqtt.codecs.objects import Fields
+from edged.mqtt.codecs.objects import ReadingFields
 from edged.mqtt.field_access import FLOAT32_MAX, parse_time
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class SenmlCodec:
     def __init__(self, stream: StreamConfig, now: Callable[[], float] = time.time) -> None:
         self._largest = stream.max_payload
         self._now = now
-        self._reading = Fields(stream, text=False).reading
+        self._reading = ReadingFields(stream, text=False).reading
         self._cbor: Callable[[bytes, int], Any] | None = None
 
     def decode(self, topic: str, payload: bytes) -> Decoded:

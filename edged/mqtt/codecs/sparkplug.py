@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from edged.errors import RejectedSampleError
 from edged.logs import get_logger
-from edged.mqtt.codecs.objects import Fields, check_size
+from edged.mqtt.codecs.objects import ReadingFields, check_size
 from edged.mqtt.field_access import parse_time
 from edged.mqtt.sparkplug.payload import (
     BDSEQ,
@@ -91,7 +91,7 @@ class SparkplugCodec:
         self._now = now
         self._publish = publish
         self._wire = SparkplugWire("stream.codec")
-        self._reading = Fields(stream, text=False).reading
+        self._reading = ReadingFields(stream, text=False).reading
         self._key_is_topic = stream.key is None
         self._id = stream.id
         self._features = frozenset(stream.names)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from edged.config import MqttConfig
-    from edged.mqtt.client.message import Delivery
+    from edged.mqtt.client.message import ReceivedMessage
 
 LARGEST_COMMAND = 64 * 1024
 OF_ONE_MESSAGE = 200  # historical metrics
@@ -199,7 +199,7 @@ class SparkplugNode:
 
     # ---- commands --------------------------------------------------------------------------
 
-    def _command(self, delivery: Delivery) -> None:
+    def _command(self, delivery: ReceivedMessage) -> None:
         self.session.ack([delivery])
         if delivery.retain or len(delivery.payload) > LARGEST_COMMAND:
             log.warning("sparkplug_command_refused", reason="retained" if delivery.retain else "too large")

@@ -28,7 +28,7 @@ log = get_logger("edged.spool")
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class LogRecord:
     """A record that is there: its head as JSON, and where its body lies."""
 
     text: bytes
@@ -41,7 +41,7 @@ class Record:
         return dict(json.loads(self.text))
 
 
-class Spool:
+class AppendLog:
     """Opens or creates the file `path`; `records` are those that it holds from before.
 
     Examples
@@ -76,12 +76,12 @@ class Spool:
         self._written = self._end
         fsync_directory(path.parent, disk=disk)
 
-    def append(self, head: Mapping[str, Any], body: bytes) -> Record:
+    def append(self, head: Mapping[str, Any], body: bytes) -> LogRecord:
         """Add a record; it is neither durable nor readable before `sync`."""
         text = json.dumps(head, separators=(",", ":")).encode()
         before = _BEFORE.pack(len(text), len(body), zlib.crc32(body, zlib.crc32(text)))
         self._waiting += [before, text, body]
-        record = Record(text, self._end + len(before) + len(text), len(body))
+        record = LogRecord(text, self._end + len(before) + len(text), len(body))
         self._end = record.at + record.size
         return record
 
@@ -97,7 +97,7 @@ class Spool:
             self._disk.sync(self._path)
         self._written = self._end
 
-    def read(self, record: Record) -> bytes:
+    def read(self, record: LogRecord) -> bytes:
         """The body of a record that is durable.
 
         Raises
@@ -115,15 +115,15 @@ class Spool:
         """Leave the file as it is."""
         os.close(self._file)
 
-    def _scan(self) -> tuple[list[Record], int]:
-        found: list[Record] = []
+    def _scan(self) -> tuple[list[LogRecord], int]:
+        found: list[LogRecord] = []
         at = 0
         while (record := self._record(at)) is not None:
             found.append(record)
             at = record.at + record.size
         return found, at
 
-    def _record(self, at: int) -> Record | None:
+    def _record(self, at: int) -> LogRecord | None:
         before = os.pread(self._file, _BEFORE.size, at)
         if len(before) < _BEFORE.size:
             return None
@@ -134,4 +134,4 @@ class Spool:
         data = os.pread(self._file, length + size, at + _BEFORE.size)
         if zlib.crc32(data) != crc:
             return None
-        return Record(data[:length], at + _BEFORE.size + length, size)
+        return LogRecord(data[:length], at + _BEFORE.size + length, size)

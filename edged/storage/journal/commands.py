@@ -45,7 +45,7 @@ class CommandRecord:
     correlation: bytes | None = None
 
 
-class Kept(NamedTuple):
+class CommandRetention(NamedTuple):
     """How many commands are remembered, and those since when (Unix seconds)."""
 
     rows: int
@@ -58,7 +58,7 @@ def find(db: sqlite3.Connection, key: str) -> CommandRecord | None:
     return None if row is None else _record(*row)
 
 
-def insert(db: sqlite3.Connection, record: CommandRecord, kept: Kept) -> float | None:
+def insert(db: sqlite3.Connection, record: CommandRecord, kept: CommandRetention) -> float | None:
     """Add one, and forget others; when the newest of those came, or None where none was forgotten."""
     db.execute(
         f"INSERT INTO commands ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608

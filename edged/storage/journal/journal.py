@@ -184,7 +184,7 @@ class Journal:
         with self._reading():
             return command_rows.find(self._db, key)
 
-    def record_command(self, record: CommandRecord, kept: command_rows.Kept) -> None:
+    def record_command(self, record: CommandRecord, kept: command_rows.CommandRetention) -> None:
         """Note a new command, before it is carried out; those that are too many or too old are forgotten.
 
         When the newest of these came is the `command_horizon` from then on.

@@ -32,7 +32,7 @@ log = get_logger("edged.incoming")
 
 
 @dataclass(frozen=True)
-class Piece:
+class ChunkDigest:
     """What one chunk must be."""
 
     size: int
@@ -50,7 +50,7 @@ class Transfer:
     name: str
     manifest: dict[str, Any]
     note: dict[str, Any]
-    pieces: tuple[Piece, ...]
+    pieces: tuple[ChunkDigest, ...]
 
     @property
     def sha256(self) -> str:
@@ -82,10 +82,10 @@ def announced(name: Any, manifest: Any, note: Mapping[str, Any], max_bytes: int)
     return Transfer(name, dict(manifest), dict(note), pieces)
 
 
-def _pieces(manifest: Any) -> tuple[Piece, ...]:
+def _pieces(manifest: Any) -> tuple[ChunkDigest, ...]:
     try:
-        pieces = tuple(Piece(entry["bytes"], entry["sha256"]) for entry in manifest["chunks"])
-        whole = Piece(manifest["bytes"], manifest["sha256"])
+        pieces = tuple(ChunkDigest(entry["bytes"], entry["sha256"]) for entry in manifest["chunks"])
+        whole = ChunkDigest(manifest["bytes"], manifest["sha256"])
     except (KeyError, TypeError):
         pieces, whole = (), None
     if whole is None or not pieces or not all(_plausible(piece) for piece in (whole, *pieces)):
@@ -97,7 +97,7 @@ def _pieces(manifest: Any) -> tuple[Piece, ...]:
     return pieces
 
 
-def _plausible(piece: Piece) -> bool:
+def _plausible(piece: ChunkDigest) -> bool:
     counted = isinstance(piece.size, int) and not isinstance(piece.size, bool) and piece.size > 0
     return counted and isinstance(piece.sha256, str) and _SHA256.fullmatch(piece.sha256) is not None
 
@@ -121,7 +121,7 @@ def read_transfer(folder: Path) -> tuple[dict[str, Any], list[bytes]]:
     return manifest, chunks
 
 
-class Staging:
+class TransferStaging:
     """Where the chunks of one transfer gather. One thread at a time may call it.
 
     Parameters

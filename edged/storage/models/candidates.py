@@ -81,7 +81,7 @@ def publish_candidate(
 
 
 @dataclass(frozen=True)
-class Probing:
+class ProbeRules:
     """What a candidate must keep to.
 
     Attributes
@@ -103,7 +103,7 @@ class Probing:
 
 
 def verify_candidate(
-    folder: Path, load_model: Callable[[Path], Model], rules: Probing, breathe: Callable[[], None]
+    folder: Path, load_model: Callable[[Path], Model], rules: ProbeRules, breathe: Callable[[], None]
 ) -> tuple[Model, float]:
     """See that a candidate is whole, loads, gives the trainer's own outputs, and is fast enough.
 
@@ -138,7 +138,7 @@ def verify_candidate(
 
 
 def verify_quantised(
-    folder: Path, load_model: Callable[[Path], Model], rules: Probing, breathe: Callable[[], None]
+    folder: Path, load_model: Callable[[Path], Model], rules: ProbeRules, breathe: Callable[[], None]
 ) -> tuple[Model, float] | None:
     """The quantised form of a verified candidate, and its latency; None where it has no such form.
 
@@ -167,7 +167,7 @@ def _probe(folder: Path) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     return x, expected
 
 
-def _fast_enough(model: Model, x: NDArray[np.float32], rules: Probing, where: Path) -> float:
+def _fast_enough(model: Model, x: NDArray[np.float32], rules: ProbeRules, where: Path) -> float:
     seconds = _latency(model, x[:1])
     if seconds > rules.latency:
         raise ModelError(

@@ -40,7 +40,7 @@ log = get_logger("edged.sent")
 
 
 @dataclass(frozen=True)
-class Sent:
+class SentUpdate:
     """One update: what its manifest says besides its chunks, and its bytes."""
 
     number: int
@@ -71,19 +71,21 @@ class SentUpdates:
     def __init__(self, state: Path, folder: str = FOLDER) -> None:
         self._folder = state / folder
 
-    def newest(self) -> Sent | None:
+    def newest(self) -> SentUpdate | None:
         """The last one; None before the first, and where none is whole."""
         return next(self.all(), None)
 
-    def of_version(self, version: int) -> Sent | None:
+    def of_version(self, version: int) -> SentUpdate | None:
         """The newest one of a model version, while it is kept."""
         return next((sent for sent in self.all() if sent.about.get("version") == version), None)
 
-    def get(self, number: int) -> Sent | None:
+    def get(self, number: int) -> SentUpdate | None:
         """One of them; None where it is no longer kept, or not whole."""
         return next((sent for sent in self.all() if sent.number == number), None)
 
-    def add(self, about: Mapping[str, Any], blob: bytes, held: Mapping[str, NDArray[np.float32]]) -> Sent:
+    def add(
+        self, about: Mapping[str, Any], blob: bytes, held: Mapping[str, NDArray[np.float32]]
+    ) -> SentUpdate:
         """Keep an update, durably, and remove the oldest.
 
         Raises
@@ -103,7 +105,7 @@ class SentUpdates:
         publish_directory(staging, final)
         for old in self._numbers()[KEPT:]:
             remove(self._folder / str(old))
-        return Sent(number, dict(about), blob, final)
+        return SentUpdate(number, dict(about), blob, final)
 
     def _numbers(self) -> list[int]:
         """Newest first."""
@@ -113,7 +115,7 @@ class SentUpdates:
             (int(path.name) for path in self._folder.iterdir() if path.name.isdigit()), reverse=True
         )
 
-    def all(self) -> Iterator[Sent]:
+    def all(self) -> Iterator[SentUpdate]:
         """Those that are kept and whole, newest first."""
         for number in self._numbers():
             folder = self._folder / str(number)
@@ -124,4 +126,4 @@ class SentUpdates:
             except (CorruptError, StorageError, OSError) as problem:
                 log.warning("update_unreadable", number=number, problem=str(problem))
                 continue
-            yield Sent(number, about, blob, folder)
+            yield SentUpdate(number, about, blob, folder)

@@ -7,14 +7,14 @@ from contextlib import ExitStack, closing, contextmanager
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
-from edged.domain.commands.delivery_policy import Kind
+from edged.domain.commands.delivery_policy import MessageKind
 from edged.errors import CorruptError, StorageError
 from edged.logs import get_logger
 from edged.storage.files.database import PAGE_SIZE, connect, file_pages, migrate, transaction, translated
 from edged.storage.files.database import used_pages as used
 from edged.storage.outbox import tables
-from edged.storage.outbox.space import Space, fold_wal, pages_of, reserve_wal
-from edged.storage.outbox.tables import Key, Waiting, total, waiting
+from edged.storage.outbox.space import OutboxSpace, fold_wal, pages_of, reserve_wal
+from edged.storage.outbox.tables import Key, OutboxBacklog, total, waiting
 
 if TYPE_CHECKING:
     import sqlite3
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from edged.clock import Clock
-    from edged.domain.commands.delivery_policy import Parcel
+    from edged.domain.commands.delivery_policy import OutboxMessage
 
-__all__ = ["DATABASE", "Key", "Outbox", "Waiting", "waiting"]
+__all__ = ["DATABASE", "Key", "Outbox", "OutboxBacklog", "waiting"]
 
 DATABASE = "outbox.db"
 _SET_CLOCK = 1_600_000_000.0  # Unix time below which a device's clock was not set yet
@@ -45,14 +45,14 @@ class Outbox:
     """
 
     def __init__(
-        self, db: sqlite3.Connection, path: Path, space: Space, max_age: float, clock: Clock
+        self, db: sqlite3.Connection, path: Path, space: OutboxSpace, max_age: float, clock: Clock
     ) -> None:
         self._lock = threading.RLock()
         self._space = space
         self._max_age = max_age
         self._clock = clock
         self._path = path
-        self._next = dict.fromkeys(Kind, 1)
+        self._next = dict.fromkeys(MessageKind, 1)
         self._held: dict[Key, int] = {}
         self._adopt(db)
 
@@ -77,7 +77,7 @@ class Outbox:
         StorageError
             When it cannot be opened or written.
         """
-        space = Space(path, max_bytes)
+        space = OutboxSpace(path, max_bytes)
         try:
             return cls(_connected(path, space), path, space, max_age, clock)
         except CorruptError as problem:
@@ -90,13 +90,13 @@ class Outbox:
             unless_read.callback(self._space.release)
             unless_read.callback(db.close)
             self._counts = tables.read_counts(db)
-            for kind in Kind:
+            for kind in MessageKind:
                 self._next[kind] = max(self._next[kind], tables.last_number(db, kind) + 1)
             age, wall = tables.read_clock(db)
             unless_read.pop_all()
         away = max(0.0, self._clock.now() - wall) if wall > _SET_CLOCK else 0.0
         self._began = age + away - self._clock.monotonic()
-        self._given = dict.fromkeys(Kind, 0)  # of each kind, the last number that was given out
+        self._given = dict.fromkeys(MessageKind, 0)  # of each kind, the last number that was given out
         self._db = db
 
     def start_over(self, problem: CorruptError) -> None:
@@ -121,7 +121,7 @@ class Outbox:
             self._space.release()
 
     @property
-    def waiting(self) -> Waiting:
+    def waiting(self) -> OutboxBacklog:
         """What waits, what is held included; costs no look at the disk."""
         return total(self._counts)
 
@@ -130,14 +130,14 @@ class Outbox:
         """Messages that wait and that nobody holds."""
         return self.waiting.pending - len(self._held)
 
-    def takes(self, bulk: Sequence[Parcel]) -> bool:
+    def takes(self, bulk: Sequence[OutboxMessage]) -> bool:
         """Whether messages that belong together are small enough to be kept together."""
         sizes = [parcel.size for parcel in bulk]
         return max(sizes, default=0) <= self._space.slice_bytes and sum(sizes) <= self._space.bulk_bytes
 
     # ---- putting -------------------------------------------------------------------------------
 
-    def put(self, parcels: Sequence[tuple[Parcel, bool]]) -> list[Key | None]:
+    def put(self, parcels: Sequence[tuple[OutboxMessage, bool]]) -> list[Key | None]:
         """Keep messages, each with whether it is held; on the disk when this returns.
 
         Where there is no room, the oldest of the lowest priority go, which is counted; never for
@@ -169,10 +169,10 @@ class Outbox:
                 self._space.full(self._db, self._clock.monotonic())
                 return self._put(parcels[:count])
 
-    def _put(self, parcels: Sequence[tuple[Parcel, bool]]) -> list[Key | None]:
+    def _put(self, parcels: Sequence[tuple[OutboxMessage, bool]]) -> list[Key | None]:
         keys: list[Key | None] = [None] * len(parcels)
         with self._writing():
-            for kind in Kind:
+            for kind in MessageKind:
                 mine = [i for i, (parcel, _) in enumerate(parcels) if parcel.kind is kind]
                 if mine:
                     self._insert(kind, mine, parcels, keys)
@@ -182,7 +182,11 @@ class Outbox:
         return keys
 
     def _insert(
-        self, kind: Kind, mine: list[int], parcels: Sequence[tuple[Parcel, bool]], keys: list[Key | None]
+        self,
+        kind: MessageKind,
+        mine: list[int],
+        parcels: Sequence[tuple[OutboxMessage, bool]],
+        keys: list[Key | None],
     ) -> None:
         """Write those of one kind, the newest at any rate."""
         before = len(mine)
@@ -199,19 +203,23 @@ class Outbox:
         size = sum(parcel.size for _, parcel in new)
         self._count(kind, pending=len(new), size=size, dropped=before - len(new))
 
-    def _make_room(self, kind: Kind, need: int, limit: int) -> None:
+    def _make_room(self, kind: MessageKind, need: int, limit: int) -> None:
         """Give up messages of this and of lower priorities until `need` pages are free."""
         while (excess := used(self._db) + need - limit) > 0:
-            if not any(self._give_up(lower, excess * PAGE_SIZE) for lower in reversed(Kind) if lower >= kind):
+            if not any(
+                self._give_up(lower, excess * PAGE_SIZE) for lower in reversed(MessageKind) if lower >= kind
+            ):
                 return
 
-    def _give_up(self, kind: Kind, size: int) -> int:
+    def _give_up(self, kind: MessageKind, size: int) -> int:
         """Delete the oldest of one kind that nobody holds, about `size` bytes of them; their number."""
-        given_up: list[tables.Row] = []
+        given_up: list[tables.OutboxRow] = []
         with closing(tables.rows(self._db, kind, self._given[kind])) as found:
             for row in found:
                 # Without one of its parts a weight update is worth nothing.
-                whole = kind is not Kind.WEIGHTS or (given_up[-1:] and given_up[-1].update != row.update)
+                whole = kind is not MessageKind.WEIGHTS or (
+                    given_up[-1:] and given_up[-1].update != row.update
+                )
                 if (size <= 0 and whole) or len(given_up) == _ROWS:
                     break
                 if Key(kind, row.number) not in self._held:
@@ -220,29 +228,29 @@ class Outbox:
         self._delete(kind, [(row.number, row.size) for row in given_up], dropped=True)
         return len(given_up)
 
-    def _delete(self, kind: Kind, rows: Sequence[tuple[int, int]], *, dropped: bool) -> None:
+    def _delete(self, kind: MessageKind, rows: Sequence[tuple[int, int]], *, dropped: bool) -> None:
         if rows:
             tables.delete(self._db, kind, [number for number, _ in rows])
             size = sum(length for _, length in rows)
             self._count(kind, pending=-len(rows), size=-size, dropped=len(rows) * dropped)
 
-    def _count(self, kind: Kind, *, pending: int, size: int, dropped: int) -> None:
+    def _count(self, kind: MessageKind, *, pending: int, size: int, dropped: int) -> None:
         old = self._counts[kind]
-        self._counts[kind] = Waiting(old.pending + pending, old.bytes + size, old.dropped + dropped)
+        self._counts[kind] = OutboxBacklog(old.pending + pending, old.bytes + size, old.dropped + dropped)
 
-    def lost(self, kind: Kind, count: int) -> None:
+    def lost(self, kind: MessageKind, count: int) -> None:
         """Count messages that were given up before they came here; written with the next transaction."""
         with self._lock:
             self._count(kind, pending=0, size=0, dropped=count)
 
     # ---- giving out ----------------------------------------------------------------------------
 
-    def take(self, count: int, max_bytes: int) -> list[tuple[Key, Parcel]]:
+    def take(self, count: int, max_bytes: int) -> list[tuple[Key, OutboxMessage]]:
         """The next to send, held from now on: at most `count` and, but for the first, `max_bytes`."""
-        taken: list[tuple[Key, Parcel]] = []
+        taken: list[tuple[Key, OutboxMessage]] = []
         size = 0
         with self._lock, translated(self._path):
-            for kind in Kind:
+            for kind in MessageKind:
                 for key, parcel in self._next_of(kind, count - len(taken)):
                     size += parcel.size
                     if taken and size > max_bytes:
@@ -252,7 +260,7 @@ class Outbox:
                     self._given[kind] = key.number
         return taken
 
-    def _next_of(self, kind: Kind, count: int) -> list[tuple[Key, Parcel]]:
+    def _next_of(self, kind: MessageKind, count: int) -> list[tuple[Key, OutboxMessage]]:
         if not count or not self._counts[kind].pending:
             return []
         with closing(tables.parcels(self._db, kind, self._given[kind])) as found:
@@ -277,7 +285,7 @@ class Outbox:
             if not sizes:
                 return
             with self._writing():
-                for kind in Kind:
+                for kind in MessageKind:
                     rows = [(key.number, size) for key, size in sizes.items() if key.kind is kind]
                     self._delete(kind, rows, dropped=False)
             for key in sizes:
@@ -297,19 +305,19 @@ class Outbox:
         """
         before = self.waiting.dropped
         with self._lock, translated(self._path):
-            old = {kind: self._too_old(kind) for kind in Kind if self._counts[kind].pending}
+            old = {kind: self._too_old(kind) for kind in MessageKind if self._counts[kind].pending}
             limit = self._space.limit(self._clock.monotonic(), self._file_pages())
             if any(old.values()) or used(self._db) > limit:
                 with self._writing():
                     for kind, rows in old.items():
                         self._delete(kind, rows, dropped=True)
-                    self._make_room(Kind.EVENT, 0, limit)
+                    self._make_room(MessageKind.EVENT, 0, limit)
             wanted = min(limit, used(self._db) + _FREE_PAGES)
             if file_pages(self._db) > wanted:
                 self._space.shrink(self._db, wanted)
         return self.waiting.dropped - before
 
-    def _too_old(self, kind: Kind) -> list[tuple[int, int]]:
+    def _too_old(self, kind: MessageKind) -> list[tuple[int, int]]:
         """Number and bytes of those that have waited too long; not those that somebody holds."""
         bound = self._age() - self._max_age
         with closing(tables.rows(self._db, kind, self._given[kind])) as found:
@@ -340,7 +348,7 @@ class Outbox:
                 self._counts = before
 
 
-def _connected(path: Path, space: Space) -> sqlite3.Connection:
+def _connected(path: Path, space: OutboxSpace) -> sqlite3.Connection:
     db = connect(path, wal_bytes=space.wal_bytes // 2)
     with ExitStack() as unless_ready:
         unless_ready.callback(space.release)

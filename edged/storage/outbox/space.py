@@ -29,7 +29,7 @@ _ROW_BYTES = 40  # of a row, beside topic and payload
 _LOCAL_BYTES = PAGE_SIZE - 100  # a row of this size has a page of its own
 
 
-class Space:
+class OutboxSpace:
     """The bounds of one outbox file.
 
     The write-ahead log gets a quarter of the cap. It holds at most half of its share before a
@@ -122,7 +122,7 @@ def pages_of(sizes: Iterable[int]) -> int:
     return own + math.ceil(shared / (_LOCAL_BYTES * 3 / 4)) + 3
 
 
-def fold_wal(db: sqlite3.Connection, path: Path, space: Space) -> None:
+def fold_wal(db: sqlite3.Connection, path: Path, space: OutboxSpace) -> None:
     """Before a transaction: see that the write-ahead log has room for it.
 
     Raises

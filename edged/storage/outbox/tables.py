@@ -1,13 +1,13 @@
 """The tables of outbox.db: one a kind of message, each only appended to and eaten from its beginning."""
 
-# ruff: noqa: S608  every statement is put together from the names of `Kind` alone
+# ruff: noqa: S608  every statement is put together from the names of `MessageKind` alone
 
 from __future__ import annotations
 
 from contextlib import closing
 from typing import TYPE_CHECKING, NamedTuple
 
-from edged.domain.commands.delivery_policy import Kind, Parcel
+from edged.domain.commands.delivery_policy import MessageKind, OutboxMessage
 from edged.storage.files.database import connect, json_list, require_version, translated
 
 if TYPE_CHECKING:
@@ -22,12 +22,12 @@ MIGRATIONS: Migrations = (
         *(
             f"CREATE TABLE {kind.name} (number INTEGER PRIMARY KEY, age REAL NOT NULL, topic TEXT NOT NULL,"
             " payload BLOB NOT NULL)"
-            for kind in Kind
+            for kind in MessageKind
         ),
         """CREATE TABLE counts (
             kind INTEGER PRIMARY KEY, pending INTEGER NOT NULL, bytes INTEGER NOT NULL,
             dropped INTEGER NOT NULL)""",
-        *(f"INSERT INTO counts VALUES ({kind.value}, 0, 0, 0)" for kind in Kind),
+        *(f"INSERT INTO counts VALUES ({kind.value}, 0, 0, 0)" for kind in MessageKind),
         "CREATE TABLE clock (id INTEGER PRIMARY KEY, age REAL NOT NULL, wall REAL NOT NULL)",
         "INSERT INTO clock VALUES (1, 0, 0)",
     ),
@@ -37,11 +37,11 @@ MIGRATIONS: Migrations = (
 class Key(NamedTuple):
     """Where a message is kept; a number is never used twice while the process lives."""
 
-    kind: Kind
+    kind: MessageKind
     number: int
 
 
-class Waiting(NamedTuple):
+class OutboxBacklog(NamedTuple):
     """What waits: messages, their bytes, and how many were given up since the file was made."""
 
     pending: int
@@ -49,7 +49,7 @@ class Waiting(NamedTuple):
     dropped: int
 
 
-class Row(NamedTuple):
+class OutboxRow(NamedTuple):
     """What decides about giving a message up; `age` is seconds of the outbox's own time at which it came."""
 
     number: int
@@ -63,7 +63,7 @@ class Row(NamedTuple):
         return self.topic.rpartition("/")[0]
 
 
-def rows(db: sqlite3.Connection, kind: Kind, after: int) -> Generator[Row, None, None]:
+def rows(db: sqlite3.Connection, kind: MessageKind, after: int) -> Generator[OutboxRow, None, None]:
     """The messages behind number `after`, the oldest first; close it when it is not read to its end."""
     found = db.execute(
         f"SELECT number, length(topic) + length(payload), topic, age FROM {kind.name}"
@@ -71,40 +71,44 @@ def rows(db: sqlite3.Connection, kind: Kind, after: int) -> Generator[Row, None,
         (after,),
     )
     with closing(found):
-        yield from map(Row._make, found)
+        yield from map(OutboxRow._make, found)
 
 
-def parcels(db: sqlite3.Connection, kind: Kind, after: int) -> Generator[tuple[Key, Parcel], None, None]:
+def parcels(
+    db: sqlite3.Connection, kind: MessageKind, after: int
+) -> Generator[tuple[Key, OutboxMessage], None, None]:
     """The same with what is sent."""
     found = db.execute(
         f"SELECT number, topic, payload FROM {kind.name} WHERE number > ? ORDER BY number", (after,)
     )
     with closing(found):
         for number, topic, payload in found:
-            yield Key(kind, number), Parcel(kind, topic, payload)
+            yield Key(kind, number), OutboxMessage(kind, topic, payload)
 
 
-def last_number(db: sqlite3.Connection, kind: Kind) -> int:
+def last_number(db: sqlite3.Connection, kind: MessageKind) -> int:
     """The newest one's; 0 without any."""
     return int(db.execute(f"SELECT max(number) FROM {kind.name}").fetchone()[0] or 0)
 
 
-def insert(db: sqlite3.Connection, kind: Kind, new: Sequence[tuple[int, Parcel]], age: float) -> None:
+def insert(
+    db: sqlite3.Connection, kind: MessageKind, new: Sequence[tuple[int, OutboxMessage]], age: float
+) -> None:
     """Add messages that came at `age`, with their numbers."""
     values = [(number, age, parcel.topic, parcel.payload) for number, parcel in new]
     db.executemany(f"INSERT INTO {kind.name} VALUES (?, ?, ?, ?)", values)
 
 
-def delete(db: sqlite3.Connection, kind: Kind, numbers: Sequence[int]) -> None:
+def delete(db: sqlite3.Connection, kind: MessageKind, numbers: Sequence[int]) -> None:
     """Take messages out."""
     db.execute(
         f"DELETE FROM {kind.name} WHERE number IN (SELECT value FROM json_each(?))", (json_list(numbers),)
     )
 
 
-def read_counts(db: sqlite3.Connection) -> dict[Kind, Waiting]:
+def read_counts(db: sqlite3.Connection) -> dict[MessageKind, OutboxBacklog]:
     """What waits of each kind."""
-    return {Kind(kind): Waiting(*counts) for kind, *counts in db.execute("SELECT * FROM counts")}
+    return {MessageKind(kind): OutboxBacklog(*counts) for kind, *counts in db.execute("SELECT * FROM counts")}
 
 
 def read_clock(db: sqlite3.Connection) -> tuple[float, float]:
@@ -113,7 +117,9 @@ def read_clock(db: sqlite3.Connection) -> tuple[float, float]:
     return age, wall
 
 
-def write_counts(db: sqlite3.Connection, counts: Mapping[Kind, Waiting], age: float, wall: float) -> None:
+def write_counts(
+    db: sqlite3.Connection, counts: Mapping[MessageKind, OutboxBacklog], age: float, wall: float
+) -> None:
     """Keep counts and times with the transaction that changed them."""
     db.executemany(
         "UPDATE counts SET pending = ?, bytes = ?, dropped = ? WHERE kind = ?",
@@ -122,7 +128,7 @@ def write_counts(db: sqlite3.Connection, counts: Mapping[Kind, Waiting], age: fl
     db.execute("UPDATE clock SET age = ?, wall = ?", (age, wall))
 
 
-def waiting(path: Path) -> Waiting:
+def waiting(path: Path) -> OutboxBacklog:
     """What waits in an outbox that nobody has open.
 
     Raises
@@ -139,6 +145,6 @@ def waiting(path: Path) -> Waiting:
         db.close()
 
 
-def total(counts: Mapping[Kind, Waiting]) -> Waiting:
+def total(counts: Mapping[MessageKind, OutboxBacklog]) -> OutboxBacklog:
     """Of all kinds together."""
-    return Waiting(*(sum(column) for column in zip(*counts.values(), strict=True)))
+    return OutboxBacklog(*(sum(column) for column in zip(*counts.values(), strict=True)))

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from edged.storage.samples.tables import Tally
+    from edged.storage.samples.tables import SampleCounts
 
 _FILL_ROW = 1 << 20
 _SLICE_ROWS = 8  # so that the write-ahead log stays at some 8 MiB, however large the file is
@@ -52,7 +52,7 @@ _ZEROS = bytes(1 << 20)
 # ---- rows ----------------------------------------------------------------------------------------
 
 
-def clear(db: sqlite3.Connection, tally: Tally, *, samples: bool, labels: bool) -> dict[str, int]:
+def clear(db: sqlite3.Connection, tally: SampleCounts, *, samples: bool, labels: bool) -> dict[str, int]:
     """Delete all samples, or the labels of all, and what was refused, in the current transaction.
 
     So it goes with the windows that are no samples yet.
@@ -161,7 +161,7 @@ def _log_overwritten(db: sqlite3.Connection, path: Path) -> bool:
     return True
 
 
-class Scrubbing:
+class Scrubber:
     """Keeps deleted rows out of a database in use: zeros in their place, and in the log every minute."""
 
     EVERY = 60.0

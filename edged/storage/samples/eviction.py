@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from edged.clock import Ages
-    from edged.storage.samples.tables import Tally
+    from edged.storage.samples.tables import SampleCounts
 
 _ROUNDS = 4
 _ROW_BYTES = 110  # of a row and its index entries, beside x, y, key and id
@@ -59,7 +59,7 @@ class Eviction:
         """Look from the oldest row again: after a rollback, or when other rows are protected."""
         self._start = 0
 
-    def make_room(self, db: sqlite3.Connection, tally: Tally, need_bytes: int, slice_rows: int) -> int:
+    def make_room(self, db: sqlite3.Connection, tally: SampleCounts, need_bytes: int, slice_rows: int) -> int:
         """Evict until `need_bytes` more fit, at most a few slices; the number of rows evicted."""
         need = need_bytes * 5 // 4 // PAGE_SIZE + 2 if need_bytes else 0
         total = 0
@@ -85,7 +85,7 @@ class Eviction:
             or open_windows.any_before(db, before)
         )
 
-    def expire(self, db: sqlite3.Connection, tally: Tally, now: float, rows: int) -> int:
+    def expire(self, db: sqlite3.Connection, tally: SampleCounts, now: float, rows: int) -> int:
         """Evict at most `rows` samples that are older than the allowed age."""
         if self._max_age is None:
             return 0
@@ -118,7 +118,7 @@ class Eviction:
     def _age(self, stamp: float, now: float) -> float:
         return now - stamp if self._ages is None else self._ages.age(stamp, now)
 
-    def _evict(self, db: sqlite3.Connection, tally: Tally, rows: int) -> int:
+    def _evict(self, db: sqlite3.Connection, tally: SampleCounts, rows: int) -> int:
         gone = self._delete(db, tally, self._oldest(db, rows), protected=True)
         if gone:
             return gone
@@ -132,7 +132,9 @@ class Eviction:
     def _oldest(self, db: sqlite3.Connection, rows: int) -> list[int]:
         return [offset for offset, _ in db.execute(_UNPROTECTED, (self._start, rows))]
 
-    def _delete(self, db: sqlite3.Connection, tally: Tally, offsets: list[int], *, protected: bool) -> int:
+    def _delete(
+        self, db: sqlite3.Connection, tally: SampleCounts, offsets: list[int], *, protected: bool
+    ) -> int:
         if not offsets:
             return 0
         where = f"{_RANGE} {_NOT_PROTECTED if protected else ''}"

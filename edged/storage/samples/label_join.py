@@ -17,7 +17,7 @@ from zlib import crc32
 
 from edged.storage.files.database import json_list, transaction
 from edged.storage.samples.reader import WindowReader
-from edged.storage.samples.tables import Tally
+from edged.storage.samples.tables import SampleCounts
 
 if TYPE_CHECKING:
     import sqlite3
@@ -133,7 +133,7 @@ class JoiningReader(WindowReader):
             self._index_times()
         with self._reading():
             first = self._db.execute("SELECT min(offset) FROM samples").fetchone()[0] or 0
-            last = Tally.read(self._db).next_offset - 1
+            last = SampleCounts.read(self._db).next_offset - 1
             return [self._find_one(*one, near, first, last) for one in wanted]
 
     def _index_times(self) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from edged.domain.stream.sample import LabelUpdate
-    from edged.storage.samples.tables import Tally
+    from edged.storage.samples.tables import SampleCounts
 
 _FRESH = "UPDATE samples SET y = ?, label_ts = ?, label_seq = ? WHERE offset = ?"
 _AGAIN = "UPDATE samples SET y = ?, label_ts = ?, changes = ? WHERE offset = ?"
@@ -41,7 +41,11 @@ class _State:
 
 
 def apply(
-    db: sqlite3.Connection, updates: Sequence[LabelUpdate], values: Iterable[Any], tally: Tally, allowed: int
+    db: sqlite3.Connection,
+    updates: Sequence[LabelUpdate],
+    values: Iterable[Any],
+    tally: SampleCounts,
+    allowed: int,
 ) -> None:
     """Write labels into the current transaction, in this order.
 
@@ -70,7 +74,9 @@ def apply(
             _another(db, state, update, value, tally, allowed)
 
 
-def _first(db: sqlite3.Connection, state: _State, update: LabelUpdate, value: Any, tally: Tally) -> None:
+def _first(
+    db: sqlite3.Connection, state: _State, update: LabelUpdate, value: Any, tally: SampleCounts
+) -> None:
     db.execute(_FRESH, (value, update.ts, tally.next_seq, update.offset))
     state.seq, state.y = tally.next_seq, value
     tally.next_seq += 1
@@ -79,7 +85,7 @@ def _first(db: sqlite3.Connection, state: _State, update: LabelUpdate, value: An
 
 
 def _another(
-    db: sqlite3.Connection, state: _State, update: LabelUpdate, value: Any, tally: Tally, allowed: int
+    db: sqlite3.Connection, state: _State, update: LabelUpdate, value: Any, tally: SampleCounts, allowed: int
 ) -> None:
     if state.seq is None:
         return  # it was withdrawn: nothing makes its label trustworthy again
@@ -95,14 +101,14 @@ def _another(
     tally.holdout_labels -= state.holdout
 
 
-def set_aside(db: sqlite3.Connection, offsets: Sequence[int], tally: Tally) -> None:
+def set_aside(db: sqlite3.Connection, offsets: Sequence[int], tally: SampleCounts) -> None:
     """Take samples that label themselves out of label order, in the current transaction."""
     known = _states(db, list(offsets))
     tally.holdout_labels -= sum(state.holdout for state in known.values() if state.seq is not None)
     db.execute(_ASIDE, (json_list(list(offsets)),))
 
 
-def readmit(db: sqlite3.Connection, key: str, first: int, tally: Tally) -> int:
+def readmit(db: sqlite3.Connection, key: str, first: int, tally: SampleCounts) -> int:
     """Put what was set aside of a key, from offset `first` on, at the end of label order; how many."""
     found = db.execute(_SET_ASIDE, (key, first)).fetchall()
     for seq, (offset, holdout) in enumerate(found, tally.next_seq):

@@ -28,7 +28,7 @@ from edged.storage.samples.eviction import Eviction
 from edged.storage.samples.label_join import JoiningReader
 from edged.storage.samples.reader import Counters
 from edged.storage.samples.rows import check_rows, encoded, insert, labelled_rows, packed, positions
-from edged.storage.samples.tables import MIGRATIONS, Tally, check_stream, write_stream
+from edged.storage.samples.tables import MIGRATIONS, SampleCounts, check_stream, write_stream
 
 if TYPE_CHECKING:
     import sqlite3
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from edged.clock import Clock
     from edged.domain.stream.sample import Batch, LabelUpdate, Rejected
     from edged.domain.stream.schema import Schema
-    from edged.domain.stream.windowing import OpenChanges
+    from edged.domain.stream.windowing import OpenWindowChanges
     from edged.storage.files.database import Synchronous
 
 __all__ = ["Counters", "SampleLog"]
@@ -81,7 +81,7 @@ class SampleLog(JoiningReader):
     ) -> None:
         super().__init__(db, path, schema, writes=evicting is not None, tolerance=tolerance)
         self._relabels = relabels
-        self._scrubbing = erasure.Scrubbing(db, path) if secure else None
+        self._scrubbing = erasure.Scrubber(db, path) if secure else None
         self._holdout = holdout
         self._evicting = evicting
         self._quarantine_rows = quarantine_rows
@@ -202,7 +202,7 @@ class SampleLog(JoiningReader):
         labels: Sequence[LabelUpdate] = (),
         quarantined: Sequence[Rejected] = (),
         packets: Iterable[tuple[int, int]] = (),
-        opened: OpenChanges | None = None,
+        opened: OpenWindowChanges | None = None,
     ) -> None:
         """Store everything in one transaction; on the disk when this returns.
 
@@ -244,7 +244,7 @@ class SampleLog(JoiningReader):
         labels: Sequence[LabelUpdate],
         quarantined: Sequence[Rejected],
         packets: list[tuple[int, int]],
-        opened: OpenChanges | None,
+        opened: OpenWindowChanges | None,
     ) -> None:
         with self._writing() as (tally, evicting):
             self._make_room(tally, evicting, samples, quarantined, opened)
@@ -344,7 +344,7 @@ class SampleLog(JoiningReader):
             return labelling.readmit(self._db, key, first, tally)
 
     @contextmanager
-    def _writing(self) -> Iterator[tuple[Tally, Eviction]]:
+    def _writing(self) -> Iterator[tuple[SampleCounts, Eviction]]:
         """One transaction with the exact counts in it."""
         evicting = self._evicting
         if evicting is None:
@@ -352,7 +352,7 @@ class SampleLog(JoiningReader):
         done = False
         try:
             with self._lock, transaction(self._db, self._path):
-                tally = Tally.read(self._db)
+                tally = SampleCounts.read(self._db)
                 yield tally, evicting
                 tally.write(self._db)
             done = True
@@ -362,11 +362,11 @@ class SampleLog(JoiningReader):
 
     def _make_room(
         self,
-        tally: Tally,
+        tally: SampleCounts,
         evicting: Eviction,
         samples: Batch | None,
         quarantined: Sequence[Rejected],
-        opened: OpenChanges | None,
+        opened: OpenWindowChanges | None,
     ) -> None:
         rows, need = 0, 0
         if samples is not None and len(samples):
@@ -381,7 +381,7 @@ class SampleLog(JoiningReader):
         need += sum(min(len(r.payload), quarantine.PAYLOAD_BYTES) + 256 for r in kept)
         evicting.make_room(self._db, tally, need, max(2 * rows, 500))
 
-    def _insert(self, batch: Batch, tally: Tally) -> None:
+    def _insert(self, batch: Batch, tally: SampleCounts) -> None:
         n = len(batch)
         check_rows(batch, tally.next_offset, self._schema.width, self._path)
         holdout = is_holdout(batch.offsets, self._holdout)

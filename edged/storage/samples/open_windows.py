@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edged.domain.stream.windowing import Head, OpenRow, OpenWindows
+from edged.domain.stream.windowing import OpenWindowRow, OpenWindows, WindowHead
 
 if TYPE_CHECKING:
     import sqlite3
 
     from edged.domain.stream.sample import LabelValue
-    from edged.domain.stream.windowing import OpenChanges
+    from edged.domain.stream.windowing import OpenWindowChanges
 
 TABLES = (
     """CREATE TABLE open_windows (
@@ -27,7 +27,7 @@ TABLES = (
 _ROW_BYTES = 40
 
 
-def write(db: sqlite3.Connection, changes: OpenChanges) -> None:
+def write(db: sqlite3.Connection, changes: OpenWindowChanges) -> None:
     """Store changes into the current transaction; a second time they change nothing."""
     db.executemany("DELETE FROM open_rows WHERE number = ?", [(number,) for number in changes.gone])
     db.executemany(
@@ -52,17 +52,17 @@ def write(db: sqlite3.Connection, changes: OpenChanges) -> None:
 def read(db: sqlite3.Connection) -> OpenWindows:
     """All that is stored."""
     heads = {
-        key: Head(ts, np.frombuffer(x, "<f4").astype(np.float32), _value(y), *rest)
+        key: WindowHead(ts, np.frombuffer(x, "<f4").astype(np.float32), _value(y), *rest)
         for key, ts, x, y, *rest in db.execute("SELECT * FROM open_windows")
     }
     rows = {
-        number: OpenRow(key, np.frombuffer(x, "<f4").astype(np.float32), _value(y))
+        number: OpenWindowRow(key, np.frombuffer(x, "<f4").astype(np.float32), _value(y))
         for number, key, x, y in db.execute("SELECT * FROM open_rows ORDER BY number")
     }
     return OpenWindows(heads, rows)
 
 
-def need_bytes(changes: OpenChanges, channels: int) -> int:
+def need_bytes(changes: OpenWindowChanges, channels: int) -> int:
     """About how much the new rows take in the file."""
     return sum(_ROW_BYTES + 4 * channels + len(row.key) for row in changes.rows.values())
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edged.domain.seeded_rng import Draws
+from edged.domain.seeded_rng import SeededRng
 from edged.domain.stream.sample import Rejected, Window
 from edged.domain.training.caches import codes_of
 from edged.errors import CorruptError
 from edged.storage.files.database import file_bytes, json_list, snapshot
 from edged.storage.samples import open_windows, quarantine
-from edged.storage.samples.tables import Tally
+from edged.storage.samples.tables import SampleCounts
 
 if TYPE_CHECKING:
     import sqlite3
@@ -264,9 +264,9 @@ class WindowReader:
         with self._lock, snapshot(self._db, self._path):
             yield
 
-    def _tally(self) -> Tally:
+    def _tally(self) -> SampleCounts:
         with self._reading():
-            return Tally.read(self._db)
+            return SampleCounts.read(self._db)
 
     def _labelled(self, role: str, first: int, last: int, limit: int) -> Window:
         newest = f"""SELECT label_seq FROM samples WHERE {role} AND label_seq BETWEEN ? AND ?
@@ -319,4 +319,4 @@ def _spread(n: int, limit: int, seed: int) -> NDArray[np.int64]:
         return np.arange(n)
     edges = np.arange(limit + 1) * n // limit
     stretches = np.diff(edges)
-    return edges[:-1] + (Draws(seed).uniform(limit) * stretches).astype(np.int64)
+    return edges[:-1] + (SeededRng(seed).uniform(limit) * stretches).astype(np.int64)

@@ -57,7 +57,7 @@ MIGRATIONS: Migrations = (
 
 
 @dataclass
-class Tally:
+class SampleCounts:
     """The exact counts, as kept in the database.
 
     `samples`, `labels`, `relabelled`, `contradicted`, `orphaned`, `quarantined` and `evicted` count from the
@@ -77,7 +77,7 @@ class Tally:
     contradicted: int
 
     @classmethod
-    def read(cls, db: sqlite3.Connection) -> Tally:
+    def read(cls, db: sqlite3.Connection) -> SampleCounts:
         """As they are in the current transaction."""
         return cls(*db.execute(f"SELECT {_COLUMNS} FROM tally").fetchone())
 
@@ -86,7 +86,7 @@ class Tally:
         db.execute(_UPDATE, astuple(self))
 
 
-_NAMES = [field.name for field in fields(Tally)]
+_NAMES = [field.name for field in fields(SampleCounts)]
 _COLUMNS = ", ".join(_NAMES)
 _UPDATE = "UPDATE tally SET " + ", ".join(f"{name} = ?" for name in _NAMES)
 

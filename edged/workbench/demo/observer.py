@@ -15,8 +15,8 @@ from edged.errors import TrainingError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from edged.mqtt.client.message import Delivery
-    from edged.workbench.demo.world import World
+    from edged.mqtt.client.message import ReceivedMessage
+    from edged.workbench.demo.world import DemoStream
 
 
 @dataclass
@@ -37,10 +37,10 @@ class Score:
 
 
 @dataclass
-class Witness:
+class Observer:
     """Listens to what the daemon publishes, as any MQTT client could."""
 
-    world: World
+    world: DemoStream
     adapted: Score
     versions: NDArray[np.int64]
     answered: int = 0
@@ -55,7 +55,7 @@ class Witness:
     online: threading.Event = field(default_factory=threading.Event)
     changed: threading.Condition = field(default_factory=threading.Condition)
 
-    def on_prediction(self, delivery: Delivery) -> None:
+    def on_prediction(self, delivery: ReceivedMessage) -> None:
         """One prediction: joined with the truth by the sample's id."""
         message = json.loads(delivery.payload)
         row = int(message["id"])
@@ -68,7 +68,7 @@ class Witness:
             self.answered += 1
             self.changed.notify_all()
 
-    def on_event(self, delivery: Delivery) -> None:
+    def on_event(self, delivery: ReceivedMessage) -> None:
         """Trainings, swaps, rollbacks."""
         message = json.loads(delivery.payload)
         with self.changed:
@@ -96,7 +96,7 @@ class Witness:
         elif kind == "candidate_rejected":
             self.events.append(f"candidate refused: {message['reasons'][0]}")
 
-    def on_status(self, delivery: Delivery) -> None:
+    def on_status(self, delivery: ReceivedMessage) -> None:
         """Birth and death of the daemon."""
         if json.loads(delivery.payload)["state"] == "online":
             self.online.set()

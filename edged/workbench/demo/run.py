@@ -30,12 +30,12 @@ from edged.mqtt.topics import Topics
 from edged.storage.models.bundles import Bundle
 from edged.storage.models.registry import Registry
 from edged.workbench.demo.broker import EmbeddedBroker, Kind
-from edged.workbench.demo.observer import Score, Witness
+from edged.workbench.demo.observer import Observer, Score
 from edged.workbench.demo.screen import DemoState, Screen
-from edged.workbench.demo.world import RATE, World, replayed, simulated
+from edged.workbench.demo.world import RATE, DemoStream, replayed, simulated
 
 if TYPE_CHECKING:
-    from edged.mqtt.client.message import Delivery
+    from edged.mqtt.client.message import ReceivedMessage
 
 LABEL_DELAY = 40
 WINDOWS = 40
@@ -51,7 +51,7 @@ class Demo:
 
     def __init__(
         self,
-        world: World,
+        world: DemoStream,
         seconds: int,
         folder: Path,
         *,
@@ -66,7 +66,7 @@ class Demo:
         self._kind, self._bundle = broker, bundle
         self._screen = Screen(to_stderr=quiet)
         count = len(world)
-        self.witness = Witness(world, Score(np.full(count, np.nan, np.float32)), np.zeros(count, np.int64))
+        self.witness = Observer(world, Score(np.full(count, np.nan, np.float32)), np.zeros(count, np.int64))
         self.frozen = Score(np.full(count, np.nan, np.float32))
         self.published = 0
         self.window = max(20, (count - world.commission) // WINDOWS)
@@ -270,7 +270,7 @@ class Demo:
 
 
 def _acknowledging(session: Session, handler: Any) -> Any:
-    def handle(delivery: Delivery) -> None:
+    def handle(delivery: ReceivedMessage) -> None:
         handler(delivery)
         session.ack([delivery])
 
@@ -327,7 +327,7 @@ def run_demo(
         return Demo(world, seconds, Path(folder), quiet=quiet, broker=broker, bundle=bundle, rate=rate).run()
 
 
-def _check_bundle(bundle: Path | None, world: World) -> None:
+def _check_bundle(bundle: Path | None, world: DemoStream) -> None:
     """Say what is wrong before anything is started."""
     width, classes = world.x.shape[1], len(world.classes)
     if bundle is not None:

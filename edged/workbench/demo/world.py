@@ -21,7 +21,7 @@ COMMISSION = 1500
 
 
 @dataclass
-class World:
+class DemoStream:
     """What is published: samples `x` `(n, d)`, truth `y` `(n,)`, names, and where it changes."""
 
     x: NDArray[np.float32]
@@ -35,14 +35,14 @@ class World:
         return len(self.x)
 
 
-def simulated(seconds: int, seed: int, rate: float | None = None) -> World:
+def simulated(seconds: int, seed: int, rate: float | None = None) -> DemoStream:
     """The plant, long enough for `seconds` at the demo's rate; looked at less often at a lower one."""
     total = COMMISSION + int(RATE * seconds)
     commission = min(COMMISSION, int(0.9 * phases(total)[1][0]))
     live = total - commission if rate is None else min(total - commission, int(rate * seconds))
     rows = np.concatenate([np.arange(commission), np.linspace(commission, total - 1, live).astype(int)])
     x, y = Plant(seed, total=total).sample(total)
-    return World(
+    return DemoStream(
         x[rows],
         y[rows],
         tuple(f.name for f in FEATURES),
@@ -52,7 +52,7 @@ def simulated(seconds: int, seed: int, rate: float | None = None) -> World:
     )
 
 
-def replayed(path: Path, seconds: int, rate: float | None = None) -> World:
+def replayed(path: Path, seconds: int, rate: float | None = None) -> DemoStream:
     """A recorded classification stream, as much of it as the time allows."""
     recorded = read_stream(path)
     if recorded.y is None or np.asarray(recorded.y).ndim != 1 or (np.asarray(recorded.y) % 1 != 0).any():
@@ -61,4 +61,4 @@ def replayed(path: Path, seconds: int, rate: float | None = None) -> World:
     total = min(len(y), COMMISSION + int((rate or RATE) * seconds * 4))
     commission = min(COMMISSION, total // 4)
     classes = recorded.classes or tuple(str(i) for i in range(int(y.max()) + 1))
-    return World(recorded.x[:total], y[:total], (), classes, [(0, path.stem)], commission)
+    return DemoStream(recorded.x[:total], y[:total], (), classes, [(0, path.stem)], commission)

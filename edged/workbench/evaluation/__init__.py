@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 from edged.domain.messages.encoding import json_ready
 from edged.errors import ConfigError
 from edged.storage.recordings import read_stream
-from edged.workbench.evaluation.compare import Outcome, compare, comparison_page
+from edged.workbench.evaluation.compare import EvaluationOutcome, compare, comparison_page
 from edged.workbench.evaluation.history import history
 from edged.workbench.evaluation.replay import Replay
 from edged.workbench.evaluation.report import page
 from edged.workbench.evaluation.score import report, row_errors
-from edged.workbench.recordings.stream import Options, Stream, shape_stream
+from edged.workbench.recordings.stream import LabelOptions, Stream, shape_stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,13 +32,22 @@ if TYPE_CHECKING:
 
     Progress = Callable[[int, int, int], None]
 
-__all__ = ["Options", "Outcome", "Replay", "Stream", "report", "run", "run_several", "shape_stream"]
+__all__ = [
+    "EvaluationOutcome",
+    "LabelOptions",
+    "Replay",
+    "Stream",
+    "report",
+    "run",
+    "run_several",
+    "shape_stream",
+]
 
 
 def run(
     config: Config,
     data: Path,
-    options: Options,
+    options: LabelOptions,
     out: Path | None = None,
     on_progress: Progress = lambda *_: None,
 ) -> dict[str, Any]:
@@ -57,7 +66,7 @@ def run(
 def run_several(
     configs: Sequence[tuple[str, Config]],
     data: Path,
-    options: Options,
+    options: LabelOptions,
     out: Path | None = None,
     on_progress: Progress = lambda *_: None,
 ) -> dict[str, Any]:
@@ -82,8 +91,8 @@ def run_several(
 
 
 def _evaluate(
-    name: str, config: Config, data: Path, options: Options, out: Path | None, on_progress: Progress
-) -> Outcome:
+    name: str, config: Config, data: Path, options: LabelOptions, out: Path | None, on_progress: Progress
+) -> EvaluationOutcome:
     started = time.monotonic()
     if out is not None and (out / "samples.db").exists():
         raise ConfigError("holds an evaluation already", where=str(out), remedy="name a new directory")
@@ -100,7 +109,7 @@ def _evaluate(
     if out is not None:
         _write(out / "report.json", json.dumps(json_ready(figures | {"history": told}), indent=1) + "\n")
         _write(out / "report.html", page(f"{data.name}: {name}", figures, told))
-    return Outcome(name, figures, told, *row_errors(replay))
+    return EvaluationOutcome(name, figures, told, *row_errors(replay))
 
 
 def _write(path: Path, text: str) -> None:

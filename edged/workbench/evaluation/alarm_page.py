@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.charts.html import plain, table
-from edged.charts.lines import Bands, Line, line_chart
+from edged.charts.lines import Bands, ChartLine, line_chart
 from edged.workbench.evaluation.markers import moments
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def anomalies(history: Mapping[str, Any]) -> str:
     told = history["alarms"]
     if not told["starts"]:
         return ""
-    lines = [Line(name, name, _logarithm(told[name]["highest"])) for name in ("adapted", "frozen")]
+    lines = [ChartLine(name, name, _logarithm(told[name]["highest"])) for name in ("adapted", "frozen")]
     known = Bands("known", [(a, b, f"recorded anomaly, samples {a:,} to {b:,}") for a, b in told["truth"]])
     alarms = told["adapted"]["alarms"]
     last = told["ends"][-1]

@@ -12,7 +12,7 @@ from edged.domain.stream.anomaly import Anomalies
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from edged.domain.stream.anomaly import AnomalyRules, Judged
+    from edged.domain.stream.anomaly import AnomalyRules, AnomalyVerdicts
     from edged.workbench.recordings.stream import Stream
 
 
@@ -38,7 +38,7 @@ class Detections:
         self.flagged = np.zeros(len(stream), bool)
         self.alarms: list[dict[str, Any]] = []
 
-    def add(self, index: NDArray[np.int64], judged: Judged) -> None:
+    def add(self, index: NDArray[np.int64], judged: AnomalyVerdicts) -> None:
         """What was found of these rows, just now; their offsets are one more than their places."""
         self._blocks.append(index)
         self.thresholds[index] = self._threshold

@@ -9,7 +9,7 @@ import numpy as np
 
 from edged.charts import document
 from edged.charts.html import percent, plain, table
-from edged.charts.lines import Line, Marks, line_chart
+from edged.charts.lines import ChartLine, Marks, line_chart
 from edged.domain.judging.paired_test import block_bootstrap
 from edged.errors import ConfigError
 
@@ -22,7 +22,7 @@ COUNTS = ("trainings", "promotions", "rejections", "rollbacks", "labels_used", "
 
 
 @dataclass(frozen=True)
-class Outcome:
+class EvaluationOutcome:
     """One evaluation: its report, its history, and the error of each scored row by row number."""
 
     name: str
@@ -32,7 +32,7 @@ class Outcome:
     errors: NDArray[np.float64]
 
 
-def compare(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def compare(outcomes: Sequence[EvaluationOutcome]) -> dict[str, Any]:
     """Figures of all, and each against the first on the rows that both answered.
 
     `gain` is how much smaller the mean error is than the first one's, with its 95 % interval.
@@ -58,7 +58,7 @@ def compare(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     }
 
 
-def _gain(first: Outcome, other: Outcome) -> dict[str, Any]:
+def _gain(first: EvaluationOutcome, other: EvaluationOutcome) -> dict[str, Any]:
     _, mine, theirs = np.intersect1d(first.rows, other.rows, assume_unique=True, return_indices=True)
     difference = first.errors[mine] - other.errors[theirs]
     low, high = block_bootstrap(difference)
@@ -71,7 +71,7 @@ def _gain(first: Outcome, other: Outcome) -> dict[str, Any]:
     }
 
 
-def comparison_page(title: str, comparison: dict[str, Any], outcomes: Sequence[Outcome]) -> str:
+def comparison_page(title: str, comparison: dict[str, Any], outcomes: Sequence[EvaluationOutcome]) -> str:
     """The comparison as one HTML page."""
     accuracy = comparison["figure"] == "accuracy"
     tell = percent if accuracy else plain
@@ -83,7 +83,7 @@ def comparison_page(title: str, comparison: dict[str, Any], outcomes: Sequence[O
     ]  # fmt: skip
     head = ["", *(name.replace("_", " ") for name in (*names, *COUNTS))]
     lines = [
-        Line(outcome.name, f"line{i % 4}", outcome.history["curves"]["adapted"])
+        ChartLine(outcome.name, f"line{i % 4}", outcome.history["curves"]["adapted"])
         for i, outcome in enumerate(outcomes)
         if outcome.history["curves"]["starts"] == outcomes[0].history["curves"]["starts"]
     ]

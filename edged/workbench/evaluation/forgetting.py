@@ -14,7 +14,7 @@ from edged.workbench.evaluation import continual_metrics
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from edged.domain.protocols import Served
+    from edged.domain.protocols import ServedModel
     from edged.domain.stream.schema import Schema
     from edged.workbench.recordings.stream import Stream
 
@@ -23,7 +23,7 @@ FEWEST_ROWS = 5
 MOST_ROWS = 500
 
 
-class Retention:
+class ForgettingMeter:
     """Cuts the stream into parts and measures the champion on all of them at the end of each.
 
     Part 0 is the pre-training part, the others are of equal length. Of each the newest held-out
@@ -43,21 +43,21 @@ class Retention:
         self.measured = whole and not schema.labels_itself
         self._skill: list[NDArray[np.float64]] = []
 
-    def passed(self, position: int, champion: Served) -> None:
+    def passed(self, position: int, champion: ServedModel) -> None:
         """The stream has been replayed up to `position`; measures where parts have ended."""
         while self.measured and len(self._skill) <= PARTS and position >= self.bounds[len(self._skill)]:
             self._skill.append(self.skill_of(champion))
 
-    def skill_of(self, served: Served) -> NDArray[np.float64]:
+    def skill_of(self, served: ServedModel) -> NDArray[np.float64]:
         """Quality of a model on every part, `(PARTS + 1,)`: accuracy, or the negative absolute error."""
         return np.array([self._quality(served, rows) for rows in self._rows])
 
-    def _quality(self, served: Served, rows: NDArray[np.int64]) -> float:
+    def _quality(self, served: ServedModel, rows: NDArray[np.int64]) -> float:
         answer = answers(self._schema, served.model.predict(self._stream.x[rows])).astype(np.float64)
         figures = metrics.score(self._schema, self._stream.y[rows].astype(np.float64), answer)
         return figures["accuracy"] if self._schema.task == "classify" else -figures["mae"]
 
-    def figures(self, frozen: Served) -> dict[str, Any] | None:
+    def figures(self, frozen: ServedModel) -> dict[str, Any] | None:
         """Matrix and figures of continual learning for the report; None where they cannot be measured."""
         if not self.measured or len(self._skill) <= PARTS:
             return None

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edged.config import Config
-    from edged.workbench.recordings.stream import Options, Stream
+    from edged.workbench.recordings.stream import LabelOptions, Stream
 
 PRETRAIN_SHARE = 0.1
 FEWEST_ROWS = 20
 
 
-def rows_of_pretraining(config: Config, stream: Stream, options: Options) -> int:
+def rows_of_pretraining(config: Config, stream: Stream, options: LabelOptions) -> int:
     """How many rows come first and are not scored; 0 where the bundle has learned elsewhere."""
     rows = options.pretrain
     if rows is None:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.clock import VirtualClock
-from edged.device.learning.anomaly_exclusion import Aside
-from edged.device.learning.regime_recall import EVERY, Recall
-from edged.device.learning.scheduler import Learner
+from edged.device.learning.anomaly_exclusion import AnomalyExclusion
+from edged.device.learning.regime_recall import EVERY, RegimeRecall
+from edged.device.learning.scheduler import TrainingScheduler
 from edged.device.promotion import Promoter
-from edged.device.promotion.rollout import Succession
-from edged.device.serving import Server
+from edged.device.promotion.rollout import Rollout
+from edged.device.serving import Predictor
 from edged.device.startup.bootstrap import open_samples, with_bundle
 from edged.domain.judging.label_requests import LabelRequests
 from edged.domain.judging.outputs import answers
@@ -32,7 +32,7 @@ from edged.storage.files.atomic import scratch
 from edged.storage.models.registry import Registry
 from edged.storage.models.signatures import open_bundle
 from edged.workbench.evaluation.alarms import Detections
-from edged.workbench.evaluation.forgetting import Retention
+from edged.workbench.evaluation.forgetting import ForgettingMeter
 from edged.workbench.evaluation.pretraining import in_folder, rows_of_pretraining, statistics, with_engine
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from edged.config import Config
     from edged.domain.drift import DriftSignal
     from edged.domain.judging.predictions import Predictions
-    from edged.domain.protocols import Served
-    from edged.workbench.recordings.stream import Options, Stream
+    from edged.domain.protocols import ServedModel
+    from edged.workbench.recordings.stream import LabelOptions, Stream
 
 BLOCK = 256
 
@@ -57,7 +57,7 @@ class Replay:
         self,
         config: Config,
         stream: Stream,
-        options: Options,
+        options: LabelOptions,
         folder: Path,
         on_progress: Callable[[int, int, int], None] = lambda *_: None,
     ) -> None:
@@ -85,7 +85,7 @@ class Replay:
         self.labels_used = 0
         self._requests = self._ask_for_labels(config) if options.ask else None
         self._answers_due: deque[tuple[int, int]] = deque()
-        self.retention = Retention(stream, self.schema, pretrain, config.gate.holdout)
+        self.retention = ForgettingMeter(stream, self.schema, pretrain, config.gate.holdout)
         self.drifts: list[DriftSignal] = []
         self._started = float(stream.t[pretrain])
         self._next_schedule = self._after(self._started)
@@ -110,9 +110,9 @@ class Replay:
             staging=config.storage.dir / "candidates",
             int8=config.serving.quantise == INT8,
         )
-        self.recall = Recall(self.schema, self.promoter.regimes, self.log, enabled=config.gate.recall)
+        self.recall = RegimeRecall(self.schema, self.promoter.regimes, self.log, enabled=config.gate.recall)
         self.promoter.bank = self.recall.bank
-        self.server = Server(
+        self.server = Predictor(
             config.serving,
             config.gate,
             self.schema,
@@ -120,9 +120,9 @@ class Replay:
             config.drift.rules(),
             config.anomaly.rules(),
         )
-        self._aside = Aside(self.server.anomalies, self.log)
-        self.succession = Succession(self.promoter, self.server, self._notify, self._rest)
-        self.learner = Learner(
+        self._aside = AnomalyExclusion(self.server.anomalies, self.log)
+        self.succession = Rollout(self.promoter, self.server, self._notify, self._rest)
+        self.learner = TrainingScheduler(
             config,
             clock=self._clock,
             labelled_since=self.log.labelled_since,
@@ -204,13 +204,13 @@ class Replay:
             self.learner.fallen(self.server.rise)
             self.recall.ended("error")
 
-    def _begin(self) -> Served:
+    def _begin(self) -> ServedModel:
         """Go on from the bundle's own model, as a device does on its first day."""
         self.first_holdout = self.log.holdout_window(0)
         self.recall.crowned(self.server.champion.version)
         return self.server.champion
 
-    def _pre_train(self) -> Served:
+    def _pre_train(self) -> ServedModel:
         head = np.arange(self.pretrain)
         for start in range(0, self.pretrain, BLOCK):
             self._append(head[start : start + BLOCK], with_labels=True)
@@ -338,7 +338,7 @@ class Replay:
         self._serves(self.succession.consider(result))
         self.learner.effort.judged(forgets=self.succession.forgets)
 
-    def _serves(self, served: Served | None) -> None:
+    def _serves(self, served: ServedModel | None) -> None:
         if served is not None:
             self.recall.crowned(served.version)
 
@@ -347,7 +347,7 @@ class Replay:
         """What the first champion answers to the whole stream, `(n, w)`."""
         return self.answers_of(self.frozen)
 
-    def answers_of(self, served: Served) -> NDArray[np.float32]:
+    def answers_of(self, served: ServedModel) -> NDArray[np.float32]:
         """What a model answers to the whole stream, `(n, w)`."""
         out = np.zeros_like(self.answers)
         for start in range(0, len(self.stream), 4096):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from edged.charts import document
 from edged.charts.html import percent, plain, table
-from edged.charts.lines import Line, line_chart, matrix
+from edged.charts.lines import ChartLine, line_chart, matrix
 from edged.workbench.evaluation.alarm_page import alarm_sentence, anomalies
 from edged.workbench.evaluation.markers import moments
 
@@ -94,7 +94,7 @@ def _over_time(history: Mapping[str, Any], tell: Callable[[float], str]) -> str:
     curves = history["curves"]
     if not curves["starts"]:
         return ""
-    lines = [Line(name, line, curves[line]) for line, name in NAMES.items() if line in curves]
+    lines = [ChartLine(name, line, curves[line]) for line, name in NAMES.items() if line in curves]
     chart = line_chart(curves["starts"], curves["ends"], lines, moments(history), tell)
     what = {"accuracy": "Accuracy", "mae": "Mean absolute error (lower is better)"}[history["figure"]]
     width = curves["ends"][0] - curves["starts"][0] + 1

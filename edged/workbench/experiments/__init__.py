@@ -18,8 +18,8 @@ from edged.domain.messages.encoding import json_ready
 from edged.errors import ConfigError
 from edged.storage.files.atomic import disk_errors
 from edged.workbench.experiments.deploy import bundle_path, deploy, refuse_taken
-from edged.workbench.experiments.job import BUNDLE, Order, save_data
-from edged.workbench.experiments.loading import Loaded, load_recipes, load_stream
+from edged.workbench.experiments.job import BUNDLE, TrialOrder, save_data
+from edged.workbench.experiments.loading import LoadedRecipes, load_recipes, load_stream
 from edged.workbench.experiments.ranking import best_seed, ranking
 from edged.workbench.experiments.report import page
 from edged.workbench.experiments.runner import Runner
@@ -28,14 +28,14 @@ from edged.workbench.experiments.scoring import LOWER_IS_BETTER
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from edged.workbench.experiments.runner import Outcome
+    from edged.workbench.experiments.runner import TrialOutcome
 
     # All trainings, before the first begins; gives what is called with each message of one.
-    Begin = Callable[[Sequence[Order]], Callable[[Order, dict[str, Any] | None], None]]
+    Begin = Callable[[Sequence[TrialOrder]], Callable[[TrialOrder, dict[str, Any] | None], None]]
 
 
 @dataclass(frozen=True)
-class Options:
+class ExperimentOptions:
     """Where the report goes, how many trainings run at a time, and the configuration to write, if any."""
 
     out: Path
@@ -43,7 +43,7 @@ class Options:
     write: Path | None = None
 
 
-def run(path: Path, data: Path, options: Options, begin: Begin) -> dict[str, Any]:
+def run(path: Path, data: Path, options: ExperimentOptions, begin: Begin) -> dict[str, Any]:
     """Train all recipes of the file at `path`; the report, which is also written into `options.out`.
 
     Raises
@@ -88,7 +88,7 @@ def run(path: Path, data: Path, options: Options, begin: Begin) -> dict[str, Any
     return report
 
 
-def _prepare(options: Options) -> None:
+def _prepare(options: ExperimentOptions) -> None:
     """Refuse what could not be written in the end, before hours of training."""
     if (options.out / "report.json").exists():
         raise ConfigError("holds a report already", where=str(options.out), remedy="name a new directory")
@@ -98,14 +98,14 @@ def _prepare(options: Options) -> None:
         options.out.mkdir(parents=True, exist_ok=True)
 
 
-def _orders(loaded: Loaded, work: Path) -> list[Order]:
+def _orders(loaded: LoadedRecipes, work: Path) -> list[TrialOrder]:
     schema, file = loaded.file.stream.to_schema(), loaded.file
     orders = []
     for i, recipe in enumerate(loaded.recipes):
         for seed in range(file.seeds):
             folder = work / f"{i}-{seed}"
             orders.append(
-                Order(
+                TrialOrder(
                     recipe,
                     schema,
                     seed,
@@ -121,7 +121,7 @@ def _orders(loaded: Loaded, work: Path) -> list[Order]:
 
 
 def _write_winner(
-    config: Path, loaded: Loaded, outcomes: Sequence[Outcome], report: dict[str, Any], path: Path
+    config: Path, loaded: LoadedRecipes, outcomes: Sequence[TrialOutcome], report: dict[str, Any], path: Path
 ) -> dict[str, Any]:
     first = report["ranking"][0]
     seed = best_seed(first, report["metric"])

@@ -18,7 +18,7 @@ from edged import bundles
 from edged.domain.stream.running_statistics import RunningMoments, scale_of
 from edged.errors import BundleError, EdgedError
 from edged.host.process_limits import die_with_parent
-from edged.workbench.experiments.job import Order, load_data
+from edged.workbench.experiments.job import TrialOrder, load_data
 
 if TYPE_CHECKING:
     import onnx
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from edged.bundles.source.standardise import Statistics
 
 
-def build_bundle(order: Order) -> list[str]:
+def build_bundle(order: TrialOrder) -> list[str]:
     """Build `order.bundle`; what there is to note about it.
 
     Raises
@@ -61,7 +61,7 @@ def build_bundle(order: Order) -> list[str]:
     return notes
 
 
-def _model(order: Order) -> onnx.ModelProto:
+def _model(order: TrialOrder) -> onnx.ModelProto:
     from edged.bundles.__main__ import network_of
     from edged.bundles.source.normalise import read_model
 
@@ -81,7 +81,7 @@ def _model(order: Order) -> onnx.ModelProto:
     )
 
 
-def _statistics(order: Order, model: onnx.ModelProto) -> Statistics | None:
+def _statistics(order: TrialOrder, model: onnx.ModelProto) -> Statistics | None:
     """Input and target statistics of the training part; None where rows are no flat vectors."""
     from edged.bundles.graph.edit import shape_of
     from edged.bundles.source.standardise import Statistics
@@ -119,7 +119,7 @@ def _trained(model: onnx.ModelProto, file: Path) -> onnx.ModelProto:
 def main() -> int:
     """Read the order, build, answer; the exit code."""
     try:
-        order, parent = Order.parse(sys.stdin.read())
+        order, parent = TrialOrder.parse(sys.stdin.read())
         die_with_parent(parent)
         notes = build_bundle(order)
     except EdgedError as problem:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from edged import logs
 from edged.errors import EdgedError
-from edged.workbench.experiments import Options, run
+from edged.workbench.experiments import ExperimentOptions, run
 from edged.workbench.experiments.progress import RecipeProgress, show_report
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def run_recipes(
         When something stops it, or every recipe failed; the report is written all the same then.
     """
     logs.configure("warning", "auto")
-    options = Options(out, jobs or len(os.sched_getaffinity(0)), write)
+    options = ExperimentOptions(out, jobs or len(os.sched_getaffinity(0)), write)
     with RecipeProgress() as progress:
         report = run(path, data, options, progress.begin)
     if not report["ranking"]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from edged.workbench.experiments.config import DeployConfig, RecipeFile
     from edged.workbench.experiments.grid import Recipe
-    from edged.workbench.experiments.job import Order
+    from edged.workbench.experiments.job import TrialOrder
 
 BUILD_SECONDS = 300.0
 ROWS = 256
@@ -54,7 +54,7 @@ def refuse_taken(config: Path) -> None:
 
 
 def deploy(
-    config: Path, file: RecipeFile, stream: dict[str, Any], order: Order, told: dict[str, str]
+    config: Path, file: RecipeFile, stream: dict[str, Any], order: TrialOrder, told: dict[str, str]
 ) -> None:
     """Write the bundle and the configuration of the training that `order` ordered.
 
@@ -100,7 +100,7 @@ def _on_the_device(recipe: Recipe, chosen: DeployConfig) -> Recipe:
     return replace(recipe, train=tuple(chosen.train or ()), freeze=tuple(chosen.freeze or ()))
 
 
-def _answers_alike(order: Order, bundle: Path) -> None:
+def _answers_alike(order: TrialOrder, bundle: Path) -> None:
     data = load_data(order.data)
     rows = data.x[data.split.validation[:ROWS]]
     trained = InferenceModel(order.folder / MODEL).predict(rows)

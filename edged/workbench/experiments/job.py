@@ -23,7 +23,7 @@ BUNDLE, MODEL, WEIGHTS = "bundle", "model.onnx", "weights.npz"
 
 
 @dataclass(frozen=True)
-class Order:
+class TrialOrder:
     """One training of a recipe from one seed.
 
     `data` is a directory that `save_data` wrote, `folder` the training's own. With `weights`, a file of
@@ -48,7 +48,7 @@ class Order:
         return values | nested
 
     @classmethod
-    def parse(cls, text: str) -> tuple[Order, int]:
+    def parse(cls, text: str) -> tuple[TrialOrder, int]:
         """The order that `as_dict` wrote, and the process that gave it."""
         values = json.loads(text)
         parent = values.pop("parent")

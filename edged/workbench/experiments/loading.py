@@ -15,7 +15,7 @@ from edged.storage.recordings import read_stream
 from edged.workbench.experiments.config import RecipeFile
 from edged.workbench.experiments.grid import Recipe, expand
 from edged.workbench.experiments.split import Split, gap_of, split_rows
-from edged.workbench.recordings.stream import Options, Stream, shape_stream
+from edged.workbench.recordings.stream import LabelOptions, Stream, shape_stream
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +25,7 @@ EXAMPLE = "begin with `stream: {features: 8, classes: 2}` and `recipes: [{hidden
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedRecipes:
     """A recipe file, its section `stream` as it was written, and the recipes that come of it."""
 
     file: RecipeFile
@@ -33,7 +33,7 @@ class Loaded:
     recipes: list[Recipe]
 
 
-def load_recipes(path: Path) -> Loaded:
+def load_recipes(path: Path) -> LoadedRecipes:
     """Read and validate the recipe file at `path`.
 
     Raises
@@ -56,7 +56,7 @@ def load_recipes(path: Path) -> Loaded:
         recipes = expand(file, path.parent)
     except ConfigError as problem:
         raise ConfigError(problem.what, where=f"{path}: {problem.where}", remedy=problem.remedy) from None
-    return Loaded(file, data["stream"], recipes)
+    return LoadedRecipes(file, data["stream"], recipes)
 
 
 def load_stream(file: RecipeFile, data: Path) -> tuple[Stream, Split]:
@@ -69,7 +69,7 @@ def load_stream(file: RecipeFile, data: Path) -> tuple[Stream, Split]:
     """
     config = Config(device=DeviceConfig(id=file.name), stream=file.stream)
     recorded = read_stream(data, features=config.stream.names, label=config.stream.label)
-    stream = shape_stream(recorded, config, Options())
+    stream = shape_stream(recorded, config, LabelOptions())
     if file.judged_by == "auroc" and stream.truth is None:
         raise ConfigError(
             "the data does not tell what is anomalous", where="metric", remedy="give it labels y"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import TracebackType
 
-    from edged.workbench.experiments.job import Order
+    from edged.workbench.experiments.job import TrialOrder
 
 
 class RecipeProgress:
@@ -45,12 +45,12 @@ class RecipeProgress:
     ) -> None:
         self._bars.stop()
 
-    def begin(self, orders: Sequence[Order]) -> RecipeProgress:
+    def begin(self, orders: Sequence[TrialOrder]) -> RecipeProgress:
         """Know how many trainings there are."""
         self._whole = self._bars.add_task("trainings", total=len(orders), note="")
         return self
 
-    def __call__(self, order: Order, message: dict[str, Any] | None) -> None:
+    def __call__(self, order: TrialOrder, message: dict[str, Any] | None) -> None:
         """A message of a training, or None when it has ended; from any thread."""
         key = (order.recipe.name, order.seed)
         with self._lock:

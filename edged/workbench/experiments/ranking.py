@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from edged.workbench.experiments.grid import Recipe
-    from edged.workbench.experiments.runner import Outcome
+    from edged.workbench.experiments.runner import TrialOutcome
 
 DIGITS = 9  # to which two means are the same
 
 
 def ranking(
-    recipes: Sequence[Recipe], outcomes: Sequence[Outcome], metric: str
+    recipes: Sequence[Recipe], outcomes: Sequence[TrialOutcome], metric: str
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Rows of the recipes, the best first, and of those of which a training failed.
 
@@ -52,7 +52,7 @@ def best_seed(row: dict[str, Any], metric: str) -> int:
     return int(values.index(min(values) if metric in LOWER_IS_BETTER else max(values)))
 
 
-def _reasons(outcomes: Sequence[Outcome], metric: str) -> list[dict[str, Any]]:
+def _reasons(outcomes: Sequence[TrialOutcome], metric: str) -> list[dict[str, Any]]:
     """Why trainings of a recipe failed, each reason with its seeds; empty where none did."""
     seeds: dict[str, list[int]] = {}
     for outcome in outcomes:
@@ -65,7 +65,7 @@ def _reasons(outcomes: Sequence[Outcome], metric: str) -> list[dict[str, Any]]:
     return [{"seeds": its, "reason": reason} for reason, its in seeds.items()]
 
 
-def _row(recipe: Recipe, outcomes: Sequence[Outcome], metric: str) -> dict[str, Any]:
+def _row(recipe: Recipe, outcomes: Sequence[TrialOutcome], metric: str) -> dict[str, Any]:
     results = [outcome.result for outcome in outcomes if outcome.result is not None]
     row: dict[str, Any] = {"name": recipe.name, "recipe": recipe.as_dict()}
     for part in ("validation", "test"):

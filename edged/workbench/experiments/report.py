@@ -8,7 +8,7 @@ from math import isfinite, nan
 from typing import TYPE_CHECKING, Any
 
 from edged.charts import document
-from edged.charts.experiments import COLOURED, Curve, Dots, confusion, curves, histogram, legend, whiskers
+from edged.charts.experiments import COLOURED, Curve, SeedDots, confusion, curves, histogram, legend, whiskers
 from edged.charts.html import percent, plain, table
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def _known(found: Mapping[str, float | None]) -> bool:
 def _intervals(report: Mapping[str, Any], tell: Tell) -> str:
     metric = report["metric"]
     rows = [
-        Dots(
+        SeedDots(
             f"{row['rank']}. {row['name']}",
             _number(row["validation"][metric]["mean"]),
             _number(row["validation"][metric]["low"]),

@@ -16,19 +16,19 @@ from edged.host.child_process import end, message_in
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from edged.workbench.experiments.job import Order
+    from edged.workbench.experiments.job import TrialOrder
 
     # Which training, and the message that it sent; None when it has ended.
-    OnProgress = Callable[[Order, dict[str, Any] | None], None]
+    OnProgress = Callable[[TrialOrder, dict[str, Any] | None], None]
 
 PATIENCE = 2.0  # seconds that an interrupted training has to go by itself
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrialOutcome:
     """How one training ended: its result, or why there is none."""
 
-    order: Order
+    order: TrialOrder
     result: dict[str, Any] | None
     problem: str = ""
 
@@ -42,12 +42,12 @@ class Runner:
         self._lock = threading.Lock()
         self._stopped = False
 
-    def run(self, orders: Sequence[Order]) -> list[Outcome]:
+    def run(self, orders: Sequence[TrialOrder]) -> list[TrialOutcome]:
         """How each training ended, in the order given. What interrupts it ends all of them first."""
         # The threads outlive the processes that they start: these die with their thread, and so with us.
         with ThreadPoolExecutor(max_workers=self._jobs) as threads:
             futures = {threads.submit(self._train, order): i for i, order in enumerate(orders)}
-            outcomes: dict[int, Outcome] = {}
+            outcomes: dict[int, TrialOutcome] = {}
             try:
                 for future in as_completed(futures):
                     outcomes[futures[future]] = future.result()
@@ -57,20 +57,20 @@ class Runner:
                 raise
         return [outcomes[i] for i in range(len(orders))]
 
-    def _train(self, order: Order) -> Outcome:
+    def _train(self, order: TrialOrder) -> TrialOutcome:
         try:
             outcome = self._run(order)
         except OSError as problem:
-            outcome = Outcome(order, None, f"its process cannot be started: {problem.strerror}")
+            outcome = TrialOutcome(order, None, f"its process cannot be started: {problem.strerror}")
         self._tell(order, None)
         return outcome
 
-    def _run(self, order: Order) -> Outcome:
+    def _run(self, order: TrialOrder) -> TrialOutcome:
         order.folder.mkdir()
         with (order.folder / "stderr").open("w+b") as complaints:
             process = self._start(complaints)
             if process is None:
-                return Outcome(order, None, "it was not begun")
+                return TrialOutcome(order, None, "it was not begun")
             late = threading.Timer(self._timeout, process.kill)
             late.start()
             try:
@@ -82,12 +82,12 @@ class Runner:
                 with self._lock:
                     del self._running[process.pid]
             if result is not None and code == 0:
-                return Outcome(order, result)
+                return TrialOutcome(order, result)
             complaints.seek(0)
             lines = complaints.read().decode(errors="replace").strip().splitlines()
         if timed_out:
-            return Outcome(order, None, f"it took longer than {self._timeout:g} s (timeout)")
-        return Outcome(order, None, lines[-1] if lines else _ending(code))
+            return TrialOutcome(order, None, f"it took longer than {self._timeout:g} s (timeout)")
+        return TrialOutcome(order, None, lines[-1] if lines else _ending(code))
 
     def _start(self, complaints: Any) -> subprocess.Popen[bytes] | None:
         with self._lock:
@@ -105,7 +105,7 @@ class Runner:
             self._running[process.pid] = process
         return process
 
-    def _follow(self, process: subprocess.Popen[bytes], order: Order) -> dict[str, Any] | None:
+    def _follow(self, process: subprocess.Popen[bytes], order: TrialOrder) -> dict[str, Any] | None:
         """Hand the order over and pass on what the training tells; its result."""
         result = None
         with process:

@@ -28,7 +28,7 @@ from edged.host.process_limits import die_with_parent
 from edged.host.vitals import peak_memory
 from edged.storage.models.bundles import Bundle
 from edged.workbench.experiments.batches import Batches
-from edged.workbench.experiments.job import MODEL, WEIGHTS, Order, load_data
+from edged.workbench.experiments.job import MODEL, WEIGHTS, TrialOrder, load_data
 from edged.workbench.experiments.scoring import Judge, better
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Trial:
         When the bundle cannot be built or opened here.
     """
 
-    def __init__(self, order: Order, report: Report) -> None:
+    def __init__(self, order: TrialOrder, report: Report) -> None:
         self._order, self._report, self._recipe = order, report, order.recipe
         self.notes = _build(order)
         self._bundle = Bundle.open(order.bundle, verify=False)
@@ -188,7 +188,7 @@ class _Progress:
         return epoch + 1 - self.best
 
 
-def _build(order: Order) -> list[str]:
+def _build(order: TrialOrder) -> list[str]:
     answer = ask("edged.workbench.experiments.build_bundle", order.as_dict(), BUILD_SECONDS)
     if answer is None:
         raise BundleError(f"building the bundle took longer than {BUILD_SECONDS:.0f} s")
@@ -206,7 +206,7 @@ def main() -> int:
         sys.stdout.flush()
 
     try:
-        order, parent = Order.parse(sys.stdin.read())
+        order, parent = TrialOrder.parse(sys.stdin.read())
         die_with_parent(parent)
         report(Trial(order, report).run())
     except EdgedError as problem:

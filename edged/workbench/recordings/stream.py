@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
     from edged.config import Config
     from edged.domain.stream.schema import Schema
-    from edged.storage.recordings import Recorded
+    from edged.storage.recordings import Recording
 
 SMALLEST = 50
 
 
 @dataclass(frozen=True)
-class Options:
+class LabelOptions:
     """How labels come. `delay` is in samples; `rate` is the share that ever arrives.
 
     With `ask` those arrive that the device asks for, `rate` of all, instead of random ones.
@@ -57,7 +57,7 @@ class Stream:
         return len(self.x)
 
 
-def shape_stream(recorded: Recorded, config: Config, options: Options) -> Stream:
+def shape_stream(recorded: Recording, config: Config, options: LabelOptions) -> Stream:
     """Check the recording against the configuration and decide which labels arrive.
 
     Raises
@@ -104,7 +104,7 @@ def _check_width(width: int, schema: Schema) -> None:
     )
 
 
-def _rows(recorded: Recorded, keep: NDArray[np.bool_]) -> Recorded:
+def _rows(recorded: Recording, keep: NDArray[np.bool_]) -> Recording:
     """Only these rows: a reading with a NaN never becomes a sample."""
     if keep.all():
         return recorded
@@ -118,7 +118,7 @@ def _rows(recorded: Recorded, keep: NDArray[np.bool_]) -> Recorded:
 
 
 def _check_labels(
-    schema: Schema, recorded: Recorded, y: NDArray[np.float32], known: NDArray[np.bool_]
+    schema: Schema, recorded: Recording, y: NDArray[np.float32], known: NDArray[np.bool_]
 ) -> None:
     if schema.task != "classify" or recorded.y is None:
         return
@@ -134,7 +134,7 @@ def _check_labels(
         )
 
 
-def _named_columns(recorded: Recorded, schema: Schema) -> Recorded:
+def _named_columns(recorded: Recording, schema: Schema) -> Recording:
     """The stream's features by name, where the recording has names; else by position."""
     found = [name for name in schema.names if name in recorded.names]
     if not found:
@@ -151,7 +151,7 @@ def _named_columns(recorded: Recorded, schema: Schema) -> Recorded:
 
 
 def _targets(
-    recorded: Recorded, schema: Schema, config: Config
+    recorded: Recording, schema: Schema, config: Config
 ) -> tuple[NDArray[np.float32], NDArray[np.float64] | None]:
     """Targets `(n, targets)`, and the recorded truth where it serves for scoring only."""
     if recorded.classes and schema.task in ("regress", "reconstruct"):
@@ -192,7 +192,7 @@ def _targets(
     return y, None
 
 
-def _by_name(recorded: Recorded, schema: Schema) -> NDArray[np.float64]:
+def _by_name(recorded: Recording, schema: Schema) -> NDArray[np.float64]:
     """Labels; text labels of the recording as positions in the stream's classes."""
     if recorded.y is None:
         raise ConfigError("the data has no labels y", where="--data")

@@ -11,7 +11,7 @@ import numpy as np
 from edged.domain.stream.sample import Reading
 from edged.domain.stream.windowing import Windowing
 from edged.errors import ConfigError
-from edged.storage.recordings import Recorded
+from edged.storage.recordings import Recording
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from edged.domain.stream.windowing import WindowRules
 
 
-def cut_windows(recorded: Recorded, rules: WindowRules) -> tuple[Recorded, dict[str, int]]:
+def cut_windows(recorded: Recording, rules: WindowRules) -> tuple[Recording, dict[str, int]]:
     """Windows of a recording in which each row is one reading `(n, c)`, and what was counted on the way.
 
     In a recording without times the readings of a key are evenly spaced, at the rate where there is one;
@@ -50,7 +50,7 @@ def cut_windows(recorded: Recorded, rules: WindowRules) -> tuple[Recorded, dict[
             where="stream.window",
             remedy="lower size, or see whether rate and max_gap fit the times of the data",
         )
-    cut = Recorded(
+    cut = Recording(
         np.array([window.values for window in made], np.float32),
         _labels(recorded, [window.label for window in made]),
         None if recorded.t is None else np.array([window.ts for window in made]),
@@ -60,7 +60,7 @@ def cut_windows(recorded: Recorded, rules: WindowRules) -> tuple[Recorded, dict[
     return cut, counted
 
 
-def _readings(recorded: Recorded, rules: WindowRules) -> Iterator[Reading]:
+def _readings(recorded: Recording, rules: WindowRules) -> Iterator[Reading]:
     keys = recorded.key or ["stream"] * len(recorded)
     seen: Counter[str] = Counter()
     for i, key in enumerate(keys):
@@ -69,13 +69,13 @@ def _readings(recorded: Recorded, rules: WindowRules) -> Iterator[Reading]:
         yield Reading(key, recorded.x[i], ts, _label(recorded, i))
 
 
-def _label(recorded: Recorded, i: int) -> LabelValue | None:
+def _label(recorded: Recording, i: int) -> LabelValue | None:
     if recorded.y is None or not np.isfinite(recorded.y[i]).all():
         return None
     return float(recorded.y[i]) if recorded.y.ndim == 1 else tuple(recorded.y[i].tolist())
 
 
-def _labels(recorded: Recorded, labels: list[LabelValue | None]) -> NDArray[np.float64] | None:
+def _labels(recorded: Recording, labels: list[LabelValue | None]) -> NDArray[np.float64] | None:
     if recorded.y is None:
         return None
     unknown = np.full(recorded.y.shape[1:], np.nan)

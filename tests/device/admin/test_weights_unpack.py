@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from edged.device.reporting.weight_updates import Update
+    from edged.device.reporting.weight_updates import WeightUpdate
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def sender(tmp_path: Path) -> Iterator[Sender]:
     made.stop()
 
 
-def saved(update: Update, folder: Path) -> Path:
+def saved(update: WeightUpdate, folder: Path) -> Path:
     """As `mosquitto_sub` leaves them: one file a message."""
     folder.mkdir()
     (folder / "manifest").write_text(json.dumps(update.manifest), encoding="utf-8")

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from edged.clock import VirtualClock
 from edged.config import CommandsConfig
-from edged.device.commands.dispatcher import MAX_WAITING, Control
+from edged.device.commands.dispatcher import MAX_WAITING, CommandDispatcher
 from edged.domain.commands.rules import MAX_PAYLOAD, digest, parse
 from edged.domain.commands.tasks import Handler
 from edged.errors import ConfigError, EdgedError, RefusedError
-from edged.mqtt.client.message import Delivery, MessageProperties
-from edged.storage.journal.commands import CommandRecord, Kept
+from edged.mqtt.client.message import MessageProperties, ReceivedMessage
+from edged.storage.journal.commands import CommandRecord, CommandRetention
 from edged.storage.models.registry import Registry
 from tests.running_device import wait_until
 
@@ -34,9 +34,9 @@ NOW = 1_800_000_000.0
 
 def delivery(
     name: str, payload: bytes | str = b"", *, retain: bool = False, dup: bool = False, mid: int = 1
-) -> Delivery:
+) -> ReceivedMessage:
     body = payload.encode() if isinstance(payload, str) else payload
-    return Delivery(f"edged/d/request/{name}", body, mid, 1, dup, retain, 1, 0.0)
+    return ReceivedMessage(f"edged/d/request/{name}", body, mid, 1, dup, retain, 1, 0.0)
 
 
 class Panel:
@@ -44,14 +44,14 @@ class Panel:
 
     def __init__(self, state: Path, **settings: Any) -> None:
         self.answers: list[tuple[str, dict[str, Any], Sender]] = []
-        self.acknowledged: list[Delivery] = []
+        self.acknowledged: list[ReceivedMessage] = []
         self.progress: list[tuple[str, dict[str, Any]]] = []
         self.done: list[dict[str, Any]] = []
         self.tasks: list[Task] = []
         self.entered, self.gate = threading.Event(), threading.Event()
         self.clock = VirtualClock(NOW)
         self.registry = Registry.open(state)
-        self.control = Control(
+        self.control = CommandDispatcher(
             {
                 "echo": self._echo,
                 "refuse": self._refuse,
@@ -417,7 +417,7 @@ def test_a_run_is_gone_on_with_after_a_restart_and_answered_then(tmp_path: Path)
 def test_what_cannot_be_gone_on_with_has_failed(tmp_path: Path) -> None:
     with running(tmp_path) as panel:
         record = CommandRecord('wait:"w"', "wait", NOW, digest("wait", {}), "accepted", {"transaction": "w"})
-        panel.registry.record_command(record, Kept(10, 0.0))
+        panel.registry.record_command(record, CommandRetention(10, 0.0))
     with running(tmp_path) as panel:
         ((name, told, _),) = panel.answers
         assert (name, told["state"], told["transaction"]) == ("wait", "failed", "w")

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from edged.config.fleet import FleetConfig
-from edged.device.fleet_member.local_transport import Post
+from edged.device.fleet_member.local_transport import LocalTransport
 from edged.domain.federated.evaluation import Evaluation, Quality
-from edged.domain.federated.messages import PART_BYTES, FleetTopics, Receipts, Round, Update
-from edged.domain.federated.settings import Base, Settings
+from edged.domain.federated.messages import PART_BYTES, FleetTopics, Receipts, RoundAnnouncement, UpdateHeader
+from edged.domain.federated.settings import BaseModelInfo, RoundSettings
 from edged.errors import RefusedError
 
 if TYPE_CHECKING:
-    from edged.mqtt.client.message import Delivery
+    from edged.mqtt.client.message import ReceivedMessage
 
 TOPICS = FleetTopics("plant")
 TOKEN, DIGEST = "0" * 32, "a" * 64
@@ -22,41 +22,45 @@ MODEL = bytes(PART_BYTES + 7)
 
 
 @pytest.fixture
-def came() -> list[Delivery]:
+def came() -> list[ReceivedMessage]:
     return []
 
 
 @pytest.fixture
-def post(came: list[Delivery]) -> Post:
-    made = Post(FleetConfig(name="plant", flower=True), TOPICS, bundle=lambda: "b", judged=lambda: "")
+def post(came: list[ReceivedMessage]) -> LocalTransport:
+    made = LocalTransport(
+        FleetConfig(name="plant", flower=True), TOPICS, bundle=lambda: "b", judged=lambda: ""
+    )
     made.follow(TOPICS.round, came.append)
     made.follow(TOPICS.ack("+"), came.append)
     return made
 
 
-def announced(number: int = 1, token: str = TOKEN, *, evaluate: bool = True) -> Round:
-    config, base = Settings(evaluate=evaluate), Base(DIGEST, len(MODEL), 2)
-    return Round("plant", number, token, "open", "b", base, 1.0, 2.0, 0.0, None, config)
+def announced(number: int = 1, token: str = TOKEN, *, evaluate: bool = True) -> RoundAnnouncement:
+    config, base = RoundSettings(evaluate=evaluate), BaseModelInfo(DIGEST, len(MODEL), 2)
+    return RoundAnnouncement("plant", number, token, "open", "b", base, 1.0, 2.0, 0.0, None, config)
 
 
-def send(post: Post, blob: bytes, number: int = 1, token: str = TOKEN) -> None:
-    update = Update("press", number, token, DIGEST, 10, None, 1.0, 0, "")
+def send(post: LocalTransport, blob: bytes, number: int = 1, token: str = TOKEN) -> None:
+    update = UpdateHeader("press", number, token, DIGEST, 10, None, 1.0, 0, "")
     for topic, payload in update.messages(TOPICS, blob):
         post.publish(topic, payload)
 
 
-def test_round_receipts_and_model_reach_the_member(post: Post, came: list[Delivery]) -> None:
+def test_round_receipts_and_model_reach_the_member(post: LocalTransport, came: list[ReceivedMessage]) -> None:
     receipts = Receipts(TOKEN, ("press",)).payload()
     post.hand_in(announced(), receipts, MODEL)
     assert [delivery.topic for delivery in came] == [TOPICS.ack(1), TOPICS.round]
-    assert Round.read(came[1].payload) == announced()
+    assert RoundAnnouncement.read(came[1].payload) == announced()
     post.follow(TOPICS.model(DIGEST, "+"), came.append)
     parts = came[2:]
     assert [part.topic for part in parts] == [TOPICS.model(DIGEST, 0), TOPICS.model(DIGEST, 1)]
     assert b"".join(part.payload for part in parts) == MODEL
 
 
-def test_a_member_that_waits_for_the_model_already_gets_it(post: Post, came: list[Delivery]) -> None:
+def test_a_member_that_waits_for_the_model_already_gets_it(
+    post: LocalTransport, came: list[ReceivedMessage]
+) -> None:
     post.follow(TOPICS.model(DIGEST, "+"), came.append)
     assert came == []
     post.hand_in(announced(), b"", MODEL)
@@ -64,32 +68,32 @@ def test_a_member_that_waits_for_the_model_already_gets_it(post: Post, came: lis
 
 
 @pytest.mark.parametrize("size", [1, 2 * PART_BYTES + 50])
-def test_an_update_is_given_out_whole_until_its_receipt(post: Post, size: int) -> None:
+def test_an_update_is_given_out_whole_until_its_receipt(post: LocalTransport, size: int) -> None:
     post.hand_in(announced(), b"", MODEL)
     assert post.update(TOKEN) is None
     blob = bytes(range(256)) * (size // 256) + bytes(size % 256)
     send(post, blob)
     found = post.update(TOKEN)
     assert found is not None
-    update, piece = Update.read(found)
+    update, piece = UpdateHeader.read(found)
     assert (update.parts, update.bytes, piece) == (1, size, blob)
     assert post.newest() == found
     post.heard("fleet_accepted", {"round": 1})
     assert post.newest() is None
 
 
-def test_half_an_update_is_none(post: Post) -> None:
+def test_half_an_update_is_none(post: LocalTransport) -> None:
     post.hand_in(announced(), b"", MODEL)
-    update = Update("press", 1, TOKEN, DIGEST, 10, None, 1.0, 0, "")
+    update = UpdateHeader("press", 1, TOKEN, DIGEST, 10, None, 1.0, 0, "")
     first, _ = update.messages(TOPICS, bytes(PART_BYTES + 1))
     post.publish(*first)
     assert post.update(TOKEN) is None
     assert post.newest() is None
     send(post, b"another", token=TOKEN)  # its parts are not mixed with those of the one before
-    assert Update.read(post.update(TOKEN) or b"")[1] == b"another"
+    assert UpdateHeader.read(post.update(TOKEN) or b"")[1] == b"another"
 
 
-def test_a_round_that_is_declined_says_why_and_leaves_the_late_update(post: Post) -> None:
+def test_a_round_that_is_declined_says_why_and_leaves_the_late_update(post: LocalTransport) -> None:
     send(post, b"late", 1, "1" * 32)
     post.hand_in(announced(2), b"", MODEL)
     post.heard("fleet_declined", {"round": 1, "reason": "another round"})
@@ -97,12 +101,12 @@ def test_a_round_that_is_declined_says_why_and_leaves_the_late_update(post: Post
     post.heard("fleet_declined", {"round": 2, "reason": "too hot"})
     with pytest.raises(RefusedError, match="too hot"):
         post.update(TOKEN)
-    assert Update.read(post.newest() or b"")[0].round == 1
+    assert UpdateHeader.read(post.newest() or b"")[0].round == 1
     post.hand_in(announced(2), b"", MODEL)  # asked again
     assert post.update(TOKEN) is None
 
 
-def test_evaluations_are_those_of_the_round_and_its_model(post: Post) -> None:
+def test_evaluations_are_those_of_the_round_and_its_model(post: LocalTransport) -> None:
     post.hand_in(announced(), b"", MODEL)
     assert post.evaluation(TOKEN) is None
     quality = Quality(0.5, 0.5)
@@ -114,8 +118,8 @@ def test_evaluations_are_those_of_the_round_and_its_model(post: Post) -> None:
     assert post.evaluation(TOKEN) == fitting.payload()
 
 
-def test_nobody_waits_for_a_report_that_does_not_come(came: list[Delivery]) -> None:
-    post = Post(FleetConfig(name="plant"), TOPICS, bundle=lambda: "b", judged=lambda: DIGEST)
+def test_nobody_waits_for_a_report_that_does_not_come(came: list[ReceivedMessage]) -> None:
+    post = LocalTransport(FleetConfig(name="plant"), TOPICS, bundle=lambda: "b", judged=lambda: DIGEST)
     post.follow(TOPICS.round, came.append)
     post.hand_in(announced(), b"", MODEL)
     with pytest.raises(RefusedError, match="tried the model before"):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edged.domain.federated.privacy import norm
-from edged.domain.federated.settings import Base, Encoding, Settings
+from edged.domain.federated.settings import BaseModelInfo, Encoding, RoundSettings
 from edged.domain.training.weight_deltas import difference
 from edged.engines.model_parameters import initial_parameters
 from edged.storage.models.registry import Registry
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 STREAM: dict[str, Any] = {"features": 6, "classes": 3, "label": "y"}
 QUIET: dict[str, Any] = {"every": None, "new_labels": 0, "engine": "portable", "learning_rate": 0.01}
 GATE = {"probation": 0, "min_holdout": 10}
-CONFIG = Settings(epochs=20, learning_rate=0.01, batch_size=32, clip_norm=3.0, encoding=Encoding("int8", 0.5))
+CONFIG = RoundSettings(
+    epochs=20, learning_rate=0.01, batch_size=32, clip_norm=3.0, encoding=Encoding("int8", 0.5)
+)
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +93,7 @@ def test_a_device_trains_in_rounds_and_takes_the_fleets_model(
 
 
 def check_update_survives_a_kill(
-    made: Device, listener: Listener, coordinator: Coordinator, base: Base, bundle: str
+    made: Device, listener: Listener, coordinator: Coordinator, base: BaseModelInfo, bundle: str
 ) -> bytes:
     """An update without receipt is sent again, also by the next process; then no more."""
     announced = coordinator.announce(1, base, bundle, CONFIG)
@@ -136,13 +138,15 @@ def check_refusals(listener: Listener, coordinator: Coordinator, bundle: str) ->
     other = coordinator.model({"w": np.zeros(3, np.float32)})
     coordinator.announce(2, other, bundle, CONFIG, state="done")
     listener.wait(lambda: any("no parameter w" in e["reason"] for e in listener.events("fleet_failed")), 60)
-    false = Base("0" * 64, other.bytes, other.parts)
+    false = BaseModelInfo("0" * 64, other.bytes, other.parts)
     coordinator.publish(coordinator.topics.model(false.hash, 0), b"x" * false.bytes, retain=True)
     coordinator.announce(3, false, bundle, CONFIG, state="done")
     listener.wait(lambda: any(e["round"] == 3 for e in listener.events("fleet_failed")), 60)
 
 
-def check_round_is_declined(listener: Listener, coordinator: Coordinator, base: Base, bundle: str) -> None:
+def check_round_is_declined(
+    listener: Listener, coordinator: Coordinator, base: BaseModelInfo, bundle: str
+) -> None:
     """While training rests, no round is trained in; afterwards the one that is still open is."""
     feed(listener, 20, seed=1)
     coordinator.state(ready=True)

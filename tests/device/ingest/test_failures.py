@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edged.domain.stream.sample import Batch
-    from edged.mqtt.client.message import Delivery
+    from edged.mqtt.client.message import ReceivedMessage
     from edged.workbench.demo.broker import Mosquitto
 
 
@@ -241,7 +241,7 @@ def test_failed_commits_and_lost_connections_lose_nothing_and_double_nothing(
         dock.log.failing = frozenset({2, 4, 5})
         came: dict[float, None] = {}  # in the order of the first delivery, which is the broker's business
 
-        def receive(message: Delivery) -> None:
+        def receive(message: ReceivedMessage) -> None:
             came.setdefault(json.loads(message.payload)["x"][0])
             dock.ingest.receive(message)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from edged.clock import VirtualClock
 from edged.config import MqttConfig
-from edged.domain.stream.admission import IntakeRules
+from edged.domain.stream.admission import AdmissionRules
 from tests.device.dock import Dock, again, delivery, running
 from tests.running_device import wait_until
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pytest
 
 
-def guarded(folder: Path, rules: IntakeRules) -> Dock:
+def guarded(folder: Path, rules: AdmissionRules) -> Dock:
     """A dock whose stream is guarded, on a device whose clock has been set."""
     dock = Dock(folder)
     dock.close()
@@ -28,7 +28,7 @@ def guarded(folder: Path, rules: IntakeRules) -> Dock:
 
 
 def test_what_floods_is_acknowledged_and_counted_but_not_stored(tmp_path: Path) -> None:
-    with closing(guarded(tmp_path, IntakeRules(key_rate=1.0, key_burst=10))) as dock:
+    with closing(guarded(tmp_path, AdmissionRules(key_rate=1.0, key_burst=10))) as dock:
         messages = [delivery(mid, f"s/{'loud' if mid % 5 else 'calm'}") for mid in range(1, 51)]
         dock.ingest.work(messages)
         assert len(dock.acknowledged) == 50
@@ -38,7 +38,7 @@ def test_what_floods_is_acknowledged_and_counted_but_not_stored(tmp_path: Path) 
 
 
 def test_a_time_in_the_far_future_gives_way_to_the_arrival_and_no_age_is_negative(tmp_path: Path) -> None:
-    with closing(guarded(tmp_path, IntakeRules(skew=86400.0))) as dock:
+    with closing(guarded(tmp_path, AdmissionRules(skew=86400.0))) as dock:
         dock.ingest.work(
             [delivery(1, ts=1.8e9 + 90_000), delivery(2, ts=1.8e9 - 5), delivery(3, ts=1.8e9 + 60)]
         )
@@ -48,7 +48,7 @@ def test_a_time_in_the_far_future_gives_way_to_the_arrival_and_no_age_is_negativ
 
 
 def test_a_sensor_that_stands_still_is_told_of_until_it_moves(tmp_path: Path) -> None:
-    with closing(guarded(tmp_path, IntakeRules(stuck_after=20))) as dock:
+    with closing(guarded(tmp_path, AdmissionRules(stuck_after=20))) as dock:
         dock.ingest.work([delivery(mid, payload=b'{"x": [%d, 1]}' % mid) for mid in range(1, 31)])
         dock.ingest.work([delivery(mid, payload=b'{"x": [30, 1]}') for mid in range(31, 61)])
         told = {"key": "m1", "features": [0], "more": 0}
@@ -59,7 +59,7 @@ def test_a_sensor_that_stands_still_is_told_of_until_it_moves(tmp_path: Path) ->
 
 
 def test_readings_of_a_failed_commit_do_not_count_twice_for_stillness(tmp_path: Path) -> None:
-    with closing(guarded(tmp_path, IntakeRules(stuck_after=20))) as dock:
+    with closing(guarded(tmp_path, AdmissionRules(stuck_after=20))) as dock:
         dock.ingest.work([delivery(mid, payload=b'{"x": [%d, 1]}' % mid) for mid in range(1, 31)])
         still = [delivery(mid, payload=b'{"x": [30, 1]}') for mid in range(31, 46)]
         dock.log.failing = frozenset({dock.log.commits + 1})
@@ -71,7 +71,7 @@ def test_readings_of_a_failed_commit_do_not_count_twice_for_stillness(tmp_path: 
 
 
 def test_beyond_the_rate_the_acknowledgement_waits_but_the_commit_does_not(tmp_path: Path) -> None:
-    with closing(guarded(tmp_path, IntakeRules(rate=200.0))) as dock:
+    with closing(guarded(tmp_path, AdmissionRules(rate=200.0))) as dock:
         started = time.monotonic()
         dock.ingest.work([delivery(mid) for mid in range(1, 301)])
         assert time.monotonic() - started >= 0.49
@@ -95,7 +95,7 @@ def check_the_end_of(dock: Dock) -> None:
 
 def test_what_is_too_old_goes_while_nothing_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edged.device.ingest.ingestor.IDLE_SECONDS", 0.01)
-    with closing(guarded(tmp_path, IntakeRules())) as dock:
+    with closing(guarded(tmp_path, AdmissionRules())) as dock:
         dock.close()
         dock.max_age = 100.0
         dock.open()

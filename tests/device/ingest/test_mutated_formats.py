@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import zstandard
 
-from edged.mqtt.client.message import Delivery
+from edged.mqtt.client.message import ReceivedMessage
 from tests.device.ingest.test_mutations import GROUP, GROWTH, SLOWEST, Way, resident
 from tests.formats import STREAMS, introductions, stream, topic, written
 from tests.mutations import Mutations
@@ -47,7 +47,10 @@ def fed(folder: Path, name: str, payloads: int, compression: str = "none") -> di
             places = [opening[-1][0] if opening else topic(name), *[topic(name)] * 49]
             taken = [*opening, *zip(cycle(places), source.take(GROUP), strict=False)]
             way.ingest.work(
-                [Delivery(place, p, i + 1, 1, False, False, 1, 0.0) for i, (place, p) in enumerate(taken)]
+                [
+                    ReceivedMessage(place, p, i + 1, 1, False, False, 1, 0.0)
+                    for i, (place, p) in enumerate(taken)
+                ]
             )
             counted += len(taken)
             if number >= payloads // GROUP // 10 and not start:

@@ -13,8 +13,8 @@ import pytest
 
 from edged.clock import VirtualClock
 from edged.config import StorageConfig, StreamConfig
-from edged.device.ingest import Ingest
-from edged.mqtt.client.message import Delivery
+from edged.device.ingest import Ingestor
+from edged.mqtt.client.message import ReceivedMessage
 from edged.mqtt.codecs import label_codec, sample_codec
 from edged.mqtt.topics import matches
 from edged.storage.samples.log import SampleLog
@@ -65,7 +65,7 @@ class Way:
         self._timings = 0
         self.acknowledged = 0
         labels = stream.label_topic or ""
-        self.ingest = Ingest(
+        self.ingest = Ingestor(
             config=StorageConfig(dir=folder, commit_delay=0),
             schema=schema,
             unacknowledged=1000,
@@ -119,7 +119,7 @@ def fed(folder: Path, name: str, payloads: int) -> dict[str, float]:
         for start in range(0, payloads, GROUP):
             way.ingest.work(
                 [
-                    Delivery(
+                    ReceivedMessage(
                         "labels/m1" if mid % 3 == 0 else "s/m1", payload, mid + 1, 1, False, False, 1, 0.0
                     )
                     for mid, payload in enumerate(source.take(GROUP))

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from edged.domain.stream.admission import IntakeRules
+from edged.domain.stream.admission import AdmissionRules
 from tests.device.dock import Dock, again, delivery
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from edged.mqtt.client.message import Delivery
+    from edged.mqtt.client.message import ReceivedMessage
 
 SENML: dict[str, Any] = {
     "codec": "senml",
@@ -39,7 +39,7 @@ def dock(tmp_path: Path) -> Iterator[Dock]:
         yield made
 
 
-def pack(mid: int, times: range, *, base: float = 0.0) -> Delivery:
+def pack(mid: int, times: range, *, base: float = 0.0) -> ReceivedMessage:
     """Reading `[t, mid]` at each second `t`; with times relative to now unless there is a base time."""
     records = [{"n": n, "v": v, "t": t} for t in times for n, v in (("a", t), ("b", mid), ("l", t % 2))]
     return delivery(mid, payload=json.dumps([{"bn": "", "bt": base, **records[0]}, *records[1:]]).encode())
@@ -83,7 +83,7 @@ def test_one_bad_reading_is_one_bad_message(dock: Dock) -> None:
 def test_a_flood_is_counted_by_readings(tmp_path: Path) -> None:
     dock = Dock(tmp_path, SENML)
     with closing(dock):
-        dock.rules = IntakeRules(key_rate=0.001, key_burst=4)
+        dock.rules = AdmissionRules(key_rate=0.001, key_burst=4)
         dock.close()
         dock.open()
         dock.ingest.work([pack(1, range(6), base=1e9), pack(2, range(6, 8), base=1e9)])

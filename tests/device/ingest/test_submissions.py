@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from edged.device.ingest import ingestor as ingest_module
-from edged.domain.stream.admission import IntakeRules
+from edged.domain.stream.admission import AdmissionRules
 from edged.domain.stream.sample import Reading
 from edged.domain.stream.submission import Submission
 from edged.errors import EdgedError, RefusedError, StorageError
@@ -96,7 +96,7 @@ def test_none_is_taken_while_ingest_rests(dock: Dock) -> None:
 
 
 def test_a_key_that_floods_is_refused_as_a_whole(dock: Dock) -> None:
-    dock.rules = IntakeRules(key_rate=0.001, key_burst=2)
+    dock.rules = AdmissionRules(key_rate=0.001, key_burst=2)
     dock.close()
     dock.open()
     sender, other = Sender(dock, *readings(1, 2, 3)), Sender(dock, *readings(4, key="other"))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from edged.mqtt.client.message import Delivery
+    from edged.mqtt.client.message import ReceivedMessage
 
 WINDOWS: dict[str, Any] = {**CLASSIFY, "id": "id", "window": {"size": 4, "stride": 2}}
 
@@ -25,7 +25,7 @@ def dock(tmp_path: Path) -> Iterator[Dock]:
         yield made
 
 
-def readings(first: int, last: int, key: str = "m1", **fields: Any) -> list[Delivery]:
+def readings(first: int, last: int, key: str = "m1", **fields: Any) -> list[ReceivedMessage]:
     """Reading `mid` is `[mid, 0.5]` at second `mid`."""
     return [
         delivery(mid, f"s/{key}", ts=float(mid), id=f"r{mid}", **fields) for mid in range(first, last + 1)
@@ -120,7 +120,7 @@ def test_sensors_are_watched_by_their_readings(tmp_path: Path) -> None:
     assert [(name, fields["features"]) for name, fields in dock.notices] == [("sensor_stuck", [0])]
 
 
-def _still(mid: int) -> Delivery:
+def _still(mid: int) -> ReceivedMessage:
     return delivery(mid, "s/m1", ts=float(mid), payload=b'{"x": [30, 0.5], "ts": %d}' % mid)
 
 

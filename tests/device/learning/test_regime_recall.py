@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from edged.config import GateConfig, ServingConfig
-from edged.device.learning.regime_recall import BANK, EVERY, FEWEST, NEAR, Recall
-from edged.device.promotion.rollout import Succession
-from edged.device.serving import Server
+from edged.device.learning.regime_recall import BANK, EVERY, FEWEST, NEAR, RegimeRecall
+from edged.device.promotion.rollout import Rollout
+from edged.device.serving import Predictor
 from edged.domain.drift import DriftSignal, Level
 from edged.domain.judging.regimes import Regimes
 from tests.device.gates import Gate
@@ -29,11 +29,11 @@ class Stream:
 
     def __init__(self, gate: Gate) -> None:
         self.gate = gate
-        self.recall = Recall(SCHEMA, gate.promoter.regimes, gate.log)
+        self.recall = RegimeRecall(SCHEMA, gate.promoter.regimes, gate.log)
         gate.promoter.bank = self.recall.bank
         self.told: list[tuple[str, dict[str, Any]]] = []
-        self.server = Server(ServingConfig(), GateConfig(), SCHEMA, gate.champion)
-        self.succession = Succession(
+        self.server = Predictor(ServingConfig(), GateConfig(), SCHEMA, gate.champion)
+        self.succession = Rollout(
             gate.promoter, self.server, lambda *event: self.told.append(event), lambda _: 0
         )
         self.consumed = 0
@@ -174,7 +174,9 @@ def test_only_a_drift_ends_a_regime_and_only_a_few_are_banked(stream: Stream) ->
 def test_what_is_known_of_regimes_survives_a_restart(stream: Stream) -> None:
     first = back_and_forth(stream)
     stream.gate.registry.set_value("regimes", stream.recall.regimes.state())
-    again = Recall(SCHEMA, Regimes.from_state(stream.gate.registry.get_value("regimes")), stream.gate.log)
+    again = RegimeRecall(
+        SCHEMA, Regimes.from_state(stream.gate.registry.get_value("regimes")), stream.gate.log
+    )
     stream.feed(60)
     found = again.worth_trying(stream.consumed, stream.server.champion.version)
     assert found is not None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from edged.domain.commands.tasks import Task
-from edged.domain.training.run_queue import RunOrder, RunOrders
+from edged.domain.training.run_queue import QueuedRun, RunQueue
 from edged.domain.training.triggers import TriggerRules, Triggers
 from edged.errors import EdgedError, RefusedError
 from tests.device.learning.test_urgent_work import House
@@ -55,7 +55,7 @@ def test_those_who_ask_for_the_same_share_a_run_and_others_wait(house: House) ->
     desk, learning = Desk(), house.learning
     for name in ("a", "b"):
         learning.command({"steps": 5}, desk.task(name))
-    for steps in range(1, RunOrders.MOST):
+    for steps in range(1, RunQueue.MOST):
         learning.command({"steps": 100 + steps})
     with pytest.raises(RefusedError, match="8 runs that were asked for have not begun"):
         learning.command({"steps": 1})
@@ -102,13 +102,13 @@ def test_after_a_cancelled_run_as_many_labels_have_to_come_as_start_one() -> Non
 
 def test_the_end_of_a_run_is_told_to_all_who_asked_for_it() -> None:
     desk = Desk()
-    order = RunOrder({"steps": 5}, [desk.task("a"), desk.task("b")])
+    order = QueuedRun({"steps": 5}, [desk.task("a"), desk.task("b")])
     order.progress({"step": 3})
     order.finish("done", {"run": 7, "steps": 5, "candidate": "/a/path"}, {"accepted": True})
     told = {"run": 7, "steps": 5, "outcome": "done", "verdict": {"accepted": True}}
     assert desk.told[2:] == [("a", "finished", told), ("b", "finished", told)]
     order.fail(EdgedError("too late"))
     assert len(desk.told) == 4
-    failed = RunOrder({}, [desk.task("c")])
+    failed = QueuedRun({}, [desk.task("c")])
     failed.finish("failed", {"run": 8, "error": "no memory"}, None)
     assert desk.told[-1] == ("c", "finished", "no memory")

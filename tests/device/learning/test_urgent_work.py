@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from edged.config import GateConfig, ServingConfig
-from edged.device.learning.regime_recall import Recall
-from edged.device.learning.worker import Learning
-from edged.device.promotion.rollout import Succession
-from edged.device.serving import Server
+from edged.device.learning.regime_recall import RegimeRecall
+from edged.device.learning.worker import TrainingWorker
+from edged.device.promotion.rollout import Rollout
+from edged.device.serving import Predictor
 from edged.engines.native import api
 from edged.errors import StorageError
 from tests.device.gates import Gate
@@ -39,14 +39,14 @@ class House:
         self.gate = Gate(folder / "gate", GOOD)
         self.told: list[tuple[str, dict[str, Any]]] = []
         self.states = 0
-        self.server = Server(ServingConfig(), GateConfig(), SCHEMA, self.gate.champion)
-        self.succession = Succession(
+        self.server = Predictor(ServingConfig(), GateConfig(), SCHEMA, self.gate.champion)
+        self.succession = Rollout(
             self.gate.promoter, self.server, lambda *event: self.told.append(event), lambda _: 0
         )
-        self.learning = Learning(
+        self.learning = TrainingWorker(
             learner=self.desk.learner, succession=self.succession, samples=self.plant.log,
             registry=self.desk.registry, publish_states=self._publish, promoted=lambda _: None,
-            recall=Recall(SCHEMA, self.gate.promoter.regimes, self.gate.log), drift_state=dict,
+            recall=RegimeRecall(SCHEMA, self.gate.promoter.regimes, self.gate.log), drift_state=dict,
         )  # fmt: skip
 
     def _publish(self) -> None:

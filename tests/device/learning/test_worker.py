@@ -11,11 +11,11 @@ import pytest
 
 from edged.clock import SystemClock
 from edged.config import GateConfig, ServingConfig
-from edged.device.learning.regime_recall import Recall
-from edged.device.learning.worker import Learning
+from edged.device.learning.regime_recall import RegimeRecall
+from edged.device.learning.worker import TrainingWorker
 from edged.device.promotion import Promoter
-from edged.device.promotion.rollout import Succession
-from edged.device.serving import Server
+from edged.device.promotion.rollout import Rollout
+from edged.device.serving import Predictor
 from edged.engines.inference import InferenceModel
 from tests.device.trainers import Desk, Plant
 
@@ -33,15 +33,15 @@ def test_what_is_erased_is_gone_and_learning_goes_on(tmp_path: Path, bundle: Bun
         holdout=plant.log,
         load_model=InferenceModel, clock=SystemClock(), keep_models=10, staging=state / "candidates",
     )  # fmt: skip
-    server = Server(
+    server = Predictor(
         ServingConfig(), GateConfig(), plant.config.stream.to_schema(), promoter.boot(bundle.inference_model)
     )
     judged: queue.Queue[dict[str, Any]] = queue.Queue()
-    succession = Succession(promoter, server, lambda _, told: judged.put(told), desk.learner.rest)
-    learning = Learning(
+    succession = Rollout(promoter, server, lambda _, told: judged.put(told), desk.learner.rest)
+    learning = TrainingWorker(
         learner=desk.learner, succession=succession, samples=plant.log, registry=desk.registry,
         publish_states=lambda: None, promoted=lambda _: None,
-        recall=Recall(plant.config.stream.to_schema(), promoter.regimes, plant.log), drift_state=dict,
+        recall=RegimeRecall(plant.config.stream.to_schema(), promoter.regimes, plant.log), drift_state=dict,
     )  # fmt: skip
     erased: queue.Queue[dict[str, int]] = queue.Queue()
     with closing(plant.log), closing(desk.registry), closing(desk.learner.process):

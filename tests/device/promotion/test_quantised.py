@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edged.domain.judging.gate import Verdict
-    from edged.domain.protocols import Served
+    from edged.domain.protocols import ServedModel
 
 
 @pytest.fixture
@@ -36,12 +36,12 @@ def stored(gate: Gate, version: int) -> list[str]:
     return sorted(path.name for path in (gate.folder / "models" / str(version)).glob("model*"))
 
 
-def slope(served: Served) -> float:
+def slope(served: ServedModel) -> float:
     """What tells the stand-ins apart: they answer with slope times the first value."""
     return float(served.model.predict(np.ones((1, 3), np.float32))[0, -1])
 
 
-def as_float32(verdict: Verdict, model: Served | None, reason: str) -> None:
+def as_float32(verdict: Verdict, model: ServedModel | None, reason: str) -> None:
     """The candidate serves, in its usual form, and the verdict says why."""
     assert verdict.accepted
     assert model is not None
@@ -170,7 +170,7 @@ def test_what_is_not_wanted_is_not_asked_for(tmp_path: Path) -> None:
 # ---- the same form again ---------------------------------------------------------------------
 
 
-def crowned(gate: Gate, run: int, slope: float, int8: float) -> Served:
+def crowned(gate: Gate, run: int, slope: float, int8: float) -> ServedModel:
     model = gate.consider(slope, run=run, int8=int8)[1]
     assert model is not None
     gate.promoter.crown(model, f"run {run}")

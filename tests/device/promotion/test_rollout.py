@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from edged.config import GateConfig, ServingConfig
-from edged.device.promotion.rollout import Succession
-from edged.device.serving import Server
+from edged.device.promotion.rollout import Rollout
+from edged.device.serving import Predictor
 from edged.domain.judging.label_trust import PATIENCE
 from edged.errors import RefusedError
 from tests.device.gates import Gate
@@ -26,9 +26,9 @@ class House:
     def __init__(self, gate: Gate) -> None:
         self.gate = gate
         self.told: list[tuple[str, dict[str, Any]]] = []
-        self.server = Server(ServingConfig(), GateConfig(), SCHEMA, gate.champion)
+        self.server = Predictor(ServingConfig(), GateConfig(), SCHEMA, gate.champion)
         self.rests: list[int] = []
-        self.succession = Succession(
+        self.succession = Rollout(
             gate.promoter, self.server, lambda *event: self.told.append(event), self._rest
         )
 

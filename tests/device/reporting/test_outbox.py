@@ -12,9 +12,9 @@ import pytest
 from edged.clock import SystemClock
 from edged.config import Config
 from edged.config.loader import load
-from edged.device.reporting.publisher import Publishing
-from edged.device.reporting.weight_updates import Updates
-from edged.domain.commands.delivery_policy import Kind
+from edged.device.reporting.publisher import OutboundRouter
+from edged.device.reporting.weight_updates import WeightUpdates
+from edged.domain.commands.delivery_policy import MessageKind
 from edged.errors import ConfigError
 from edged.mqtt.client.session import Session
 from edged.mqtt.topics import Topics
@@ -60,7 +60,7 @@ def inbox(lasting: Mosquitto) -> Iterator[Inbox]:
     session.stop(1.0)
 
 
-def on_disk(device: Device, kind: Kind) -> list[dict[str, Any]]:
+def on_disk(device: Device, kind: MessageKind) -> list[dict[str, Any]]:
     """The messages of one kind that wait."""
     path = device.state / DATABASE
     if not path.exists():
@@ -105,13 +105,15 @@ def test_kill_9_while_the_broker_is_away_loses_no_committed_message(
         assert set(listener.messages["metrics"][-1]["outbox"]) == told
         listener.wait(lambda: listener.events("training_started"))
         lasting.stop()  # so that the run ends while nobody hears of it
-        wait_until(lambda: len(on_disk(device, Kind.METRICS)) >= 4 and on_disk(device, Kind.EVENT))
+        wait_until(
+            lambda: len(on_disk(device, MessageKind.METRICS)) >= 4 and on_disk(device, MessageKind.EVENT)
+        )
         device.stop(9)
-        first = on_disk(device, Kind.METRICS) + on_disk(device, Kind.EVENT)
+        first = on_disk(device, MessageKind.METRICS) + on_disk(device, MessageKind.EVENT)
         device.start()
-        wait_until(lambda: on_disk(device, Kind.METRICS)[-1]["boot"] == 2)
+        wait_until(lambda: on_disk(device, MessageKind.METRICS)[-1]["boot"] == 2)
         assert device.stop() == 0
-        safe = on_disk(device, Kind.METRICS) + on_disk(device, Kind.EVENT)
+        safe = on_disk(device, MessageKind.METRICS) + on_disk(device, MessageKind.EVENT)
         assert [m for m in first if m not in safe] == []
         status = edged("status", device.path, "--json").json
         assert (status["state"], status["outbox"]["pending"]) == ("stopped", len(safe))
@@ -142,7 +144,9 @@ def never() -> Bundle:
     raise AssertionError("no weights are asked for")
 
 
-def publishing(tmp_path: Path, broker: Mosquitto, **sections: Any) -> tuple[Publishing, Session, Registry]:
+def publishing(
+    tmp_path: Path, broker: Mosquitto, **sections: Any
+) -> tuple[OutboundRouter, Session, Registry]:
     values = {
         "mqtt": {"port": broker.port, "reconnect_max": "1s"},
         "storage": {"dir": str(tmp_path / "state")},
@@ -150,12 +154,12 @@ def publishing(tmp_path: Path, broker: Mosquitto, **sections: Any) -> tuple[Publ
     config = load(write_config(tmp_path, STREAM, **(values | sections)), {})
     session = Session(config.mqtt, client_id="device")
     registry = Registry.open(tmp_path / "state")
-    made = Publishing(
+    made = OutboundRouter(
         config,
         topics=Topics("edged/rig"),
         session=session,
         registry=registry,
-        updates=Updates(config, never, registry),
+        updates=WeightUpdates(config, never, registry),
         clock=SystemClock(),
         boot=registry.next_boot(),
         number=Sequence(registry),
@@ -165,7 +169,7 @@ def publishing(tmp_path: Path, broker: Mosquitto, **sections: Any) -> tuple[Publ
     return made, session, registry
 
 
-def end(made: Publishing, session: Session, registry: Registry) -> None:
+def end(made: OutboundRouter, session: Session, registry: Registry) -> None:
     session.stop(2.0)
     made.stop()
     registry.close()
@@ -205,7 +209,7 @@ def test_other_predictions_and_states_are_not_kept(lasting: Mosquitto, inbox: In
     lasting.stop()
     made, session, registry = publishing(tmp_path, lasting)
     assert made.now("edged/rig/state/model", b"{}", qos=1, retain=True) is False
-    made.deliver(Kind.EVENT, "edged/rig/events", b'{"seq":1}')
+    made.deliver(MessageKind.EVENT, "edged/rig/events", b'{"seq":1}')
     made.predictions(predictions(range(5)))
     wait_until(lambda: made.outbox()["pending"] == 1)
     end(made, session, registry)
@@ -216,7 +220,7 @@ def test_without_an_outbox_everything_goes_to_the_connection(
 ) -> None:
     made, session, registry = publishing(tmp_path, lasting, outbox={"enabled": False})
     wait_until(lambda: session.connected)
-    made.deliver(Kind.EVENT, "edged/rig/events", b'{"seq":1}')
+    made.deliver(MessageKind.EVENT, "edged/rig/events", b'{"seq":1}')
     made.predictions(predictions(range(5)))
     inbox.wait(6)
     wait_until(lambda: made.outbox() == {"pending": 0, "bytes": 0, "dropped": 0})
@@ -229,7 +233,7 @@ def test_an_outbox_that_cannot_be_opened_keeps_nothing_from_being_sent(
 ) -> None:
     (tmp_path / "state" / DATABASE).mkdir(parents=True)
     made, session, registry = publishing(tmp_path, lasting)
-    made.deliver(Kind.EVENT, "edged/rig/events", b'{"seq":1}')
+    made.deliver(MessageKind.EVENT, "edged/rig/events", b'{"seq":1}')
     inbox.wait(1)
     wait_until(lambda: made.outbox() == {"pending": 0, "bytes": 0, "dropped": 0})
     end(made, session, registry)

@@ -11,7 +11,7 @@ import numpy as np
 from edged import __version__
 from edged.clock import VirtualClock
 from edged.device.reporting.reporter import Reporter, Throttle, will_payload
-from edged.domain.commands.delivery_policy import Kind
+from edged.domain.commands.delivery_policy import MessageKind
 from edged.mqtt.topics import Topics
 
 
@@ -21,7 +21,7 @@ class Air:
     def __init__(self) -> None:
         self.said: list[tuple[str, dict[str, Any], int, bool]] = []
         self.clock = VirtualClock(50.0)
-        self.delivered: list[tuple[Kind, str, dict[str, Any]]] = []
+        self.delivered: list[tuple[MessageKind, str, dict[str, Any]]] = []
         self.reporter = Reporter(
             topics=Topics("edged/d"),
             publish=self.publish,
@@ -35,7 +35,7 @@ class Air:
         self.said.append((topic.removeprefix("edged/d/"), json.loads(payload), qos, retain))
         return True
 
-    def deliver(self, kind: Kind, topic: str, payload: bytes) -> None:
+    def deliver(self, kind: MessageKind, topic: str, payload: bytes) -> None:
         self.delivered.append((kind, topic, json.loads(payload)))
 
     def topics(self) -> list[str]:
@@ -80,9 +80,9 @@ def test_events_and_metrics_are_numbered_and_must_be_delivered() -> None:
     air.reporter.event("drift_detected")
     event = {"event": "model_promoted", "ts": 50.0, "seq": 1, "boot": 3, "version": 2, "gain": 0.5}
     assert air.delivered == [
-        (Kind.EVENT, "edged/d/events", event),
-        (Kind.METRICS, "edged/d/metrics", {"ts": 60.0, "seq": 2, "boot": 3, "samples": 10}),
-        (Kind.EVENT, "edged/d/events", {"event": "drift_detected", "ts": 60.0, "seq": 3, "boot": 3}),
+        (MessageKind.EVENT, "edged/d/events", event),
+        (MessageKind.METRICS, "edged/d/metrics", {"ts": 60.0, "seq": 2, "boot": 3, "samples": 10}),
+        (MessageKind.EVENT, "edged/d/events", {"event": "drift_detected", "ts": 60.0, "seq": 3, "boot": 3}),
     ]
     assert air.said == []
 

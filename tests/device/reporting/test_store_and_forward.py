@@ -14,8 +14,8 @@ import pytest
 
 from edged.clock import SystemClock
 from edged.config import MqttConfig
-from edged.device.reporting.store_and_forward import LIVE, MEMORY_BYTES, Forwarder
-from edged.domain.commands.delivery_policy import Kind, Parcel
+from edged.device.reporting.store_and_forward import LIVE, MEMORY_BYTES, StoreAndForward
+from edged.domain.commands.delivery_policy import MessageKind, OutboxMessage
 from edged.mqtt.client.session import Session
 from edged.storage.outbox.queue import DATABASE, Outbox, waiting
 from tests.mqtt.inbox import Inbox
@@ -57,14 +57,14 @@ class Rig:
         self.received.subscribe(["d/#"], 1, self.inbox)
         self.received.start()
         assert self.received.wait_ready(20)
-        self.device: tuple[Session, Forwarder] | None = None
+        self.device: tuple[Session, StoreAndForward] | None = None
         self.sent: list[float] = []
 
     def _session(self, name: str, **options: Any) -> Session:
         config = MqttConfig(host="127.0.0.1", port=self.broker.port, reconnect_max=1)
         return Session(config, client_id=name, **options)
 
-    def start(self, *, rate: float = 50.0, max_bytes: int = 64 * MIB) -> Forwarder:
+    def start(self, *, rate: float = 50.0, max_bytes: int = 64 * MIB) -> StoreAndForward:
         """A device with the outbox of the one before."""
         outbox = Outbox.open(self.path, max_bytes=max_bytes, max_age=7 * DAY, clock=self.clock)
         session = self._session("device", on_online=self._wake, on_offline=self._wake)
@@ -73,7 +73,7 @@ class Rig:
             self.sent.append(time.monotonic())
             return session.publish(topic, payload, **options)
 
-        forwarder = Forwarder(
+        forwarder = StoreAndForward(
             outbox, publish=publish, connected=lambda: session.connected, rate=rate, clock=self.clock
         )
         self.device = session, forwarder
@@ -119,7 +119,7 @@ def rig(make_broker: MakeBroker, tmp_path: Path) -> Iterator[Rig]:
     made.received.stop(1.0)
 
 
-def deliver(forwarder: Forwarder, kind: Kind, numbers: range) -> None:
+def deliver(forwarder: StoreAndForward, kind: MessageKind, numbers: range) -> None:
     for number in numbers:
         forwarder.deliver(kind, f"d/{kind.name.lower()}", b'{"seq":%d}' % number)
 
@@ -132,7 +132,7 @@ def test_what_is_raised_while_connected_arrives_at_once_and_never_touches_the_di
     forwarder = rig.start()
     wait_until(rig.connected)
     for first in range(0, 1000, 50):
-        deliver(forwarder, Kind.EVENT, range(first, first + 50))
+        deliver(forwarder, MessageKind.EVENT, range(first, first + 50))
         rig.inbox.wait(first + 50)
     assert rig.messages() == [("event", {"seq": number}) for number in range(1000)]
     wait_until(lambda: forwarder.outstanding() == (0, 0, 0))
@@ -143,10 +143,12 @@ def test_after_days_away_everything_comes_in_order_of_priority_exactly_once(rig:
     rig.broker.stop()
     forwarder = rig.start(rate=20_000)
     for first in range(0, 5000, 500):
-        deliver(forwarder, Kind.METRICS, range(first, first + 500))
-        deliver(forwarder, Kind.EVENT, range(first, first + 500))
+        deliver(forwarder, MessageKind.METRICS, range(first, first + 500))
+        deliver(forwarder, MessageKind.EVENT, range(first, first + 500))
         wait_until(lambda first=first: forwarder.outstanding().pending == 2 * (first + 500))  # type: ignore[misc]
-    forwarder.store([Parcel(Kind.WEIGHTS, f"d/weights/{part}", b'{"seq":%d}' % part) for part in range(3)])
+    forwarder.store(
+        [OutboxMessage(MessageKind.WEIGHTS, f"d/weights/{part}", b'{"seq":%d}' % part) for part in range(3)]
+    )
     rig.stop()
     rig.clock.ahead = 3 * DAY
     forwarder = rig.start(rate=20_000)
@@ -167,14 +169,14 @@ def test_after_days_away_everything_comes_in_order_of_priority_exactly_once(rig:
 def test_a_live_message_does_not_wait_for_late_ones(rig: Rig) -> None:
     rig.broker.stop()
     forwarder = rig.start(rate=50)
-    deliver(forwarder, Kind.EVENT, range(1000))
+    deliver(forwarder, MessageKind.EVENT, range(1000))
     wait_until(lambda: rig.counted() == 1000)
     rig.broker.start()
     rig.inbox.wait(5)
     delays = []
     for number in range(10):
         raised = time.monotonic()
-        deliver(forwarder, Kind.PREDICTION, range(number, number + 1))
+        deliver(forwarder, MessageKind.PREDICTION, range(number, number + 1))
         wait_until(lambda number=number: len(seqs(rig, "prediction")) > number)  # type: ignore[misc]
         delays.append(time.monotonic() - raised)
     assert max(delays) < 1.0
@@ -186,7 +188,7 @@ def test_a_live_message_does_not_wait_for_late_ones(rig: Rig) -> None:
 def test_the_rate_of_late_messages_is_kept(rig: Rig) -> None:
     rig.broker.stop()
     forwarder = rig.start(rate=100)
-    deliver(forwarder, Kind.EVENT, range(200))
+    deliver(forwarder, MessageKind.EVENT, range(200))
     wait_until(lambda: rig.counted() == 200)
     began = time.monotonic()
     rig.broker.start()
@@ -198,7 +200,7 @@ def test_the_rate_of_late_messages_is_kept(rig: Rig) -> None:
 def test_an_orderly_restart_in_the_middle_sends_nothing_twice(rig: Rig) -> None:
     rig.broker.stop()
     forwarder = rig.start(rate=1000)
-    deliver(forwarder, Kind.EVENT, range(600))
+    deliver(forwarder, MessageKind.EVENT, range(600))
     wait_until(lambda: rig.counted() == 600)
     rig.broker.start()
     for count in (50, 250):
@@ -212,11 +214,11 @@ def test_an_orderly_restart_in_the_middle_sends_nothing_twice(rig: Rig) -> None:
 def test_a_broker_that_hangs_gets_each_message_once_and_all_are_safe_meanwhile(rig: Rig) -> None:
     forwarder = rig.start(rate=1000)
     wait_until(rig.connected)
-    deliver(forwarder, Kind.EVENT, range(5))
+    deliver(forwarder, MessageKind.EVENT, range(5))
     wait_until(lambda: forwarder.outstanding().pending == 0)
     os.kill(rig.broker.pid, signal.SIGSTOP)
     try:
-        deliver(forwarder, Kind.EVENT, range(5, 5 + LIVE + 50))
+        deliver(forwarder, MessageKind.EVENT, range(5, 5 + LIVE + 50))
         assert rig.connected(), "nobody has noticed yet"
         wait_until(lambda: rig.counted() == LIVE + 50)
     finally:
@@ -231,9 +233,9 @@ def test_what_goes_while_the_box_is_full_is_counted_exactly(rig: Rig) -> None:
     rig.broker.stop()
     forwarder = rig.start(rate=20_000, max_bytes=MIB)
     for number in range(3000):
-        forwarder.deliver(Kind.METRICS, "d/metrics", b'{"seq":%d,"x":"%s"}' % (number, b"x" * 600))
+        forwarder.deliver(MessageKind.METRICS, "d/metrics", b'{"seq":%d,"x":"%s"}' % (number, b"x" * 600))
         if number % 200 == 0:
-            forwarder.deliver(Kind.EVENT, "d/event", b'{"seq":%d}' % number)
+            forwarder.deliver(MessageKind.EVENT, "d/event", b'{"seq":%d}' % number)
             wait_until(lambda number=number: rig.counted() == number + number // 200 + 2)  # type: ignore[misc]
     wait_until(lambda: rig.counted() == 3015)
     waits = waiting(rig.path)
@@ -251,8 +253,8 @@ def test_without_a_disk_messages_wait_in_memory_bounded_and_counted(rig: Rig) ->
     assert forwarder._outbox is not None  # noqa: SLF001
     forwarder._outbox.close()  # every attempt to write is refused from now on  # noqa: SLF001
     for number in range(3000):
-        forwarder.deliver(Kind.METRICS, "d/metrics", b'{"seq":%d,"x":"%s"}' % (number, b"x" * 1000))
-        forwarder.deliver(Kind.EVENT, "d/event", b'{"seq":%d}' % number)
+        forwarder.deliver(MessageKind.METRICS, "d/metrics", b'{"seq":%d,"x":"%s"}' % (number, b"x" * 1000))
+        forwarder.deliver(MessageKind.EVENT, "d/event", b'{"seq":%d}' % number)
     waits = forwarder.outstanding()
     assert waits.pending + waits.dropped == 6000
     assert waits.bytes <= MEMORY_BYTES
@@ -272,7 +274,7 @@ def test_a_disk_that_hangs_holds_nobody_up(rig: Rig) -> None:
         forwarder._outbox._db.execute("PRAGMA busy_timeout = 60000").fetchone()  # noqa: SLF001
         began = time.monotonic()
         for number in range(count):
-            deliver(forwarder, Kind.EVENT, range(number, number + 1))
+            deliver(forwarder, MessageKind.EVENT, range(number, number + 1))
             if number == count // 2:
                 wait_until(lambda: forwarder._writing)  # noqa: SLF001
         assert forwarder.outstanding()[::2] == (count, 0)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edged.config import GateConfig, ServingConfig
-from edged.device.serving import Server
-from edged.domain.protocols import Served
+from edged.device.serving import Predictor
+from edged.domain.protocols import ServedModel
 from edged.domain.stream.anomaly import AnomalyRules
 from edged.domain.stream.schema import Schema
 from edged.engines.inference import InferenceModel
@@ -25,18 +25,18 @@ RULES = AnomalyRules(raise_after=3, of=5)
 EVEN = np.ones(WIDTH, np.float32)
 
 
-def zeros(folder: Path, version: int, *, shift: float = 0.0, scale: Floats | None = EVEN) -> Served:
+def zeros(folder: Path, version: int, *, shift: float = 0.0, scale: Floats | None = EVEN) -> ServedModel:
     """A model that reconstructs everything as zeros but its last output, which is `shift` times the input."""
     path = write(folder / f"{version}.onnx", shift, outputs=WIDTH)
-    return Served(version, InferenceModel(path), scale)
+    return ServedModel(version, InferenceModel(path), scale)
 
 
 def small(n: int, seed: int = 0) -> Floats:
     return np.random.default_rng(seed).normal(0, 0.1, (n, WIDTH)).astype(np.float32)
 
 
-def calibrated(folder: Path, champion: Served, **gate: int) -> Server:
-    server = Server(ServingConfig(), GateConfig(**gate), SCHEMA, champion, None, RULES)
+def calibrated(folder: Path, champion: ServedModel, **gate: int) -> Predictor:
+    server = Predictor(ServingConfig(), GateConfig(**gate), SCHEMA, champion, None, RULES)
     with serving(server, schema=SCHEMA) as outlet:
         outlet.submit(samples(1, small(500)))
     assert server.anomalies is not None
@@ -73,7 +73,7 @@ def test_what_is_unusual_is_no_fall_of_quality(tmp_path: Path) -> None:
 
 def test_a_model_without_units_is_not_judged_by(tmp_path: Path) -> None:
     """What was never trained reconstructs nothing: its scores say nothing of the samples."""
-    server = Server(ServingConfig(), GateConfig(), SCHEMA, zeros(tmp_path, 1, scale=None), None, RULES)
+    server = Predictor(ServingConfig(), GateConfig(), SCHEMA, zeros(tmp_path, 1, scale=None), None, RULES)
     with serving(server, schema=SCHEMA) as outlet:
         outlet.submit(samples(1, small(500)))
         outlet.submit(samples(501, small(100) + 5))
@@ -109,7 +109,7 @@ def test_a_model_that_finds_all_unusual_fails_its_probation(tmp_path: Path) -> N
 
 def test_streams_with_labels_have_no_detector(tmp_path: Path) -> None:
     schema = Schema((), WIDTH, "regress", (), WIDTH)
-    server = Server(ServingConfig(), GateConfig(), schema, zeros(tmp_path, 1))
+    server = Predictor(ServingConfig(), GateConfig(), schema, zeros(tmp_path, 1))
     assert server.anomalies is None
     x = small(5)
     judged = server.judge(server.predict(numbered(1, 5), x), ["k"] * 5, np.arange(5.0))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from edged.domain.protocols import Served
+from edged.domain.protocols import ServedModel
 from edged.errors import ModelError
 from tests.device.linear import BAD, BROKEN, GOOD, classes, inputs, numbered, samples, served
 from tests.device.serving.test_predictor import Failing, labels, make_server, serving
@@ -15,7 +15,7 @@ from tests.device.serving.test_predictor import Failing, labels, make_server, se
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from edged.device.serving import Server
+    from edged.device.serving import Predictor
     from edged.domain.protocols import Model
     from tests.device.linear import Floats
 
@@ -34,8 +34,8 @@ class Particular:
         return out
 
 
-def particular(folder: Path, version: int, *, raises: bool = False, limit: float = 50.0) -> Served:
-    return Served(version, Particular(served(folder, version, GOOD).model, limit, raises=raises))
+def particular(folder: Path, version: int, *, raises: bool = False, limit: float = 50.0) -> ServedModel:
+    return ServedModel(version, Particular(served(folder, version, GOOD).model, limit, raises=raises))
 
 
 def with_outlier(n: int, row: int) -> Floats:
@@ -44,7 +44,7 @@ def with_outlier(n: int, row: int) -> Floats:
     return x
 
 
-def on_probation(folder: Path, new: Served, **gate: Any) -> Server:
+def on_probation(folder: Path, new: ServedModel, **gate: Any) -> Predictor:
     server = make_server(served(folder, 1, GOOD), **gate)
     server.swap(new)
     return server
@@ -97,10 +97,10 @@ def test_a_failed_model_is_never_gone_back_to(tmp_path: Path) -> None:
 
 
 def test_without_a_predecessor_another_model_is_asked_for_and_no_prediction_is_lost(tmp_path: Path) -> None:
-    server = make_server(Served(5, Failing()))
+    server = make_server(ServedModel(5, Failing()))
     asked: list[int] = []
 
-    def rescue(failing: Served, reason: str) -> Served | None:
+    def rescue(failing: ServedModel, reason: str) -> ServedModel | None:
         asked.append(failing.version)
         server.revert(served(tmp_path, 4, BROKEN) if len(asked) == 1 else served(tmp_path, 3, GOOD))
         return server.champion

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from edged.domain.judging.inference_requests import Question, Questions
+from edged.domain.judging.inference_requests import InferenceRequest, InferenceRequests
 from edged.errors import RefusedError
 from tests.device.linear import BAD, BROKEN, GOOD, inputs, samples, served
 from tests.device.serving.test_failures import particular, with_outlier
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from edged.device.serving import Server
+    from edged.device.serving import Predictor
 
 
 class Desk:
@@ -31,27 +31,27 @@ class Desk:
 
     def __init__(self, outlet: Outlet) -> None:
         self.outlet = outlet
-        self.groups: queue.Queue[list[Question]] = queue.Queue()
-        self._questions = Questions()
+        self.groups: queue.Queue[list[InferenceRequest]] = queue.Queue()
+        self._questions = InferenceRequests()
         self.threads: list[int] = []
         """Who has made each group of answers."""
         self._call = outlet.loop.take_questions(self._questions, self._answered)
 
-    def _answered(self, asked: list[Question]) -> None:
+    def _answered(self, asked: list[InferenceRequest]) -> None:
         self.threads.append(threading.get_ident())
         self.groups.put(asked)
 
-    def ask(self, *questions: Question) -> list[Question]:
+    def ask(self, *questions: InferenceRequest) -> list[InferenceRequest]:
         """The questions with their answers, and how they were grouped."""
         self.send(*questions)
         return self.take(len(questions))
 
-    def send(self, *questions: Question) -> None:
+    def send(self, *questions: InferenceRequest) -> None:
         self._questions.add(questions)
         self._call()
 
-    def take(self, count: int) -> list[Question]:
-        answered: list[Question] = []
+    def take(self, count: int) -> list[InferenceRequest]:
+        answered: list[InferenceRequest] = []
         while len(answered) < count:
             answered += self.groups.get(timeout=20)
         return answered
@@ -72,13 +72,13 @@ class Occupied(list[Any]):
 
 
 @contextmanager
-def serving(server: Server, batch: int = 16) -> Iterator[Desk]:
+def serving(server: Predictor, batch: int = 16) -> Iterator[Desk]:
     with running(server, batch=batch) as outlet:
         yield Desk(outlet)
 
 
-def question(n: int = 1, seed: int = 0, version: int | None = None) -> Question:
-    return Question(inputs(n, seed), time.monotonic(), version)
+def question(n: int = 1, seed: int = 0, version: int | None = None) -> InferenceRequest:
+    return InferenceRequest(inputs(n, seed), time.monotonic(), version)
 
 
 def test_questions_get_their_own_rows_of_one_run(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_a_champion_that_fails_is_replaced_and_reported(tmp_path: Path) -> None:
 def test_a_row_that_the_predecessor_does_not_take_spoils_no_other(tmp_path: Path, raises: bool) -> None:
     server = make_server(particular(tmp_path, 1, raises=raises))
     server.swap(served(tmp_path, 2, GOOD), watch=False)
-    asked = [Question(x, time.monotonic(), 1) for x in (inputs(2), with_outlier(3, 1), inputs(2))]
+    asked = [InferenceRequest(x, time.monotonic(), 1) for x in (inputs(2), with_outlier(3, 1), inputs(2))]
     with serving(server) as desk:
         answered = desk.ask(*asked)
     missing = [np.isnan(one.made.output[one.rows]).any(axis=1).tolist() for one in answered if one.made]
@@ -165,7 +165,7 @@ def test_an_infinite_output_is_no_answer_of_the_predecessor(tmp_path: Path) -> N
     x = inputs(3)
     x[1, 0] = 3e38
     with serving(server) as desk:
-        (one,) = desk.ask(Question(x, time.monotonic(), 1))
+        (one,) = desk.ask(InferenceRequest(x, time.monotonic(), 1))
     assert one.made is not None
     assert np.isnan(one.made.output).all(axis=1).tolist() == [False, True, False]
     assert np.isnan(one.made.answers[:, 0]).tolist() == [False, True, False]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from edged.clock import VirtualClock
-from edged.device.serving.label_requester import MOST_VALUES, Asking
+from edged.device.serving.label_requester import MOST_VALUES, LabelRequester
 from edged.domain.judging.label_requests import LabelRequests
 from edged.domain.judging.predictions import Predictions
 from edged.domain.stream.sample import Batch
@@ -22,7 +22,7 @@ def batch(n: int, width: int, labels: list[float | None]) -> Batch:
 
 def requests(schema: Schema, samples: Batch, made: Predictions) -> list[dict[str, Any]]:
     told: list[dict[str, Any]] = []
-    asking = Asking(LabelRequests(1.0, random=1.0), schema, VirtualClock(0.0),
+    asking = LabelRequester(LabelRequests(1.0, random=1.0), schema, VirtualClock(0.0),
                     lambda event, fields: told.append({"event": event, **fields}))  # fmt: skip
     asking.answered(samples, slice(0, len(samples)), [f"s{i}" for i in range(len(samples))], made)
     assert asking.requested >= len(told)

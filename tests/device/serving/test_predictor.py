@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edged.config import GateConfig, ServingConfig
-from edged.device.serving import Server, ServingLoop
+from edged.device.serving import Predictor, ServingWorker
 from edged.domain.judging.latencies import Latencies
 from edged.domain.judging.predictions import Predictions, encode
-from edged.domain.protocols import Served
+from edged.domain.protocols import ServedModel
 from edged.domain.stream.sample import LabelUpdate
 from edged.domain.stream.schema import Schema
 from edged.errors import ModelError
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edged.domain.drift import DriftSignal
-    from edged.domain.stream.anomaly import Change
+    from edged.domain.stream.anomaly import AlarmChange
     from edged.domain.stream.sample import Batch
     from tests.device.linear import Floats
 
 
-def make_server(champion: Served, *, schema: Schema = SCHEMA, **gate: Any) -> Server:
-    return Server(ServingConfig(remember=5000), GateConfig(**gate), schema, champion)
+def make_server(champion: ServedModel, *, schema: Schema = SCHEMA, **gate: Any) -> Predictor:
+    return Predictor(ServingConfig(remember=5000), GateConfig(**gate), schema, champion)
 
 
 def labels(x: Floats) -> Floats:
@@ -46,16 +46,16 @@ def labels(x: Floats) -> Floats:
 class Outlet:
     """A running serving loop, and everything that came out of it."""
 
-    def __init__(self, server: Server, schema: Schema = SCHEMA, batch: int = 16) -> None:
+    def __init__(self, server: Predictor, schema: Schema = SCHEMA, batch: int = 16) -> None:
         self.server = server
         self.published: list[dict[str, Any]] = []
         self.outcomes: list[bool] = []
         self.failed: list[tuple[int, str]] = []
         self.drifts: list[DriftSignal] = []
-        self.anomalies: list[Change] = []
+        self.anomalies: list[AlarmChange] = []
         self.answered: list[tuple[Any, ...]] = []
         self.beats = 0
-        self.loop = ServingLoop(
+        self.loop = ServingWorker(
             server,
             schema=schema,
             batch=batch,
@@ -77,7 +77,7 @@ class Outlet:
 
 
 @contextmanager
-def serving(server: Server, **options: Any) -> Iterator[Outlet]:
+def serving(server: Predictor, **options: Any) -> Iterator[Outlet]:
     """The loop in its thread; all that waits is answered when the block ends."""
     outlet = Outlet(server, **options)
     outlet.loop.start()
@@ -114,7 +114,7 @@ def test_a_reconstruction_is_published_as_an_anomaly_score(tmp_path: Path) -> No
 
     schema = Schema((), WIDTH, "reconstruct", (), WIDTH)
     model = InferenceModel(write(tmp_path / "m.onnx", 0.0, outputs=WIDTH))  # answers zeros
-    champion = Served(1, model, np.array([1, 2, 0], np.float32))
+    champion = ServedModel(1, model, np.array([1, 2, 0], np.float32))
     x = np.array([[1, 1, 50], [0, 0, 9]], np.float32)
     server = make_server(champion, schema=schema)
     with serving(server, schema=schema) as outlet:
@@ -233,7 +233,7 @@ def test_without_a_predecessor_the_failure_is_raised_and_the_loop_goes_on(tmp_pa
 class Replaced:
     """A model in whose place another is put while it is failing."""
 
-    def __init__(self, server: Server, successor: Served) -> None:
+    def __init__(self, server: Predictor, successor: ServedModel) -> None:
         self._server, self._successor = server, successor
 
     def predict(self, x: Floats) -> Floats:
@@ -245,7 +245,7 @@ def test_a_model_that_fails_while_it_is_being_replaced_leaves_the_answer_to_its_
     tmp_path: Path,
 ) -> None:
     server = make_server(served(tmp_path, 1, GOOD))
-    server.swap(Served(2, Replaced(server, served(tmp_path, 3, GOOD))))
+    server.swap(ServedModel(2, Replaced(server, served(tmp_path, 3, GOOD))))
     assert server.predict(numbered(1, 4), inputs(4)).version == 3
     assert server.champion.version == 3
 
@@ -328,7 +328,7 @@ class Failing:
 
 
 def test_a_predecessor_that_fails_beside_the_champion_costs_no_prediction(tmp_path: Path) -> None:
-    server = make_server(Served(1, Failing()), probation=100)
+    server = make_server(ServedModel(1, Failing()), probation=100)
     server.swap(served(tmp_path, 2, GOOD))
     x = inputs(100)
     with serving(server) as outlet:

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edged.clock import VirtualClock
-from edged.device.transfers.receiver import MAX_CHUNK, Incoming
+from edged.device.transfers.receiver import MAX_CHUNK, TransferReceiver
 from edged.errors import ConfigError, EdgedError, RefusedError
 from edged.mqtt import weight_encoding
-from edged.storage.journal.transfers import Staging, Transfer, announced, read_transfer
+from edged.storage.journal.transfers import Transfer, TransferStaging, announced, read_transfer
 from tests.running_device import wait_until
 
 if TYPE_CHECKING:
@@ -38,10 +38,10 @@ class Dock:
 
     def __init__(self, state: Path, expire: float = 60.0) -> None:
         self.clock = VirtualClock(0.0)
-        self.staging = Staging(state, max_bytes=LIMIT, expire=expire, clock=self.clock)
+        self.staging = TransferStaging(state, max_bytes=LIMIT, expire=expire, clock=self.clock)
         self.acknowledged: list[Any] = []
         self.complete: list[Transfer] = []
-        self.incoming = Incoming(
+        self.incoming = TransferReceiver(
             self.staging, acknowledge=self.acknowledged.extend, complete=self.complete.append
         )
 

@@ -8,7 +8,7 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from edged.device.web.bridge import Asking, Recorded
+from edged.device.web.bridge import ServingBridge, StoredRows
 from edged.domain.stream.sample import Reading
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Place(int):
 def test_what_is_given_up_while_it_is_placed_is_forgotten() -> None:
     parts, place = Parts(), Place(10)
     place.reached, place.may_go_on = threading.Event(), threading.Event()
-    asking: Any = Asking(parts, parts, most=4, timeout=20.0)  # type: ignore[arg-type]
+    asking: Any = ServingBridge(parts, parts, most=4, timeout=20.0)  # type: ignore[arg-type]
 
     async def run() -> None:
         asking.begin()
@@ -63,5 +63,5 @@ def test_what_is_given_up_while_it_is_placed_is_forgotten() -> None:
 
     asyncio.run(run())
     gc.collect()
-    assert [one for one in gc.get_objects() if isinstance(one, Recorded)] == []
+    assert [one for one in gc.get_objects() if isinstance(one, StoredRows)] == []
     assert asking.waiting == 0

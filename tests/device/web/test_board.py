@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 
-from edged.device.web.page.history import EVENTS, MARKS, MOST_KEYS, POINTS, REQUESTS, Board, History
+from edged.device.web.page.history import EVENTS, MARKS, MOST_KEYS, POINTS, REQUESTS, History, PageState
 from edged.domain.judging.predictions import Predictions
 
 
@@ -17,7 +17,7 @@ def made(n: int, version: int = 1, *, classes: int = 2) -> Predictions:
     )  # fmt: skip
 
 
-def answer(board: Board, keys: list[str], monotonic: float) -> None:
+def answer(board: PageState, keys: list[str], monotonic: float) -> None:
     ids = [f"1-{i}" for i in range(len(keys))]
     board.answered(keys, np.arange(len(keys), dtype=np.float64), ids, made(len(keys)), monotonic)
 
@@ -35,16 +35,16 @@ def test_history_keeps_both_ends_and_is_coarser_where_it_is_old() -> None:
 
 
 def test_history_goes_on_after_a_restart() -> None:
-    board = Board(None)
+    board = PageState(None)
     board.measured(1.0, 0.5, None)
     board.happened({"event": "model_rolled_back", "ts": 2.0, "from": 3, "to": 2, "reason": "command"})
-    again = Board(json.loads(json.dumps(board.kept())))
+    again = PageState(json.loads(json.dumps(board.kept())))
     assert again.history.points == [(1.0, 0.5, None)]
     assert list(again.history.marks) == [(2.0, "back", "back to version 2")]
 
 
 def test_a_sensor_is_silent_by_its_own_measure() -> None:
-    board = Board(None)
+    board = PageState(None)
     for i in range(100):
         answer(board, ["fast", "fast"], float(i))
         if i % 30 == 0:
@@ -63,7 +63,7 @@ def test_a_sensor_is_silent_by_its_own_measure() -> None:
 
 
 def test_all_of_it_is_bounded() -> None:
-    board = Board(None)
+    board = PageState(None)
     for i in range(3 * MOST_KEYS):
         answer(board, [f"key-{i}"], float(i))
         request = {"event": "label_requested", "ts": 0.0, "id": f"1-{i}", "key": "k"}
@@ -77,7 +77,7 @@ def test_all_of_it_is_bounded() -> None:
 
 
 def test_what_is_over_is_forgotten() -> None:
-    board = Board(None)
+    board = PageState(None)
     for name in ("1-1", "1-2"):
         board.happened({"event": "label_requested", "ts": 0.0, "id": name, "key": "k"})
     board.labelled(["1-1", "unknown"])
@@ -90,7 +90,7 @@ def test_what_is_over_is_forgotten() -> None:
 
 
 def test_a_row_without_an_answer_has_none() -> None:
-    board = Board(None)
+    board = PageState(None)
     predictions = made(1)
     predictions.answers[0, 0] = np.nan
     board.answered(["k"], np.zeros(1), ["1-1"], predictions, 0.0)

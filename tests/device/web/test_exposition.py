@@ -10,20 +10,20 @@ import numpy as np
 import yaml
 
 from edged.device.web.api import metrics
-from edged.device.web.api.histograms import Durations, Histogram
-from edged.device.web.api.prometheus_text import Exposition
+from edged.device.web.api.histograms import Histogram, ModelHistograms
+from edged.device.web.api.prometheus_text import PrometheusText
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 
 
 def test_labels_are_escaped() -> None:
-    page = Exposition()
+    page = PrometheusText()
     page.many("gauge", "g", "About.", [({"a": 'x"\\\n'}, 1)])
     assert page.text().splitlines()[-1] == 'g{a="x\\"\\\\\\n"} 1'
 
 
 def test_numbers_are_written_as_go_reads_them() -> None:
-    page = Exposition()
+    page = PrometheusText()
     values = [1, 0.1, 1e300, float("nan"), float("inf"), -float("inf"), True]
     page.many("gauge", "g", "About.", [({"i": str(i)}, value) for i, value in enumerate(values)])
     written = [line.rpartition(" ")[2] for line in page.text().splitlines()[2:]]
@@ -31,7 +31,7 @@ def test_numbers_are_written_as_go_reads_them() -> None:
 
 
 def test_what_has_no_value_has_no_family() -> None:
-    page = Exposition()
+    page = PrometheusText()
     page.one("gauge", "g", "About.", None)
     page.many("counter", "c_total", "About.", [])
     page.histograms("h_seconds", "About.", [])
@@ -42,7 +42,7 @@ def test_a_histogram_counts_up_to_each_bound() -> None:
     histogram = Histogram((0.1, 1.0))
     histogram.add_many(np.array([0.1, 0.5, 1.0]))
     histogram.add(3.0)
-    page = Exposition()
+    page = PrometheusText()
     page.histograms("h_seconds", "About.", [({"v": "1"}, histogram)])
     assert page.text().splitlines()[2:] == [
         'h_seconds_bucket{v="1",le="0.1"} 1',
@@ -54,7 +54,7 @@ def test_a_histogram_counts_up_to_each_bound() -> None:
 
 
 def test_versions_that_are_not_loaded_any_more_go() -> None:
-    durations = Durations()
+    durations = ModelHistograms()
     for version in (1, 2, 3):
         durations.add(version, 0.01)
     durations.keep([2, 3])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from starlette.requests import Request
 
-from edged.device.web.api.event_stream import BEHIND, KEPT, RECENT, Feed
+from edged.device.web.api.event_stream import BEHIND, KEPT, RECENT, EventStream
 from edged.device.web.http.errors import HttpError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ async def stuck(_: Any) -> None:
     await asyncio.Event().wait()
 
 
-async def opened(feed: Feed, query: str = "", last: str = "") -> AsyncIterator[bytes]:
+async def opened(feed: EventStream, query: str = "", last: str = "") -> AsyncIterator[bytes]:
     """The lines of a new stream, after its prelude."""
     response: Any = await feed.stream(asking(query, last))
     lines = response.body_iterator
@@ -60,7 +60,7 @@ async def read(lines: AsyncIterator[bytes]) -> list[tuple[int, str, Any]]:
 
 def test_a_stream_begins_with_the_newest_of_each_state() -> None:
     async def run() -> None:
-        feed = Feed(2)
+        feed = EventStream(2)
         feed.say("state/model", {"version": 1})  # before the loop is there
         feed.begin()
         feed.say("state/model", {"version": 2})
@@ -81,7 +81,7 @@ def test_a_stream_begins_with_the_newest_of_each_state() -> None:
 
 def test_missed_events_come_again_as_far_as_they_are_here() -> None:
     async def run() -> None:
-        feed = Feed(2)
+        feed = EventStream(2)
         feed.begin()
         for number in range(KEPT + 50):
             feed.say("events", {"n": number})
@@ -99,7 +99,7 @@ def test_missed_events_come_again_as_far_as_they_are_here() -> None:
 
 def test_who_comes_back_after_a_restart_gets_what_happened_since() -> None:
     async def run() -> None:
-        feed = Feed(2)
+        feed = EventStream(2)
         feed.begin()
         feed.say("events", {"event": "started"})
         await asyncio.sleep(0)
@@ -112,7 +112,7 @@ def test_who_comes_back_after_a_restart_gets_what_happened_since() -> None:
 
 def test_a_stream_has_the_topics_it_asks_for() -> None:
     async def run() -> None:
-        feed = Feed(2)
+        feed = EventStream(2)
         feed.begin()
         lines = await opened(feed, "topics=state,response/train")
         feed.say("events", {})
@@ -126,7 +126,7 @@ def test_a_stream_has_the_topics_it_asks_for() -> None:
 
 def test_who_does_not_read_is_ended_and_takes_no_more_memory() -> None:
     async def run() -> None:
-        feed = Feed(1)
+        feed = EventStream(1)
         feed.begin()
         lines = await opened(feed)
         for number in range(BEHIND + 10):
@@ -140,7 +140,7 @@ def test_who_does_not_read_is_ended_and_takes_no_more_memory() -> None:
 
 def test_predictions_come_together_the_newest_of_many() -> None:
     async def run() -> None:
-        feed = Feed(1)
+        feed = EventStream(1)
         feed.begin()
         feed.predicted([b'{"key": "before"}'])
         lines = await opened(feed)
@@ -155,7 +155,7 @@ def test_predictions_come_together_the_newest_of_many() -> None:
 
 def test_streams_that_have_not_begun_count() -> None:
     async def run() -> None:
-        feed = Feed(2)
+        feed = EventStream(2)
         feed.begin()
         answers = [await feed.stream(asking()) for _ in range(2)]
         with pytest.raises(HttpError):
@@ -170,7 +170,7 @@ def test_streams_that_have_not_begun_count() -> None:
 
 def test_only_a_head_is_answered_to_head() -> None:
     async def run() -> None:
-        feed = Feed(1)
+        feed = EventStream(1)
         feed.begin()
         answer = await feed.stream(asking(method="HEAD"))
         sent: list[Any] = []
@@ -189,7 +189,7 @@ def test_only_a_head_is_answered_to_head() -> None:
 
 def test_streams_are_bounded() -> None:
     async def run() -> None:
-        feed = Feed(1)
+        feed = EventStream(1)
         feed.begin()
         lines = await opened(feed)
         with pytest.raises(HttpError) as caught:

@@ -12,7 +12,7 @@ from starlette.requests import Request
 
 from edged.config import WebConfig
 from edged.device.web.api.inference import Inference
-from edged.device.web.bridge import Asking
+from edged.device.web.bridge import ServingBridge
 from edged.device.web.http.errors import HttpError
 from tests.device.serving.test_anomalies import SCHEMA, zeros
 from tests.device.serving.test_predictor import make_server, serving
@@ -20,13 +20,13 @@ from tests.device.serving.test_predictor import make_server, serving
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from edged.device.serving import Server
+    from edged.device.serving import Predictor
     from tests.device.linear import Floats
 
 MODEL = "rig"
 
 
-def inferred(server: Server, x: Floats) -> Any:
+def inferred(server: Predictor, x: Floats) -> Any:
     """The answer to rows `x` `(n, 3)`."""
     tensor = {"name": "x", "shape": list(x.shape), "datatype": "FP32", "data": x.tolist()}
     body = json.dumps({"inputs": [tensor]}).encode()
@@ -34,14 +34,14 @@ def inferred(server: Server, x: Floats) -> Any:
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": body, "more_body": False}
 
-    async def ask(inference: Inference, asking: Asking) -> Any:
+    async def ask(inference: Inference, asking: ServingBridge) -> Any:
         asking.begin()
         scope = {"type": "http", "path_params": {"model": MODEL}, "edged.headers": {}}
         return json.loads(bytes((await inference.infer(Request(scope, receive))).body))
 
     with serving(server, schema=SCHEMA) as outlet:
         ingest: Any = None  # nothing is recorded
-        asking = Asking(outlet.loop, ingest, most=4, timeout=20.0)
+        asking = ServingBridge(outlet.loop, ingest, most=4, timeout=20.0)
         inference = Inference(WebConfig(), model=MODEL, schema=SCHEMA, server=server, asking=asking)
         return asyncio.run(ask(inference, asking))
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edged.domain.federated.messages import DeviceState, Round
-from edged.domain.federated.settings import Base, Settings
+from edged.domain.federated.messages import DeviceState, RoundAnnouncement
+from edged.domain.federated.settings import BaseModelInfo, RoundSettings
 from tests.running_device import wait_until
 
 if TYPE_CHECKING:
@@ -27,12 +27,12 @@ DOORS = [
 ]
 
 
-def announced(bundle: str) -> Round:
-    base = Base("a" * 64, 5, 1)
-    return Round("plant", 1, TOKEN, "open", bundle, base, 1.0, 2e9, 0.0, None, Settings())
+def announced(bundle: str) -> RoundAnnouncement:
+    base = BaseModelInfo("a" * 64, 5, 1)
+    return RoundAnnouncement("plant", 1, TOKEN, "open", bundle, base, 1.0, 2e9, 0.0, None, RoundSettings())
 
 
-def body(told: Round, model: bytes = b"model") -> bytes:
+def body(told: RoundAnnouncement, model: bytes = b"model") -> bytes:
     return told.payload() + b"\n\n" + model
 
 

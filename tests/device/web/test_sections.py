@@ -11,7 +11,7 @@ from edged.device.web.page.format import age, size
 from edged.device.web.page.history import Sensor
 from edged.device.web.page.report import report
 from edged.device.web.page.sections import SECTIONS
-from edged.device.web.page.snapshot import Right, View
+from edged.device.web.page.snapshot import Right, Snapshot
 from edged.device.web.page.timeline import NARROW, WIDE, timeline
 from edged.domain.messages.published import EVENTS
 from edged.domain.stream.schema import Schema
@@ -46,7 +46,7 @@ def sensor(heard: float, pause: float, output: list[float]) -> Sensor:
     return made
 
 
-def view(schema: Schema, **more: Any) -> View:
+def view(schema: Schema, **more: Any) -> Snapshot:
     request = {"id": HOSTILE, "key": HOSTILE, "sample_ts": NOW, "values": [1.0], "answer": [0.5, 0.25]}
     record = ModelRecord(
         2, 1, NOW, "training", 1, 1, {}, {}, {"accepted": True, "reasons": [HOSTILE]}, "champion"
@@ -64,7 +64,7 @@ def view(schema: Schema, **more: Any) -> View:
         "connected": True,
         "sensors": {HOSTILE: sensor(0.0, 1.0, [0.5]), "b": sensor(999.0, 1.0, [0.5, 0.25])},
     }  # fmt: skip
-    return View(**made | more)
+    return Snapshot(**made | more)
 
 
 @pytest.mark.parametrize("schema", [CLASSIFY, MANY, REGRESS, PAIR, RECONSTRUCT])
@@ -82,7 +82,7 @@ def test_every_section_of_every_kind_of_stream_is_correct(schema: Schema) -> Non
     assert "<button" not in report(seen)
 
 
-def text(name: str, seen: View) -> str:
+def text(name: str, seen: Snapshot) -> str:
     return Checker(SECTIONS[name][1](seen)).text
 
 

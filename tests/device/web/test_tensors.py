@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from edged.device.web.api.tensors import Asked, Reader, answer, inputs_of, outputs_of
+from edged.device.web.api.tensors import TensorReader, TensorRequest, answer, inputs_of, outputs_of
 from edged.device.web.http.errors import HttpError
 from edged.domain.judging.predictions import Predictions
 from edged.domain.stream.schema import Schema
 
 SCHEMA = Schema(("a", "b", "c"), 3, "classify", ("ok", "worn"))
-READER = Reader(SCHEMA, max_rows=8, max_bytes=10_000)
+READER = TensorReader(SCHEMA, max_rows=8, max_bytes=10_000)
 ROWS = arrays.arrays(
     np.float32,
     st.tuples(st.integers(1, 8), st.just(3)),
@@ -46,7 +46,7 @@ def test_flat_nested_and_binary_are_the_same_rows(x: np.ndarray[Any, Any]) -> No
 
 
 def test_windows_come_flat_or_as_readings() -> None:
-    reader = Reader(Schema((), 6, "regress", steps=3), 4, 10_000)
+    reader = TensorReader(Schema((), 6, "regress", steps=3), 4, 10_000)
     x = np.arange(12, dtype=np.float32)
     for shape in ([2, 6], [2, 3, 2]):
         body = {
@@ -150,7 +150,9 @@ def test_an_answer_in_json_gives_back_each_float32() -> None:
 
 
 def test_an_answer_in_bytes_says_how_long_each_part_is() -> None:
-    asked = Asked(np.zeros((2, 3), np.float32), (("label", True), ("confidence", False), ("output", True)))
+    asked = TensorRequest(
+        np.zeros((2, 3), np.float32), (("label", True), ("confidence", False), ("output", True))
+    )
     body, size = answer(asked, made(2), SCHEMA, model="m", version="7", ids=["1-1", "1-2"])
     assert size is not None
     outputs = json.loads(body[:size])["outputs"]

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import json
 
-from edged.domain.commands.delivery_policy import Kind, Pace, Parcel
+from edged.domain.commands.delivery_policy import MessageKind, OutboxMessage, SendRate
 
 
 def test_events_go_before_weights_before_metrics_before_predictions() -> None:
-    assert sorted(Kind) == [Kind.EVENT, Kind.WEIGHTS, Kind.METRICS, Kind.PREDICTION]
+    assert sorted(MessageKind) == [
+        MessageKind.EVENT,
+        MessageKind.WEIGHTS,
+        MessageKind.METRICS,
+        MessageKind.PREDICTION,
+    ]
 
 
 def test_a_late_message_says_so_and_weights_stay_as_they_are() -> None:
-    late = json.loads(Parcel(Kind.METRICS, "m", b'{"ts":1.5,"seq":7}').late_payload)
+    late = json.loads(OutboxMessage(MessageKind.METRICS, "m", b'{"ts":1.5,"seq":7}').late_payload)
     assert late == {"ts": 1.5, "seq": 7, "historical": True}
-    assert Parcel(Kind.WEIGHTS, "w", b"\x00}").late_payload == b"\x00}"
+    assert OutboxMessage(MessageKind.WEIGHTS, "w", b"\x00}").late_payload == b"\x00}"
 
 
 def test_the_pace_is_kept_over_any_span() -> None:
-    pace, sent, now = Pace(50.0), 0, 100.0
+    pace, sent, now = SendRate(50.0), 0, 100.0
     while now < 110.0:
         allowed = pace.allowed(now)
         assert allowed <= 5
@@ -29,7 +34,7 @@ def test_the_pace_is_kept_over_any_span() -> None:
 
 
 def test_a_slow_pace_still_sends() -> None:
-    pace = Pace(0.1)
+    pace = SendRate(0.1)
     assert pace.allowed(0.0) == 1
     pace.spend(1)
     assert round(pace.wait(0.0), 6) == 10.0

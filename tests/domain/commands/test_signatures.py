@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edged.domain.commands.signatures import REMEMBERED, Spent, with_signature, without_signature
+from edged.domain.commands.signatures import REMEMBERED, UsedTransactions, with_signature, without_signature
 
 WINDOW = 300.0
 
@@ -35,11 +35,11 @@ def test_one_form_of_base64_alone_is_taken(text: str) -> None:
 def test_no_transaction_is_taken_twice(steps: list[tuple[str, float, float, bool]]) -> None:
     """The clock jumps about, and the device restarts at any time with what it had kept."""
     kept: list[dict[str, Any] | None] = [None]
-    spent = Spent(WINDOW, kept.append)
+    spent = UsedTransactions(WINDOW, kept.append)
     taken: set[tuple[str, float]] = set()
     for transaction, now, off, restart in steps:
         if restart:
-            spent = Spent(WINDOW, kept.append, json.loads(json.dumps(kept[-1])))
+            spent = UsedTransactions(WINDOW, kept.append, json.loads(json.dumps(kept[-1])))
         signed = (transaction, round(now + off * WINDOW, 3))
         if spent.take(*signed, now):
             assert signed not in taken
@@ -50,7 +50,7 @@ def test_no_transaction_is_taken_twice(steps: list[tuple[str, float, float, bool
 
 def test_the_memory_is_bounded_and_what_it_forgets_is_refused() -> None:
     kept: list[dict[str, Any]] = []
-    spent = Spent(WINDOW, kept.append)
+    spent = UsedTransactions(WINDOW, kept.append)
     for number in range(REMEMBERED + 10):
         assert spent.take(str(number), 1000.0 + number / 100, 1000.0)
     assert len(kept[-1]["taken"]) == REMEMBERED
@@ -63,7 +63,7 @@ def test_what_could_not_be_kept_was_not_taken() -> None:
     def full(_: dict[str, Any]) -> None:
         raise OSError
 
-    spent = Spent(WINDOW, full)
+    spent = UsedTransactions(WINDOW, full)
     for _ in range(2):
         with pytest.raises(OSError):  # noqa: PT011  ours, from above
             spent.take("t", 1.0, 1.0)

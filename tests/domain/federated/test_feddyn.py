@@ -9,8 +9,8 @@ import pytest
 
 from edged.domain.federated.feddyn import fitting, moved_on, pulled
 from edged.domain.training.weight_deltas import Coding, code
-from edged.fleet.rules.aggregation import Contribution, Mean
-from edged.fleet.rules.feddyn import Dynamic
+from edged.fleet.rules.aggregation import AdmittedUpdate, Mean
+from edged.fleet.rules.feddyn import FedDyn
 from edged.fleet.rules.layout import Layout
 
 Weights = dict[str, np.ndarray[Any, np.dtype[np.float32]]]
@@ -21,8 +21,8 @@ PLACE = np.array([[0.0, 1.0], [4.0, -1.0], [1.0, 3.0]])
 OF_ALL = (STEEP[:, None] * PLACE).sum(axis=0) / STEEP.sum()
 
 
-def contribution(layout: Layout, device: str, update: Weights) -> Contribution:
-    return Contribution(device, 1, 1.0, layout.row(code(update, Coding("float32"))))
+def contribution(layout: Layout, device: str, update: Weights) -> AdmittedUpdate:
+    return AdmittedUpdate(device, 1, 1.0, layout.row(code(update, Coding("float32"))))
 
 
 def settled(dynamic: float, rounds: int = 60) -> np.ndarray[Any, Any]:
@@ -32,7 +32,7 @@ def settled(dynamic: float, rounds: int = 60) -> np.ndarray[Any, Any]:
     memory: dict[str, np.ndarray[Any, Any]] = {}
     moved: list[Weights] = [{} for _ in STEEP]
     for _ in range(rounds):
-        reducer = Dynamic(Mean(), memory, len(STEEP)) if dynamic else Mean()
+        reducer = FedDyn(Mean(), memory, len(STEEP)) if dynamic else Mean()
         reducer.begin(layout, len(STEEP))
         for k, (steep, place) in enumerate(zip(STEEP, PLACE, strict=True)):
             at, strength = pulled(model, moved[k], dynamic, 0.1) if dynamic else (model, 0.1)
@@ -74,7 +74,7 @@ def test_what_is_of_another_network_counts_as_nothing() -> None:
 
 def test_devices_that_take_no_part_have_not_moved() -> None:
     layout = Layout.of({"w": np.zeros(2, np.float32)})
-    reducer = Dynamic(Mean(), {}, 10)
+    reducer = FedDyn(Mean(), {}, 10)
     reducer.begin(layout, 10)
     for k in range(5):
         reducer.add(contribution(layout, f"d{k}", {"w": np.ones(2, np.float32)}))

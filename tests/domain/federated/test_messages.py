@@ -16,19 +16,19 @@ from edged.domain.federated.messages import (
     DeviceState,
     FleetTopics,
     Receipts,
-    Round,
-    Update,
+    RoundAnnouncement,
+    UpdateHeader,
     joined,
     split,
 )
-from edged.domain.federated.settings import Base, Settings
+from edged.domain.federated.settings import BaseModelInfo, RoundSettings
 from edged.errors import ConfigError, RejectedUpdateError
 
 ID, HASH = "0" * 31 + "a", "b" * 64
 TOPICS = FleetTopics("plant")
-BASE = Base(HASH, 10, 1)
-ROUND = Round("plant", 3, ID, "open", "f00", BASE, 1.0, 2.5, 0.5, ("a", "b.c"), Settings())
-UPDATE = Update("a", 3, ID, HASH, 12, 0.5, 1.0, 4, "c" * 64, {"accuracy": 0.5})
+BASE = BaseModelInfo(HASH, 10, 1)
+ROUND = RoundAnnouncement("plant", 3, ID, "open", "f00", BASE, 1.0, 2.5, 0.5, ("a", "b.c"), RoundSettings())
+UPDATE = UpdateHeader("a", 3, ID, HASH, 12, 0.5, 1.0, 4, "c" * 64, {"accuracy": 0.5})
 STATE = DeviceState("a", 1.0, "f00", "0.3", 5, True, "", True, True, False, 0)
 REPORT = Evaluation(
     "a", 3, ID, HASH, 9, Quality(1, 2), Quality(3, 4), None, Mixed(0.5, 1, 2), False, "worse here"
@@ -40,8 +40,8 @@ def changed(payload: bytes, **fields: Any) -> bytes:
 
 
 def test_messages_come_back_as_they_were() -> None:
-    everyone = replace(ROUND, devices=None, config=Settings(None, 20, personal=("head.*",)))
-    assert [Round.read(r.payload()) for r in (ROUND, everyone)] == [ROUND, everyone]
+    everyone = replace(ROUND, devices=None, config=RoundSettings(None, 20, personal=("head.*",)))
+    assert [RoundAnnouncement.read(r.payload()) for r in (ROUND, everyone)] == [ROUND, everyone]
     assert DeviceState.read(STATE.payload()) == STATE
     assert Evaluation.read(REPORT.payload()) == REPORT
     receipts = Receipts(ID, ("a",), {"b": "samples"})
@@ -57,7 +57,7 @@ def test_who_is_chosen() -> None:
 @given(st.binary(min_size=1, max_size=3000))
 def test_an_update_in_one_message(blob: bytes) -> None:
     [(topic, payload)] = UPDATE.messages(TOPICS, blob)
-    update, piece = Update.read(payload)
+    update, piece = UpdateHeader.read(payload)
     assert topic == "edged/fl/plant/up/3/a"
     assert piece == blob
     assert (update.bytes, update.parts, update.part) == (len(blob), 1, 0)
@@ -67,7 +67,7 @@ def test_an_update_in_several_messages() -> None:
     blob = bytes(range(256)) * 1000
     messages = list(UPDATE.messages(TOPICS, blob))
     assert [topic for topic, _ in messages] == [f"edged/fl/plant/up/3/a/{n}" for n in range(3)]
-    read = [Update.read(payload) for _, payload in messages]
+    read = [UpdateHeader.read(payload) for _, payload in messages]
     assert b"".join(piece for _, piece in read) == blob
     assert [update.part for update, _ in read] == [0, 1, 2]
     assert max(len(payload) for _, payload in messages) < 128 * 1024
@@ -98,7 +98,7 @@ def test_samples_that_no_device_has(samples: Any) -> None:
     [(_, payload)] = UPDATE.messages(TOPICS, b"x")
     line = changed(payload.partition(b"\n")[0], samples=samples)
     with pytest.raises(RejectedUpdateError) as refused:
-        Update.read(line + b"\nx")
+        UpdateHeader.read(line + b"\nx")
     assert refused.value.reason == "samples"
 
 
@@ -123,7 +123,7 @@ def test_a_line_that_is_not_as_described(field: str, value: Any) -> None:
     [(_, payload)] = UPDATE.messages(TOPICS, b"x")
     line = changed(payload.partition(b"\n")[0], **{field: value})
     with pytest.raises(RejectedUpdateError) as refused:
-        Update.read(line + b"\nx")
+        UpdateHeader.read(line + b"\nx")
     assert refused.value.reason == "malformed"
 
 
@@ -131,21 +131,21 @@ def test_a_line_that_is_not_as_described(field: str, value: Any) -> None:
     "payload", [b"", b"[]", b"{}", b"[" * 5000, b'{"a": NaN}', b"\xff", b"x" * 10_000_000]
 )
 def test_what_is_no_message(payload: bytes) -> None:
-    for read in (Round.read, Receipts.read, DeviceState.read, Evaluation.read, Update.read):
+    for read in (RoundAnnouncement.read, Receipts.read, DeviceState.read, Evaluation.read, UpdateHeader.read):
         with pytest.raises(RejectedUpdateError):
             read(payload)
 
 
 def test_epochs_or_steps() -> None:
-    for config in (Settings(None, None), Settings(1, 1)):
+    for config in (RoundSettings(None, None), RoundSettings(1, 1)):
         with pytest.raises(RejectedUpdateError, match="either epochs or steps"):
-            Round.read(replace(ROUND, config=config).payload())
+            RoundAnnouncement.read(replace(ROUND, config=config).payload())
 
 
 def test_a_model_in_parts() -> None:
     blob = b"y" * (PART_BYTES + 1)
     parts = split(blob)
     assert [len(part) for part in parts] == [PART_BYTES, 1]
-    assert joined(parts, Base(HASH, len(blob), 2)) == blob
+    assert joined(parts, BaseModelInfo(HASH, len(blob), 2)) == blob
     with pytest.raises(RejectedUpdateError, match="were announced"):
-        joined(parts[:1], Base(HASH, len(blob), 2))
+        joined(parts[:1], BaseModelInfo(HASH, len(blob), 2))

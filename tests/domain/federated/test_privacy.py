@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edged.domain.federated.privacy import Ledger, clipped, cost_of, epsilon_of, noised, norm
+from edged.domain.federated.privacy import PrivacyLedger, clipped, cost_of, epsilon_of, noised, norm
 from edged.errors import ConfigError
 
 
@@ -36,14 +36,14 @@ def test_without_noise_there_is_no_epsilon() -> None:
 
 
 def test_the_ledger_adds_up_and_refuses_what_would_pass_the_budget() -> None:
-    ledger, made = Ledger(), 0
+    ledger, made = PrivacyLedger(), 0
     while not ledger.refusal(4.0, 8.0, 1e-5):
         ledger, made = ledger.charged(4.0), made + 1
     assert epsilon_of(ledger.rho, 1e-5) <= 8.0 < epsilon_of(ledger.rho + cost_of(4.0), 1e-5)
     assert made == ledger.updates > 5
-    assert "noise" in Ledger().refusal(0.0, 8.0, 1e-5)
-    assert Ledger.from_state(ledger.state()) == ledger
-    assert Ledger.from_state(None) == Ledger()
+    assert "noise" in PrivacyLedger().refusal(0.0, 8.0, 1e-5)
+    assert PrivacyLedger.from_state(ledger.state()) == ledger
+    assert PrivacyLedger.from_state(None) == PrivacyLedger()
 
 
 @given(st.lists(st.floats(-100, 100, width=32), min_size=1, max_size=20), st.floats(0.01, 50.0))

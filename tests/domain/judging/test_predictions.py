@@ -1,6 +1,6 @@
 import numpy as np
 
-from edged.domain.judging.predictions import LiveQuality, Memory, Predictions
+from edged.domain.judging.predictions import LiveQuality, Predictions, RecentAnswers
 from edged.domain.stream.schema import Schema
 
 SCHEMA = Schema((), 2, "classify", ("a", "b", "c"))
@@ -12,7 +12,7 @@ def made(offsets: list[int], answers: list[int], version: int = 1) -> Prediction
 
 
 def test_labels_join_their_own_predictions_once() -> None:
-    memory = Memory(100, SCHEMA)
+    memory = RecentAnswers(100, SCHEMA)
     memory.remember(made([5, 6, 7], [0, 1, 2], version=3))
     joined = memory.join(np.array([6, 7, 8]), np.array([[1], [0], [0]], np.float32))
     assert joined.errors.tolist() == [0.0, 1.0]
@@ -21,7 +21,7 @@ def test_labels_join_their_own_predictions_once() -> None:
 
 
 def test_what_was_overwritten_is_not_joined_with_another_sample() -> None:
-    memory = Memory(4, SCHEMA)
+    memory = RecentAnswers(4, SCHEMA)
     memory.remember(made([1], [0]))
     memory.remember(made([5], [2]))
     assert len(memory.join(np.array([1]), np.array([[0]], np.float32)).errors) == 0
@@ -29,7 +29,7 @@ def test_what_was_overwritten_is_not_joined_with_another_sample() -> None:
 
 
 def test_both_models_are_compared_on_the_same_samples() -> None:
-    memory = Memory(100, SCHEMA)
+    memory = RecentAnswers(100, SCHEMA)
     memory.remember(made([1, 2, 3], [0, 0, 0]))
     memory.remember_shadow(np.array([2, 3]), np.array([[1], [0]], np.float32))
     joined = memory.join(np.array([1, 2, 3]), np.array([[1], [1], [1]], np.float32))

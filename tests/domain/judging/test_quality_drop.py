@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
 
-from edged.domain.judging.quality_drop import QualityFall
+from edged.domain.judging.quality_drop import QualityDrop
 
 
 def told(errors: list[float] | np.ndarray[tuple[int], np.dtype[np.float64]], batch: int = 7) -> list[int]:
     """Positions at which a fall was told."""
-    fall, values = QualityFall(), np.asarray(errors, np.float64)
+    fall, values = QualityDrop(), np.asarray(errors, np.float64)
     return [i for i in range(0, len(values), batch) if fall.add(values[i : i + batch])]
 
 
@@ -48,12 +48,12 @@ def test_errors_of_values_fall_too_and_batches_make_no_difference() -> None:
 
 
 def test_by_how_much_errors_have_risen_is_known_after_a_look() -> None:
-    fall = QualityFall()
+    fall = QualityDrop()
     fall.add(np.tile([0.0, 0.0, 0.0, 1.0], 125))
     assert fall.rise == pytest.approx(0.0, abs=0.1)
     assert fall.add(np.ones(60))
     assert fall.rise > 1.0
-    sure = QualityFall()
+    sure = QualityDrop()
     sure.add(np.zeros(500))
     assert sure.rise == 0.0
     assert sure.add(np.ones(60))

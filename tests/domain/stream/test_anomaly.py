@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edged.domain.stream import anomaly
-from edged.domain.stream.anomaly import Anomalies, AnomalyRules, Change
+from edged.domain.stream.anomaly import AlarmChange, Anomalies, AnomalyRules
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,7 +26,7 @@ class Feed:
         self.found = Anomalies(rules)
         self.rng = np.random.default_rng(seed)
         self.next = 1
-        self.changes: list[Change] = []
+        self.changes: list[AlarmChange] = []
         self.flagged: list[int] = []
 
     def scores(self, values: Any, keys: list[str] | None = None) -> NDArray[np.bool_]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edged.domain.stream.commit_delay import CHAIN, Company
+from edged.domain.stream.commit_delay import CHAIN, CommitDelay
 
 
 def commits(times: list[float], delay: float) -> list[int]:
     """Sizes of the commits of messages that come at these moments."""
-    company, sizes = Company(delay), list[int]()
+    company, sizes = CommitDelay(delay), list[int]()
     for now in times:
         if company.due <= now:
             sizes.append(company.count)
@@ -37,7 +37,7 @@ def test_sensors_that_send_all_at_once_have_a_commit_for_each_time() -> None:
 
 
 def test_rare_messages_do_not_wait_for_each_other() -> None:
-    company = Company(5.0)
+    company = CommitDelay(5.0)
     for now in (0.0, 60.0, 120.0):
         company.came(1, now)
         assert company.due == pytest.approx(now + 0.25)
@@ -46,7 +46,7 @@ def test_rare_messages_do_not_wait_for_each_other() -> None:
 
 def test_a_broker_that_waits_for_acknowledgements_is_not_waited_for() -> None:
     """It sends 32 messages, then nothing before they are acknowledged."""
-    company, now, sent = Company(5.0), 0.0, 0
+    company, now, sent = CommitDelay(5.0), 0.0, 0
     while sent < 32 * (CHAIN + 1):
         company.came(32, now)
         now = max(now, company.due) + 0.002
@@ -56,7 +56,7 @@ def test_a_broker_that_waits_for_acknowledgements_is_not_waited_for() -> None:
 
 
 def test_a_fast_stream_is_not_taken_for_bursts_for_long() -> None:
-    company, sizes = Company(5.0), list[int]()
+    company, sizes = CommitDelay(5.0), list[int]()
     company.came(20, 0.0)
     company.committed()
     for i in range(20_000):
@@ -69,7 +69,7 @@ def test_a_fast_stream_is_not_taken_for_bursts_for_long() -> None:
 
 
 def test_without_a_delay_nobody_waits() -> None:
-    company = Company(0.0)
+    company = CommitDelay(0.0)
     company.came(1, 3.0)
     assert company.due == 3.0
     company.committed()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from edged.domain.stream.extreme_values import NormalScores, tail_threshold
+from edged.domain.stream.extreme_values import SpotThreshold, tail_threshold
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,8 +57,8 @@ def test_scores_that_are_all_alike_are_their_own_threshold() -> None:
     assert tail_threshold(np.full(100, 0.5), 1e-3) == 0.5
 
 
-def normal_scores(rate: float = 1e-3) -> NormalScores:
-    return NormalScores(rate, calibrate=100, window=2000, level=400)
+def normal_scores(rate: float = 1e-3) -> SpotThreshold:
+    return SpotThreshold(rate, calibrate=100, window=2000, level=400)
 
 
 def test_there_is_no_threshold_before_enough_scores() -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import threading
 import time
 
-from edged.domain.stream.commit_delay import Settling
+from edged.domain.stream.commit_delay import FlushRequests
 
 
 class Loop:
     """A thread that goes round whenever it is woken."""
 
     def __init__(self, *, settles: bool = True) -> None:
-        self.settling = Settling()
+        self.settling = FlushRequests()
         self.wake = threading.Event()
         self.turns = 0
         self._settles = settles
@@ -64,7 +64,7 @@ def test_what_a_turn_could_not_settle_is_said() -> None:
 
 
 def test_a_loop_that_hangs_is_not_waited_for_and_one_that_is_over_neither() -> None:
-    settling = Settling()
+    settling = FlushRequests()
     began = time.monotonic()
     assert not settling.ask(lambda: None, 0.05)
     assert time.monotonic() - began < 5

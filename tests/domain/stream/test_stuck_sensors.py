@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from edged.domain.stream import stuck_sensors
-from edged.domain.stream.stuck_sensors import MOVES, PATIENCE, Stillness, StuckWatch
+from edged.domain.stream.stuck_sensors import MOVES, PATIENCE, FlatlineDetector, StuckSensor
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -52,25 +52,25 @@ def moving(n: int) -> NDArray[np.float32]:
 
 
 def test_a_sensor_that_stops_is_told_once_and_again_when_it_moves() -> None:
-    watch = StuckWatch(1, AFTER)
+    watch = FlatlineDetector(1, AFTER)
     assert watch.update(["k"] * 30, moving(30)) == []
     assert watch.update(["k"] * (AFTER - 1), column(*[29.0] * (AFTER - 1))) == []
-    assert watch.update(["k"], column(29)) == [Stillness("k", True, (0,))]
+    assert watch.update(["k"], column(29)) == [StuckSensor("k", True, (0,))]
     assert watch.stuck == 1
     assert watch.update(["k"] * 50, column(*[29.0] * 50)) == []
-    assert watch.update(["k"], column(30)) == [Stillness("k", False, (0,))]
+    assert watch.update(["k"], column(30)) == [StuckSensor("k", False, (0,))]
     assert watch.stuck == 0
 
 
 def test_what_has_never_moved_or_often_rests_is_not_stuck() -> None:
-    watch = StuckWatch(2, AFTER)
+    watch = FlatlineDetector(2, AFTER)
     door = np.repeat(np.arange(20), 100).astype(np.float32)  # moves every 100 readings
     for start in range(0, 2000, 250):
         x = np.stack([np.zeros(250), door[start : start + 250]], axis=1).astype(np.float32)
         assert watch.update(["k"] * 250, x) == []
     still = np.stack([np.zeros(880), np.full(880, 19)], axis=1).astype(np.float32)
     assert watch.update(["k"] * 880, still) == [], "ten times its longest rest has not passed"
-    assert watch.update(["k"] * 20, still[:20]) == [Stillness("k", True, (1,))]
+    assert watch.update(["k"] * 20, still[:20]) == [StuckSensor("k", True, (1,))]
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -82,7 +82,7 @@ def test_what_has_never_moved_or_often_rests_is_not_stuck() -> None:
     )
 )
 def test_whole_batches_say_what_single_readings_would(batches: list[list[tuple[str, int]]]) -> None:
-    watch, plain = StuckWatch(1, AFTER), {key: Plain() for key in "abc"}
+    watch, plain = FlatlineDetector(1, AFTER), {key: Plain() for key in "abc"}
     for batch in batches:
         told = {
             change.key: change.stuck
@@ -93,7 +93,7 @@ def test_whole_batches_say_what_single_readings_would(batches: list[list[tuple[s
 
 
 def test_many_keys_grow_it_up_to_a_limit() -> None:
-    watch = StuckWatch(4, AFTER)
+    watch = FlatlineDetector(4, AFTER)
     n = stuck_sensors.MOST_KEYS + 500
     keys = [f"k{number}" for number in range(n)]
     rng = np.random.default_rng(0)

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from edged.domain.stream.sample import Reading
 from edged.domain.stream.windowing import (
-    Head,
-    OpenChanges,
-    OpenRow,
+    OpenWindowChanges,
+    OpenWindowRow,
     OpenWindows,
+    WindowHead,
     Windowing,
     WindowRules,
     chosen,
@@ -183,10 +183,10 @@ def test_a_label_between_two_moments_belongs_to_the_next_one() -> None:
 # ---- what is stored ----------------------------------------------------------------------------
 
 
-def stored_after(changes: Iterable[OpenChanges]) -> OpenWindows:
+def stored_after(changes: Iterable[OpenWindowChanges]) -> OpenWindows:
     """What a table holds after these changes, each made twice."""
-    heads: dict[str, Head] = {}
-    rows: dict[int, OpenRow] = {}
+    heads: dict[str, WindowHead] = {}
+    rows: dict[int, OpenWindowRow] = {}
     for change in changes:
         for _ in range(2):
             for number in change.gone:
@@ -218,7 +218,7 @@ def test_after_a_restart_anywhere_the_same_windows_follow(
     wanted = cut(Windowing(rules, 2), given_readings)
 
     windowing, made = Windowing(rules, 2), []
-    changes: list[OpenChanges] = []
+    changes: list[OpenWindowChanges] = []
     for reading in given_readings:
         made += windowing.take(reading)
         if rng.random() < 0.5:
@@ -240,7 +240,7 @@ def test_changes_that_are_put_together_are_the_same_as_one_after_the_other() -> 
     for reading in readings(range(12), t=range(12)):
         windowing.take(reading)
         parts.append(windowing.changes())
-    whole = OpenChanges()
+    whole = OpenWindowChanges()
     for part in parts:
         whole.absorb(part)
     one, other = stored_after([whole]), stored_after(parts)

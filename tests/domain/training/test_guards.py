@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from edged.domain.training.guards import Budget, Conditions, GuardRules, Pace, is_quiet, refusals
+from edged.domain.training.guards import Budget, Conditions, GuardRules, TrainingPace, is_quiet, refusals
 
 NOON = Conditions(minute=12 * 60, day=7)
 
@@ -99,7 +99,7 @@ def test_the_time_of_day_comes_from_the_devices_clock() -> None:
 
 
 def test_training_slows_down_step_by_step_to_a_halt_and_comes_back() -> None:
-    pace = Pace(0.010)
+    pace = TrainingPace(0.010)
     slower = [pace.rest(0.011) for _ in range(6)]
     assert slower == [0.5, 1.0, 3.0, 9.0, float("inf"), float("inf")]
     assert pace.rest(0.008) == float("inf"), "near the budget nothing changes"

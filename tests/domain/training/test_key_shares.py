@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from edged.domain.stream.sample import Window
-from edged.domain.training.batch_pool import Pool, Remembered
+from edged.domain.training.batch_pool import BatchPool, Remembered
 from edged.domain.training.key_shares import capped
-from edged.domain.training.replay import Mix
+from edged.domain.training.replay import BatchMix
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -38,8 +38,8 @@ def window(offsets: range) -> Window:
 def test_batches_keep_to_the_cap_in_both_parts_and_after_exclusion() -> None:
     old = np.arange(1000, 2000)
     remembered = Remembered(window(range(1000, 2000)), old[-300:], old)
-    pool = Pool(window(range(1000)), remembered, lambda y: y[:, 0].astype(np.int64), set())
-    mix = Mix(0.25, 0.25)
+    pool = BatchPool(window(range(1000)), remembered, lambda y: y[:, 0].astype(np.int64), set())
+    mix = BatchMix(0.25, 0.25)
     codes = np.where(np.arange(2000) % 10 == 0, np.arange(2000) % 7, 99)  # nine tenths are of one key
     rng = np.random.default_rng(0)
 

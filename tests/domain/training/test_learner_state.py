@@ -2,14 +2,14 @@ import json
 
 import numpy as np
 
-from edged.domain.training.learner_state import LearnerState, Plan
+from edged.domain.training.learner_state import LearnerState, RunPlan
 
 
 def test_a_state_comes_back_from_json_with_the_same_random_numbers() -> None:
     state = LearnerState.fresh(replay=10, half_life=100, seed=3)
     state.memory.add(np.arange(30), state.rng)
     state.moments.update(np.random.default_rng(0).normal(size=(20, 2)).astype(np.float32))
-    state.plan, state.step, state.excluded = Plan(1, "labels", 5, 30, 50, 1e-3), 17, [4]
+    state.plan, state.step, state.excluded = RunPlan(1, "labels", 5, 30, 50, 1e-3), 17, [4]
     values, arrays = state.dump()
     again = LearnerState.load(json.loads(json.dumps(values)), arrays, replay=10, half_life=100)
     assert again.plan == state.plan

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edged.domain.training.replay import BalancedReservoir, Mix, Recent, Reservoir, reservoir_of
+from edged.domain.training.replay import BalancedReservoir, BatchMix, Recent, Reservoir, reservoir_of
 
 
 @given(st.lists(st.integers(0, 40), max_size=12), st.integers(1, 20))
@@ -44,7 +44,7 @@ def test_batches_are_full_and_of_groups_that_have_rows(
     new: int, recent: int, remembered: int, batch: int, new_share: float, recent_share: float
 ) -> None:
     groups = (new, recent, remembered)
-    counts = Mix(new_share, recent_share).counts(batch, *groups)
+    counts = BatchMix(new_share, recent_share).counts(batch, *groups)
     assert sum(counts) == (batch if any(groups) else 0)
     assert all(count == 0 or group > 0 for count, group in zip(counts, groups, strict=True))
     assert all(count >= 0 for count in counts)

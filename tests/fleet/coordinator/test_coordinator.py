@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from edged.domain.federated.evaluation import Evaluation, Quality
-from edged.domain.federated.messages import FleetTopics, Round, joined
+from edged.domain.federated.messages import FleetTopics, RoundAnnouncement, joined
 from edged.domain.training.weight_deltas import Floats, difference, fingerprint
 from edged.fleet.coordinator.journal import read_lineage
 from edged.mqtt import weight_encoding
-from edged.mqtt.control_client import Address, Operator
+from edged.mqtt.control_client import BrokerAddress, Operator
 from edged.storage.files.atomic import Disk
 from tests.fleet.senders import FLEET, SHAPES, Senders, base_weights, change_of, expected_model, update_of
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tests.conftest import MakeBroker
     from tests.fleet.conftest import MakeSite, Site
 
-    OnRound = Callable[[Senders, Round], None]
+    OnRound = Callable[[Senders, RoundAnnouncement], None]
 
 NAMES = [f"d{n:03}" for n in range(30)]
 ONE_ROUND = {"devices": len(NAMES), "rounds": 1, "window": 0}
@@ -82,7 +82,7 @@ def test_a_model_with_numbers_that_are_not_finite_is_never_the_fleets(
 ) -> None:
     huge = {name: np.full(shape, 3.4e38, np.float32) for name, shape in SHAPES.items()}
 
-    def up(told: Round, device: str) -> list[tuple[str, bytes]]:
+    def up(told: RoundAnnouncement, device: str) -> list[tuple[str, bytes]]:
         steps = {name: np.full(shape, 3e36, np.float32) for name, shape in SHAPES.items()}
         update, blob = update_of(told, device, steps, 100)
         return list(update.messages(FleetTopics(FLEET), blob))
@@ -105,7 +105,7 @@ def test_what_is_retained_is_the_model(broker: Mosquitto, make_site: MakeSite) -
     done = devices.wait_state("done", 1)
     site.finish()
     heard = {}
-    with Operator(Address("127.0.0.1", broker.port)) as listener:
+    with Operator(BrokerAddress("127.0.0.1", broker.port)) as listener:
         listener.subscribe([f"{devices.topics.base}/#"])
         for topic, payload in listener.messages(time.monotonic() + 10):
             heard[topic] = payload
@@ -114,7 +114,7 @@ def test_what_is_retained_is_the_model(broker: Mosquitto, make_site: MakeSite) -
     parts = [heard[devices.topics.model(done.base.hash, part)] for part in range(done.base.parts)]
     assert done.base.parts > 1
     assert fingerprint(weight_encoding.unpack(joined(parts, done.base))[0]) == done.base.hash
-    assert Round.read(heard[devices.topics.round]) == done
+    assert RoundAnnouncement.read(heard[devices.topics.round]) == done
 
 
 def test_devices_are_chosen_by_their_states(broker: Mosquitto, make_site: MakeSite) -> None:
@@ -130,7 +130,7 @@ def test_devices_are_chosen_by_their_states(broker: Mosquitto, make_site: MakeSi
     site.finish()
 
 
-def report(told: Round, device: str, loss: float) -> Evaluation:
+def report(told: RoundAnnouncement, device: str, loss: float) -> Evaluation:
     quality = Quality(loss, 1.0)
     return Evaluation(
         device, told.round, told.id, told.base.hash, 9, Quality(1, 1), quality, Quality(1, 1), None, True, ""
@@ -140,7 +140,7 @@ def report(told: Round, device: str, loss: float) -> Evaluation:
 def reporting(
     losses: dict[int, float], asked: list[tuple[int, int]], everyone: Sequence[str] = NAMES
 ) -> OnRound:
-    def on_round(devices: Senders, told: Round) -> None:
+    def on_round(devices: Senders, told: RoundAnnouncement) -> None:
         if told.state != "closed":
             return
         names = everyone if told.devices is None else told.devices
@@ -274,7 +274,7 @@ def test_what_comes_late_counts_in_the_next_round_and_less(broker: Mosquitto, ma
         assert np.allclose(after[name] - before[name], value, atol=2e-4)
 
 
-def first_of(told: Round, name: str) -> list[tuple[str, bytes]]:
+def first_of(told: RoundAnnouncement, name: str) -> list[tuple[str, bytes]]:
     """What was learned in the first round in both, so that the sum is known; of the last device once."""
     if name == NAMES[3] and told.round == 2:
         return []

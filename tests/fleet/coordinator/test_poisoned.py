@@ -14,7 +14,7 @@ from edged.mqtt import update_encoding
 from tests.fleet.senders import SHAPES, Senders, base_weights, change_of, expected_model, update_of
 
 if TYPE_CHECKING:
-    from edged.domain.federated.messages import Round
+    from edged.domain.federated.messages import RoundAnnouncement
     from tests.conftest import MakeBroker
     from tests.fleet.conftest import MakeSite
 
@@ -40,7 +40,7 @@ def weights_of(value: float, shape: tuple[int, ...] = (12, 8)) -> bytes:
     return update_encoding.pack({"w": Coded(np.full(shape, value, np.float32), shape)})
 
 
-def bad_ones(told: Round) -> list[Bad]:
+def bad_ones(told: RoundAnnouncement) -> list[Bad]:
     _, good = update_of(told, "bad", *change_of("bad", 1, SHAPES))
     bomb = zstandard.compress(bytes(1 << 24))
     found: list[tuple[str, bytes, dict[str, Any]]] = [
@@ -64,7 +64,7 @@ def bad_ones(told: Round) -> list[Bad]:
     return [*made, Bad("duplicate", again, {}, NAMES[0], told.id)]
 
 
-def send(devices: Senders, told: Round, bad: Bad) -> None:
+def send(devices: Senders, told: RoundAnnouncement, bad: Bad) -> None:
     update, _ = update_of(told, bad.device, *change_of(bad.device, 1, SHAPES))
     [(topic, payload)] = update.messages(devices.topics, bad.blob)
     devices.publish(bad.device, topic, bad.payload(payload.partition(b"\n")[0]))
@@ -95,7 +95,7 @@ def test_what_is_clipped_counts_with_the_bound(make_broker: MakeBroker, make_sit
     large = {"w": np.full((12, 8), 2.0 / np.sqrt(96), np.float32)}
     samples = {"a": 100, "b": 300}
 
-    def messages(told: Round, name: str) -> list[tuple[str, bytes]]:
+    def messages(told: RoundAnnouncement, name: str) -> list[tuple[str, bytes]]:
         change = large if name == "a" else {"w": -0.1 * large["w"]}
         update, blob = update_of(told, name, change, samples[name])
         return list(replace(update, norm=0.1).messages(devices.topics, blob))

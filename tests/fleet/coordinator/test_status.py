@@ -17,7 +17,7 @@ from tests.fleet.coordinator.test_coordinator import NAMES, ONE_ROUND, reporting
 from tests.running_device import wait_until
 
 if TYPE_CHECKING:
-    from edged.domain.federated.messages import Round
+    from edged.domain.federated.messages import RoundAnnouncement
     from edged.workbench.demo.broker import Mosquitto
     from tests.fleet.conftest import MakeSite, Site
     from tests.fleet.senders import Senders
@@ -59,7 +59,7 @@ def test_a_trial_goes_on_after_a_restart(broker: Mosquitto, make_site: MakeSite)
     site = make_site(broker.port, round=ONE_ROUND, gate={"stages": [1.0], "wait": "60s"})
     silent = set(NAMES[20:])
 
-    def on_round(devices: Senders, told: Round) -> None:
+    def on_round(devices: Senders, told: RoundAnnouncement) -> None:
         names = [name for name in NAMES if name not in silent]
         if told.state == "closed":
             reporting({1: 0.9}, [], names)(devices, told)

@@ -16,7 +16,7 @@ from edged.config.loader import load
 from edged.errors import ConfigError, StorageError
 from edged.fleet.flower.compat import SILENT, VERSION
 from edged.fleet.flower.make_app import write_app
-from edged.fleet.flower.nodes import Nodes
+from edged.fleet.flower.nodes import NodeNames
 
 if TYPE_CHECKING:
     from typing import Any
@@ -71,12 +71,12 @@ def test_units_are_silent_and_authenticate(name: str) -> None:
 
 
 def test_a_node_keeps_its_device_and_no_other_takes_its_name(tmp_path: Path) -> None:
-    nodes = Nodes(tmp_path)
+    nodes = NodeNames(tmp_path)
     assert nodes.name(2**63) is None
     assert nodes.claimed(2**63, "press") == "press"
     assert nodes.claimed(2**63, "pump") == "press"
     assert nodes.claimed(5, "press") == "node-5"
-    again = Nodes(tmp_path)
+    again = NodeNames(tmp_path)
     assert (again.name(2**63), again.name(5)) == ("press", None)
     assert again.claimed(5, "pump") == "pump"
 

@@ -13,7 +13,7 @@ from edged.fleet.coordinator.flower_strategies import MEMORY, OPTIONS
 from edged.fleet.coordinator.journal import read_lineage
 from edged.fleet.flower import compat
 from edged.fleet.flower.reducer import Strategy, made, memory_of
-from edged.fleet.rules.aggregation import Contribution, Mean, Reducer
+from edged.fleet.rules.aggregation import AdmittedUpdate, Mean, Reducer
 from edged.fleet.rules.layout import Layout
 from edged.fleet.rules.robust import Matrix, median, trimmed_mean
 from tests.fleet.senders import SHAPES, Senders, base_weights, change_of
@@ -48,11 +48,11 @@ def ready() -> None:
     compat.require()
 
 
-def contributions(number: int = 1, names: list[str] = NAMES) -> list[Contribution]:
+def contributions(number: int = 1, names: list[str] = NAMES) -> list[AdmittedUpdate]:
     found = []
     for name in names:
         change, samples = change_of(name, number, SHAPES)
-        found.append(Contribution(name, samples, 1.0, LAYOUT.row(code(change, Coding("int8")))))
+        found.append(AdmittedUpdate(name, samples, 1.0, LAYOUT.row(code(change, Coding("int8")))))
     return found
 
 

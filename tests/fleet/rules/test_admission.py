@@ -11,11 +11,19 @@ import numpy as np
 import pytest
 import zstandard
 
-from edged.domain.federated.messages import Update
-from edged.domain.federated.settings import Settings
+from edged.domain.federated.messages import UpdateHeader
+from edged.domain.federated.settings import RoundSettings
 from edged.domain.training.weight_deltas import Coded, Coding, code
 from edged.errors import RejectedUpdateError
-from edged.fleet.rules.admission import Known, Limits, admit, bound, check_round, check_sender, largest
+from edged.fleet.rules.admission import (
+    AdmissionLimits,
+    KnownRound,
+    admit,
+    bound,
+    check_round,
+    check_sender,
+    largest,
+)
 from edged.fleet.rules.layout import Layout
 from edged.mqtt import update_encoding
 
@@ -25,12 +33,12 @@ if TYPE_CHECKING:
 ID, BASE = "a" * 32, "b" * 64
 WEIGHTS = {"w": np.full((6, 4), 0.05, np.float32), "b": np.full(6, 0.05, np.float32)}
 LAYOUT = Layout.of(WEIGHTS)
-SETTINGS = Settings(clip_norm=1.0)
-UPDATE = Update("a", 3, ID, BASE, 10, 0.5, 0.2, 1, "0" * 64)
-KNOWN = {3: Known(3, ID, BASE, frozenset({"a"})), 2: Known(2, ID, BASE, None)}
+SETTINGS = RoundSettings(clip_norm=1.0)
+UPDATE = UpdateHeader("a", 3, ID, BASE, 10, 0.5, 0.2, 1, "0" * 64)
+KNOWN = {3: KnownRound(3, ID, BASE, frozenset({"a"})), 2: KnownRound(2, ID, BASE, None)}
 
 
-def said(blob: bytes, **fields: Any) -> Update:
+def said(blob: bytes, **fields: Any) -> UpdateHeader:
     honest = replace(UPDATE, bytes=len(blob), sha256=hashlib.sha256(blob).hexdigest())
     return replace(honest, **fields)
 
@@ -47,13 +55,13 @@ def reason(call: Callable[[], object]) -> str:
 
 def refused(blob: bytes, **fields: Any) -> str:
     return reason(
-        lambda: admit(said(blob, **fields), blob, LAYOUT, SETTINGS, Limits(), update_encoding.unpack)
+        lambda: admit(said(blob, **fields), blob, LAYOUT, SETTINGS, AdmissionLimits(), update_encoding.unpack)
     )
 
 
 def test_a_good_one_is_taken_as_it_is() -> None:
     blob = packed()
-    admitted = admit(said(blob), blob, LAYOUT, SETTINGS, Limits(), update_encoding.unpack)
+    admitted = admit(said(blob), blob, LAYOUT, SETTINGS, AdmissionLimits(), update_encoding.unpack)
     assert admitted.factor == 1.0
     assert admitted.norm == pytest.approx(0.05 * np.sqrt(30), rel=1e-3)
     assert np.allclose(LAYOUT.change(admitted.row), LAYOUT.vector(WEIGHTS), rtol=1e-2)
@@ -147,7 +155,7 @@ def test_a_size_that_no_update_has_is_not_even_hashed() -> None:
 
 def test_norms_are_clipped_and_far_beyond_that_refused() -> None:
     blob = packed({"w": np.full((6, 4), 1.0, np.float32)})
-    admitted = admit(said(blob), blob, LAYOUT, SETTINGS, Limits(), update_encoding.unpack)
+    admitted = admit(said(blob), blob, LAYOUT, SETTINGS, AdmissionLimits(), update_encoding.unpack)
     assert admitted.factor * admitted.norm == pytest.approx(1.0)
     assert refused(packed({"w": np.full((6, 4), 10.0, np.float32)})) == "norm"
 
@@ -170,7 +178,7 @@ def test_the_line_says_what_the_topic_says() -> None:
 
 
 def test_rounds_and_bases_that_are_known() -> None:
-    limits = Limits(staleness=2)
+    limits = AdmissionLimits(staleness=2)
     assert check_round(UPDATE, KNOWN, 3, limits) == 0
     assert check_round(replace(UPDATE, round=2), KNOWN, 3, limits) == 1
     cases = {

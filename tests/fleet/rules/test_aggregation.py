@@ -7,7 +7,7 @@ import pytest
 
 from edged.domain.training.weight_deltas import Coding, Floats, code, decode
 from edged.errors import CorruptError, NoDataError
-from edged.fleet.rules.aggregation import Contribution, Mean, Reducer, discount
+from edged.fleet.rules.aggregation import AdmittedUpdate, Mean, Reducer, discount
 from edged.fleet.rules.layout import Layout
 from edged.fleet.rules.robust import Matrix, median, trimmed_mean
 
@@ -16,13 +16,13 @@ LAYOUT = Layout.of({name: np.zeros(shape, np.float32) for name, shape in SHAPES.
 INT8 = Coding("int8")
 
 
-def contributions(count: int, coding: Coding = INT8, seed: int = 0) -> list[Contribution]:
+def contributions(count: int, coding: Coding = INT8, seed: int = 0) -> list[AdmittedUpdate]:
     rng = np.random.default_rng(seed)
     made = []
     for device in range(count):
         change = {name: rng.normal(size=shape).astype(np.float32) for name, shape in SHAPES.items()}
         made.append(
-            Contribution(
+            AdmittedUpdate(
                 f"d{device}",
                 int(rng.integers(1, 500)),
                 float(rng.uniform(0.2, 1)),
@@ -32,7 +32,7 @@ def contributions(count: int, coding: Coding = INT8, seed: int = 0) -> list[Cont
     return made
 
 
-def reduced(reducer: Reducer, given: list[Contribution]) -> np.ndarray:
+def reduced(reducer: Reducer, given: list[AdmittedUpdate]) -> np.ndarray:
     reducer.begin(LAYOUT, len(given))
     for contribution in given:
         reducer.add(contribution)
@@ -42,7 +42,7 @@ def reduced(reducer: Reducer, given: list[Contribution]) -> np.ndarray:
     return found.change
 
 
-def dense(given: list[Contribution]) -> np.ndarray:
+def dense(given: list[AdmittedUpdate]) -> np.ndarray:
     return np.stack([LAYOUT.change(c.row).astype(np.float64) * c.factor for c in given])
 
 
@@ -83,8 +83,8 @@ def test_floats_are_exact_as_floats_and_rounded_as_int8() -> None:
 
 
 def test_tensors_that_did_not_change_count_as_zero() -> None:
-    moved = Contribution("a", 1, 1.0, LAYOUT.row(code({"b": np.ones(5, np.float32)}, INT8)))
-    found = reduced(Mean(), [moved, Contribution("b", 3, 1.0, LAYOUT.row({}))])
+    moved = AdmittedUpdate("a", 1, 1.0, LAYOUT.row(code({"b": np.ones(5, np.float32)}, INT8)))
+    found = reduced(Mean(), [moved, AdmittedUpdate("b", 3, 1.0, LAYOUT.row({}))])
     assert np.allclose(found, LAYOUT.vector({"b": np.full(5, 0.25, np.float32)}))
 
 
@@ -95,7 +95,7 @@ def test_a_tenth_of_bad_devices_hardly_moves_the_trimmed_mean() -> None:
     bad = np.concatenate([-5.0 * honest[:5], 100.0 * honest[5:10]])
     rows = np.concatenate([honest, bad]).astype(np.float32)
     given = [
-        Contribution(str(n), 1, 1.0, LAYOUT.row(code(LAYOUT.weights(row), INT8)))
+        AdmittedUpdate(str(n), 1, 1.0, LAYOUT.row(code(LAYOUT.weights(row), INT8)))
         for n, row in enumerate(rows)
     ]
 
@@ -116,7 +116,7 @@ def test_int8_changes_the_mean_of_a_hundred_by_less_than_a_hundredth() -> None:
     mean = Mean()
     mean.begin(layout, 100)
     for change in changes:
-        mean.add(Contribution("d", 1, 1.0, layout.row(code(change, INT8))))
+        mean.add(AdmittedUpdate("d", 1, 1.0, layout.row(code(change, INT8))))
     exact = np.mean([layout.vector(change) for change in changes], axis=0, dtype=np.float64)
     assert np.linalg.norm(mean.finish().change - exact) < 0.01 * np.linalg.norm(exact)
 

@@ -7,23 +7,25 @@ from dataclasses import replace
 import pytest
 
 from edged.domain.federated.evaluation import Evaluation, Mixed, Quality
-from edged.domain.federated.messages import DeviceState, Round
-from edged.domain.federated.settings import Base, Settings
-from edged.fleet.rules.rounds import Course, Pace, due, ended, extended, finished, opened, trial
-from edged.fleet.rules.selection import Wanted, choose, eligible, share_of
+from edged.domain.federated.messages import DeviceState, RoundAnnouncement
+from edged.domain.federated.settings import BaseModelInfo, RoundSettings
+from edged.fleet.rules.rounds import FleetState, RoundPace, due, ended, extended, finished, opened, trial
+from edged.fleet.rules.selection import ClientSelection, choose, eligible, share_of
 from edged.fleet.rules.verdict import Tolerance, judge
 
-OLD, NEW = Base("0" * 64, 10, 1), Base("1" * 64, 10, 1)
-PACE = Pace(4, deadline=100.0, quorum=0.5, every=10.0, rounds=2)
+OLD, NEW = BaseModelInfo("0" * 64, 10, 1), BaseModelInfo("1" * 64, 10, 1)
+PACE = RoundPace(4, deadline=100.0, quorum=0.5, every=10.0, rounds=2)
 STATE = DeviceState("a", 1000.0, "f00", "1", 50, True, "", True, True, True, 0)
 
 
-def told(number: int, devices: tuple[str, ...] | None = ("a", "b", "c", "d", "e")) -> Round:
-    return Round("plant", number, f"{number:032x}", "open", "f00", OLD, 0.0, 100.0, 5.0, devices, Settings())
+def told(number: int, devices: tuple[str, ...] | None = ("a", "b", "c", "d", "e")) -> RoundAnnouncement:
+    return RoundAnnouncement(
+        "plant", number, f"{number:032x}", "open", "f00", OLD, 0.0, 100.0, 5.0, devices, RoundSettings()
+    )
 
 
 def test_a_round_closes_with_all_that_were_wanted_or_a_quorum_at_its_deadline() -> None:
-    course = opened(Course(OLD), told(1), PACE)
+    course = opened(FleetState(OLD), told(1), PACE)
     assert due(course, 3, PACE, 50.0) is None
     assert due(course, 4, PACE, 50.0) == "close"
     assert due(course, 1, PACE, 100.0) == "extend"
@@ -31,12 +33,12 @@ def test_a_round_closes_with_all_that_were_wanted_or_a_quorum_at_its_deadline() 
 
 
 def test_fewer_chosen_than_wanted_are_all_that_can_come() -> None:
-    course = opened(Course(OLD), told(1, ("a", "b", "c")), PACE)
+    course = opened(FleetState(OLD), told(1, ("a", "b", "c")), PACE)
     assert due(course, 3, PACE, 1.0) == "close"
 
 
 def test_a_round_that_goes_on_has_more_time_and_devices() -> None:
-    course = extended(opened(Course(OLD), told(1), PACE), ("x",), PACE, 100.0)
+    course = extended(opened(FleetState(OLD), told(1), PACE), ("x",), PACE, 100.0)
     assert (course.until, course.asked) == (200.0, ("a", "b", "c", "d", "e", "x"))
     assert course.round is not None
     assert (course.round.deadline, course.round.id) == (200.0, told(1).id)
@@ -44,7 +46,7 @@ def test_a_round_that_goes_on_has_more_time_and_devices() -> None:
 
 
 def test_from_open_to_done() -> None:
-    course = opened(Course(OLD), told(1), PACE)
+    course = opened(FleetState(OLD), told(1), PACE)
     assert (course.collecting, list(course.known())) == (1, [1])
     course = trial(course, NEW, ("a",), 0, 60.0, 2, course.asked)
     assert course.round is not None
@@ -62,16 +64,16 @@ def test_from_open_to_done() -> None:
 
 
 def test_rounds_are_forgotten_in_time() -> None:
-    course = Course(OLD)
+    course = FleetState(OLD)
     for number in range(1, 6):
         course = ended(opened(course, told(number, None), PACE), NEW, PACE, 0.0, keep=2)
     assert sorted(course.known()) == [4, 5]
 
 
 def test_a_course_survives_a_restart() -> None:
-    course = trial(opened(Course(OLD), told(1), PACE), NEW, ("a",), 0, 60.0, 2, ("a", "b"))
-    for made in (Course(OLD), course, opened(Course(OLD), told(1, None), PACE)):
-        assert Course.from_json(made.to_json()) == made
+    course = trial(opened(FleetState(OLD), told(1), PACE), NEW, ("a",), 0, 60.0, 2, ("a", "b"))
+    for made in (FleetState(OLD), course, opened(FleetState(OLD), told(1, None), PACE)):
+        assert FleetState.from_json(made.to_json()) == made
 
 
 @pytest.mark.parametrize(
@@ -89,7 +91,7 @@ def test_a_course_survives_a_restart() -> None:
 )
 def test_who_would_do(changed: dict[str, object], fits: bool) -> None:
     state = replace(STATE, **changed)  # type: ignore[arg-type]
-    assert eligible([state], Wanted(10, 900.0), "f00", 1100.0) == (["a"] if fits else [])
+    assert eligible([state], ClientSelection(10, 900.0), "f00", 1100.0) == (["a"] if fits else [])
 
 
 def test_more_are_chosen_than_are_needed_and_the_lot_is_the_same_again() -> None:

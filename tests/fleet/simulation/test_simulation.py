@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from edged.fleet.simulation.simulation import Plan, simulate
+from edged.fleet.simulation.simulation import SimulationPlan, simulate
 from tests.commands import edged
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def test_a_fleet_learns_and_its_report_says_so(recording: Path, tmp_path: Path) 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_a_device_that_does_harm_is_cut_by_the_trimmed_mean(recording: Path) -> None:
-    plan = Plan(
+    plan = SimulationPlan(
         recording, key="person", rounds=1, epochs=4, poison=0.2, attack="scale", reduce="trimmed_mean",
         trim=0.2, central=False,
     )  # fmt: skip
@@ -66,7 +66,7 @@ def test_a_device_that_does_harm_is_cut_by_the_trimmed_mean(recording: Path) -> 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_a_device_that_turns_its_updates_around_is_left_out(recording: Path) -> None:
-    plan = Plan(
+    plan = SimulationPlan(
         recording, key="person", rounds=2, epochs=4, poison=0.2, attack="flip", reduce="trimmed_mean",
         trim=0.2, opposed="leave_out", central=False,
     )  # fmt: skip

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edged.errors import BrokerError
-from edged.mqtt.client.message import Delivery, Message, MessageProperties
-from edged.mqtt.client.packets import Wire, encode_publish
+from edged.mqtt.client.message import MessageProperties, OutgoingMessage, ReceivedMessage
+from edged.mqtt.client.packets import PacketSocket, encode_publish
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,9 +46,9 @@ class Peer:
     def __init__(self, *, v5: bool) -> None:
         ours, self.sock = socket.socketpair()
         ours.setblocking(False)
-        self.wire = Wire(ours, v5=v5)
+        self.wire = PacketSocket(ours, v5=v5)
 
-    def send(self, data: bytes) -> list[Delivery]:
+    def send(self, data: bytes) -> list[ReceivedMessage]:
         self.sock.sendall(data)
         self.wire.fill()
         return self.wire.take(1, 0.5)
@@ -71,7 +71,7 @@ def test_packets_cut_anywhere_come_out_whole_and_in_order(
 ) -> None:
     stream = b"".join(packet(*each, v5=v5) for each in packets)
     peer = Peer(v5=v5)
-    found: list[Delivery] = []
+    found: list[ReceivedMessage] = []
     at = turn = 0
     while at < len(stream):
         step = cuts[turn % len(cuts)]
@@ -79,7 +79,7 @@ def test_packets_cut_anywhere_come_out_whole_and_in_order(
         at, turn = at + step, turn + 1
     peer.close()
     expected = [
-        Delivery(topic, payload, mid if qos else 0, qos, dup, retain, 1, 0.5)
+        ReceivedMessage(topic, payload, mid if qos else 0, qos, dup, retain, 1, 0.5)
         for topic, payload, qos, retain, mid, dup in packets
     ]
     assert found == expected
@@ -121,7 +121,7 @@ def test_qos_2_is_left_to_paho(peer: Peer) -> None:
 def test_a_message_of_megabytes(peer: Peer) -> None:
     payload = bytes(range(256)) * 20_000
     data = packet("big", payload, 1, retain=False, mid=9, dup=False, v5=True)
-    found: list[Delivery] = []
+    found: list[ReceivedMessage] = []
     for at in range(0, len(data), 50_000):
         found += peer.send(data[at : at + 50_000])
     assert [each.payload for each in found] == [payload]
@@ -153,7 +153,7 @@ def test_the_end_of_the_connection_is_noticed_after_what_came_before(peer: Peer)
 
 @given(TOPIC, st.binary(max_size=300), st.booleans(), st.booleans())
 def test_what_we_publish_reads_back(topic: str, payload: bytes, retain: bool, v5: bool) -> None:
-    encoded = encode_publish(Message(topic, payload, retain=retain), v5=v5)
+    encoded = encode_publish(OutgoingMessage(topic, payload, retain=retain), v5=v5)
     assert encoded == packet(topic, payload, 0, retain, 0, dup=False, v5=v5)
 
 
@@ -166,7 +166,7 @@ def test_acknowledgements_leave_in_one_piece(peer: Peer) -> None:
 
 
 def test_a_peer_that_does_not_read_stops_us_from_taking_more(peer: Peer) -> None:
-    message = Message("a", bytes(10_000))
+    message = OutgoingMessage("a", bytes(10_000))
     count = 0
     while peer.wire.room:
         peer.wire.publish(message)

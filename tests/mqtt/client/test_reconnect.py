@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import random
 
-from edged.mqtt.client.connection_state import Condition
-from edged.mqtt.client.message import Message
-from edged.mqtt.client.publisher import Outgoing
+from edged.mqtt.client.connection_state import ConnectionState
+from edged.mqtt.client.message import OutgoingMessage
+from edged.mqtt.client.publisher import OutgoingQueues
 from edged.mqtt.client.reconnect import (
     FIRST,
     LONGEST_PATIENCE,
@@ -89,24 +89,24 @@ def test_patience_grows_and_is_reset_by_an_answer() -> None:
 
 
 def test_a_full_fast_queue_loses_its_oldest_and_counts_it() -> None:
-    queue = Outgoing(3)
+    queue = OutgoingQueues(3)
     for number in range(5):
-        assert queue.put(Message("t", b"%d" % number))
+        assert queue.put(OutgoingMessage("t", b"%d" % number))
     assert queue.dropped == 2
     assert [message.payload for message in iter(queue.next_fast, None)] == [b"2", b"3", b"4"]
 
 
 def test_a_full_sure_queue_refuses_the_newest() -> None:
-    queue = Outgoing(2)
-    assert [queue.put(Message("t", b"", qos=1)) for _ in range(3)] == [True, True, False]
+    queue = OutgoingQueues(2)
+    assert [queue.put(OutgoingMessage("t", b"", qos=1)) for _ in range(3)] == [True, True, False]
     assert queue.dropped == 0
     assert queue.sure == 2
 
 
 def test_what_is_put_back_comes_first_and_in_order() -> None:
-    queue = Outgoing(10)
-    queue.put(Message("t", b"3", qos=1))
-    queue.put_back([Message("t", b"1", qos=1), Message("t", b"2", qos=1)])
+    queue = OutgoingQueues(10)
+    queue.put(OutgoingMessage("t", b"3", qos=1))
+    queue.put_back([OutgoingMessage("t", b"1", qos=1), OutgoingMessage("t", b"2", qos=1)])
     assert [message.payload for message in iter(queue.next_sure, None)] == [b"1", b"2", b"3"]
 
 
@@ -128,7 +128,7 @@ def test_where_another_uses_our_name_the_pauses_are_long_until_it_is_gone() -> N
 
 
 def test_a_client_of_our_name_is_told_of_even_while_we_are_connected_again() -> None:
-    condition = Condition("broker", 1883, "edged-rig")
+    condition = ConnectionState("broker", 1883, "edged-rig")
     assert condition.problem == "not connected yet"
     condition.connected()
     assert condition.disconnected("Session taken over")
@@ -139,7 +139,7 @@ def test_a_client_of_our_name_is_told_of_even_while_we_are_connected_again() -> 
 
 
 def test_what_was_wrong_is_not_told_any_more_once_we_are_connected() -> None:
-    condition = Condition("broker", 1883, "edged-rig")
+    condition = ConnectionState("broker", 1883, "edged-rig")
     condition.complain("mqtt_unreachable", "connection refused", "does a broker listen?")
     condition.ended()
     assert condition.problem == "no connection to the broker: connection refused (does a broker listen?)"
@@ -148,7 +148,7 @@ def test_what_was_wrong_is_not_told_any_more_once_we_are_connected() -> None:
 
 
 def test_connections_that_break_at_once_raise_a_suspicion_only_after_some() -> None:
-    condition = Condition("broker", 1883, "edged-rig")
+    condition = ConnectionState("broker", 1883, "edged-rig")
     told = []
     for _ in range(4):
         condition.connected()

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from edged.clock import VirtualClock
-from edged.domain.commands.delivery_policy import Kind, Parcel
+from edged.domain.commands.delivery_policy import MessageKind, OutboxMessage
 from edged.domain.stream.schema import Schema
 from edged.errors import CorruptError, EdgedError, RefusedError, StorageError
 from edged.signing import Keys, new_pair, sign
@@ -55,7 +55,7 @@ def fill(state: Path, *, model: bytes = WEIGHTS, rows: int = 50) -> Path:
         log.commit(samples(1, np.arange(2 * rows, dtype=np.float32).reshape(rows, 2)))
     outbox = Outbox.open(state / "outbox.db", max_bytes=1 << 20, max_age=1e6, clock=VirtualClock(1.7e9))
     with closing(outbox):
-        list(outbox.put([(Parcel(Kind.EVENT, "e", b"{}"), False)]))
+        list(outbox.put([(OutboxMessage(MessageKind.EVENT, "e", b"{}"), False)]))
     (state / "engine-choice.json").write_text("{}")
     return state
 

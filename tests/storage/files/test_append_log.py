@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from edged.errors import CorruptError, StorageError
-from edged.storage.files.append_log import Spool
+from edged.storage.files.append_log import AppendLog
 from edged.storage.files.atomic import Disk
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ RECORDS = [({"n": n}, bytes([n]) * (100 * n)) for n in range(5)]
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     made = tmp_path / "rounds" / "1"
-    spool = Spool(made)
+    spool = AppendLog(made)
     for head, body in RECORDS:
         spool.append(head, body)
     spool.sync()
@@ -28,7 +28,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def held(path: Path) -> list[tuple[dict[str, int], bytes]]:
-    spool = Spool(path)
+    spool = AppendLog(path)
     found = [(record.head, spool.read(record)) for record in spool.records]
     spool.close()
     return found
@@ -39,7 +39,7 @@ def test_everything_is_there_again(path: Path) -> None:
 
 
 def test_more_is_added_behind_it(path: Path) -> None:
-    spool = Spool(path)
+    spool = AppendLog(path)
     record = spool.append({"n": 9}, b"more")
     spool.sync()
     assert spool.read(record) == b"more"
@@ -49,7 +49,7 @@ def test_more_is_added_behind_it(path: Path) -> None:
 
 def test_wherever_it_is_torn_whole_records_stay(path: Path, tmp_path: Path) -> None:
     data = path.read_bytes()
-    spool = Spool(path)
+    spool = AppendLog(path)
     ends = [record.at + record.size for record in spool.records]
     spool.close()
     torn = tmp_path / "torn"
@@ -68,7 +68,7 @@ def test_a_changed_bit_ends_it(path: Path) -> None:
 
 
 def test_a_record_that_is_not_durable_cannot_be_read(path: Path) -> None:
-    spool = Spool(path)
+    spool = AppendLog(path)
     record = spool.append({}, b"waiting")
     with pytest.raises(CorruptError):
         spool.read(record)
@@ -81,7 +81,7 @@ def test_a_disk_that_refuses_is_told(tmp_path: Path) -> None:
             if path.name == "1":
                 raise OSError(28, "No space left on device")
 
-    spool = Spool(tmp_path / "1", disk=Refusing())
+    spool = AppendLog(tmp_path / "1", disk=Refusing())
     spool.append({}, b"x")
     with pytest.raises(StorageError, match="free some disk space"):
         spool.sync()

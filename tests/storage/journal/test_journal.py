@@ -9,7 +9,7 @@ import pytest
 from edged.errors import CorruptError, StorageError
 from edged.storage.files.database import connect, migrate
 from edged.storage.journal import journal
-from edged.storage.journal.commands import CommandRecord, Kept
+from edged.storage.journal.commands import CommandRecord, CommandRetention
 from edged.storage.models.registry import Registry
 
 if TYPE_CHECKING:
@@ -85,8 +85,8 @@ def command(number: int, ts: float = 1.0) -> CommandRecord:
 def test_a_command_and_its_answer_outlive_the_process(tmp_path: Path) -> None:
     with Registry.open(tmp_path) as registry:
         assert registry.find_command("train:1") is None
-        registry.record_command(command(1), Kept(10, 0.0))
-        registry.record_command(command(2), Kept(10, 0.0))
+        registry.record_command(command(1), CommandRetention(10, 0.0))
+        registry.record_command(command(2), CommandRetention(10, 0.0))
         registry.update_command("train:1", "executing", answer={"data": {"state": "accepted"}})
         registry.update_command("train:2", "successful", answer={"data": {"run": 4}}, ended=5.0)
     with Registry.open(tmp_path) as registry:
@@ -104,12 +104,12 @@ def test_a_command_and_its_answer_outlive_the_process(tmp_path: Path) -> None:
 def test_the_oldest_commands_are_forgotten_and_it_is_known_since_when(tmp_path: Path) -> None:
     with Registry.open(tmp_path) as registry:
         for number in range(1, 6):
-            registry.record_command(command(number, float(number)), Kept(2, 0.0))
+            registry.record_command(command(number, float(number)), CommandRetention(2, 0.0))
             if number != 1:
                 registry.update_command(f"train:{number}", "successful", ended=9.0)
         assert [record.request["n"] for record in registry.commands()] == [5, 4, 1], "an open one is kept"
         assert registry.command_horizon() == 3.0
-        registry.record_command(command(6, 6.0), Kept(100, 5.0))
+        registry.record_command(command(6, 6.0), CommandRetention(100, 5.0))
         assert [record.request["n"] for record in registry.commands()] == [6, 5, 1]
         assert registry.command_horizon() == 4.0
 
@@ -119,7 +119,7 @@ def test_a_state_directory_of_an_earlier_edged_is_brought_up_to_date(tmp_path: P
     migrate(db, tmp_path / journal.DATABASE, journal.MIGRATIONS[:1])
     db.close()
     with Registry.open(tmp_path) as registry:
-        registry.record_command(command(1), Kept(10, 0.0))
+        registry.record_command(command(1), CommandRetention(10, 0.0))
         assert registry.find_command("train:1") == command(1)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from edged.clock import VirtualClock
-from edged.domain.commands.delivery_policy import Kind, Parcel
+from edged.domain.commands.delivery_policy import MessageKind, OutboxMessage
 from edged.errors import StorageError
 from edged.storage.files.database import connect
 from edged.storage.outbox import queue as outbox_file
@@ -56,13 +56,13 @@ def boxes(tmp_path: Path) -> Iterator[Boxes]:
         box.close()
 
 
-def parcel(kind: Kind, number: int, size: int = 60) -> Parcel:
+def parcel(kind: MessageKind, number: int, size: int = 60) -> OutboxMessage:
     payload = b'{"seq":%d}' % number
-    topic = f"w/{number // 10}/{number % 10}" if kind is Kind.WEIGHTS else kind.name
-    return Parcel(kind, topic, payload + b" " * max(0, size - len(payload)))
+    topic = f"w/{number // 10}/{number % 10}" if kind is MessageKind.WEIGHTS else kind.name
+    return OutboxMessage(kind, topic, payload + b" " * max(0, size - len(payload)))
 
 
-def put(box: Outbox, parcels: Iterable[Parcel]) -> list[Key | None]:
+def put(box: Outbox, parcels: Iterable[OutboxMessage]) -> list[Key | None]:
     rest, keys = [(p, False) for p in parcels], []
     while rest:
         new = box.put(rest)
@@ -71,7 +71,7 @@ def put(box: Outbox, parcels: Iterable[Parcel]) -> list[Key | None]:
     return keys
 
 
-def drain(box: Outbox) -> list[tuple[Kind, int]]:
+def drain(box: Outbox) -> list[tuple[MessageKind, int]]:
     """Everything that waits, in the order of being given out; it stays held."""
     found = []
     while taken := box.take(100, MIB):
@@ -84,10 +84,10 @@ def drain(box: Outbox) -> list[tuple[Kind, int]]:
 
 def test_by_priority_then_by_age_over_a_restart(boxes: Boxes) -> None:
     box = boxes.open()
-    kinds = list(Kind) * 50
+    kinds = list(MessageKind) * 50
     random.Random(0).shuffle(kinds)
     put(box, [parcel(kind, number) for number, kind in enumerate(kinds)])
-    expected = [(kind, number) for kind in Kind for number, k in enumerate(kinds) if k is kind]
+    expected = [(kind, number) for kind in MessageKind for number, k in enumerate(kinds) if k is kind]
     assert drain(box) == expected
     assert box.takeable == 0
     box.close()
@@ -98,9 +98,9 @@ def test_by_priority_then_by_age_over_a_restart(boxes: Boxes) -> None:
 
 def test_what_is_held_is_given_out_once_and_goes_when_it_is_removed(boxes: Boxes) -> None:
     box = boxes.open()
-    held = box.put([(parcel(Kind.EVENT, 0), True), (parcel(Kind.EVENT, 1), False)])
+    held = box.put([(parcel(MessageKind.EVENT, 0), True), (parcel(MessageKind.EVENT, 1), False)])
     taken = box.take(10, MIB)
-    assert [p.payload for _, p in taken] == [parcel(Kind.EVENT, 1).payload]
+    assert [p.payload for _, p in taken] == [parcel(MessageKind.EVENT, 1).payload]
     assert (box.waiting.pending, box.takeable) == (2, 0)
     box.remove([key for key in held if key is not None])
     box.remove([taken[0][0]])
@@ -111,24 +111,24 @@ def test_what_is_held_is_given_out_once_and_goes_when_it_is_removed(boxes: Boxes
 
 def test_what_was_given_back_is_the_next_one_again(boxes: Boxes) -> None:
     box = boxes.open()
-    put(box, [parcel(Kind.EVENT, number) for number in range(4)])
+    put(box, [parcel(MessageKind.EVENT, number) for number in range(4)])
     taken = box.take(3, MIB)
     box.give_back(taken[1][0])
     box.give_back(taken[2][0])
-    assert drain(box) == [(Kind.EVENT, 1), (Kind.EVENT, 2), (Kind.EVENT, 3)]
+    assert drain(box) == [(MessageKind.EVENT, 1), (MessageKind.EVENT, 2), (MessageKind.EVENT, 3)]
 
 
 def test_a_newer_message_of_a_higher_kind_goes_first(boxes: Boxes) -> None:
     box = boxes.open()
-    put(box, [parcel(Kind.METRICS, number) for number in range(3)])
+    put(box, [parcel(MessageKind.METRICS, number) for number in range(3)])
     box.take(1, MIB)
-    put(box, [parcel(Kind.EVENT, 9)])
-    assert drain(box) == [(Kind.EVENT, 9), (Kind.METRICS, 1), (Kind.METRICS, 2)]
+    put(box, [parcel(MessageKind.EVENT, 9)])
+    assert drain(box) == [(MessageKind.EVENT, 9), (MessageKind.METRICS, 1), (MessageKind.METRICS, 2)]
 
 
 def test_no_more_bytes_at_a_time_than_asked_for(boxes: Boxes) -> None:
     box = boxes.open()
-    put(box, [parcel(Kind.EVENT, number, 1000) for number in range(5)])
+    put(box, [parcel(MessageKind.EVENT, number, 1000) for number in range(5)])
     assert len(box.take(5, 2500)) == 2
     assert len(box.take(5, 10)) == 1, "but one at least"
 
@@ -136,9 +136,9 @@ def test_no_more_bytes_at_a_time_than_asked_for(boxes: Boxes) -> None:
 def test_numbers_are_not_used_again_when_everything_has_gone(boxes: Boxes) -> None:
     box = boxes.open()
     for number in range(3):
-        put(box, [parcel(Kind.EVENT, number)])
-        assert drain(box) == [(Kind.EVENT, number)]
-        box.remove([Key(Kind.EVENT, number + 1)])
+        put(box, [parcel(MessageKind.EVENT, number)])
+        assert drain(box) == [(MessageKind.EVENT, number)]
+        box.remove([Key(MessageKind.EVENT, number + 1)])
     assert box.waiting.pending == 0
 
 
@@ -149,12 +149,12 @@ def test_numbers_are_not_used_again_when_everything_has_gone(boxes: Boxes) -> No
 def test_the_cap_holds_to_the_byte_and_what_goes_is_counted(boxes: Boxes, size: int, cap: int) -> None:
     box = boxes.open(cap)
     rng = random.Random(size)
-    written = dict.fromkeys(Kind, 0)
+    written = dict.fromkeys(MessageKind, 0)
     total = 0
     while total < 2 * cap:
         batch = []
         for _ in range(rng.randrange(1, 3 + 20_000 // size)):
-            kind = rng.choice(list(Kind))
+            kind = rng.choice(list(MessageKind))
             batch.append(parcel(kind, written[kind], rng.randrange(size // 2, size + 1)))
             written[kind] += 1
             total += batch[-1].size
@@ -166,19 +166,19 @@ def test_the_cap_holds_to_the_byte_and_what_goes_is_counted(boxes: Boxes, size: 
     assert box.waiting.bytes > cap / 2.5, "and the space is used"
     left = drain(box)
     assert box.waiting.pending == len(left)
-    events = [number for kind, number in left if kind is Kind.EVENT]
-    assert events == list(range(events[0], written[Kind.EVENT])), "the oldest went"
+    events = [number for kind, number in left if kind is MessageKind.EVENT]
+    assert events == list(range(events[0], written[MessageKind.EVENT])), "the oldest went"
 
 
 def test_the_lowest_priority_goes_first_and_exactly_counted(boxes: Boxes) -> None:
     box = boxes.open()
-    put(box, [parcel(Kind.METRICS, number, 500) for number in range(400)])
-    put(box, [parcel(Kind.PREDICTION, number, 500) for number in range(400)])
-    put(box, [parcel(Kind.EVENT, number, 500) for number in range(1100)])
+    put(box, [parcel(MessageKind.METRICS, number, 500) for number in range(400)])
+    put(box, [parcel(MessageKind.PREDICTION, number, 500) for number in range(400)])
+    put(box, [parcel(MessageKind.EVENT, number, 500) for number in range(1100)])
     left = drain(box)
-    assert [number for kind, number in left if kind is Kind.EVENT] == list(range(1100))
-    assert Kind.PREDICTION not in {kind for kind, _ in left}
-    metrics = [number for kind, number in left if kind is Kind.METRICS]
+    assert [number for kind, number in left if kind is MessageKind.EVENT] == list(range(1100))
+    assert MessageKind.PREDICTION not in {kind for kind, _ in left}
+    metrics = [number for kind, number in left if kind is MessageKind.METRICS]
     assert metrics == list(range(400))[-len(metrics) :]
     assert 0 < len(metrics) < 400
     assert box.waiting.dropped == 1900 - len(left)
@@ -188,19 +188,21 @@ def test_the_lowest_priority_goes_first_and_exactly_counted(boxes: Boxes) -> Non
 
 def test_a_lower_one_never_drives_out_a_higher_one(boxes: Boxes) -> None:
     box = boxes.open()
-    put(box, [parcel(Kind.EVENT, number, 1000) for number in range(1000)])
+    put(box, [parcel(MessageKind.EVENT, number, 1000) for number in range(1000)])
     events = box.waiting
     assert events.dropped > 0
-    put(box, [parcel(Kind.PREDICTION, number, 1000) for number in range(100)])
+    put(box, [parcel(MessageKind.PREDICTION, number, 1000) for number in range(100)])
     assert box.waiting.dropped - events.dropped > 50
-    assert [kind for kind, _ in drain(box)].count(Kind.EVENT) == events.pending
+    assert [kind for kind, _ in drain(box)].count(MessageKind.EVENT) == events.pending
 
 
 def test_of_a_weight_update_no_half_is_kept(boxes: Boxes) -> None:
     box = boxes.open()
-    put(box, [parcel(Kind.WEIGHTS, number, 20_000) for number in range(30)])  # three updates of ten parts
-    put(box, [parcel(Kind.EVENT, number, 20_000) for number in range(8)])
-    weights = [number for kind, number in drain(box) if kind is Kind.WEIGHTS]
+    put(
+        box, [parcel(MessageKind.WEIGHTS, number, 20_000) for number in range(30)]
+    )  # three updates of ten parts
+    put(box, [parcel(MessageKind.EVENT, number, 20_000) for number in range(8)])
+    weights = [number for kind, number in drain(box) if kind is MessageKind.WEIGHTS]
     assert weights
     assert len(weights) % 10 == 0
     assert weights == list(range(30 - len(weights), 30))
@@ -208,27 +210,30 @@ def test_of_a_weight_update_no_half_is_kept(boxes: Boxes) -> None:
 
 def test_what_is_held_does_not_make_room_for_others(boxes: Boxes) -> None:
     box = boxes.open()
-    put(box, [parcel(Kind.PREDICTION, number, 1000) for number in range(20)])
+    put(box, [parcel(MessageKind.PREDICTION, number, 1000) for number in range(20)])
     taken = [key for key, _ in box.take(5, MIB)]
-    put(box, [parcel(Kind.EVENT, number, 1000) for number in range(1000)])
+    put(box, [parcel(MessageKind.EVENT, number, 1000) for number in range(1000)])
     pending = box.waiting.pending
     box.remove(taken)
     assert box.waiting.pending == pending - 5
-    assert {kind for kind, _ in drain(box)} == {Kind.EVENT}
+    assert {kind for kind, _ in drain(box)} == {MessageKind.EVENT}
 
 
 def test_a_message_too_large_for_the_box_is_refused_and_counted(boxes: Boxes) -> None:
     box = boxes.open()
-    assert put(box, [parcel(Kind.EVENT, 0, 70_000), parcel(Kind.EVENT, 1)]) == [None, Key(Kind.EVENT, 1)]
+    assert put(box, [parcel(MessageKind.EVENT, 0, 70_000), parcel(MessageKind.EVENT, 1)]) == [
+        None,
+        Key(MessageKind.EVENT, 1),
+    ]
     assert box.waiting.dropped == 1
-    assert not box.takes([parcel(Kind.WEIGHTS, 0, 70_000)])
-    assert box.takes([parcel(Kind.WEIGHTS, number, 50_000) for number in range(10)])
-    assert not box.takes([parcel(Kind.WEIGHTS, number, 50_000) for number in range(11)])
+    assert not box.takes([parcel(MessageKind.WEIGHTS, 0, 70_000)])
+    assert box.takes([parcel(MessageKind.WEIGHTS, number, 50_000) for number in range(10)])
+    assert not box.takes([parcel(MessageKind.WEIGHTS, number, 50_000) for number in range(11)])
 
 
 def test_a_lowered_cap_is_reached_and_space_that_is_free_goes_back(boxes: Boxes) -> None:
     box = boxes.open(8 * MIB)
-    put(box, [parcel(Kind.METRICS, number, 1000) for number in range(5000)])
+    put(box, [parcel(MessageKind.METRICS, number, 1000) for number in range(5000)])
     box.close()
     box = boxes.open(2 * MIB)
     for _ in range(100):
@@ -237,8 +242,8 @@ def test_a_lowered_cap_is_reached_and_space_that_is_free_goes_back(boxes: Boxes)
     box = boxes.open(2 * MIB)
     assert boxes.bytes() <= 2 * MIB
     left = drain(box)
-    assert left == [(Kind.METRICS, number) for number in range(5000 - len(left), 5000)]
-    box.remove([Key(Kind.METRICS, number + 1) for _, number in left])
+    assert left == [(MessageKind.METRICS, number) for number in range(5000 - len(left), 5000)]
+    box.remove([Key(MessageKind.METRICS, number + 1) for _, number in left])
     for _ in range(100):
         box.tidy()
     box.close()
@@ -250,12 +255,12 @@ def test_a_reader_that_hangs_stops_writing_before_the_cap_is_passed(boxes: Boxes
     reader = connect(boxes.path, readonly=True)
     reader.execute("BEGIN")
     reader.execute("SELECT count(*) FROM EVENT").fetchone()
-    many = [parcel(Kind.EVENT, number, 30_000) for number in range(1000)]
+    many = [parcel(MessageKind.EVENT, number, 30_000) for number in range(1000)]
     with pytest.raises(StorageError, match="write-ahead log"):
         put(box, many)
     assert boxes.bytes() <= 2 * MIB
     reader.execute("COMMIT")
-    assert put(box, [parcel(Kind.EVENT, 0)]) != [None]
+    assert put(box, [parcel(MessageKind.EVENT, 0)]) != [None]
     reader.close()
 
 
@@ -264,32 +269,32 @@ def test_a_reader_that_hangs_stops_writing_before_the_cap_is_passed(boxes: Boxes
 
 def test_after_a_week_messages_are_given_up_whether_it_runs_or_not(boxes: Boxes) -> None:
     box = boxes.open()
-    put(box, [parcel(Kind.EVENT, 0), parcel(Kind.METRICS, 0)])
+    put(box, [parcel(MessageKind.EVENT, 0), parcel(MessageKind.METRICS, 0)])
     boxes.clock.advance_to(NOW + 3 * DAY)
-    put(box, [parcel(Kind.EVENT, 1)])
+    put(box, [parcel(MessageKind.EVENT, 1)])
     box.close()
     boxes.clock.advance_to(NOW + 6.9 * DAY)
     box = boxes.open()
     assert box.tidy() == 0
     boxes.clock.advance_to(NOW + 7.1 * DAY)
     assert box.tidy() == 2
-    assert drain(box) == [(Kind.EVENT, 1)]
+    assert drain(box) == [(MessageKind.EVENT, 1)]
     assert box.waiting[::2] == (1, 2)
 
 
 def test_a_clock_that_is_set_makes_no_message_old(boxes: Boxes) -> None:
     boxes.clock = VirtualClock(100.0)  # a device without a battery for its clock
     box = boxes.open()
-    put(box, [parcel(Kind.EVENT, 0)])
+    put(box, [parcel(MessageKind.EVENT, 0)])
     boxes.clock._now = NOW  # what setting the time does: monotonic time stays  # noqa: SLF001
     assert box.tidy() == 0
-    put(box, [parcel(Kind.EVENT, 1)])
+    put(box, [parcel(MessageKind.EVENT, 1)])
     box.close()
     boxes.clock = VirtualClock(NOW - 365 * DAY)  # and back again at the next start
     box = boxes.open()
     boxes.clock.advance_to(NOW - 365 * DAY + 6 * DAY)
     assert box.tidy() == 0
-    assert drain(box) == [(Kind.EVENT, 0), (Kind.EVENT, 1)]
+    assert drain(box) == [(MessageKind.EVENT, 0), (MessageKind.EVENT, 1)]
 
 
 # ---- crashes and full disks ------------------------------------------------------------------------
@@ -340,7 +345,7 @@ def test_everything_committed_survives_kill_9(boxes: Boxes) -> None:
             reported = int([line, *process.stdout.read().splitlines(keepends=True)][-1].split()[0])
         box = boxes.open()
         found = drain(box)
-        events = [number for kind, number in found if kind is Kind.EVENT]
+        events = [number for kind, number in found if kind is MessageKind.EVENT]
         assert events == list(range(len(events)))
         assert len(events) >= reported
         assert len(found) == 2 * len(events) == box.waiting.pending
@@ -356,7 +361,7 @@ def test_where_files_cannot_grow_events_take_the_place_of_metrics(boxes: Boxes) 
     assert lines[-1].split()[0] == "3000", lines[-1]
     box = boxes.open(64 * MIB)
     found = drain(box)
-    events = [number for kind, number in found if kind is Kind.EVENT]
+    events = [number for kind, number in found if kind is MessageKind.EVENT]
     assert events == list(range(events[0], 3000))
     assert len(events) > 1000
     assert len(found) + box.waiting.dropped == 6000
@@ -378,25 +383,25 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_on_a_full_disk_the_outbox_gives_up_its_own_messages_first(small_disk: Path) -> None:
     boxes = Boxes(small_disk)
     box = boxes.open(8 * MIB)
-    put(box, [parcel(Kind.METRICS, number, 1000) for number in range(2000)])
+    put(box, [parcel(MessageKind.METRICS, number, 1000) for number in range(2000)])
     ballast = small_disk / "others"
     with ballast.open("wb") as file:
         os.posix_fallocate(file.fileno(), 0, os.statvfs(small_disk).f_bavail * 4096)
     assert os.statvfs(small_disk).f_bavail == 0
-    keys = put(box, [parcel(Kind.EVENT, number, 1000) for number in range(200)])
+    keys = put(box, [parcel(MessageKind.EVENT, number, 1000) for number in range(200)])
     assert None not in keys
     assert box.waiting.dropped > 0
     for _ in range(20):
         box.tidy()
     assert os.statvfs(small_disk).f_bavail > 0, "and others get room"
-    assert [number for kind, number in drain(box) if kind is Kind.EVENT] == list(range(200))
+    assert [number for kind, number in drain(box) if kind is MessageKind.EVENT] == list(range(200))
     box.close()
 
 
 def test_a_damaged_file_is_put_aside_and_a_new_one_begun(boxes: Boxes) -> None:
     boxes.path.write_bytes(b"this is no database" * 1000)
     box = boxes.open()
-    assert put(box, [parcel(Kind.EVENT, 0)]) == [Key(Kind.EVENT, 1)]
+    assert put(box, [parcel(MessageKind.EVENT, 0)]) == [Key(MessageKind.EVENT, 1)]
     assert boxes.path.with_name("outbox.db.damaged").read_bytes()[:7] == b"this is"
 
 
@@ -404,6 +409,6 @@ def test_what_waits_can_be_read_without_opening_it(boxes: Boxes) -> None:
     with pytest.raises(StorageError, match="no such database"):
         outbox_file.waiting(boxes.path)
     box = boxes.open()
-    put(box, [parcel(Kind.EVENT, 0, 100)])
+    put(box, [parcel(MessageKind.EVENT, 0, 100)])
     box.close()
     assert outbox_file.waiting(boxes.path) == (1, 105, 0)

@@ -242,7 +242,7 @@ def test_without_it_the_replay_memory_outlives_its_age(tmp_path: Path) -> None:
 def test_the_log_of_changes_is_overwritten_while_the_daemon_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(erasure.Scrubbing, "EVERY", 0.0)
+    monkeypatch.setattr(erasure.Scrubber, "EVERY", 0.0)
     marked, log = aged(tmp_path, secure=True)
     log.evict(START + 100)
     assert leaks(files(tmp_path), marked.samples + marked.labels) == 0

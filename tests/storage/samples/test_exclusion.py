@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edged.device.learning.anomaly_exclusion import Aside
+from edged.device.learning.anomaly_exclusion import AnomalyExclusion
 from edged.domain.stream.anomaly import Anomalies, AnomalyRules
 from edged.domain.stream.holdout import is_holdout
 from tests.storage.stream import RECONSTRUCT, batch, open_log
@@ -64,7 +64,7 @@ def test_samples_that_are_not_stored_yet_are_set_aside_later(tmp_path: Path) -> 
     found = Anomalies(AnomalyRules(raise_after=2, of=4))
     found.judge(["m0"] * 200, np.arange(-199, 1), np.zeros(200), np.random.default_rng(0).random(200))
     with filled(tmp_path, n=10, keys=1) as log:
-        aside = Aside(found, log)
+        aside = AnomalyExclusion(found, log)
         found.judge(["m0"] * 6, np.arange(8, 14), np.arange(6.0), np.full(6, 9.0))
         assert aside.settle() == 0
         assert offsets(log) == list(range(1, 8))
@@ -81,7 +81,7 @@ def test_what_is_accepted_before_it_is_stored_comes_back_all_the_same(tmp_path: 
     found = Anomalies(AnomalyRules(raise_after=2, of=4))
     found.judge(["m0"] * 200, np.arange(-199, 1), np.zeros(200), np.random.default_rng(0).random(200))
     with filled(tmp_path, n=10, keys=1) as log:
-        aside = Aside(found, log)
+        aside = AnomalyExclusion(found, log)
         found.judge(["m0"] * 6, np.arange(8, 14), np.arange(6.0), np.full(6, 9.0))
         found.accept()
         assert aside.settle() == 0

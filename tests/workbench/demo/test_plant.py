@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edged.domain.stream.running_statistics import RunningMoments
-from edged.domain.training.replay import Mix, Reservoir
+from edged.domain.training.replay import BatchMix, Reservoir
 from edged.workbench.demo.plant import CLASSES, FEATURES, Plant, phases
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def adapted(x: Floats, y: Labels, seed: int) -> NDArray[np.bool_]:
         moments.update(x[new])
         network.scaling = moments.scale()
         for _ in range(50):
-            fresh, _, old = Mix(0.25).counts(64, len(new), 0, len(memory.ids))
+            fresh, _, old = BatchMix(0.25).counts(64, len(new), 0, len(memory.ids))
             rows = rng.choice(new, fresh)
             if old:
                 rows = np.concatenate([rows, rng.choice(memory.ids, old)])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edged.config import loader
-from edged.workbench.evaluation import Options, run
+from edged.workbench.evaluation import LabelOptions, run
 from tests.commands import write_config
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def evaluated(folder: Path, training: dict[str, Any], gate: dict[str, Any]) -> d
     stream = {"features": 10, "classes": 4}
     training = {"restandardise": False, "threads": 1, "nice": 0, **training}
     config = loader.load(write_config(folder, stream, training=training, gate=gate), {})
-    return run(config, data, Options(delay=20, pretrain=first))
+    return run(config, data, LabelOptions(delay=20, pretrain=first))
 
 
 @pytest.mark.slow

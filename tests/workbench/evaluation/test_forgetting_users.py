@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from edged.config import Config
-from edged.storage.recordings import Recorded
-from edged.workbench.evaluation import Options, Replay, shape_stream
+from edged.storage.recordings import Recording
+from edged.workbench.evaluation import LabelOptions, Replay, shape_stream
 from tests.streams import recording
 
 if TYPE_CHECKING:
@@ -71,8 +71,8 @@ def followed(
             "gate": gate,
         }
     )
-    options = Options(delay=150, pretrain=users.pretrain)
-    stream = shape_stream(Recorded(users.x, users.y.astype(np.float64)), config, options)
+    options = LabelOptions(delay=150, pretrain=users.pretrain)
+    stream = shape_stream(Recording(users.x, users.y.astype(np.float64)), config, options)
     replay = Replay(config, stream, options, folder)
     replay.run()
     right = replay.server.champion.model.predict(users.held[0]).argmax(axis=1) == users.held[1]

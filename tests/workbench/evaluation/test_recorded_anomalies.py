@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from edged.config import loader
-from edged.workbench.evaluation import Options, run
+from edged.workbench.evaluation import LabelOptions, run
 from tests.streams import data_folder, recording
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def turbofans() -> dict[str, NDArray[Any]]:
     return {"train": units(lives, 0 * left), "test": units(lives, left), "test_rul": left}
 
 
-def evaluate(example: str, data: Path, options: Options, **environment: str) -> dict[str, Any]:
+def evaluate(example: str, data: Path, options: LabelOptions, **environment: str) -> dict[str, Any]:
     config = loader.load(EXAMPLES / f"{example}.yaml", environment)
     return run(config, data, options)
 
@@ -83,7 +83,7 @@ def test_the_alarm_comes_before_the_bearing_fails(
 ) -> None:
     """It stands at the end, and the detector has not been crying all the time before."""
     data = streams("nasa_bearing", tmp_path) / f"bearing{test}.npz"
-    report = evaluate("nasa_bearing", data, Options(), EDGED_STREAM__FEATURES=str(features))
+    report = evaluate("nasa_bearing", data, LabelOptions(), EDGED_STREAM__FEATURES=str(features))
     alarms = report["anomaly"]["alarms"]
     assert report["samples"] == rows
     assert alarms[-1]["end"] is None
@@ -99,7 +99,7 @@ def test_the_alarm_comes_before_the_bearing_fails(
 def test_remaining_life_is_predicted_about_as_well_as_published(tmp_path: Path) -> None:
     """16.14 is the LSTM of Zheng et al. (2017), 18.45 their convolutional network."""
     data = streams("cmapss_fd001", tmp_path) / "cmapss_fd001.npz"
-    report = evaluate("cmapss_fd001", data, Options(rate=0.0, pretrain=20_631))
+    report = evaluate("cmapss_fd001", data, LabelOptions(rate=0.0, pretrain=20_631))
     assert report["last_of_keys"]["keys"] == 100
     assert report["last_of_keys"]["metric"]["rmse"] < 17.5
     assert report["metric"]["rmse"] < 17.5

@@ -22,7 +22,7 @@ from edged.engines.inference import InferenceModel
 from edged.errors import ConfigError
 from edged.storage.models.registry import Registry
 from edged.storage.recordings import read_stream
-from edged.workbench.evaluation import Options, Replay, report, run, shape_stream
+from edged.workbench.evaluation import LabelOptions, Replay, report, run, shape_stream
 from tests.commands import edged, strict_json, two_classes, write_config
 from tests.device.linear import GOOD, write
 from tests.faults.tracing import require_strace
@@ -53,15 +53,15 @@ def evaluate(
     data: Path,
     stream_section: dict[str, Any],
     *,
-    options: Options | None = None,
+    options: LabelOptions | None = None,
     **sections: Any,
 ) -> dict[str, Any]:
     config = loader.load(write_config(folder, stream_section, **sections), {})
-    return run(config, data, options or Options())
+    return run(config, data, options or LabelOptions())
 
 
 def replay(
-    folder: Path, data: Path, stream_section: dict[str, Any], *, options: Options, **sections: Any
+    folder: Path, data: Path, stream_section: dict[str, Any], *, options: LabelOptions, **sections: Any
 ) -> tuple[Replay, dict[str, Any]]:
     """The replay itself, for what the report does not tell."""
     sections = {"storage": {"keep_models": 1000}} | sections
@@ -123,7 +123,7 @@ def test_a_seed_decides_everything_but_the_times(tmp_path: Path) -> None:
     x, y = two_classes(800)
     data = save(tmp_path, X=x, y=y)
     first, again, other = (
-        evaluate(tmp_path, data, CLASSIFY, options=Options(delay=10, rate=0.5, seed=seed))
+        evaluate(tmp_path, data, CLASSIFY, options=LabelOptions(delay=10, rate=0.5, seed=seed))
         for seed in (7, 7, 8)
     )
     assert without_times(first) == without_times(again)
@@ -143,7 +143,7 @@ def test_labels_that_are_pure_noise_are_predicted_at_chance(tmp_path: Path) -> N
         tmp_path,
         data,
         {"features": 8, "classes": 2},
-        options=Options(delay=0),
+        options=LabelOptions(delay=0),
         training=training,
         gate=OPEN_GATE,
     )
@@ -165,7 +165,7 @@ def test_a_rule_that_turns_round_is_followed_as_late_as_its_labels_come(
     training = {"min_new_samples": 20, "learning_rate": 0.01, "replay": 0, "steps": 60, "steps_per": 20}
     report = evaluate(
         tmp_path, save(tmp_path, X=x, y=y), CLASSIFY,
-        options=Options(delay=delay, pretrain=REGIME), training=training, gate=OPEN_GATE,
+        options=LabelOptions(delay=delay, pretrain=REGIME), training=training, gate=OPEN_GATE,
     )  # fmt: skip
     assert least < report["metric"]["accuracy"] < most
 
@@ -206,7 +206,7 @@ def test_a_regime_that_is_back_is_served_sooner_by_its_own_model(tmp_path: Path)
         folder.mkdir()
         replayed, told = replay(
             folder, save(folder, X=x, y=y), CLASSIFY,
-            options=Options(delay=50), gate={"recall": recall},
+            options=LabelOptions(delay=50), gate={"recall": recall},
             training={"learning_rate": 3e-3, "min_new_samples": 150},
         )  # fmt: skip
         right = replayed.answers[:, 0] == y
@@ -219,7 +219,7 @@ def test_a_regime_that_is_back_is_served_sooner_by_its_own_model(tmp_path: Path)
 
 def test_a_drift_starts_a_run_and_the_next_one_learns_harder(tmp_path: Path) -> None:
     x, y = turning(2 * RULE)
-    options, training = Options(delay=20), {"every": None, "new_labels": 0}
+    options, training = LabelOptions(delay=20), {"every": None, "new_labels": 0}
     replayed, _ = replay(tmp_path, save(tmp_path, X=x, y=y), CLASSIFY, options=options, training=training)
     started = [e for e in replayed.events if e["event"] == "training_started"][1:]
     assert {e["trigger"] for e in started} <= {"drift", "quality"}
@@ -233,7 +233,7 @@ def test_no_model_answers_a_sample_after_learning_from_a_label_that_was_not_know
     x, y = two_classes(1000)
     replayed, report = replay(
         tmp_path, save(tmp_path, X=x, y=y), CLASSIFY,
-        options=Options(delay=delay, rate=0.8), training={"min_new_samples": 30}, gate=OPEN_GATE,
+        options=LabelOptions(delay=delay, rate=0.8), training={"min_new_samples": 30}, gate=OPEN_GATE,
     )  # fmt: skip
     assert report["promotions"] > 10
     with Registry.open(tmp_path / "replay", readonly=True) as registry:
@@ -249,7 +249,7 @@ def test_delay_and_rate_of_labels_agree_with_a_plain_loop(tmp_path: Path, delay:
     n, pretrain = 600, 60
     y = rng.integers(0, 3, n)
     data = save(tmp_path, X=rng.normal(size=(n, 4)), y=y)
-    options = Options(delay=delay, rate=rate, seed=2)
+    options = LabelOptions(delay=delay, rate=rate, seed=2)
     stream_section = {"features": 4, "classes": 3}
     _, report = replay(tmp_path, data, stream_section, options=options, training=NEVER)
     config = loader.load(tmp_path / "edged.yaml", {})
@@ -268,7 +268,7 @@ def test_frozen_is_the_first_champion_and_never_changes(tmp_path: Path) -> None:
     x, y = two_classes(1500)
     y[700:] = 1 - y[700:]
     data = save(tmp_path, X=x, y=y)
-    replayed, report = replay(tmp_path, data, CLASSIFY, options=Options(delay=10), gate=OPEN_GATE)
+    replayed, report = replay(tmp_path, data, CLASSIFY, options=LabelOptions(delay=10), gate=OPEN_GATE)
     with Registry.open(tmp_path / "replay", readonly=True) as registry:
         first = min(r.version for r in registry.records() if r.source == "training")
         model = InferenceModel(registry.verify(first))
@@ -281,7 +281,7 @@ def test_frozen_is_the_first_champion_and_never_changes(tmp_path: Path) -> None:
 
 def test_without_labels_nothing_is_trained_and_the_first_champion_stays(tmp_path: Path) -> None:
     x, y = two_classes(900)
-    report = evaluate(tmp_path, save(tmp_path, X=x, y=y), CLASSIFY, options=Options(rate=0.0))
+    report = evaluate(tmp_path, save(tmp_path, X=x, y=y), CLASSIFY, options=LabelOptions(rate=0.0))
     assert (report["trainings"], report["promotions"], report["labels_used"]) == (0, 0, 0)
     assert report["metric"] == report["frozen"]
     assert report["forgetting"] == 0
@@ -295,7 +295,7 @@ def test_regression_is_scored_in_the_units_of_its_targets(tmp_path: Path) -> Non
     y = np.stack([x[:, 0] * 300 + 5000, x[:, 1] - x[:, 2]], axis=1)
     section = {"features": 4, "targets": 2}
     replayed, report = replay(
-        tmp_path, save(tmp_path, X=x, y=y), section, options=Options(), training={"steps": 200}
+        tmp_path, save(tmp_path, X=x, y=y), section, options=LabelOptions(), training={"steps": 200}
     )
     difference = replayed.answers[150:] - y[150:]
     assert report["metric"]["mae"] == pytest.approx(np.abs(difference).mean())
@@ -368,7 +368,7 @@ def test_a_capped_target_counts_as_its_cap_and_keys_are_judged_at_their_ends(tmp
     x = np.stack([np.minimum(left, 50) / 50, rng.normal(size=1200)], axis=1).astype(np.float32)
     key = np.repeat([f"unit-{i}" for i in range(6)], 200)
     section = {"features": 2, "task": "regress", "target_max": 50}
-    data, options = save(tmp_path, X=x, y=left, key=key), Options(pretrain=400)
+    data, options = save(tmp_path, X=x, y=left, key=key), LabelOptions(pretrain=400)
     report = evaluate(tmp_path, data, section, options=options, training=NEVER | {"steps": 300})
     assert report["metric"]["mae"] < 5
     ends = report["last_of_keys"]
@@ -475,7 +475,7 @@ def hourly(folder: Path, gap: float = 0.0) -> tuple[Path, np.ndarray[Any, Any]]:
 def test_a_scheduled_run_starts_with_the_first_sample_after_its_time(tmp_path: Path, gap: float) -> None:
     data, t = hourly(tmp_path, gap)
     replayed, report = replay(
-        tmp_path, data, CLASSIFY, options=Options(delay=0, pretrain=60),
+        tmp_path, data, CLASSIFY, options=LabelOptions(delay=0, pretrain=60),
         training={"every": "1d", "new_labels": 0, "min_new_samples": 1}, gate=OPEN_GATE,
     )  # fmt: skip
     days = np.floor((t[60:] - t[60]) / 86400)
@@ -487,7 +487,7 @@ def test_a_scheduled_run_starts_with_the_first_sample_after_its_time(tmp_path: P
 def test_a_crontab_schedules_runs_on_the_virtual_clock(tmp_path: Path) -> None:
     data, t = hourly(tmp_path)
     training = {"cron": "0 0 * * *", "new_labels": 0, "min_new_samples": 1}
-    report = evaluate(tmp_path, data, CLASSIFY, options=Options(delay=0, pretrain=60), training=training)
+    report = evaluate(tmp_path, data, CLASSIFY, options=LabelOptions(delay=0, pretrain=60), training=training)
     midnights = {datetime.fromtimestamp(s, timezone.utc).date() for s in t[60:]}
     assert report["trainings"] == len(midnights) - 1
 
@@ -495,7 +495,7 @@ def test_a_crontab_schedules_runs_on_the_virtual_clock(tmp_path: Path) -> None:
 def test_a_scheduled_run_with_too_few_new_labels_is_left_out(tmp_path: Path) -> None:
     data, _ = hourly(tmp_path)
     training = {"every": "1d", "new_labels": 0, "min_new_samples": 40}
-    report = evaluate(tmp_path, data, CLASSIFY, options=Options(delay=0, pretrain=60), training=training)
+    report = evaluate(tmp_path, data, CLASSIFY, options=LabelOptions(delay=0, pretrain=60), training=training)
     assert report["trainings"] == 11, "every other day"
 
 
@@ -506,7 +506,7 @@ def test_samples_without_times_are_one_second_apart(tmp_path: Path) -> None:
         tmp_path,
         save(tmp_path, X=x, y=y),
         CLASSIFY,
-        options=Options(delay=0, pretrain=100),
+        options=LabelOptions(delay=0, pretrain=100),
         training=training,
     )
     assert report["trainings"] == 9
@@ -514,7 +514,7 @@ def test_samples_without_times_are_one_second_apart(tmp_path: Path) -> None:
 
 def test_rows_of_pre_training_are_not_scored(tmp_path: Path) -> None:
     x, y = two_classes(600)
-    report = evaluate(tmp_path, save(tmp_path, X=x, y=y), CLASSIFY, options=Options(pretrain=350))
+    report = evaluate(tmp_path, save(tmp_path, X=x, y=y), CLASSIFY, options=LabelOptions(pretrain=350))
     assert (report["scored"], report["labels_used"]) == (250, 150)
 
 
@@ -522,7 +522,7 @@ def test_without_pre_training_the_bundles_model_begins(tmp_path: Path) -> None:
     x, y = two_classes(300)
     bundle = build(write(tmp_path / "good.onnx", GOOD, inputs=4), tmp_path / "b", loss="cross_entropy").path
     replayed, report = replay(
-        tmp_path, save(tmp_path, X=x, y=y), CLASSIFY, options=Options(delay=50, pretrain=0),
+        tmp_path, save(tmp_path, X=x, y=y), CLASSIFY, options=LabelOptions(delay=50, pretrain=0),
         model={"bundle": str(bundle)}, training=NEVER,
     )  # fmt: skip
     assert (report["scored"], report["trainings"], report["labels_used"]) == (300, 0, 250)
@@ -537,7 +537,7 @@ def test_without_pre_training_the_bundles_model_begins(tmp_path: Path) -> None:
 def test_without_a_bundle_something_must_be_pre_trained_on(tmp_path: Path) -> None:
     x, y = two_classes(200)
     with pytest.raises(ConfigError, match=r"--pretrain: .*model\.bundle"):
-        evaluate(tmp_path, save(tmp_path, X=x, y=y), CLASSIFY, options=Options(pretrain=0))
+        evaluate(tmp_path, save(tmp_path, X=x, y=y), CLASSIFY, options=LabelOptions(pretrain=0))
 
 
 # ---- refusals ------------------------------------------------------------------------------------
@@ -588,7 +588,7 @@ def test_data_that_do_not_fit_are_refused_with_what_would_be_right(tmp_path: Pat
 def test_pre_training_that_does_not_fit_is_refused(tmp_path: Path, pretrain: int) -> None:
     x, y = two_classes(200)
     with pytest.raises(ConfigError, match="--pretrain"):
-        evaluate(tmp_path, save(tmp_path, X=x, y=y), CLASSIFY, options=Options(pretrain=pretrain))
+        evaluate(tmp_path, save(tmp_path, X=x, y=y), CLASSIFY, options=LabelOptions(pretrain=pretrain))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from edged.charts.lines import Line, Marks, line_chart, matrix
+from edged.charts.lines import ChartLine, Marks, line_chart, matrix
 from tests.commands import edged, strict_json, two_classes, write_config
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def test_one_configuration_is_not_compared_and_several_are_not_evaluated(
 
 
 def test_a_chart_leaves_out_what_is_no_number() -> None:
-    picture = line_chart([0, 10, 20], [9, 19, 29], [Line("a", "adapted", [0.5, float("nan"), 0.7])],
+    picture = line_chart([0, 10, 20], [9, 19, 29], [ChartLine("a", "adapted", [0.5, float("nan"), 0.7])],
                          [Marks("swap", [(15, "model 2")])], str)  # fmt: skip
     Page(picture)
     assert "nan" not in re.sub(r"<title>.*?</title>", "", picture, flags=re.DOTALL)

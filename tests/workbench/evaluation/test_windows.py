@@ -10,7 +10,7 @@ import pytest
 from edged.config import loader
 from edged.errors import ConfigError
 from edged.storage.recordings import read_stream
-from edged.workbench.evaluation import Options, run, shape_stream
+from edged.workbench.evaluation import LabelOptions, run, shape_stream
 from tests.commands import write_config
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def save(path: Path, **arrays: Any) -> Path:
 
 def shaped(folder: Path, section: dict[str, Any], **arrays: Any) -> Stream:
     data = save(folder / "stream.npz", **arrays)
-    return shape_stream(read_stream(data), loader.load(write_config(folder, section), {}), Options())
+    return shape_stream(read_stream(data), loader.load(write_config(folder, section), {}), LabelOptions())
 
 
 def starts(n: int) -> range:
@@ -58,7 +58,7 @@ def test_readings_and_windows_that_are_cut_already_give_the_same_report(tmp_path
     y = [arrays["y"][s + SIZE - 1] for s in starts(4000)]
     windows = save(tmp_path / "windows.npz", X=x, y=y)
     config = loader.load(write_config(tmp_path, SECTION, training=ONCE), {})
-    one, other = (run(config, data, Options(pretrain=300)) for data in (readings, windows))
+    one, other = (run(config, data, LabelOptions(pretrain=300)) for data in (readings, windows))
     assert one.pop("readings") == {"taken": 4000, "gaps": 0, "out_of_order": 0, "forgotten": 0}
     assert one["samples"] == len(x)
     assert one["metric"]["accuracy"] > 0.85

@@ -12,8 +12,8 @@ from edged.bundles.build import build
 from edged.bundles.graph.templates import mlp
 from edged.bundles.source.standardise import Statistics
 from edged.config import loader
-from edged.storage.recordings import Recorded
-from edged.workbench.evaluation import Options, Replay, shape_stream
+from edged.storage.recordings import Recording
+from edged.workbench.evaluation import LabelOptions, Replay, shape_stream
 from tests.commands import write_config
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ def replayed(folder: Path, bundle: Bundle, arriving: NDArray[np.float64]) -> Rep
     folder.mkdir()
     sections = SETTINGS | {"model": {"bundle": str(bundle.path)}}
     config = loader.load(write_config(folder, {"features": 6, "classes": CLASSES}, **sections), {})
-    options = Options(delay=20)
-    shaped = shape_stream(Recorded(stream()[0], arriving), config, replace(options, pretrain=PRETRAINED))
+    options = LabelOptions(delay=20)
+    shaped = shape_stream(Recording(stream()[0], arriving), config, replace(options, pretrain=PRETRAINED))
     replay = Replay(config, shaped, replace(options, pretrain=PRETRAINED), folder / "state")
     replay.run()
     return replay

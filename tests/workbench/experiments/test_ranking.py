@@ -10,9 +10,9 @@ import pytest
 
 from edged.workbench.experiments.config import RecipeFile
 from edged.workbench.experiments.grid import Recipe, expand
-from edged.workbench.experiments.job import Order
+from edged.workbench.experiments.job import TrialOrder
 from edged.workbench.experiments.ranking import best_seed, ranking
-from edged.workbench.experiments.runner import Outcome
+from edged.workbench.experiments.runner import TrialOutcome
 
 FILE = RecipeFile.model_validate(
     {"stream": {"features": 2, "classes": 2}, "recipes": [{"batch": [1, 2, 3], "name": "r"}]}
@@ -20,14 +20,16 @@ FILE = RecipeFile.model_validate(
 RECIPES = expand(FILE, Path())
 
 
-def outcome(recipe: Recipe, seed: int, value: float | None, test: float = 0.5, size: int = 10) -> Outcome:
-    order = Order(recipe, FILE.stream.to_schema(), seed, "auto", 1, "accuracy", *[Path()] * 3)
+def outcome(
+    recipe: Recipe, seed: int, value: float | None, test: float = 0.5, size: int = 10
+) -> TrialOutcome:
+    order = TrialOrder(recipe, FILE.stream.to_schema(), seed, "auto", 1, "accuracy", *[Path()] * 3)
     result: dict[str, Any] = {
         "validation": {"accuracy": value}, "test": {"accuracy": test}, "step_us": 1.0,
         "peak_bytes": 100 + seed, "bundle_bytes": size, "model_bytes": size, "parameters": 3,
         "curve": [{}], "seconds": 1.0, "engine": "portable", "notes": [], "shown": {"seed": seed},
     }  # fmt: skip
-    return Outcome(order, result)
+    return TrialOutcome(order, result)
 
 
 def test_the_test_part_decides_nothing_and_size_where_means_are_the_same() -> None:

@@ -9,21 +9,21 @@ import pytest
 
 from edged.workbench.experiments.config import RecipeFile
 from edged.workbench.experiments.grid import expand
-from edged.workbench.experiments.job import BUNDLE, Order
+from edged.workbench.experiments.job import BUNDLE, TrialOrder
 from edged.workbench.experiments.runner import Runner
 
 if TYPE_CHECKING:
-    from edged.workbench.experiments.runner import Outcome
+    from edged.workbench.experiments.runner import TrialOutcome
 
 FILE = RecipeFile.model_validate({"stream": {"features": 2, "classes": 2}, "recipes": [{}]})
 
 
-def outcome(folder: Path, timeout: float) -> tuple[Outcome, list[Any]]:
+def outcome(folder: Path, timeout: float) -> tuple[TrialOutcome, list[Any]]:
     """How a training without data ended, and what was told on the way."""
     told: list[Any] = []
     schema, own = FILE.stream.to_schema(), folder / "trial"
     (recipe,) = expand(FILE, Path())
-    order = Order(recipe, schema, 3, "auto", 1, "accuracy", folder, own, own / BUNDLE)
+    order = TrialOrder(recipe, schema, 3, "auto", 1, "accuracy", folder, own, own / BUNDLE)
     (found,) = Runner(2, timeout, lambda *message: told.append(message)).run([order])
     assert found.order is order
     return found, [message for _, message in told]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from edged.device.web.api.event_stream import Feed
+    from edged.device.web.api.event_stream import EventStream
     from edged.device.web.http.authentication import Pass
 
 COMMANDS = (
@@ -55,7 +55,7 @@ class Commands:
         self,
         receive: Callable[[LocalCommand], None],
         root: str,
-        feed: Feed,
+        feed: EventStream,
         timeout: float,
         done: Callable[[str, dict[str, Any], dict[str, Any]], None],
     ) -> None:

@@ -35,7 +35,7 @@ EVENT_STREAM = "text/event-stream"
 HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
 
-class Message:
+class StreamEvent:
     """One event of the stream, as it goes over the wire."""
 
     __slots__ = ("name", "number", "wire")
@@ -47,7 +47,7 @@ class Message:
         self.wire = f"id: {number}\nevent: {name}\ndata: {text}\n\n".encode()
 
 
-class Reader:
+class StreamReader:
     """One open stream: what it still has to send."""
 
     def __init__(self, wanted: frozenset[str]) -> None:
@@ -60,7 +60,7 @@ class Reader:
         """Whether it asked for events of this name: `state` stands for all that begin with it."""
         return not self._wanted or name in self._wanted or name.partition("/")[0] in self._wanted
 
-    def put(self, message: Message) -> None:
+    def put(self, message: StreamEvent) -> None:
         """Have it sent; a reader that does not keep up is ended, and comes back by itself."""
         if self.over or not self.wants(message.name):
             return
@@ -104,7 +104,7 @@ def _head() -> Response:
     return response
 
 
-class Feed:
+class EventStream:
     """Gives what the daemon says to all open streams, `most` at a time; costs next to nothing without any.
 
     `begin` is called on the event loop; `say` and `predicted` may be called from any thread, also before.
@@ -113,9 +113,9 @@ class Feed:
     def __init__(self, most: int) -> None:
         self._most = most
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._readers: set[Reader] = set()
-        self._states: dict[str, Message] = {}
-        self._events: deque[Message] = deque(maxlen=KEPT)
+        self._readers: set[StreamReader] = set()
+        self._states: dict[str, StreamEvent] = {}
+        self._events: deque[StreamEvent] = deque(maxlen=KEPT)
         self._recent: deque[bytes] = deque(maxlen=RECENT)
         self._number = 0
         self._early: list[tuple[str, Mapping[str, Any]]] = []
@@ -158,7 +158,7 @@ class Feed:
 
     def _publish(self, name: str, values: Any) -> None:
         self._number += 1
-        message = Message(name, values, self._number)
+        message = StreamEvent(name, values, self._number)
         if name == "events" or name.startswith("response/"):
             self._events.append(message)
         elif name != "predictions":
@@ -186,13 +186,13 @@ class Feed:
         since = request.headers.get("last-event-id") or request.query_params.get("since", "")
         if request.method == "HEAD":
             return _head()
-        reader = Reader(wanted)
+        reader = StreamReader(wanted)
         for message in self._missed(since):
             reader.put(message)
         self._readers.add(reader)  # now, before it begins: those who ask meanwhile find it counted
         return _Stream(self._lines(reader), lambda: self._readers.discard(reader))
 
-    def _missed(self, last: str) -> list[Message]:
+    def _missed(self, last: str) -> list[StreamEvent]:
         """What a new stream begins with: what it has missed, then how things stand."""
         after = int(last) if last.isascii() and last.isdecimal() and len(last) < 16 else self._number
         if after > self._number:
@@ -200,7 +200,7 @@ class Feed:
         missed = [message for message in self._events if after < message.number]
         return sorted([*missed, *self._states.values()], key=lambda message: message.number)
 
-    async def _lines(self, reader: Reader) -> AsyncIterator[bytes]:
+    async def _lines(self, reader: StreamReader) -> AsyncIterator[bytes]:
         if not self._ticking:
             self._recent.clear()
             self._tick()

@@ -9,8 +9,8 @@ from starlette.responses import Response
 
 from edged.device.web.http.bodies import read_body
 from edged.device.web.http.errors import HttpError, as_json
-from edged.device.web.http.routes import UNIX, Door, route
-from edged.domain.federated.messages import LARGEST_JSON, Round
+from edged.device.web.http.routes import UNIX, GuardedRoute, route
+from edged.domain.federated.messages import LARGEST_JSON, RoundAnnouncement
 from edged.errors import EdgedError, RefusedError
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.routing import Route
 
-    from edged.device.fleet_member.local_transport import Post
+    from edged.device.fleet_member.local_transport import LocalTransport
     from edged.device.web.http.authentication import Access
     from edged.device.web.http.routes import Endpoint
 
@@ -27,7 +27,7 @@ ROUNDS = "/api/fleet/rounds"
 OCTETS = "application/octet-stream"
 
 
-class Rounds:
+class RoundEndpoints:
     """Endpoints below `/api/fleet`.
 
     Parameters
@@ -38,7 +38,7 @@ class Rounds:
         Bytes that a model may have.
     """
 
-    def __init__(self, post: Post, largest: int) -> None:
+    def __init__(self, post: LocalTransport, largest: int) -> None:
         self._post, self._largest = post, largest
 
     def routes(self, access: Access) -> list[Route]:
@@ -46,10 +46,13 @@ class Rounds:
         kinds = {"update": self._post.update, "evaluation": self._post.evaluation}
         doors = {f"{ROUNDS}/{{id}}/{kind}": _asked(found) for kind, found in kinds.items()}
         return [
-            route("/api/fleet/state", Door({"GET": self.state}, ("control",), access)),
-            route("/api/fleet/update", Door({"GET": self.newest}, ("control",), access)),
-            route(ROUNDS, Door({"POST": self.hand_in}, ("control",), access, json_only=False)),
-            *(route(path, Door({"GET": endpoint}, ("control",), access)) for path, endpoint in doors.items()),
+            route("/api/fleet/state", GuardedRoute({"GET": self.state}, ("control",), access)),
+            route("/api/fleet/update", GuardedRoute({"GET": self.newest}, ("control",), access)),
+            route(ROUNDS, GuardedRoute({"POST": self.hand_in}, ("control",), access, json_only=False)),
+            *(
+                route(path, GuardedRoute({"GET": endpoint}, ("control",), access))
+                for path, endpoint in doors.items()
+            ),
         ]
 
     async def state(self, request: Request) -> Response:
@@ -75,7 +78,7 @@ class Rounds:
         line, _, rest = (await read_body(request.scope, request.receive, limit)).partition(b"\n")
         receipts, _, model = rest.partition(b"\n")
         try:
-            announced = Round.read(line)
+            announced = RoundAnnouncement.read(line)
             await asyncio.to_thread(self._post.hand_in, announced, receipts, model)
         except RefusedError:
             raise

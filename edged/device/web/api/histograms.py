@@ -52,7 +52,7 @@ class Histogram:
         return list(accumulate(self._counts))
 
 
-class Durations:
+class ModelHistograms:
     """One histogram for each version of the model."""
 
     def __init__(self) -> None:

@@ -14,8 +14,8 @@ import numpy as np
 from starlette.responses import Response
 
 from edged import __version__
-from edged.device.web.api.histograms import Durations
-from edged.device.web.api.tensors import BINARY_HEADER, Reader, answer, inputs_of, outputs_of, wrong
+from edged.device.web.api.histograms import ModelHistograms
+from edged.device.web.api.tensors import BINARY_HEADER, TensorReader, answer, inputs_of, outputs_of, wrong
 from edged.device.web.http.bodies import deflated, read_body
 from edged.device.web.http.errors import JSON, HttpError, as_json
 from edged.device.web.http.routes import told
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from edged.config import WebConfig
-    from edged.device.serving import Server
-    from edged.device.web.api.tensors import Asked
-    from edged.device.web.bridge import Asking
+    from edged.device.serving import Predictor
+    from edged.device.web.api.tensors import TensorRequest
+    from edged.device.web.bridge import ServingBridge
     from edged.domain.stream.schema import Schema
 
 PLATFORM = "onnxruntime_onnx"
@@ -65,16 +65,16 @@ class Inference:
         *,
         model: str,
         schema: Schema,
-        server: Server,
-        asking: Asking,
+        server: Predictor,
+        asking: ServingBridge,
     ) -> None:
         self._config = config
         self.model = model
         self._schema = schema
         self._server = server
         self._asking = asking
-        self._reader = Reader(schema, config.max_rows, config.max_body)
-        self.durations = Durations()
+        self._reader = TensorReader(schema, config.max_rows, config.max_body)
+        self.durations = ModelHistograms()
         self.outcomes: Counter[tuple[int, str]] = Counter()
         self.ready = True
 
@@ -179,7 +179,7 @@ class Inference:
         return _response(found, size, headers), made.version
 
     async def _record(
-        self, asked: Asked, version: int | None, headers: dict[bytes, bytes]
+        self, asked: TensorRequest, version: int | None, headers: dict[bytes, bytes]
     ) -> tuple[Response, int]:
         if version not in (None, self._server.champion.version):
             raise wrong("samples are answered by the champion: record without a version")
@@ -193,7 +193,7 @@ class Inference:
         return _response(found, size, headers), made.version
 
 
-def _readings(asked: Asked) -> list[Reading]:
+def _readings(asked: TensorRequest) -> list[Reading]:
     """Rows as the readings that ingest takes; `key`, `ts` and `sample_id` are parameters of the request."""
     given = asked.parameters
     try:

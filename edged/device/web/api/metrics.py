@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from edged import __version__
 from edged.device.web.api.histograms import PREDICTION, TRAINING, Histogram
-from edged.device.web.api.prometheus_text import Exposition
+from edged.device.web.api.prometheus_text import PrometheusText
 from edged.host.vitals import VitalsReader
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from edged.device.commands import Parts
     from edged.device.web.api.inference import Inference
-    from edged.device.web.bridge import Asking
+    from edged.device.web.bridge import ServingBridge
     from edged.storage.samples.log import Counters
 
 # Series that begin with their first event have no increase then: all are here from the beginning, as 0.
@@ -35,7 +35,7 @@ class Metrics:
         What is asked over HTTP.
     """
 
-    def __init__(self, parts: Parts, inference: Inference, asking: Asking) -> None:
+    def __init__(self, parts: Parts, inference: Inference, asking: ServingBridge) -> None:
         self._parts = parts
         self._inference = inference
         self._asking = asking
@@ -61,7 +61,7 @@ class Metrics:
 
     def page(self, refused: Mapping[str, int], streams: int) -> str:
         """All figures; `refused` requests by reason, and open event `streams`."""
-        page, counters = Exposition(), self._parts.samples.counters()
+        page, counters = PrometheusText(), self._parts.samples.counters()
         self._about(page)
         self._stream(page, counters)
         self._labels(page, counters)
@@ -75,7 +75,7 @@ class Metrics:
 
     # ---- one subject each --------------------------------------------------------------------
 
-    def _about(self, page: Exposition) -> None:
+    def _about(self, page: PrometheusText) -> None:
         parts = self._parts
         build = {"version": __version__, "python": platform.python_version(), "machine": platform.machine()}
         page.many("gauge", "edged_build_info", "What is running; always 1.", [(build, 1)])
@@ -91,7 +91,7 @@ class Metrics:
         counts = [({"outcome": name}, count) for name, count in sorted(parts.selfreport.commands.items())]
         page.many("counter", "edged_commands_total", "Commands by what became of them.", counts)
 
-    def _stream(self, page: Exposition, counters: Counters) -> None:
+    def _stream(self, page: PrometheusText, counters: Counters) -> None:
         ingest = self._parts.ingest
         page.one("counter", "edged_samples_total", "Samples ever accepted.", counters.samples)
         page.one(
@@ -127,7 +127,7 @@ class Metrics:
         )
         page.one("gauge", "edged_stuck_sensors", "Sensors that stand still.", ingest.intake.stuck)
 
-    def _labels(self, page: Exposition, counters: Counters) -> None:
+    def _labels(self, page: PrometheusText, counters: Counters) -> None:
         server = self._parts.server
         page.one("counter", "edged_labels_total", "Labels that found their samples.", counters.labels)
         share = counters.labels / counters.samples if counters.samples else None
@@ -141,7 +141,7 @@ class Metrics:
         asked = self._parts.selfreport.requested
         page.one("counter", "edged_label_requests_total", "Labels people were asked for.", asked)
 
-    def _model(self, page: Exposition) -> None:
+    def _model(self, page: PrometheusText) -> None:
         parts, server, promoter = self._parts, self._parts.server, self._parts.promoter
         version = server.champion.version
         record, reign = parts.registry.get(version), parts.registry.reign()
@@ -164,7 +164,7 @@ class Metrics:
         about = "From the arrival of a row to its prediction."
         page.histograms("edged_prediction_duration_seconds", about, [({}, self._predictions)])
 
-    def _drift(self, page: Exposition) -> None:
+    def _drift(self, page: PrometheusText) -> None:
         drift = self._parts.server.drift
         found = [({"source": s, "level": level}, count) for (s, level), count in sorted(self._drifts.items())]
         page.many("counter", "edged_drift_signals_total", "Warnings and drifts.", found)
@@ -179,7 +179,7 @@ class Metrics:
             standing = len(anomalies.figures()["standing"])
             page.one("gauge", "edged_anomaly_alarms", "Keys whose alarm stands.", standing)
 
-    def _learning(self, page: Exposition) -> None:
+    def _learning(self, page: PrometheusText) -> None:
         learner = self._parts.learner
         runs = [({"outcome": outcome}, count) for outcome, count in self._runs.items()]
         page.many("counter", "edged_training_runs_total", "Training runs since the start.", runs)
@@ -192,7 +192,7 @@ class Metrics:
         new = self._parts.selfreport.new_labelled()
         page.one("gauge", "edged_training_new_labels", "Labels no run has learned from.", new)
 
-    def _keeping(self, page: Exposition, counters: Counters) -> None:
+    def _keeping(self, page: PrometheusText, counters: Counters) -> None:
         outbox = self._parts.publishing.outbox()
         page.one("gauge", "edged_buffer_samples", "Samples in the log.", counters.rows)
         page.one("gauge", "edged_buffer_bytes", "Size of the log.", counters.bytes)
@@ -204,7 +204,7 @@ class Metrics:
         page.one("gauge", "edged_outbox_bytes", "Their size on the disk.", outbox["bytes"])
         page.one("counter", "edged_outbox_dropped_total", "Messages given up.", outbox["dropped"])
 
-    def _http(self, page: Exposition, refused: Mapping[str, int], streams: int) -> None:
+    def _http(self, page: PrometheusText, refused: Mapping[str, int], streams: int) -> None:
         inference, loaded = self._inference, self._inference.loaded()
         inference.keep(loaded)
         model = inference.model
@@ -223,7 +223,7 @@ class Metrics:
         page.many("counter", "edged_http_refused_total", "Requests refused, by reason.", reasons)
         page.one("gauge", "edged_http_event_streams", "Open event streams.", streams)
 
-    def _host(self, page: Exposition) -> None:
+    def _host(self, page: PrometheusText) -> None:
         vitals = self._vitals.read()
         page.one("gauge", "edged_resident_memory_bytes", "Of the daemon.", vitals.rss_bytes)
         page.one(

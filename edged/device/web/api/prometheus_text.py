@@ -14,7 +14,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Kind = Literal["counter", "gauge"]
 
 
-class Exposition:
+class PrometheusText:
     r"""Families of metrics as lines of text; what has no value is left out.
 
     >>> page = Exposition(); page.one("gauge", "edged_rows", "Rows.", 3); page.text()

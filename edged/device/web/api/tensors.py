@@ -34,7 +34,7 @@ Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Asked:
+class TensorRequest:
     """An inference request: rows `(n, d)` float32, and how the answer is wanted.
 
     `outputs` are names with whether each is wanted as bytes.
@@ -73,7 +73,7 @@ def outputs_of(schema: Schema) -> list[dict[str, Any]]:
 # ---- requests --------------------------------------------------------------------------------
 
 
-class Reader:
+class TensorReader:
     """Reads the requests of one stream.
 
     Parameters
@@ -94,7 +94,7 @@ class Reader:
         self._outputs = tuple(output["name"] for output in outputs_of(schema))
         self._all = tuple((name, False) for name in self._outputs)
 
-    def read(self, body: bytes, json_bytes: str | None) -> Asked:
+    def read(self, body: bytes, json_bytes: str | None) -> TensorRequest:
         """The request in a body; `json_bytes` is the header with the length of its JSON.
 
         Raises
@@ -109,7 +109,7 @@ class Reader:
         except RejectedSampleError as problem:
             raise wrong(problem.what) from None
 
-    def _asked(self, request: dict[str, Any], raw: memoryview) -> Asked:
+    def _asked(self, request: dict[str, Any], raw: memoryview) -> TensorRequest:
         inputs = request.get("inputs")
         if type(inputs) is not list or len(inputs) != 1 or type(inputs[0]) is not dict:
             raise wrong(f"inputs must be a list with one tensor, {INPUT!r}")
@@ -118,7 +118,7 @@ class Reader:
         if "id" in request and (type(name) is not str or len(name) > 256):
             raise wrong("id must be a text of at most 256 characters")
         outputs = self._wanted(request.get("outputs", []), parameters.get("binary_data_output", False))
-        return Asked(self._rows(inputs[0], raw), outputs, name, parameters)
+        return TensorRequest(self._rows(inputs[0], raw), outputs, name, parameters)
 
     def _rows(self, tensor: dict[str, Any], raw: memoryview) -> Floats:
         if tensor.get("name") != INPUT:
@@ -220,7 +220,7 @@ def _flattened(data: list[Any], shape: tuple[int, ...]) -> list[Any]:
 
 
 def answer(
-    asked: Asked,
+    asked: TensorRequest,
     made: Predictions,
     schema: Schema,
     *,

@@ -32,7 +32,7 @@ CSRF_HEADER = b"x-csrf-token"
 UNIX = "unix"  # in the state of connections over the Unix socket; their lack of an address proves nothing
 
 
-class Door:
+class GuardedRoute:
     """What answers one path: checks method, right and, for `/api`, that no form can have sent it.
 
     Parameters
@@ -174,7 +174,7 @@ def _is_json(headers: dict[bytes, bytes]) -> bool:
     return headers.get(b"content-type", b"").partition(b";")[0].strip().lower() == JSON.encode()
 
 
-def route(path: str, door: Door) -> Route:
+def route(path: str, door: GuardedRoute) -> Route:
     """The door at a path; it checks methods itself, so that their refusals look like all others."""
     return Route(path, door)
 

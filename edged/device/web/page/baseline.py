@@ -20,7 +20,7 @@ MOST = 1000  # labelled samples at a look: as many as live quality is the mean o
 log = get_logger("edged.web")
 
 
-class Frozen:
+class Baseline:
     """Asks the bundle's own model, as it was installed, about samples whose labels have come.
 
     It is loaded when a trained model serves first: until then both are the same. Samples of the holdout are

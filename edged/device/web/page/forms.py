@@ -11,7 +11,7 @@ from edged.device.web.page.snapshot import PAUSABLE
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from edged.device.web.page.snapshot import View
+    from edged.device.web.page.snapshot import Snapshot
     from edged.storage.models.registry import ModelRecord
 
 REQUESTS = 5  # shown at once
@@ -20,7 +20,7 @@ GOOD = ("good", "retired", "champion")
 NAMES = {"training": "training", "serving": "publishing of predictions", "ingest": "taking samples"}
 
 
-def actions(view: View) -> str:
+def actions(view: Snapshot) -> str:
     """Train, rest, roll back, judge."""
     report = '<a class="button" href="/api/report" download>Download report</a>'
     if not view.may.control:
@@ -44,7 +44,7 @@ def actions(view: View) -> str:
     return f'<div class="buttons">{"".join(line)}{report}</div>' + evaluations(view)
 
 
-def evaluations(view: View) -> str:
+def evaluations(view: Snapshot) -> str:
     """What evaluations have found, newest first."""
     lines = []
     for said in reversed(view.evaluations):
@@ -53,7 +53,7 @@ def evaluations(view: View) -> str:
     return f'<ul class="evaluations">{"".join(lines)}</ul>' if lines else ""
 
 
-def _pause(view: View, part: str) -> str:
+def _pause(view: Snapshot, part: str) -> str:
     name = NAMES[part]
     if part in view.status["on_hold"]:
         return button(f"Resume {part}", f"Go on with {name}?", "resume", {"what": part})
@@ -62,7 +62,7 @@ def _pause(view: View, part: str) -> str:
     )
 
 
-def model_buttons(view: View, record: ModelRecord) -> str:
+def model_buttons(view: Snapshot, record: ModelRecord) -> str:
     """What can be done with one model."""
     if not view.may.control:
         return ""
@@ -76,7 +76,7 @@ def model_buttons(view: View, record: ModelRecord) -> str:
     return " ".join(line)
 
 
-def requests(view: View) -> str:
+def requests(view: Snapshot) -> str:
     """Samples whose label is wanted, each with its answers."""
     newest = list(reversed(view.requests))[:REQUESTS]
     more = len(view.requests) - len(newest)
@@ -84,7 +84,7 @@ def requests(view: View) -> str:
     return "".join(_request(view, said) for said in newest) + rest
 
 
-def _request(view: View, said: Mapping[str, Any]) -> str:
+def _request(view: Snapshot, said: Mapping[str, Any]) -> str:
     names = view.schema.names or tuple(str(i) for i in range(len(said["values"])))
     values = ", ".join(f"{n} {figure(v)}" for n, v in zip(names, said["values"], strict=False))
     sure = "" if said.get("confidence") is None else f", {100 * said['confidence']:.0f} % sure"
@@ -94,7 +94,7 @@ def _request(view: View, said: Mapping[str, Any]) -> str:
     return f'<div class="request"><p>{told}</p>{_answers(view, said) if view.may.label else ""}</div>'
 
 
-def _answers(view: View, said: Mapping[str, Any]) -> str:
+def _answers(view: Snapshot, said: Mapping[str, Any]) -> str:
     sample, classes = said["id"], view.schema.classes
     if classes and len(classes) <= BUTTONS:
         return '<div class="buttons">' + "".join(
@@ -116,7 +116,7 @@ def _answers(view: View, said: Mapping[str, Any]) -> str:
     )
 
 
-def alarms(view: View) -> str:
+def alarms(view: Snapshot) -> str:
     """Alarms that stand, where the stream is watched for what is unusual."""
     if view.anomaly is None:
         return ""

@@ -99,7 +99,7 @@ class Sensor:
         return self.pause is not None and monotonic - self.heard > self.limit
 
 
-class Board:
+class PageState:
     """Takes notes from any thread.
 
     Parameters

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from edged.device.commands import Parts
     from edged.device.web.http.authentication import Pass
-    from edged.device.web.page.history import Board
-    from edged.device.web.page.snapshot import Right, View
+    from edged.device.web.page.history import PageState
+    from edged.device.web.page.snapshot import Right, Snapshot
     from edged.host.vitals import VitalsReader
 
 HTML = "text/html; charset=utf-8"
@@ -41,7 +41,7 @@ class Page:
         Of this machine.
     """
 
-    def __init__(self, parts: Parts, board: Board, vitals: VitalsReader) -> None:
+    def __init__(self, parts: Parts, board: PageState, vitals: VitalsReader) -> None:
         self._parts = parts
         self._board = board
         self._vitals = vitals
@@ -74,7 +74,7 @@ class Page:
 
     # ---- on another thread: these may wait for the disk --------------------------------------
 
-    def _view(self, shown: Pass) -> View:
+    def _view(self, shown: Pass) -> Snapshot:
         from edged.device.web.page.snapshot import view_of
 
         return view_of(self._parts, self._board, self._vitals, _right(shown))

@@ -15,13 +15,13 @@ from edged.device.web.page.snapshot import Right
 from edged.domain.text import summary, when
 
 if TYPE_CHECKING:
-    from edged.device.web.page.snapshot import View
+    from edged.device.web.page.snapshot import Snapshot
 
 STYLE = Path(__file__).with_name("static") / "page.css"
 CONTENTS = ("quality", "model", "training", "sensors", "storage", "events")
 
 
-def report(view: View) -> str:
+def report(view: Snapshot) -> str:
     """The page as HTML text, without anything that could be clicked."""
     view = replace(view, may=Right(label=False, control=False, session=False))
     told = {name: escape(line) for name, line in summary(view.status).items()}

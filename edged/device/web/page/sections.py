@@ -1,4 +1,4 @@
-"""The sections of the page as HTML, each from one `View`; everything that came from outside is escaped."""
+"""The sections of the page as HTML, each from one `Snapshot`; all text from outside is escaped."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from edged.device.web.page.history import Sensor
-    from edged.device.web.page.snapshot import View
+    from edged.device.web.page.snapshot import Snapshot
     from edged.storage.models.registry import ModelRecord
 
 NEWEST = 12  # events that are shown at once
 SENSORS = 40  # rows of the tables, silent and stuck ones first
 
 
-def health(view: View) -> str:
+def health(view: Snapshot) -> str:
     """Whether all is well, why not, and what rests."""
     troubles, resting = view.troubles, view.status["on_hold"]
     well = not troubles
@@ -36,7 +36,7 @@ def health(view: View) -> str:
     return "".join(lines)
 
 
-def model(view: View) -> str:
+def model(view: Snapshot) -> str:
     """What serves, where it comes from, and what became of the others."""
     now = view.status["model"]
     line = " ← ".join(str(version) for version in view.lineage)
@@ -56,7 +56,7 @@ def model(view: View) -> str:
     )
 
 
-def _model_row(view: View, record: ModelRecord) -> tuple[str, ...]:
+def _model_row(view: Snapshot, record: ModelRecord) -> tuple[str, ...]:
     state = "serves" if record.version == view.champion else record.status.replace("_", " ")
     parent = "–" if record.parent is None else f"{record.parent} ({escape(record.source)})"
     return (
@@ -77,7 +77,7 @@ def _verdict(record: ModelRecord) -> str:
     return escape(f"{word}: {reasons}" if reasons else word)
 
 
-def quality(view: View) -> str:
+def quality(view: Snapshot) -> str:
     """Live quality over time against the first model, with drifts and swaps."""
     tell = _tell(view)
     if not any(live is not None for _, live, _ in view.points):
@@ -100,7 +100,7 @@ def quality(view: View) -> str:
     return f"{lead}.</p>{pictures}{legend}" + _in_words(view, tell)
 
 
-def _in_words(view: View, tell: Callable[[float | None], str]) -> str:
+def _in_words(view: Snapshot, tell: Callable[[float | None], str]) -> str:
     """The picture for who cannot see it."""
     points = view.points[:: max(1, len(view.points) // 10)]
     rows = [(moment(ts), tell(live), tell(frozen)) for ts, live, frozen in points]
@@ -113,7 +113,7 @@ def _in_words(view: View, tell: Callable[[float | None], str]) -> str:
     )
 
 
-def training(view: View) -> str:
+def training(view: Snapshot) -> str:
     """The run under way, and those before it."""
     state = view.status["training"]
     told = {
@@ -145,7 +145,7 @@ def _progress(progress: dict[str, Any] | None) -> str:
     )
 
 
-def predictions(view: View) -> str:
+def predictions(view: Snapshot) -> str:
     """The newest prediction of each key."""
     rows = []
     for key, sensor in sorted(view.sensors.items())[:SENSORS]:
@@ -158,7 +158,7 @@ def predictions(view: View) -> str:
     return table("Newest prediction of each key", head, rows, columns) + _more(view)
 
 
-def _said(view: View, sensor: Sensor) -> str:
+def _said(view: Snapshot, sensor: Sensor) -> str:
     if view.schema.task == "classify":
         return "no answer" if sensor.label is None else escape(view.schema.classes[sensor.label])
     if view.schema.labels_itself:
@@ -169,12 +169,12 @@ def _said(view: View, sensor: Sensor) -> str:
     )
 
 
-def _more(view: View) -> str:
+def _more(view: Snapshot) -> str:
     hidden = max(0, len(view.sensors) - SENSORS) + view.forgotten
     return f"<p>{hidden:,} further keys are not shown.</p>" if hidden else ""
 
 
-def sensors(view: View) -> str:
+def sensors(view: Snapshot) -> str:
     """Who is silent, had gaps, stands still; and what was refused."""
     silent = set(view.silent)
 
@@ -197,7 +197,7 @@ def sensors(view: View) -> str:
     return told + _more(view) + facts({"Quarantined": refused or "nothing"})
 
 
-def storage(view: View) -> str:
+def storage(view: Snapshot) -> str:
     """The sample log, what waits for the broker, the disk."""
     counters, outbox = view.counters, view.status["outbox"]
     waiting = f"{outbox['pending']:,} ({size(outbox['bytes'])}), {outbox['dropped']:,} dropped"
@@ -215,7 +215,7 @@ def storage(view: View) -> str:
     )
 
 
-def host(view: View) -> str:
+def host(view: Snapshot) -> str:
     """Heat, load, memory, and the rest of what `edged status` says."""
     vitals = view.vitals
     heat = "not told" if vitals.temperature_c is None else f"{vitals.temperature_c:.0f} °C"
@@ -228,7 +228,7 @@ def host(view: View) -> str:
     return facts(own | rest)
 
 
-def events(view: View) -> str:
+def events(view: Snapshot) -> str:
     """What has happened, newest first."""
     lines = [f"<li>{moment(said['ts'])} {escape(happening(said))}</li>" for said in reversed(view.events)]
     if not lines:
@@ -239,16 +239,16 @@ def events(view: View) -> str:
     return f'<ol class="events">{newest}</ol>{more}'
 
 
-def _live(view: View) -> float | None:
+def _live(view: Snapshot) -> float | None:
     live: dict[str, float | None] = view.status["model"]["quality"]
     return live.get("accuracy", live.get("error"))
 
 
-def _tell(view: View) -> Callable[[float | None], str]:
+def _tell(view: Snapshot) -> Callable[[float | None], str]:
     return share if view.schema.task == "classify" else figure
 
 
-SECTIONS: dict[str, tuple[str, Callable[[View], str]]] = {
+SECTIONS: dict[str, tuple[str, Callable[[Snapshot], str]]] = {
     "health": ("Health", health),
     "actions": ("Steer", actions),
     "quality": ("Quality over time", quality),

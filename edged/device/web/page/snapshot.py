@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from edged.device.commands import Parts
-    from edged.device.web.page.history import Board, Point, Sensor
+    from edged.device.web.page.history import PageState, Point, Sensor
     from edged.domain.stream.schema import Schema
     from edged.host.vitals import Vitals, VitalsReader
     from edged.storage.models.registry import ModelRecord, Reign
@@ -32,7 +32,7 @@ class Right:
 
 
 @dataclass(frozen=True)
-class View:
+class Snapshot:
     """One moment. `history`, `events` and the like are copies of what the board had."""
 
     device: str
@@ -94,7 +94,7 @@ class View:
         return found
 
 
-def view_of(parts: Parts, board: Board, vitals: VitalsReader, may: Right) -> View:
+def view_of(parts: Parts, board: PageState, vitals: VitalsReader, may: Right) -> Snapshot:
     """Look at everything; may wait for the disk."""
     counters = parts.samples.counters()
     records = parts.registry.records()
@@ -110,7 +110,7 @@ def view_of(parts: Parts, board: Board, vitals: VitalsReader, may: Right) -> Vie
             "stuck": {key: sorted(features) for key, features in board.stuck.items()},
             "forgotten": board.forgotten,
         }
-    return View(
+    return Snapshot(
         device=parts.config.device.id,
         schema=parts.server.schema,
         now=parts.clock.now(),

@@ -11,7 +11,6 @@ from edged.device.commands import CommandTable, LabelCommands, Parts
 from edged.device.commands.authorisation import authorisation
 from edged.device.commands.dispatcher import CommandDispatcher
 from edged.device.commands.transfers import TransferService
-from edged.device.events import Reactions
 from edged.device.ingest import Ingestor
 from edged.device.integrations.home_assistant import HomeAssistantDiscovery
 from edged.device.learning.conditions import BoardWatch, ClockWatch, ConditionsReader
@@ -20,6 +19,7 @@ from edged.device.learning.scheduler import SETBACKS, TrainingScheduler
 from edged.device.learning.worker import CANCELLED, TrainingWorker
 from edged.device.promotion import Promoter
 from edged.device.promotion.rollout import Rollout
+from edged.device.reactions import Reactions
 from edged.device.reporting.periodic import PeriodicReporter
 from edged.device.reporting.publisher import OutboundRouter
 from edged.device.reporting.reporter import Reporter, will_payload

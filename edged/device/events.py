@@ -1,11 +1,13 @@
-"""What follows when something happens in one part of a running device, and others have to hear of it."""
+"""What the parts of a device tell each other, typed: one method a kind of news.
+
+A part that has news calls a method of `Events`. Extensions hear it: each is a `Listener` and overrides the
+methods for what concerns it. Whoever must act for the data to go on (a sample to its prediction, a label to
+its sample) is no listener: stages call each other directly.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-
-from edged.device.reporting.reporter import Throttle
-from edged.domain.training.guards import FlashWear
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -13,134 +15,113 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from edged.device.assembly import Wired
-    from edged.domain.drift import DriftSignal
     from edged.domain.judging.predictions import Predictions
-    from edged.domain.protocols import ServedModel
-    from edged.domain.stream.sample import Batch, LabelUpdate, Rejected
-    from edged.mqtt.client.message import ReceivedMessage
 
 
-class Reactions:
-    """Handed to the parts when they are made; itself it finds them later, when all are there."""
+class Listener:
+    """Hears what happens on a device; every method does nothing unless it is overridden.
 
-    def __init__(self, device: Wired) -> None:
-        self._device = device
-        self._throttle = Throttle(device.clock)
-        self._wear = FlashWear(0.0)
+    Methods are called on the thread that has the news and must return quickly.
+    """
 
-    # What is made later than those who ask for it.
+    def event(self, name: str, fields: dict[str, Any]) -> None:
+        """Something happened that people hear of: an event of the contract, without its time and number."""
 
-    def paused(self) -> list[str]:
-        """What commands have paused."""
-        return self._device.steering.pauses.paused()
-
-    def settings(self) -> dict[str, Any]:
-        """What commands have set."""
-        return self._device.steering.settings.state()
-
-    def command(self, delivery: ReceivedMessage) -> None:
-        """A command came by another way than its topic."""
-        self._device.control.receive(delivery)
-
-    # ---- samples and labels ----------------------------------------------------------------
-
-    def read(self, batch: Batch, received: NDArray[np.float64]) -> None:
-        """A batch of samples was read."""
-        self._device.serving.submit(batch, received)
-
-    def labelled(self, updates: list[LabelUpdate]) -> None:
-        """Labels have found their samples."""
-        self._device.serving.label(updates)
-
-    def committed(self, labelled: int) -> None:
-        """A group is on the disk, with so many labels in it."""
-        if labelled or self._device.schema.labels_itself:
-            self._device.learning.wake()
-
-    def rejected(self, rejected: Rejected) -> None:
-        """A message was put into quarantine; floods are told of once a second."""
-        held = self._throttle.admit(rejected.reason)
-        if held is not None:
-            self._device.reporter.event(
-                "sample_quarantined",
-                {"reason": rejected.reason, "topic": rejected.topic, "detail": rejected.detail, "more": held},
-            )
-
-    def noticed(self, event: str, fields: dict[str, Any]) -> None:
-        """What a stream's guards noticed; floods are told of once a second."""
-        held = self._throttle.admit(event) if event == "sensor_flooding" else 0
-        if held is not None:
-            self._device.reporter.event(event, {"more": held} | fields)
+    def reported(self, topic: str, values: dict[str, Any]) -> None:
+        """A report was published: `topic` is below the device's own, such as `events` or `state/model`."""
 
     def predicted(self, payloads: list[bytes]) -> None:
-        """Predictions, as they are published."""
-        self._device.publishing.predictions(payloads)
-        if self._device.edgenode is not None:
-            self._device.edgenode.predicted(payloads)
-        if self._device.web is not None:
-            self._device.web.predicted(payloads)
+        """Predictions were made, encoded as they are published."""
 
-    def answered(self, batch: Batch, part: slice, ids: Sequence[str], made: Predictions) -> None:
-        """Samples were answered."""
-        self._device.asking.answered(batch, part, ids, made)
-        if self._device.web is not None:
-            self._device.web.answered(made, ids, batch.keys[part], batch.ts[part])
+    def answered(
+        self, made: Predictions, ids: Sequence[str], keys: Sequence[str], ts: NDArray[np.float64]
+    ) -> None:
+        """The same predictions as values, `n` of each; `ts` `(n,)` is the samples' time in Unix seconds."""
 
-    def sample_id(self, offset: int) -> str:
-        """The name of a sample that has none of its own."""
-        return f"{self._device.boot}-{offset}"
-
-    # ---- learning and promotion ------------------------------------------------------------
-
-    def probation_ended(self, passed: bool) -> None:
-        """The champion has passed its probation, or failed."""
-        version = self._device.server.champion.version
-        self._device.learning.later(lambda: self._device.succession.probation_ended(version, passed))
-
-    def champion_failed(self, served: ServedModel, reason: str) -> None:
-        """A champion could not answer, and another does."""
-        self._device.learning.later(lambda: self._device.succession.champion_failed(served.version, reason))
-
-    def worn(self) -> bool:
-        """Whether trainings have written more than they may."""
-        rate = self._device.config.training.max_write_rate
-        if rate is None:
-            return False
-        self._wear.rate = rate
-        return self._wear.worn(self._device.learner.written, self._device.clock.monotonic())
-
-    def rest(self, times: int) -> int:
-        """Have training pause for so many times the labels of a run."""
-        return self._device.learner.rest(times)
-
-    def drifted(self, signal: DriftSignal) -> None:
-        """Drift, or a warning of it."""
-        self._device.reporter.event("drift_detected", signal.as_dict(self._device.schema.names))
-        self._device.learning.drifted(signal, self._device.server.rise)
-
-    def fallen(self) -> None:
-        """Live quality has fallen."""
-        self._device.learning.fallen(self._device.server.rise)
-
-    # ---- reporting -------------------------------------------------------------------------
-
-    def metrics(self, metrics: dict[str, Any]) -> None:
-        """Metrics, as they are published."""
-        if self._device.edgenode is not None:
-            self._device.edgenode.report(metrics)
+    def metrics(self, values: dict[str, Any]) -> None:
+        """Metrics were read, as they are published."""
 
     def online(self) -> None:
-        """The broker has taken our connection."""
-        self._device.reporter.birth()
-        self._device.discovery.online()
-        self.connection_changed()
+        """The broker accepted the connection."""
 
     def connection_changed(self) -> None:
-        """It is there, or gone."""
-        self._device.publishing.wake()
-        self.tell_soon()
+        """The connection to the broker was made or lost."""
 
-    def tell_soon(self) -> None:
-        """Have the states told."""
-        self._device.timetable.soon(self._device.telling.now)
+    def states_changed(self) -> None:
+        """A retained state may have changed."""
+
+    def champion_changed(self, version: int) -> None:
+        """Another model serves, made durable; `version` is its number in the registry."""
+
+
+class Events(Listener):
+    """Passes news on to every listener, in the order in which they were added."""
+
+    def __init__(self, *listeners: Listener) -> None:
+        self._listeners = list(listeners)
+
+    def add(self, listener: Listener) -> None:
+        """Let `listener` hear everything from now on."""
+        self._listeners.append(listener)
+
+    def event(self, name: str, fields: dict[str, Any]) -> None:
+        """See `Listener.event`."""
+        for listener in self._listeners:
+            listener.event(name, fields)
+
+    def reported(self, topic: str, values: dict[str, Any]) -> None:
+        """See `Listener.reported`."""
+        for listener in self._listeners:
+            listener.reported(topic, values)
+
+    def predicted(self, payloads: list[bytes]) -> None:
+        """See `Listener.predicted`."""
+        for listener in self._listeners:
+            listener.predicted(payloads)
+
+    def answered(
+        self, made: Predictions, ids: Sequence[str], keys: Sequence[str], ts: NDArray[np.float64]
+    ) -> None:
+        """See `Listener.answered`."""
+        for listener in self._listeners:
+            listener.answered(made, ids, keys, ts)
+
+    def metrics(self, values: dict[str, Any]) -> None:
+        """See `Listener.metrics`."""
+        for listener in self._listeners:
+            listener.metrics(values)
+
+    def online(self) -> None:
+        """See `Listener.online`."""
+        for listener in self._listeners:
+            listener.online()
+
+    def connection_changed(self) -> None:
+        """See `Listener.connection_changed`."""
+        for listener in self._listeners:
+            listener.connection_changed()
+
+    def states_changed(self) -> None:
+        """See `Listener.states_changed`."""
+        for listener in self._listeners:
+            listener.states_changed()
+
+    def champion_changed(self, version: int) -> None:
+        """See `Listener.champion_changed`."""
+        for listener in self._listeners:
+            listener.champion_changed(version)
+
+
+class Extension(Listener):
+    """A part of the device that the loop does not need: started after it, stopped before it."""
+
+    @property
+    def problem(self) -> str | None:
+        """What keeps it from its work, in one line; None where nothing does."""
+        return None
+
+    def start(self) -> None:
+        """Begin to work; subscriptions made here take effect with the first connection."""
+
+    def stop(self) -> None:
+        """End; safe to call when it was never started."""

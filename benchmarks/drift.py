@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edged.domain.drift import InputDrift, Level
-from edged.domain.drift.catalogue import DETECTORS, QUIET
+from edged.domain.drift import ADWIN, CorrelatedADWIN, InputDrift, Level, default_detector
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,8 +54,13 @@ class RunningMean:
 
 
 def candidates() -> dict[str, Callable[[], Any]]:
-    """Every detector at the literature's defaults, and at the daemon's."""
-    return dict(DETECTORS) | {f"{name} (quiet)": make for name, make in QUIET.items()}
+    """Both kinds of ADWIN at the literature's defaults, and where only a rise is a drift."""
+    return {
+        "adwin": ADWIN,
+        "adwin_correlated": CorrelatedADWIN,
+        "adwin (quiet)": lambda: ADWIN(mode="up"),
+        "adwin_correlated (quiet)": default_detector,
+    }
 
 
 def errors(rate: float, n: int, *seed: int) -> list[float]:

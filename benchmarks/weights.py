@@ -64,8 +64,8 @@ FORMS = [
     (Coding(), None), (Coding("float16"), None), (Coding("int8"), None),
     (Coding(), "last"), (Coding("float16"), "last"), (Coding("int8"), "last"),
     (Coding("int8", step=0.25), "last"), (Coding("int8", step=0.5), "last"),
-    (Coding("int8", step=1.0), "last"), (Coding("int8", 0.3), "last"), (Coding("int8", 0.1), "last"),
-    (Coding("int8"), "bundle"), (Coding("int8", step=0.5), "bundle"), (Coding("int8", 0.3), "bundle"),
+    (Coding("int8", step=1.0), "last"),
+    (Coding("int8"), "bundle"), (Coding("int8", step=0.5), "bundle"),
 ]  # fmt: skip
 
 
@@ -132,7 +132,6 @@ def row(form: Form, plain: int, own: float) -> dict[str, Any]:
         "mode": "full" if form.base is None else "delta",
         "base": form.base,
         "dtype": form.coding.dtype,
-        "top_k": form.coding.top_k,
         "step": form.coding.step,
         "bytes": max(form.sizes),
         "ratio": round(max(form.sizes) / plain, 4),

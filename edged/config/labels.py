@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from pydantic import Field
 
 from edged.config.values import Section, Share
@@ -16,9 +14,4 @@ class LabelsConfig(Section):
         0.0, description="label requests per sample (event `label_requested`); 0 for none"
     )
     request_random: Share = Field(0.3, description="part of the requests that is drawn at random")
-    pseudo: Annotated[float, Field(ge=0.0, le=0.5)] = Field(
-        0.0,
-        description="part of a training batch for samples without a label that the champion is sure of; how"
-        " sure it must be the held-out labels tell; for classes; 0 for none",
-    )
     requests_per_day: int | None = Field(None, ge=1, description="most requests within 24 hours")

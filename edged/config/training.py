@@ -125,12 +125,6 @@ class TrainingConfig(GuardsConfig):
     max_steps: int = Field(5000, ge=1, description="upper bound of steps in one run")
     accumulate: int = Field(1, ge=1, description="batches whose gradients are added up for one update")
     learning_rate: float = Field(1e-3, gt=0, lt=10, description="of the optimizer")
-    patience: int = Field(
-        0,
-        ge=0,
-        description="steps without a smaller loss on a tenth of the samples, which then is not learned from,"
-        " that end a run; the best weights are kept; 0 for none",
-    )
     schedule: Literal["constant", "linear"] = Field(
         "constant", description="learning rate within a run: constant, or falling to 0 at its end"
     )
@@ -163,10 +157,6 @@ class TrainingConfig(GuardsConfig):
         False,
         description="keep as many samples of each class in the replay memory as there are, up to equal"
         " shares: better on rare classes, a little worse in all",
-    )
-    hard_share: Share = Field(
-        0.0,
-        description="part of the remembered samples that is drawn in proportion to their loss; 0 for none",
     )
     guide: Literal["none", "l2sp", "ewc", "distill"] = Field(
         "none",

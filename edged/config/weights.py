@@ -18,19 +18,12 @@ class WeightsConfig(Section):
     dtype: Literal["float32", "float16", "int8"] = Field(
         "float32", description="numbers of an update; int8 has a scale for each row or tensor"
     )
-    top_k: float = Field(
-        1.0,
-        gt=0,
-        le=1,
-        description="share of a difference that is sent, the largest of each tensor first; what is left out"
-        " or rounded away is added to the next one",
-    )
     step: float = Field(
         0.5,
         ge=0,
         le=4,
         description="step of int8 differences in units of the root mean square of each tensor: a coarse one"
-        " compresses further; 0 takes the finest of 8 bits",
+        " compresses further; 0 takes the finest of 8 bits; what is rounded away is added to the next one",
     )
     base: Literal["last", "bundle"] = Field(
         "last",

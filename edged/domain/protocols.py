@@ -188,19 +188,6 @@ class Holdout(Protocol):
         """A sample of those between two positions."""
 
 
-class Unlabelled(Protocol):
-    """Samples whose label has not come, and held-out ones whose label has."""
-
-    def unlabelled(self, limit: int) -> Window:
-        """The newest that may be trained on; their labels are NaN."""
-
-    def read(self, offsets: NDArray[np.int64]) -> Window:
-        """The named samples, labelled or not; missing ones are left out."""
-
-    def holdout_window(self, limit: int, *, before_seq: int | None = None) -> Window:
-        """The newest ones."""
-
-
 class PlacedHoldout(Holdout, Protocol):
     """A holdout that knows which sample of its key each is."""
 

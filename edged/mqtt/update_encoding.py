@@ -1,8 +1,8 @@
 """Updates of weights on the wire: coded tensors as safetensors, and their way back to parameters.
 
-A file holds for each parameter `values/<name>`, with int8 also `scale/<name>`, and where only the largest
-elements are sent `gaps/<name>`; its metadata name the shapes. Whole float32 weights are the plain safetensors
-of `edged.mqtt.weight_encoding`, which any reader understands.
+A file holds for each parameter `values/<name>` and with int8 also `scale/<name>`; its metadata name the
+shapes. Files of earlier versions may have `gaps/<name>`, where only some elements were sent. Whole float32
+weights are the plain safetensors of `edged.mqtt.weight_encoding`, which any reader understands.
 """
 
 from __future__ import annotations

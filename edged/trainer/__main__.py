@@ -205,8 +205,6 @@ def open_trainee(
         bundle=bundle,
         engine=engine,
         samples=samples,
-        pseudo=config.labels.pseudo,
-        unlabelled=samples if schema.task == "classify" else None,
         checkpoints=Checkpoints(state / "checkpoints", training.keep_checkpoints),
         candidates=state / "candidates",
         load_model=load_model,

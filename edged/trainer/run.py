@@ -16,7 +16,6 @@ import numpy as np
 from edged.domain.model_files import model_in
 from edged.domain.protocols import LearningRate
 from edged.domain.training.batch_pool import BatchPool, labels_for
-from edged.domain.training.early_stopping import EarlyStopping
 from edged.domain.training.learner_state import (
     FROM_RANDOM_TIMES,
     SHORT_AFTER_DRIFT,
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.config import TrainingConfig
-    from edged.domain.protocols import Engine, Model, Samples, Unlabelled
+    from edged.domain.protocols import Engine, Model, Samples
     from edged.domain.stream.sample import Window
     from edged.domain.stream.schema import Schema
     from edged.domain.training.learner_state import Base
@@ -91,8 +90,6 @@ class TrainingRun:
         base: Base = "checkpoint",
         fresh: Callable[[], Engine] | None = None,
         block: int = 1,
-        pseudo: float = 0.0,
-        unlabelled: Unlabelled | None = None,
         quantised: Callable[[Mapping[str, NDArray[np.float32]]], dict[str, bytes]] = lambda _: {},
     ) -> None:
         self._config = config
@@ -109,10 +106,7 @@ class TrainingRun:
         self._checkpoints = checkpoints
         self._load_model = load_model
         self._handing_over = CandidateExporter(candidates, load_model, pack_weights, quantised, bundle)
-        self._drawing = BatchSampler(
-            config=config, schema=schema, samples=samples, labels_for=self._labels_for,
-            load_model=load_model, champion=champion, pseudo=pseudo, unlabelled=unlabelled,
-        )  # fmt: skip
+        self._drawing = BatchSampler(config=config, samples=samples, labels_for=self._labels_for)
         self._report = report
         self._stopping = stopping
         self._rest = rest
@@ -140,7 +134,6 @@ class TrainingRun:
             "half_life": config.half_life,
             "average": config.average,
             "balance": config.balance,
-            "patience": config.patience,
         }
 
     def _second_learner(self, fresh: Callable[[], Engine] | None, block: int) -> Challenges | None:
@@ -257,8 +250,6 @@ class TrainingRun:
                 self._judge_averages(new)
                 self._challenge(new, wanted=request.challenge)
             self._state.step, self._state.excluded = 0, []
-            self._state.patience, self._state.hard = EarlyStopping(self._config.patience), None
-            self._state.pseudo = None
             self._checkpoint()
         try:
             losses, skipped = self._learn(new, careful=False)
@@ -371,11 +362,11 @@ class TrainingRun:
         """Make the run's steps; their losses, and how many were bad."""
         state, config = self._state, self._config
         remembered = self._trainable(self._drawing.remembered(state))
-        drawn = self._drawing.pool(new, remembered, state, self._engine)
-        self._probe = drawn.pool.x[-PROBE_ROWS:]
-        self._begin_guide(drawn.pool)
+        pool = self._drawing.pool(new, remembered, state)
+        self._probe = pool.x[-PROBE_ROWS:]
+        self._begin_guide(pool)
         steps = TrainingLoop(
-            self._engine, state, config, drawn,
+            self._engine, state, config, pool,
             guide=self._guide, apart=self._units.names, report=self._report, careful=careful,
         )  # fmt: skip
         total = steps.plan.steps if config.schedule == "linear" else 0
@@ -398,9 +389,6 @@ class TrainingRun:
             if time.monotonic() - reported > PROGRESS_SECONDS:
                 reported = time.monotonic()
                 steps.report()
-        if state.patience.values is not None:
-            self._engine.set_parameters(state.patience.values)
-            state.average.forget_short()  # the best weights themselves are to be served
         self._engine.check()
         steps.report()
         return steps.losses, steps.skipped
@@ -430,7 +418,6 @@ class TrainingRun:
         state.remember(new.offsets[kept], new.y[kept])
         state.consumed, state.arrived = plan.upto, plan.arrived
         state.plan, state.step, self._random = None, 0, self._random and self._dry_run
-        state.patience, state.hard, state.pseudo = EarlyStopping(self._config.patience), None, None
         generation = self._checkpoint()
         candidate = self._handing_over.candidate(
             plan.run, self._engine, state.average, self._probe, self._guide

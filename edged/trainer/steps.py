@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edged.domain.training.early_stopping import EVERY as LOOK_EVERY
 from edged.domain.training.replay import BatchMix
 from edged.errors import TrainingError
 from edged.trainer import averaging
@@ -21,7 +19,6 @@ if TYPE_CHECKING:
     from edged.domain.protocols import Engine, StepResult
     from edged.domain.training.batch_pool import BatchPool
     from edged.domain.training.learner_state import LearnerState, RunPlan
-    from edged.trainer.batches import SampledRows
     from edged.trainer.guidance import ChampionGuide
 
 CHECK_EVERY = 32
@@ -36,7 +33,7 @@ class TrainingLoop:
         Whose weights learn, and what goes with them; both change.
     config
         The section `training`.
-    drawn
+    pool
         What batches come from.
     guide
         What pulls the steps towards the champion, where there is one.
@@ -53,7 +50,7 @@ class TrainingLoop:
         engine: Engine,
         state: LearnerState,
         config: TrainingConfig,
-        drawn: SampledRows,
+        pool: BatchPool,
         *,
         guide: ChampionGuide | None,
         apart: list[str],
@@ -63,7 +60,7 @@ class TrainingLoop:
         if state.plan is None:
             raise TrainingError("no run is planned")
         self._engine, self._state, self._config = engine, state, config
-        self._pool, self._spared = drawn.pool, drawn.spared
+        self._pool = pool
         self._guide, self._apart, self._report, self._careful = guide, apart, report, careful
         self.losses: list[float] = []
         self.skipped = 0
@@ -97,8 +94,6 @@ class TrainingLoop:
             last=self.plan.steps,
             apart=self._apart,
         )
-        if len(self._spared) and self._look():
-            state.plan = replace(self.plan, steps=state.step)
         if state.step // CHECK_EVERY > before // CHECK_EVERY:
             self._engine.check()
 
@@ -114,13 +109,6 @@ class TrainingLoop:
                 "loss": loss if np.isfinite(loss) else None,
             }
         )
-
-    def _look(self) -> bool:
-        """Whether the run should end, as it no longer gets better on rows that it does not learn from."""
-        if self._state.step % LOOK_EVERY:
-            return False
-        loss = self._engine.evaluate(self._pool.x[self._spared], self._pool.y[self._spared])
-        return self._state.patience.look(loss, self._engine.parameters(), LOOK_EVERY)
 
     def _advance(self, pool: BatchPool) -> tuple[list[float], int]:
         """Losses of what was made, and how many of them were bad."""
@@ -142,12 +130,7 @@ class TrainingLoop:
     def _next_steps(self) -> int:
         """Steps up to the next point at which something else is due."""
         state, config = self._state, self._config
-        dues = (
-            CHECK_EVERY,
-            config.checkpoint_every,
-            averaging.EVERY if config.average else CHECK_EVERY,
-            LOOK_EVERY if config.patience else CHECK_EVERY,
-        )
+        dues = (CHECK_EVERY, config.checkpoint_every, averaging.EVERY if config.average else CHECK_EVERY)
         left = self.plan.steps - state.step
         return min(left, self._engine.together, *(due - state.step % due for due in dues))
 

@@ -64,7 +64,6 @@ REFUSE = {
     "host with a port": BASE + "web: {allowed_hosts: ['press-7:80']}\n",
     "host with a path": BASE + "web: {allowed_hosts: ['press-7/x']}\n",
     "token of nowhere": BASE + "web: {tokens: {read_file: nowhere}}\n",
-    "largest of none": BASE + "weights: {top_k: 0}\n",
     "cron of nonsense": BASE + "training: {cron: a b c d e}\n",
 }
 

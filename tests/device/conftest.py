@@ -23,8 +23,6 @@ NEEDS_TRAINING = [
     "test_rounds.py",
     "test_train.py",
     "test_train_guide.py",
-    "test_train_options.py",
-    "test_train_pseudo.py",
     "test_train_resume.py",
     "test_train_together.py",
 ]

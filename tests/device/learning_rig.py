@@ -104,7 +104,6 @@ class Workshop:
         champion: Callable[[], Path | None] = lambda: None,
         elsewhere: Callable[[int], tuple[int, dict[str, Floats]] | None] = lambda _: None,
         fresh: Callable[[], Engine] | None = None,
-        pseudo: float = 0.0,
         wanted: Callable[[], bool] = lambda: False,
         base: Base = "checkpoint",
     ) -> TrainingRun:
@@ -124,8 +123,6 @@ class Workshop:
             champion=champion,
             elsewhere=elsewhere,
             fresh=fresh,
-            pseudo=pseudo,
-            unlabelled=self.log,
             wanted=wanted,
             base=base,
         )

@@ -138,7 +138,7 @@ def test_worse_weights_are_refused_and_better_ones_taken_whole(bench: Bench) -> 
 def test_a_difference_to_a_known_model_is_applied_and_one_to_a_stranger_refused(bench: Bench) -> None:
     own = bench.own()
     target = noisy(own, 0.01)
-    coded, held = changes(target, own, Coding("int8", 0.5))
+    coded, held = changes(target, own, Coding("int8", step=0.5))
     base = {"version": 1, "sha256": fingerprint(own)}
     manifest = {"encoding": weight_encoding.CODED, "base": base, "parameters": fingerprint(held)}
     result = bench.adopter.apply(7, bench.arrived(manifest, update_encoding.pack(coded)), mix=False)

@@ -146,17 +146,6 @@ def test_an_average_of_the_last_steps_is_served_not_where_the_last_one_went(
             np.testing.assert_array_equal(served[name], own[name])
 
 
-def test_what_ends_a_run_early_is_served_as_it_is(tmp_path: Path, bundle: Bundle) -> None:
-    """The weights that did best on rows that were spared, not an average of those after them."""
-    shop, engine = Workshop(tmp_path, bundle, patience=32, steps=400, max_steps=400), NativeEngine(bundle)
-    shop.feed(*task(400))
-    trainee = shop.trainee(engine, pack_weights=lambda values: wire.pack(values, {"device": "d"}))
-    result = trainee.run(shop.request())
-    served, _note = wire.unpack((Path(result["candidate"]) / wire.FILE).read_bytes())
-    for name, value in engine.parameters().items():
-        np.testing.assert_array_equal(served[name], value)
-
-
 def test_progress_is_reported_with_the_run(tmp_path: Path, bundle: Bundle) -> None:
     shop = Workshop(tmp_path, bundle)
     shop.feed(*task(100))

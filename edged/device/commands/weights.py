@@ -49,8 +49,8 @@ class WeightsCommands:
     def get(self, request: dict[str, Any]) -> dict[str, Any]:
         """Send the weights of a version, or some chunks of them, by the way that updates go.
 
-        Takes `version` (the champion's when absent), `mode`, `dtype`, `top_k`, `base` (`last`, `bundle` or a
-        version) as in section `weights`, and `chunks`, a list of numbers.
+        Takes `version` (the champion's when absent), `mode`, `dtype`, `base` (`last`, `bundle` or a version)
+        as in section `weights`, and `chunks`, a list of numbers.
 
         Raises
         ------
@@ -62,7 +62,6 @@ class WeightsCommands:
         wish = self._updates.wish(
             mode=request.get("mode"),
             dtype=request.get("dtype"),
-            top_k=request.get("top_k"),
             base=_base(request.get("base")),
         )
         update = self._updates.asked(request.get("version") or self._champion(), wish)

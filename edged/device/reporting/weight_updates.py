@@ -68,8 +68,7 @@ class WeightUpdates:
         config, given = self._config.weights, {k: v for k, v in other.items() if v is not None}
         mode, dtype = given.get("mode", config.mode), given.get("dtype", config.dtype)
         step = config.step if mode == "delta" and dtype == "int8" else 0.0
-        coding = Coding(dtype, given.get("top_k", config.top_k), step)
-        return UpdateRequest(mode, coding, given.get("base", config.base))
+        return UpdateRequest(mode, Coding(dtype, step), given.get("base", config.base))
 
     def next(self, version: int) -> WeightUpdate:
         """The update that is due with a new champion; one that others follow on is durable then.
@@ -168,7 +167,6 @@ class WeightUpdates:
             "bundle": self._bundle().fingerprint,
             "mode": "full" if base is None else "delta",
             "dtype": wish.coding.dtype if base is not None or wish.mode == "full" else "float32",
-            "top_k": 1.0 if base is None else wish.coding.top_k,
             "base": base,
             "parameters": fingerprint(held),
             "created": record.created,

@@ -6,24 +6,17 @@ sees and give `DriftSignal`s, one for each change. Everything here is a pure rul
 
 from edged.domain.drift.adwin import ADWIN
 from edged.domain.drift.adwin_correlated import CorrelatedADWIN
-from edged.domain.drift.catalogue import default_detector, quiet_detector, restore, tuned_detector
 from edged.domain.drift.confidence import confidence_watch
 from edged.domain.drift.cooldown import Cooldown
-from edged.domain.drift.ddm import DDM
-from edged.domain.drift.hddm_w import HDDMW
 from edged.domain.drift.inputs import InputDrift, InputRules
 from edged.domain.drift.live import DriftRules, LiveDrift
-from edged.domain.drift.page_hinkley import PageHinkley
-from edged.domain.drift.signals import Detector, DriftSignal, FeatureShift, Level
-from edged.domain.drift.stream_watch import StreamWatch, bounded, error_watch
+from edged.domain.drift.signals import DriftSignal, FeatureShift, Level
+from edged.domain.drift.stream_watch import StreamWatch, bounded, default_detector, error_watch
 
 __all__ = [
     "ADWIN",
-    "DDM",
-    "HDDMW",
     "Cooldown",
     "CorrelatedADWIN",
-    "Detector",
     "DriftRules",
     "DriftSignal",
     "FeatureShift",
@@ -31,13 +24,9 @@ __all__ = [
     "InputRules",
     "Level",
     "LiveDrift",
-    "PageHinkley",
     "StreamWatch",
     "bounded",
     "confidence_watch",
     "default_detector",
     "error_watch",
-    "quiet_detector",
-    "restore",
-    "tuned_detector",
 ]

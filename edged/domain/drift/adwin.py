@@ -22,7 +22,8 @@ class ADWIN(StreamDetector):
         change: |mean0 - mean1| > sqrt(2 / m * σ² * d) + 2 / (3 m) * d
 
     (equation 3.1 of the paper, with the parts counted a little shorter). After a change the window
-    starts anew.
+    starts anew. `statistic` and `threshold` belong to the newest test at warning level or above; a drift has
+    `statistic` > `threshold`.
 
     Parameters
     ----------
@@ -86,7 +87,7 @@ class ADWIN(StreamDetector):
         return self.total / self.n if self.n else 0.0
 
     def update(self, value: float) -> Level:
-        """Take in one reading."""
+        """Take in one reading; NaN and infinity neither count nor change anything (level NONE)."""
         value = float(value)
         if not -LARGEST < value < LARGEST:  # NaN too
             return NONE

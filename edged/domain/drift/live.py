@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edged.domain.drift.catalogue import tuned_detector
 from edged.domain.drift.confidence import confidence_watch
 from edged.domain.drift.cooldown import Cooldown
 from edged.domain.drift.inputs import InputDrift, InputRules
 from edged.domain.drift.signals import unreadable
-from edged.domain.drift.stream_watch import StreamWatch, bounded
+from edged.domain.drift.stream_watch import StreamWatch, bounded, error_watch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,9 +32,8 @@ def _input_rules(features: int) -> InputRules:
 
 @dataclass(frozen=True)
 class DriftRules:
-    """What is watched and how; `detector` and `delta` are those of the errors, `cooldown` in samples."""
+    """What is watched and how; `delta` is the confidence of the errors' detector, `cooldown` in samples."""
 
-    detector: str = "adwin_correlated"
     delta: float | None = None
     cooldown: int = 2000
     errors: bool = True
@@ -68,7 +66,7 @@ class LiveDrift:
         self.rules = rules = DriftRules() if rules is None else rules
         self._features = features
         cooldown = Cooldown(rules.cooldown)
-        self._errors = StreamWatch("error", tuned_detector(rules.detector, rules.delta), cooldown)
+        self._errors = error_watch(cooldown, rules.delta)
         self._confidence = confidence_watch(cooldown)
         self._inputs = InputDrift(features, _input_rules(features)) if features and rules.inputs else None
         self._first: list[float] | None = None if classes else []
@@ -133,7 +131,7 @@ class LiveDrift:
     def state(self) -> dict[str, Any]:
         """State as JSON values: `restore` goes on where this was."""
         return {
-            "rules": asdict(self.rules),
+            "rules": self._told_rules(),
             "features": self._features,
             "errors": self._errors.state(),
             "confidence": self._confidence.state(),
@@ -142,6 +140,10 @@ class LiveDrift:
             "expected": self._expected,
             "version": self._version,
         }
+
+    def _told_rules(self) -> dict[str, Any]:
+        """The rules with the name of the errors' detector: earlier versions had others to choose from."""
+        return asdict(self.rules) | {"detector": self._errors.detector.name}
 
     def restore(self, state: Mapping[str, Any]) -> bool:
         """Go on from what `state` gave; False, and nothing changed, where the rules or the stream are others.
@@ -155,7 +157,7 @@ class LiveDrift:
             kept = [
                 state[name] for name in ("errors", "confidence", "inputs", "first", "expected", "version")
             ]
-            alike = (state["rules"], state["features"]) == (asdict(self.rules), self._features)
+            alike = (state["rules"], state["features"]) == (self._told_rules(), self._features)
             if not alike or (kept[3] is None) != (self._first is None):
                 return False
             cooldown = Cooldown.from_state(kept[0]["cooldown"])

@@ -1,11 +1,11 @@
-"""The words of drift detection: levels, the detector protocol, the signal, and detector state."""
+"""The words of drift detection: levels, the signal, and detector state."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from edged.errors import ConfigError, CorruptError
 
@@ -27,29 +27,8 @@ class Level(IntEnum):
     DRIFT = 2
 
 
-# Bound once: an attribute of an enumeration costs more than a whole Page-Hinkley step on Python 3.10.
+# Bound once: an attribute of an enumeration is slow to look up on Python 3.10.
 NONE, WARNING, DRIFT = Level.NONE, Level.WARNING, Level.DRIFT
-
-
-class Detector(Protocol):
-    """Watches one stream of numbers and starts anew by itself after each drift.
-
-    `statistic` and `threshold` belong to the newest test at warning level or above; a drift has
-    `statistic` > `threshold`.
-    """
-
-    name: ClassVar[str]
-    statistic: float
-    threshold: float
-
-    def update(self, value: float) -> Level:
-        """Take in one reading; NaN and infinity neither count nor change anything (level NONE)."""
-
-    def reset(self) -> None:
-        """Forget the stream, keep the parameters: another model or another regime begins."""
-
-    def state(self) -> dict[str, Any]:
-        """Parameters and state as JSON values; `restore` continues identically."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,9 +85,6 @@ REQUESTS: dict[str, Schema] = {
             version=VERSION,
             mode=one_of("full", "delta"),
             dtype=one_of("float32", "float16", "int8"),
-            top_k=about("share of a difference that is sent", {
-                "type": "number", "exclusiveMinimum": 0, "maximum": 1,
-            }),
             base=about("last, bundle, or a version: what a difference is to", ANYTHING),
             chunks=about("numbers of those that are wanted; all without", listed({
                 "type": "integer", "minimum": 0,

@@ -53,9 +53,6 @@ class BatchPool:
         )
         self._codes: NDArray[np.int64] | None = None
         self._share = 1.0
-        self._spared = np.zeros(len(self.offsets), bool)
-        self._weights: NDArray[np.float64] | None = None
-        self._beside, self._count = np.empty(0, np.int64), 0
         self.exclude(excluded)
 
     def cap(self, codes: NDArray[np.int64], share: float) -> None:
@@ -63,44 +60,18 @@ class BatchPool:
         self._codes, self._share = codes, share
         self._weigh()
 
-    def add(self, offsets: Ids, x: NDArray[np.float32], y: NDArray[Any], count: int) -> None:
-        """Let `count` rows of each batch be of these `(m,)`, which are no samples with labels."""
-        if len(offsets) == 0:
-            return
-        first = len(self.offsets)
-        self.x, self.y = np.concatenate([self.x, x]), np.concatenate([self.y, y])
-        self.offsets = np.concatenate([self.offsets, offsets])
-        self._beside = np.arange(first, len(self.offsets))
-        self._count = count
-
-    def spare(self, rows: NDArray[np.bool_]) -> None:
-        """Never draw these rows `(n,)`: they tell how well the others are learned."""
-        self._spared = rows
-        self.exclude(set())
-
-    def weigh(self, weights: NDArray[np.float64]) -> None:
-        """Draw remembered rows in proportion to `weights` `(n,)`, on top of what keys may fill."""
-        self._weights = weights
-        self._weigh()
-
     def exclude(self, offsets: set[int]) -> None:
         """Draw these samples no more; NoDataError when none is left."""
-        known = self.offsets[: len(self._spared)]
-        good = ~self._spared & ~np.isin(known, list(offsets))
+        good = ~np.isin(self.offsets, list(offsets))
         self._places = [np.flatnonzero(good & group) for group in self._groups]
-        self._beside = self._beside[~np.isin(self.offsets[self._beside], list(offsets))]
-        self._count = self._count if len(self._beside) else 0
         if not any(len(places) for places in self._places):
             raise NoDataError("every sample of this run makes the loss infinite or NaN", where="sample log")
         self._weigh()
 
     def draw(self, batch: int, mix: BatchMix, rng: np.random.Generator) -> NDArray[np.int64]:
         """Rows of a batch, drawn with replacement, so that short windows still fill it."""
-        beside = (
-            self._beside[rng.integers(0, len(self._beside), self._count)] if self._count else self._beside
-        )
-        counts = mix.counts(batch - len(beside), *(len(places) for places in self._places))
-        drawn = [beside]
+        counts = mix.counts(batch, *(len(places) for places in self._places))
+        drawn = []
         for places, edges, count in zip(self._places, self._edges, counts, strict=True):
             if edges is None:
                 drawn.append(places[rng.integers(0, max(len(places), 1), count)])
@@ -109,20 +80,13 @@ class BatchPool:
         return np.concatenate(drawn)
 
     def _weigh(self) -> None:
-        self._edges = [
-            self._edges_of(places, None if group == 0 else self._weights)
-            for group, places in enumerate(self._places)
-        ]
+        self._edges = [self._edges_of(places) for places in self._places]
 
-    def _edges_of(
-        self, rows: NDArray[np.int64], weights: NDArray[np.float64] | None
-    ) -> NDArray[np.float64] | None:
+    def _edges_of(self, rows: NDArray[np.int64]) -> NDArray[np.float64] | None:
         """Where each row's stretch ends; None where all stretches are equal."""
-        if len(rows) == 0:
+        if len(rows) == 0 or self._codes is None:
             return None
-        shares = None if self._codes is None else capped(self._codes[rows], self._share)
-        if weights is not None:
-            shares = weights[rows] if shares is None else shares * weights[rows]
+        shares = capped(self._codes[rows], self._share)
         return None if shares is None else np.cumsum(shares)
 
 

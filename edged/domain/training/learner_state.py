@@ -9,9 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from edged.domain.stream.running_statistics import RunningMoments
-from edged.domain.training.early_stopping import EarlyStopping
-from edged.domain.training.hard_examples import Hardness
-from edged.domain.training.pseudo_labels import PseudoLabels
 from edged.domain.training.replay import BalancedReservoir, Recent, Reservoir, reservoir_of
 from edged.domain.training.weight_averaging import Average
 
@@ -81,9 +78,6 @@ class LearnerState:
     plan: RunPlan | None = None
     step: int = 0
     excluded: list[int] = field(default_factory=list)
-    patience: EarlyStopping = field(default_factory=EarlyStopping)
-    hard: Hardness | None = None
-    pseudo: PseudoLabels | None = None
 
     @classmethod
     def fresh(
@@ -95,7 +89,6 @@ class LearnerState:
         recent: int = 0,
         average: float = 0.0,
         balance: bool = False,
-        patience: int = 0,
     ) -> LearnerState:
         """The state before anything was learned."""
         return cls(
@@ -106,7 +99,6 @@ class LearnerState:
             RunningMoments(half_life),
             Average(average),
             np.random.default_rng(seed),
-            patience=EarlyStopping(patience),
         )
 
     def with_new_weights(self, half_life: float, average: float) -> None:
@@ -132,7 +124,6 @@ class LearnerState:
     def dump(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """As JSON values and arrays."""
         average, averaged = self.average.dump()
-        patience, best = self.patience.dump()
         values = {
             "consumed": self.consumed,
             "arrived": self.arrived,
@@ -142,7 +133,6 @@ class LearnerState:
             "excluded": self.excluded,
             "memory": self.memory.state(),
             "average": average,
-            "patience": patience,
             "moments_weight": self.moments.weight,
             "rng": self.rng.bit_generator.state,
         }
@@ -150,9 +140,6 @@ class LearnerState:
             "memory_ids": self.memory.ids,
             "recent_ids": self.recent.ids,
             **averaged,
-            **best,
-            **(self.hard.dump() if self.hard is not None else {}),
-            **(self.pseudo.dump() if self.pseudo is not None else {}),
         }
         if self.moments.mean is not None and self.moments.square is not None:
             arrays |= {"moments_mean": self.moments.mean, "moments_square": self.moments.square}
@@ -169,7 +156,6 @@ class LearnerState:
         recent: int = 0,
         average: float = 0.0,
         balance: bool = False,
-        patience: int = 0,
     ) -> LearnerState:
         """What `dump` gave; capacities, half-life and decay come from the present configuration."""
         rng = np.random.default_rng()
@@ -188,9 +174,6 @@ class LearnerState:
             RunPlan(**values["plan"]) if values["plan"] else None,
             values["step"],
             list(values["excluded"]),
-            EarlyStopping.load(patience, values.get("patience", {}), arrays),
-            Hardness.load(arrays),
-            PseudoLabels.load(arrays),
         )
 
 

@@ -74,10 +74,6 @@ class Average:
         kept = 0.5 ** (rows / HALF_LIFE)
         self.losses = (self.losses[0] * kept + short * rows, self.losses[1] * kept + long * rows)
 
-    def forget_short(self) -> None:
-        """Leave the choice between the long average and the weights themselves; steps begin a new one."""
-        self.short = None
-
     @property
     def better(self) -> bool:
         """Whether the long average has done better than the short one, lately."""

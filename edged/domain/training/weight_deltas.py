@@ -1,10 +1,10 @@
-"""Weights made small for a slow line: as differences, with the largest alone, in fewer bits.
+"""Weights made small for a slow line: as differences, in fewer bits.
 
-What a coding leaves out or rounds away is not lost: a sender that keeps what its receivers hold, and sends
+What a coding rounds away is not lost: a sender that keeps what its receivers hold, and sends
 the difference to that, adds the error of one update to the next. This is error feedback (Seide et al., "1-bit
 stochastic gradient descent", 2014; Karimireddy et al., "Error feedback fixes SignSGD", 2019): the residual is
-the sender's weights less what the receivers hold. The largest of each tensor are taken as in Lin et al.,
-"Deep gradient compression" (2018).
+the sender's weights less what the receivers hold. Senders of an earlier version could leave out all but the
+largest elements of a tensor: such sparse tensors are still decoded.
 """
 
 from __future__ import annotations
@@ -26,9 +26,7 @@ Floats = NDArray[np.float32]
 Weights = dict[str, Floats]
 Dtype = Literal["float32", "float16", "int8"]
 
-SMALLEST_SPARSE = 64  # elements; with fewer the positions cost more than they save
 LARGEST_FLOAT16 = 65504.0
-_GAPS = (np.uint8, np.uint16, np.uint32)
 
 
 @dataclass(frozen=True)
@@ -38,9 +36,7 @@ class Coding:
     Attributes
     ----------
     dtype
-        `int8` is symmetric: a scale for each row of a matrix, one for any other tensor and for a sparse one.
-    top_k
-        Share of the elements of a tensor that is sent, the largest first.
+        `int8` is symmetric: a scale for each row of a matrix, one for any other tensor.
     step
         Least difference of two int8 values, in units of the root mean square of the tensor, which then has
         one scale; 0 takes the finest that 8 bits allow. A coarse step leaves few distinct values, most of
@@ -48,13 +44,12 @@ class Coding:
     """
 
     dtype: Dtype = "float32"
-    top_k: float = 1.0
     step: float = 0.0
 
 
 @dataclass(frozen=True)
 class Coded:
-    """One tensor of `shape`: its numbers, or the largest alone.
+    """One tensor of `shape`: its numbers, or some of them where it is sparse.
 
     Attributes
     ----------
@@ -97,7 +92,7 @@ def added(base: Mapping[str, Floats], change: Mapping[str, Floats]) -> Weights:
 
 
 def code(weights: Mapping[str, Floats], coding: Coding, exact: Collection[str] = ()) -> dict[str, Coded]:
-    """Weights or a difference as they are sent; those of the names `exact` stay float32 and whole.
+    """Weights or a difference as they are sent; those of the names `exact` stay float32.
 
     Raises
     ------
@@ -114,13 +109,13 @@ def changes(
 ) -> tuple[dict[str, Coded], Weights]:
     """The coded difference without tensors that have not changed, and what a receiver holds after it.
 
-    The next difference is made to that: then it brings what this one has left out.
+    The next difference is made to that: then it brings what this one has rounded away.
 
     >>> held = {"w": np.zeros(64, np.float32)}
     >>> weights = {"w": np.linspace(0.0, 1.0, 64, dtype=np.float32)}
     >>> for _ in range(4):
-    ...     _, held = changes(weights, held, Coding(top_k=0.25))
-    >>> bool(np.array_equal(held["w"], weights["w"]))
+    ...     _, held = changes(weights, held, Coding("int8", step=0.5))
+    >>> bool(np.allclose(held["w"], weights["w"], atol=1e-3))
     True
     """
     moved = {name: value for name, value in difference(weights, base).items() if value.any()}
@@ -142,23 +137,11 @@ def decode(coded: Mapping[str, Coded]) -> Weights:
 def _coded(name: str, value: Floats, coding: Coding) -> Coded:
     if not np.isfinite(value).all():
         raise ModelError("holds numbers that are not finite", where=f"parameter {name}")
-    taken = math.ceil(coding.top_k * value.size)
-    if taken >= value.size or value.size < SMALLEST_SPARSE:
-        rows = value.ndim > 1
-        values, scale = _narrowed(value, coding, rows=rows)
-        return Coded(values, value.shape, scale)
-    flat = value.reshape(-1)
-    places = np.sort(np.argpartition(np.abs(flat), value.size - taken)[value.size - taken :])
-    values, scale = _narrowed(flat[places], coding, rows=False)
-    return Coded(values, value.shape, scale, _narrowest(np.diff(places, prepend=-1) - 1))
-
-
-def _narrowed(value: Floats, coding: Coding, *, rows: bool) -> tuple[NDArray[Any], Floats | None]:
     if coding.dtype == "int8":
-        return _integers(value, coding.step, rows=rows and not coding.step)
-    if coding.dtype == "float16" and np.abs(value).max(initial=0.0) <= LARGEST_FLOAT16:
-        return value.astype(np.float16), None
-    return np.asarray(value, np.float32), None
+        values, scale = _integers(value, coding.step, rows=value.ndim > 1 and not coding.step)
+        return Coded(values, value.shape, scale)
+    small = coding.dtype == "float16" and np.abs(value).max(initial=0.0) <= LARGEST_FLOAT16
+    return Coded(np.asarray(value, np.float16 if small else np.float32), value.shape)
 
 
 def _integers(value: Floats, step: float, *, rows: bool) -> tuple[NDArray[Any], Floats]:
@@ -169,12 +152,6 @@ def _integers(value: Floats, step: float, *, rows: bool) -> tuple[NDArray[Any], 
     divisor = np.where(scale > 0, scale, np.float32(1.0))
     divisor = divisor.reshape(-1, *[1] * (value.ndim - 1)) if rows else divisor
     return np.clip(np.rint(value / divisor), -127, 127).astype(np.int8), scale
-
-
-def _narrowest(gaps: NDArray[np.int64]) -> NDArray[Any]:
-    largest = int(gaps.max(initial=0))
-    kind = next(kind for kind in _GAPS if largest <= np.iinfo(kind).max)
-    return gaps.astype(kind)
 
 
 def _decoded(name: str, tensor: Coded) -> Floats:

@@ -11,7 +11,6 @@ from edged.domain.federated.settings import Encoding, RoundSettings
 from edged.domain.judging.outputs import answers, errors, probabilities
 from edged.domain.stream.sample import Window
 from edged.domain.training.batch_pool import labels_for
-from edged.domain.training.hard_examples import losses
 from edged.engines.inference import InferenceModel
 from edged.engines.portable.description import Description, base_model
 from edged.engines.portable.engine import PortableEngine
@@ -66,7 +65,7 @@ class SharedSetup:
         scratch.write_bytes(bytes(self._base.with_parameters(weights)))
         window = self.window(np.concatenate(parts))
         raw = InferenceModel(scratch, threads=1).predict(window.x)
-        lost = losses("classify", probabilities(raw), window.y, 1.0)
+        lost = _surprise(probabilities(raw), window.y)
         wrong = errors(self.schema, answers(self.schema, raw), window.y)
         ends = np.cumsum([len(part) for part in parts])[:-1]
         return [
@@ -91,3 +90,9 @@ class SharedSetup:
         )  # fmt: skip
         made = alone.train_round({}, free, weights, CarriedState(), rng=np.random.default_rng(seed))
         return {**weights, **made.carried.personal}
+
+
+def _surprise(probable: NDArray[np.float32], y: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Cross-entropy `(n,)` of probabilities `(n, c)` for classes `(n, 1)`; NaN counts as 0."""
+    right = probable[np.arange(len(y)), y[:, 0].astype(np.int64)].astype(np.float64)
+    return np.nan_to_num(-np.log(np.maximum(right, 1e-9)))

@@ -127,30 +127,6 @@ class WindowReader:
         present[present] = found.offsets[place[present]] == wanted[present]
         return found.take(place[present])
 
-    def unlabelled(self, limit: int) -> Window:
-        """The newest samples without a label that may be trained on; labels and positions are void."""
-        return self._bare(
-            "SELECT offset, x FROM (SELECT offset, x FROM samples WHERE label_seq IS NULL AND holdout = 0"
-            " ORDER BY offset DESC LIMIT ?) ORDER BY offset",
-            limit,
-        )
-
-    def read(self, offsets: NDArray[np.int64]) -> Window:
-        """The named samples, labelled or not, rising; labels and positions are void."""
-        return self._bare(
-            "SELECT offset, x FROM samples WHERE holdout = 0 AND offset IN (SELECT value FROM json_each(?))"
-            " ORDER BY offset",
-            json_list(offsets.tolist()),
-        )
-
-    def _bare(self, sql: str, parameter: int | str) -> Window:
-        with self._reading():
-            found = self._db.execute(sql, (parameter,)).fetchall()
-        offsets = np.array([row[0] for row in found], np.int64)
-        x = self._floats([row[1] for row in found], self._schema.width)
-        void = np.full((len(found), self._schema.targets), np.nan, np.float32)
-        return Window(offsets, np.zeros(len(found), np.int64), x, void)
-
     def recent_inputs(self, limit: int) -> NDArray[np.float32]:
         """The newest inputs, labelled or not, `(n, d)` float32, oldest first."""
         with self._reading():

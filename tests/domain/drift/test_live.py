@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pytest
 
 from edged.domain.drift import DriftRules, Level, LiveDrift
-from edged.errors import ConfigError, CorruptError
+from edged.errors import CorruptError
 
 
 def offsets(values: np.ndarray, start: int = 1) -> np.ndarray:
@@ -142,9 +143,16 @@ def test_a_damaged_state_is_refused() -> None:
         live.restore({})
 
 
-def test_another_delta_is_for_the_kinds_of_adwin() -> None:
-    assert (
-        LiveDrift(classes=True, rules=DriftRules(delta=0.01)).state()["errors"]["detector"]["delta"] == 0.01
-    )
-    with pytest.raises(ConfigError, match="adwin"):
-        LiveDrift(classes=True, rules=DriftRules("ddm", delta=0.01))
+def test_a_state_of_an_earlier_version_is_gone_on_from_unless_another_detector_watched() -> None:
+    live = LiveDrift(classes=True, features=3)
+    state, rules = live.state(), live.state()["rules"]
+    assert live.restore(state | {"rules": {"detector": "adwin_correlated", **asdict(DriftRules())}})
+    for other in ("adwin", "page_hinkley", "ddm", "hddm_w"):
+        watched = {"source": "error", "detector": {"detector": other}, "cooldown": {}}
+        assert not live.restore(state | {"rules": rules | {"detector": other}, "errors": watched})
+
+
+def test_delta_is_the_confidence_of_the_errors_detector() -> None:
+    live = LiveDrift(classes=True, rules=DriftRules(delta=0.01))
+    assert live.state()["errors"]["detector"]["delta"] == 0.01
+    assert live.state()["confidence"]["detector"]["delta"] == 0.002

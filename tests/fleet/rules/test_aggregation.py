@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import numpy as np
 import pytest
 
-from edged.domain.training.weight_deltas import Coding, Floats, code, decode
+from edged.domain.training.weight_deltas import Coded, Coding, Floats, code, decode
 from edged.errors import CorruptError, NoDataError
 from edged.fleet.rules.aggregation import AdmittedUpdate, Mean, Reducer, discount
 from edged.fleet.rules.layout import Layout
 from edged.fleet.rules.robust import Matrix, median, trimmed_mean
+from tests.domain.thinned import thinned
 
 SHAPES = {"b": (5,), "scalar": (), "w": (7, 5), "conv": (3, 2, 2)}
 LAYOUT = Layout.of({name: np.zeros(shape, np.float32) for name, shape in SHAPES.items()})
 INT8 = Coding("int8")
+Code = Callable[[dict[str, Floats]], dict[str, Coded]]
 
 
-def contributions(count: int, coding: Coding = INT8, seed: int = 0) -> list[AdmittedUpdate]:
+def coder(*arguments: Any, **options: Any) -> Code:
+    return partial(code, coding=Coding(*arguments, **options))
+
+
+DENSE, SPARSE = coder("int8"), partial(thinned, share=0.3)
+
+
+def contributions(count: int, coded: Code = DENSE, seed: int = 0) -> list[AdmittedUpdate]:
     rng = np.random.default_rng(seed)
     made = []
     for device in range(count):
@@ -26,7 +39,7 @@ def contributions(count: int, coding: Coding = INT8, seed: int = 0) -> list[Admi
                 f"d{device}",
                 int(rng.integers(1, 500)),
                 float(rng.uniform(0.2, 1)),
-                LAYOUT.row(code(change, coding)),
+                LAYOUT.row(coded(change)),
             )
         )
     return made
@@ -60,9 +73,9 @@ def test_the_mean_is_weighed_by_samples() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 9, 40])
-@pytest.mark.parametrize("coding", [INT8, Coding("int8", step=0.5), Coding("int8", top_k=0.3)])
-def test_the_trimmed_mean_of_int8_is_exact(count: int, coding: Coding) -> None:
-    given = contributions(count, coding)
+@pytest.mark.parametrize("coded", [DENSE, coder("int8", step=0.5), SPARSE])
+def test_the_trimmed_mean_of_int8_is_exact(count: int, coded: Code) -> None:
+    given = contributions(count, coded)
     ordered = np.sort(dense(given), axis=0)
     cut = int(0.2 * count)
     expected = ordered[cut : count - cut].mean(axis=0)
@@ -76,7 +89,7 @@ def test_the_median_of_int8_is_exact(count: int) -> None:
 
 
 def test_floats_are_exact_as_floats_and_rounded_as_int8() -> None:
-    given = contributions(21, Coding("float32"))
+    given = contributions(21, coder("float32"))
     expected = np.median(dense(given), axis=0)
     assert np.allclose(reduced(Matrix(median, dtype="float32"), given), expected, atol=1e-6)
     assert np.allclose(reduced(Matrix(median), given), expected, atol=0.03)
@@ -133,10 +146,10 @@ def test_what_is_late_counts_less() -> None:
     assert discount(5, 0.0) == 1.0
 
 
-@pytest.mark.parametrize("coding", [INT8, Coding("int8", top_k=0.3), Coding("float16"), Coding("float32")])
-def test_a_row_is_the_update_and_survives_as_bytes(coding: Coding) -> None:
+@pytest.mark.parametrize("kind", [DENSE, SPARSE, coder("float16"), coder("float32")])
+def test_a_row_is_the_update_and_survives_as_bytes(kind: Code) -> None:
     weights = {"w": np.random.default_rng(5).normal(size=(20, 30)).astype(np.float32)}
-    layout, coded = Layout.of(weights), code(weights, coding)
+    layout, coded = Layout.of(weights), kind(weights)
     row = layout.row(coded)
     assert np.array_equal(layout.change(row), layout.vector(decode(coded)))
     assert np.array_equal(layout.change(layout.from_bytes(row.to_bytes())), layout.change(row))

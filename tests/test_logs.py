@@ -53,11 +53,11 @@ def lines(out: io.StringIO) -> list[dict[str, Any]]:
 
 def test_a_json_line_holds_time_level_logger_and_event(out: io.StringIO) -> None:
     configure("info", "json", out)
-    get_logger("edged.loop.ingest").info("batch stored", rows=12)
+    get_logger("edged.ingest").info("batch stored", rows=12)
     (line,) = lines(out)
     written = datetime.fromisoformat(line.pop("ts").replace("Z", "+00:00"))
     assert timedelta() <= datetime.now(timezone.utc) - written < timedelta(minutes=1)
-    assert line == {"level": "info", "logger": "edged.device.ingest", "event": "batch stored", "rows": 12}
+    assert line == {"level": "info", "logger": "edged.ingest", "event": "batch stored", "rows": 12}
 
 
 def test_the_words_of_a_line_come_in_one_order(out: io.StringIO) -> None:
@@ -128,7 +128,7 @@ def test_auto_is_json_without_a_terminal(out: io.StringIO) -> None:
 def test_auto_is_readable_on_a_terminal() -> None:
     terminal = Terminal()
     configure("info", "auto", terminal)
-    get_logger("edged.loop.serve").info("model swapped", version=3)
+    get_logger("edged.serve").info("model swapped", version=3)
     text = terminal.getvalue()
     assert "model swapped" in text
     assert "\x1b[" in text
@@ -140,10 +140,10 @@ def test_console_without_a_terminal_has_no_colours(out: io.StringIO) -> None:
     try:
         fail(KeyError("topic"))
     except KeyError:
-        get_logger("edged.loop.serve").exception("event", version=3)
+        get_logger("edged.serve").exception("event", version=3)
     assert "\x1b" not in out.getvalue()
     assert "version=3" in out.getvalue()
-    assert "edged.device.serving" in out.getvalue()
+    assert "edged.serve" in out.getvalue()
     assert "KeyError: 'topic'" in out.getvalue()
 
 

@@ -185,7 +185,7 @@ except PermissionError:
 SERVE = """
 import numpy as np, onnx, sys
 from pathlib import Path
-from edged.artifacts.templates import mlp
+from edged.bundles.graph.templates import mlp
 from edged.engines.inference import InferenceModel
 onnx.save(mlp(64, 3), sys.argv[1] + "/model.onnx")
 model = InferenceModel(Path(sys.argv[1], "model.onnx"), threads=2)
@@ -196,8 +196,8 @@ print("done")
 TRAIN = """
 import numpy as np, sys
 from pathlib import Path
-from edged.artifacts.build import build
-from edged.artifacts.templates import mlp
+from edged.bundles.build import build
+from edged.bundles.graph.templates import mlp
 from edged.domain.protocols import LearningRate
 from edged.engines import open_engine
 bundle = build(mlp(8, 3), Path(sys.argv[1], "bundle"), loss="cross_entropy")

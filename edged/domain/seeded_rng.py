@@ -16,9 +16,9 @@ class SeededRng:
     Source: G. L. Steele, D. Lea, C. H. Flood: Fast splittable pseudorandom number generators. OOPSLA (2014);
     the generator with 64 bits of state, whose n-th number depends on n alone.
 
-    >>> Draws(7).uniform(3).round(4).tolist() == Draws(7).uniform(3).round(4).tolist()
+    >>> SeededRng(7).uniform(3).round(4).tolist() == SeededRng(7).uniform(3).round(4).tolist()
     True
-    >>> int(Draws(7).integers(6, 1000).max())
+    >>> int(SeededRng(7).integers(6, 1000).max())
     5
     """
 

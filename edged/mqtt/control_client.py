@@ -52,7 +52,7 @@ class BrokerAddress:
 
         Examples
         --------
-        >>> address = Address.parse("mqtts://me@broker/plant")
+        >>> address = BrokerAddress.parse("mqtts://me@broker/plant")
         >>> address.host, address.port, address.root, address.username, address.tls
         ('broker', 8883, 'plant', 'me', True)
         """

@@ -49,7 +49,7 @@ class EngineChoice:
     def line(self) -> str:
         """For people.
 
-        >>> Choice("native", "measured faster", Timing({"portable": 74.2, "native": 58.4}, 64)).line()
+        >>> EngineChoice("native", "measured faster", Timing({"portable": 74.2, "native": 58.4}, 64)).line()
         'native (measured faster: portable 74 µs, native 58 µs a step of 64 rows)'
         """
         times = f": {self.timing.line()}" if self.timing is not None else ""

@@ -24,7 +24,7 @@ CONTINUE = """
 import sys
 from pathlib import Path
 from edged.engines.native import NativeEngine
-from edged.storage.bundles import Bundle
+from edged.storage.models.bundles import Bundle
 from tests.engines.bundles import batches
 bundle, saved, out = map(Path, sys.argv[1:])
 engine = NativeEngine(Bundle.open(bundle))

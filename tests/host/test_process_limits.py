@@ -16,7 +16,7 @@ from edged.host.process_limits import ChildLimits, apply
 # What the child reports about itself once the limits hold, in addition to its warnings.
 CHILD = """
 import json, os, resource, subprocess
-from edged.host.limits import ChildLimits, apply
+from edged.host.process_limits import ChildLimits, apply
 before = os.nice(0)
 warnings = apply({limits})
 print(json.dumps(dict(

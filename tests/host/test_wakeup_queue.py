@@ -7,9 +7,9 @@ import sys
 
 PROGRAM = """
 import os, signal, threading
-from edged.host.doorbell import Doorbell
+from edged.host.wakeup_queue import WakeupQueue
 
-bell = Doorbell((signal.SIGTERM, signal.SIGHUP))
+bell = WakeupQueue((signal.SIGTERM, signal.SIGHUP))
 there = threading.Event()
 
 def elsewhere():
@@ -43,8 +43,8 @@ def test_signals_that_another_thread_takes_wake_the_main_one() -> None:
 def test_a_flood_loses_nothing() -> None:
     program = """
 import signal
-from edged.host.doorbell import Doorbell
-bell = Doorbell((signal.SIGTERM,))
+from edged.host.wakeup_queue import WakeupQueue
+bell = WakeupQueue((signal.SIGTERM,))
 for i in range(100_000):
     bell.put(i)
 print([bell.get() for _ in range(100_000)] == list(range(100_000)))

@@ -49,9 +49,9 @@ from pathlib import Path
 import numpy as np
 from edged.domain.protocols import LearningRate
 from edged.engines import open_engine
-from edged.engines.base_model import BaseModel
+from edged.engines.onnx.base_model import BaseModel
 from edged.engines.inference import InferenceModel
-from edged.storage.bundles import Bundle
+from edged.storage.models.bundles import Bundle
 
 bundle = Bundle.open(Path(sys.argv[1]))
 engine = open_engine("auto", bundle)

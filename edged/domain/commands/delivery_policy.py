@@ -34,7 +34,7 @@ class OutboxMessage(NamedTuple):
     def late_payload(self) -> bytes:
         """What is sent when it could not be sent at once: `historical` says so. Weights stay as they are.
 
-        >>> Parcel(Kind.EVENT, "events", b'{"seq":1}').late_payload
+        >>> OutboxMessage(MessageKind.EVENT, "events", b'{"seq":1}').late_payload
         b'{"seq":1,"historical":true}'
         """
         return self.payload if self.kind is MessageKind.WEIGHTS else extended(self.payload, _LATE)
@@ -51,7 +51,7 @@ class SendRate:
     The token bucket of the field (Turner, "New directions in communications", 1986). Times are
     monotonic seconds.
 
-    >>> pace = Pace(20.0); pace.allowed(10.0), pace.allowed(100.0)
+    >>> pace = SendRate(20.0); pace.allowed(10.0), pace.allowed(100.0)
     (2, 2)
     >>> pace.spend(2); pace.allowed(100.0), round(pace.wait(100.0), 3)
     (0, 0.05)

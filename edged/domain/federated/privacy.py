@@ -89,8 +89,8 @@ def epsilon_of(rho: float, delta: float) -> float:
 class PrivacyLedger:
     """What a device has given away: rho in all, in so many updates.
 
-    >>> Ledger().charged(4.0).charged(4.0)
-    Ledger(rho=0.25, updates=2)
+    >>> PrivacyLedger().charged(4.0).charged(4.0)
+    PrivacyLedger(rho=0.25, updates=2)
     """
 
     rho: float = 0.0

@@ -31,7 +31,7 @@ class ChallengerTest:
 
     Examples
     --------
-    >>> contest = Contest()
+    >>> contest = ChallengerTest()
     >>> contest.add(np.zeros(60), np.r_[np.ones(30), np.zeros(30)]); contest.outcome("classify")
     'won'
     """

@@ -49,8 +49,8 @@ class InferenceRequests:
     def take(self, rows: int) -> list[InferenceRequest]:
         """The oldest ones for the same model, together of at most so many rows, but one at least.
 
-        >>> waiting = Questions()
-        >>> waiting.add([Question(np.zeros((2, 1)), 0.0, version) for version in (None, None, 3)])
+        >>> waiting = InferenceRequests()
+        >>> waiting.add([InferenceRequest(np.zeros((2, 1)), 0.0, version) for version in (None, None, 3)])
         >>> len(waiting.take(8)), len(waiting.take(8)), len(waiting.take(8))
         (2, 1, 0)
         """

@@ -21,7 +21,7 @@ class QualityDrop:
     before half of `before` errors have passed, so that one fall is told once. `rise` is by what share the
     newer errors were larger at the last look.
 
-    >>> fall = QualityFall(); fall.add(np.zeros(500)), fall.add(np.ones(30))
+    >>> fall = QualityDrop(); fall.add(np.zeros(500)), fall.add(np.ones(30))
     (False, True)
     """
 

@@ -37,7 +37,7 @@ class CommitDelay:
     --------
     A hundred messages a second:
 
-    >>> company = Company(1.0)
+    >>> company = CommitDelay(1.0)
     >>> for i in range(20): company.came(1, i / 100)
     >>> round(company.due, 2)
     0.44

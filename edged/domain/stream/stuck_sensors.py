@@ -45,12 +45,12 @@ class FlatlineDetector:
 
     Examples
     --------
-    >>> watch = StuckWatch(width=1, after=3)
+    >>> watch = FlatlineDetector(width=1, after=3)
     >>> x = np.arange(12, dtype=np.float32).reshape(-1, 1)
     >>> watch.update(["k"] * 12, x)
     []
     >>> watch.update(["k"] * 12, np.full((12, 1), 11, np.float32))
-    [Stillness(key='k', stuck=True, features=(0,))]
+    [StuckSensor(key='k', stuck=True, features=(0,))]
     """
 
     def __init__(self, width: int, after: int) -> None:

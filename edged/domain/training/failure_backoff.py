@@ -24,7 +24,7 @@ class BackoffRules:
 class FailureBackoff:
     """Counts failures in a row; a run that ends well forgets them.
 
-    >>> setbacks = Setbacks(SetbackRules(retry_after=10.0, most=3))
+    >>> setbacks = FailureBackoff(BackoffRules(retry_after=10.0, most=3))
     >>> for second in range(3):
     ...     setbacks.failed("killed by SIGSEGV", "try the other engine", float(second))
     >>> setbacks.paused, setbacks.wait

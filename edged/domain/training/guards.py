@@ -90,7 +90,7 @@ class FlashWear:
 
     A token bucket in bytes. A run is never cut short: the one that empties it is waited for by the next.
 
-    >>> wear = Wear(1024.0, burst=4096); wear.worn(4096, 0.0), wear.worn(5120, 0.0)
+    >>> wear = FlashWear(1024.0, burst=4096); wear.worn(4096, 0.0), wear.worn(5120, 0.0)
     (True, True)
     >>> wear.worn(5120, 0.5), wear.worn(5120, 1.5)
     (True, False)
@@ -166,7 +166,7 @@ class TrainingPace:
     One step slower each time that the 99th percentile of serving exceeds the budget, up to a halt; one step
     faster when it is below 70 % of it, or when nothing was served.
 
-    >>> pace = Pace(0.010)
+    >>> pace = TrainingPace(0.010)
     >>> pace.rest(0.020), pace.rest(0.020), pace.rest(0.009), pace.rest(0.001)
     (0.5, 1.0, 1.0, 0.5)
     """

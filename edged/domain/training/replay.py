@@ -174,7 +174,7 @@ class BatchMix:
         At least one new row is in every batch. What an empty group would give falls to the reservoir, to
         the short memory, or to the new rows, in this order.
 
-        >>> Mix(0.25, 0.25).counts(64, 100, 1000, 5000)
+        >>> BatchMix(0.25, 0.25).counts(64, 100, 1000, 5000)
         (16, 16, 32)
         """
         fresh = min(batch, max(1, round(batch * self.new))) if new else 0

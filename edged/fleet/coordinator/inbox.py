@@ -58,8 +58,8 @@ class Inbox:
 class PartialUpdates:
     """Updates of which not all parts have come; the oldest give way when they hold more than `limit` bytes.
 
-    >>> from edged.domain.federated.messages import Update
-    >>> parts, update = Parts(100), Update("a", 1, "0", "0", 1, None, 1.0, 4, "0", parts=2)
+    >>> from edged.domain.federated.messages import UpdateHeader
+    >>> parts, update = PartialUpdates(100), UpdateHeader("a", 1, "0", "0", 1, None, 1.0, 4, "0", parts=2)
     >>> parts.add(update, b"ab") is None, parts.held
     (True, 2)
     """

@@ -10,7 +10,7 @@ class AbsenceBackoff:
 
     Flower takes a node that died for online for another minute, and waits for it as long as for any other.
 
-    >>> absent = Absent()
+    >>> absent = AbsenceBackoff()
     >>> absent.silent(7, 1)
     >>> [absent.left_out(7, number) for number in (2, 3)]
     [True, False]

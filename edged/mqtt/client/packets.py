@@ -250,7 +250,7 @@ def _properties(data: bytes, at: int, stop: int) -> tuple[MessageProperties, int
 def encode_publish(message: OutgoingMessage, *, v5: bool) -> bytes:
     r"""A QoS 0 PUBLISH packet.
 
-    >>> encode_publish(Message("a", b"hi"), v5=False)
+    >>> encode_publish(OutgoingMessage("a", b"hi"), v5=False)
     b'0\x05\x00\x01ahi'
     """
     topic = message.topic.encode()

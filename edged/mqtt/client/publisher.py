@@ -118,9 +118,9 @@ class OutgoingQueues:
     A full QoS 0 queue loses its oldest message, which `dropped` counts; a full QoS 1 queue refuses
     the new one, so that its sender keeps it.
 
-    >>> from edged.mqtt.client.message import Message
-    >>> queue = Outgoing(1)
-    >>> queue.put(Message("a", b"1")), queue.put(Message("a", b"2")), queue.dropped
+    >>> from edged.mqtt.client.message import OutgoingMessage
+    >>> queue = OutgoingQueues(1)
+    >>> queue.put(OutgoingMessage("a", b"1")), queue.put(OutgoingMessage("a", b"2")), queue.dropped
     (True, True, 1)
     """
 

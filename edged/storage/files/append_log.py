@@ -48,11 +48,11 @@ class AppendLog:
     --------
     >>> import tempfile; from pathlib import Path
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     spool = Spool(Path(folder) / "a")
+    ...     spool = AppendLog(Path(folder) / "a")
     ...     record = spool.append({"n": 1}, b"body")
     ...     spool.sync()
     ...     spool.close()
-    ...     again = Spool(Path(folder) / "a")
+    ...     again = AppendLog(Path(folder) / "a")
     ...     [(record.head, again.read(record)) for record in again.records]
     ...     again.close()
     [({'n': 1}, b'body')]

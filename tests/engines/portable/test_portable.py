@@ -212,7 +212,7 @@ for name in ("onnx", "onnxruntime.training", "onnxruntime.training.api", "torch"
     sys.modules[name] = None
 from edged.domain.protocols import Anchor, LearningRate
 from edged.engines.portable import PortableEngine
-from edged.storage.bundles import Bundle
+from edged.storage.models.bundles import Bundle
 import numpy as np
 data = np.load(sys.argv[2])
 engine = PortableEngine(Bundle.open(Path(sys.argv[1])))

@@ -227,7 +227,7 @@ def check_fault(directory: Path, fault: Fault) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from edged.storage.checkpoints import Checkpoints
+from edged.storage.models.checkpoints import Checkpoints
 from tests.storage.test_checkpoints import publish
 
 checkpoints = Checkpoints(Path(sys.argv[1]), 2)

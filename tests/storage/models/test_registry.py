@@ -354,7 +354,7 @@ def test_the_state_can_be_read_while_the_daemon_runs(tmp_path: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from edged.storage.registry import Registry
+from edged.storage.models.registry import Registry
 from tests.storage.test_registry import add
 
 state = Path(sys.argv[1])

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[3]
 WRITER = """
 import resource, signal, sys
 from pathlib import Path
-from edged.domain.sample import LabelUpdate
+from edged.domain.stream.sample import LabelUpdate
 from edged.errors import StorageError
 from tests.storage.stream import START, batch, open_log
 

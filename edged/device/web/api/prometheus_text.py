@@ -17,7 +17,7 @@ Kind = Literal["counter", "gauge"]
 class PrometheusText:
     r"""Families of metrics as lines of text; what has no value is left out.
 
-    >>> page = Exposition(); page.one("gauge", "edged_rows", "Rows.", 3); page.text()
+    >>> page = PrometheusText(); page.one("gauge", "edged_rows", "Rows.", 3); page.text()
     '# HELP edged_rows Rows.\n# TYPE edged_rows gauge\nedged_rows 3\n'
     """
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from edged.clock import SystemClock
 from edged.config import Config
-from edged.device.reporting.publisher import OutboundRouter
-from edged.device.reporting.weight_updates import WeightUpdates
+from edged.device.outbound.publisher import OutboundRouter
+from edged.device.outbound.weight_updates import WeightUpdates
 from edged.domain.training.weight_deltas import fingerprint
 from edged.engines.portable.description import Description, base_model
 from edged.errors import CorruptError

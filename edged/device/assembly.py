@@ -17,14 +17,14 @@ from edged.device.learning.conditions import BoardWatch, ClockWatch, ConditionsR
 from edged.device.learning.regime_recall import RegimeRecall
 from edged.device.learning.scheduler import SETBACKS, TrainingScheduler
 from edged.device.learning.worker import CANCELLED, TrainingWorker
+from edged.device.outbound.publisher import OutboundRouter
+from edged.device.outbound.reporter import Reporter, will_payload
+from edged.device.outbound.weight_updates import WeightUpdates
 from edged.device.promotion import Promoter
 from edged.device.promotion.rollout import Rollout
 from edged.device.reactions import Reactions
 from edged.device.reporting.periodic import PeriodicReporter
-from edged.device.reporting.publisher import OutboundRouter
-from edged.device.reporting.reporter import Reporter, will_payload
 from edged.device.reporting.status import StatusCollector
-from edged.device.reporting.weight_updates import WeightUpdates
 from edged.device.serving import Predictor, ServingWorker
 from edged.device.serving.label_requester import LabelRequester
 from edged.device.startup import open_state as restore

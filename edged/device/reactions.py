@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from edged.device.reporting.reporter import Throttle
+from edged.device.outbound.reporter import Throttle
 from edged.domain.training.guards import FlashWear
 
 if TYPE_CHECKING:

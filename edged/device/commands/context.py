@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from edged.device.learning.regime_recall import RegimeRecall
     from edged.device.learning.scheduler import TrainingScheduler
     from edged.device.learning.worker import TrainingWorker
+    from edged.device.outbound.publisher import OutboundRouter
     from edged.device.promotion import Promoter
     from edged.device.promotion.rollout import Rollout
-    from edged.device.reporting.publisher import OutboundRouter
     from edged.device.reporting.status import StatusCollector
     from edged.device.serving import Predictor, ServingWorker
     from edged.domain.commands.tasks import Task

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from edged.config import Config
     from edged.device.learning.trainer_client import TrainerClient
     from edged.device.learning.worker import TrainingWorker
+    from edged.device.outbound.publisher import OutboundRouter
+    from edged.device.outbound.weight_updates import WeightUpdates
     from edged.device.promotion.rollout import Rollout
-    from edged.device.reporting.publisher import OutboundRouter
-    from edged.device.reporting.weight_updates import WeightUpdates
     from edged.device.transfers.bundle_installer import BundleInstaller
     from edged.mqtt.client.session import Session
     from edged.mqtt.topics import Topics

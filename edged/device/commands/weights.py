@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from edged.config import WeightsConfig
     from edged.device.commands.announce import TransferCommands
-    from edged.device.reporting.weight_updates import WeightUpdate, WeightUpdates
+    from edged.device.outbound.weight_updates import WeightUpdate, WeightUpdates
 
 
 class WeightsCommands:

@@ -1,1 +1,1 @@
-"""Status, metrics, events and weights: published now, or stored and forwarded."""
+"""What the device says of itself: status, states and metrics, collected and published periodically."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from edged.clock import SystemClock
-    from edged.device.reporting.reporter import Reporter
+    from edged.device.outbound.reporter import Reporter
     from edged.device.reporting.status import StatusCollector
     from edged.host.systemd import Notifier
     from edged.storage.models.registry import Registry

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from edged.clock import Clock
     from edged.device.ingest import Ingestor
     from edged.device.learning.scheduler import TrainingScheduler
+    from edged.device.outbound.reporter import Reporter
     from edged.device.promotion import Promoter
-    from edged.device.reporting.reporter import Reporter
     from edged.device.serving import Predictor, ServingWorker
     from edged.device.startup.recovery import Recovery
     from edged.host.vitals import VitalsReader

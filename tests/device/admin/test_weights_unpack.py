@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from edged.device.reporting.weight_updates import WeightUpdate
+    from edged.device.outbound.weight_updates import WeightUpdate
 
 
 @pytest.fixture

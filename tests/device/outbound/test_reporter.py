@@ -10,7 +10,7 @@ import numpy as np
 
 from edged import __version__
 from edged.clock import VirtualClock
-from edged.device.reporting.reporter import Reporter, Throttle, will_payload
+from edged.device.outbound.reporter import Reporter, Throttle, will_payload
 from edged.domain.commands.delivery_policy import MessageKind
 from edged.mqtt.topics import Topics
 

@@ -14,7 +14,7 @@ import pytest
 
 from edged.clock import SystemClock
 from edged.config import MqttConfig
-from edged.device.reporting.store_and_forward import LIVE, MEMORY_BYTES, StoreAndForward
+from edged.device.outbound.store_and_forward import LIVE, MEMORY_BYTES, StoreAndForward
 from edged.domain.commands.delivery_policy import MessageKind, OutboxMessage
 from edged.mqtt.client.session import Session
 from edged.storage.outbox.queue import DATABASE, Outbox, waiting

@@ -12,8 +12,8 @@ import pytest
 from edged.clock import SystemClock
 from edged.config import Config
 from edged.config.loader import load
-from edged.device.reporting.publisher import OutboundRouter
-from edged.device.reporting.weight_updates import WeightUpdates
+from edged.device.outbound.publisher import OutboundRouter
+from edged.device.outbound.weight_updates import WeightUpdates
 from edged.domain.commands.delivery_policy import MessageKind
 from edged.errors import ConfigError
 from edged.mqtt.client.session import Session

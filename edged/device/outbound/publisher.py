@@ -6,7 +6,7 @@ import json
 import threading
 from typing import TYPE_CHECKING, Any
 
-from edged.device.reporting.store_and_forward import StoreAndForward
+from edged.device.outbound.store_and_forward import StoreAndForward
 from edged.domain.commands.delivery_policy import MessageKind, OutboxMessage, extended
 from edged.errors import EdgedError, StorageError
 from edged.logs import get_logger
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from edged.clock import Clock
     from edged.config import Config
-    from edged.device.reporting.weight_updates import WeightUpdate, WeightUpdates
+    from edged.device.outbound.weight_updates import WeightUpdate, WeightUpdates
     from edged.mqtt.client.session import Session
     from edged.mqtt.topics import Topics
     from edged.storage.models.registry import Registry

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 from pydantic import BaseModel, BeforeValidator
 
 from edged.config import Config, parse_duration, parse_size
+from edged.config.retired import RETIRED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -126,9 +127,16 @@ def table(section: str, model: type[BaseModel]) -> str:
     return "\n".join([f"## {section}", "", purpose, "", *heads, *rows, ""])
 
 
+def removed() -> str:
+    """The keys of earlier versions, and what to use instead."""
+    heads = ["Each is an error that names its successor.", "", "| key | instead |", "|---|---|"]
+    rows = [f"| `{key}` | {remedy} |" for key, remedy in RETIRED.items()]
+    return "\n".join(["## Removed keys", "", *heads, *rows, ""])
+
+
 def page() -> str:
     """The whole page."""
-    return "\n".join([INTRODUCTION, *(table(name, model) for name, model in sections(Config))])
+    return "\n".join([INTRODUCTION, *(table(name, model) for name, model in sections(Config)), removed()])
 
 
 def main() -> int:

@@ -25,4 +25,10 @@ class DriftConfig(Section):
 
     def rules(self) -> DriftRules:
         """For the detectors."""
-        return DriftRules(self.delta, self.cooldown, self.errors, self.confidence, self.inputs)
+        return DriftRules(
+            delta=self.delta,
+            cooldown=self.cooldown,
+            errors=self.errors,
+            confidence=self.confidence,
+            inputs=self.inputs,
+        )

@@ -69,14 +69,14 @@ class GuardsConfig(Section):
     def guard_rules(self) -> GuardRules:
         """For the guards."""
         return GuardRules(
-            None if self.quiet is None else minutes(self.quiet),
-            self.max_temperature,
-            self.min_battery,
-            self.mains_only,
-            self.max_load,
-            self.serving_p99,
-            self.max_runs_per_day,
-            self.max_minutes_per_day,
-            self.wait_throttled,
-            self.max_write_rate,
+            quiet=None if self.quiet is None else minutes(self.quiet),
+            max_temperature=self.max_temperature,
+            min_battery=self.min_battery,
+            mains_only=self.mains_only,
+            max_load=self.max_load,
+            serving_p99=self.serving_p99,
+            max_runs=self.max_runs_per_day,
+            max_minutes=self.max_minutes_per_day,
+            throttled=self.wait_throttled,
+            write_rate=self.max_write_rate,
         )

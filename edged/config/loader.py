@@ -16,6 +16,7 @@ import yaml
 from pydantic import ValidationError
 
 from edged.config import Config, Section
+from edged.config.retired import RETIRED, retired_in, retired_key
 from edged.domain.messages.settable import settable
 from edged.errors import ConfigError
 
@@ -47,6 +48,7 @@ _PATHS = (
     ("web", "tokens", "control_file"),
     ("web", "tokens", "scrape_file"),
 )
+_SHORT_FORMS = ("model.optimizer",)  # sections that may be written as their name alone
 _MAKING = {"bundle": "build one with `edged artifacts build`", "keys": "make a pair with `edged keys new`"}
 _MUST_EXIST = tuple(path for path in _PATHS if path[-1] not in ("dir", "unix_socket"))
 
@@ -61,7 +63,8 @@ def load(
     """Read, override and validate the configuration in `path`.
 
     What was set by the command `config.set` lies over the file, and the environment over both. Where it does
-    not fit the file any more it is left out, so that no device stays down for it; `ignored` is told why.
+    not fit the file any more it is left out, so that no device stays down for it; `ignored` is told why. Of
+    keys that an earlier version set and this one has not, the others still hold.
 
     Parameters
     ----------
@@ -72,7 +75,7 @@ def load(
     overlay
         Keys such as `training.every` with their values, instead of what was set: then they have to fit.
     ignored
-        Gets one line if those that were set are left out.
+        Gets one line if those that were set are left out, and one for each that this version has not.
 
     Raises
     ------
@@ -85,7 +88,7 @@ def load(
     if overlay is not None:
         return _validated(data, path, root, environ, overlay)
     plain = _validated(copy.deepcopy(data), path, root, environ, {})
-    kept = read_overlay(plain.storage.dir / OVERLAY)
+    kept = read_overlay(plain.storage.dir / OVERLAY, ignored)
     if not kept:
         return plain
     try:
@@ -109,20 +112,28 @@ def load_stream(path: Path) -> StreamConfig:
     return _validated(parts, path, root, {}, {}).stream
 
 
-def read_overlay(path: Path) -> dict[str, Any]:
-    """What was set by command: keys such as `training.every`; nothing where it cannot be read."""
+def read_overlay(path: Path, ignored: list[str] | None = None) -> dict[str, Any]:
+    """What was set by command: keys such as `training.every`; nothing where it cannot be read.
+
+    `ignored` gets one line, with the successor, for each key that this version has no longer.
+    """
     try:
         values = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return {}
-    known = settable()
-    return {key: values[key] for key in known if key in values} if isinstance(values, dict) else {}
+    if not isinstance(values, dict):
+        return {}
+    if ignored is not None:
+        ignored += [retired_key(key, f"config.set: {key}").line() for key in values if key in RETIRED]
+    return {key: values[key] for key in settable() if key in values}
 
 
 def _validated(
     data: dict[str, Any], path: Path, root: Any, environ: dict[str, str], overlay: Mapping[str, Any]
 ) -> Config:
     overridden = _apply_overlay(data, overlay) | _apply_environment(data, environ)
+    for dotted in retired_in(data):
+        raise retired_key(dotted, _place(path, root, dotted.split("."), overridden))
     _resolve_paths(data, path.resolve().parent)
     try:
         config = Config.model_validate(data)
@@ -211,8 +222,10 @@ def _apply_environment(data: dict[str, Any], environ: dict[str, str]) -> dict[st
         keys = name[len(ENV_PREFIX) :].lower().split("__")
         section: Any = data
         inner: Any = data
-        for key in keys[:-1]:
+        for depth, key in enumerate(keys[:-1], 1):
             inner = section.setdefault(key, {})
+            if isinstance(inner, str) and ".".join(keys[:depth]) in _SHORT_FORMS:
+                inner = section[key] = {"name": inner}
             if not isinstance(inner, dict):
                 break
             section = inner

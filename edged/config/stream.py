@@ -210,12 +210,12 @@ class StreamConfig(Section):
     def intake_rules(self) -> AdmissionRules:
         """What the stream is guarded against."""
         return AdmissionRules(
-            self.max_rate,
-            self.key_rate,
-            self.key_burst,
-            self.max_skew,
-            self.max_late,
-            self.stuck_after or None,
+            rate=self.max_rate,
+            key_rate=self.key_rate,
+            key_burst=self.key_burst,
+            skew=self.max_skew,
+            late=self.max_late,
+            stuck_after=self.stuck_after or None,
         )
 
     def to_schema(self) -> Schema:

@@ -3,13 +3,68 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from edged.config.guards import GuardsConfig
 from edged.config.values import Cpu, Cron, Duration, Providers, Section, Share, Size
-from edged.domain.training.optimizers import OPTIONS, misfit
+from edged.domain.training.optimizers import OPTIMIZERS, OPTIONS, misfit
+
+if TYPE_CHECKING:
+    from pydantic import GetJsonSchemaHandler
+    from pydantic.json_schema import JsonSchemaValue
+    from pydantic_core import CoreSchema
+
+
+class OptimizerConfig(Section):
+    """The optimizer of the network that is built without a bundle; `optimizer: sgd` is short for its name."""
+
+    name: Literal["adamw", "adamw_pytorch", "sgd", "sgd_momentum"] = Field(
+        "adamw", description="of the optimizer (docs/losses.md)"
+    )
+    weight_decay: float | None = Field(
+        None,
+        ge=0,
+        le=100,
+        description="a step takes this times the learning rate off each weight; without it 0.15 for classes"
+        " from an mlp by AdamW, else the optimizer's own",
+    )
+    clip_norm: float = Field(0.0, ge=0, description="largest gradient norm; 0 for any")
+    beta1: float | None = Field(None, ge=0, lt=1, description="of both forms of AdamW; 0.9 when absent")
+    beta2: float | None = Field(None, gt=0, lt=1, description="of both forms of AdamW; 0.999 when absent")
+    epsilon: float | None = Field(
+        None, gt=0, description="of AdamW; 1e-6, and 1e-8 for adamw_pytorch, when absent"
+    )
+    bias_correction: bool | None = Field(None, description="of adamw; true when absent")
+    momentum: float | None = Field(None, ge=0, lt=1, description="of sgd_momentum; 0.9 when absent")
+    dampening: float | None = Field(None, ge=0, lt=1, description="of sgd_momentum; 0 when absent")
+    nesterov: bool | None = Field(
+        None, description="Nesterov's form of sgd_momentum, which takes no dampening; false when absent"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named_alone(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _fits(self) -> OptimizerConfig:
+        if problem := misfit([self.name], self.options):
+            raise ValueError(problem)
+        return self
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """A mapping, or the name alone."""
+        return {"anyOf": [handler(schema), {"enum": list(OPTIMIZERS)}]}
+
+    @property
+    def options(self) -> dict[str, float | None]:
+        """What the optimizer takes; None stands for its own."""
+        return {option: getattr(self, option) for option in OPTIONS}
 
 
 class ModelConfig(Section):
@@ -25,19 +80,6 @@ class ModelConfig(Section):
         description="public keys (made by `edged keys new`); with them the bundle must be signed by one"
         " of them, and whole",
     )
-    clip_norm: float = Field(
-        0.0,
-        ge=0,
-        description="largest gradient norm of the network that is built without a bundle; 0 for any",
-    )
-    weight_decay: float | None = Field(
-        None,
-        ge=0,
-        le=100,
-        description="of the optimizer, for the network that is built without a bundle: a step takes this"
-        " times the learning rate off each weight; without it 0.15 for classes from an mlp by AdamW, else its"
-        " own",
-    )
     label_smoothing: float | None = Field(
         None,
         ge=0,
@@ -45,21 +87,7 @@ class ModelConfig(Section):
         description="of the loss of a network that is built for classes without a bundle: a label counts as"
         " its class with all but this, which all classes share; without it 0.1 for an mlp, else 0",
     )
-    optimizer: Literal["adamw", "adamw_pytorch", "sgd", "sgd_momentum"] = Field(
-        "adamw",
-        description="of the network that is built without a bundle, as all that follows up to network",
-    )
-    beta1: float | None = Field(None, ge=0, lt=1, description="of both forms of AdamW; 0.9 when absent")
-    beta2: float | None = Field(None, gt=0, lt=1, description="of both forms of AdamW; 0.999 when absent")
-    epsilon: float | None = Field(
-        None, gt=0, description="of AdamW; 1e-6, and 1e-8 for adamw_pytorch, when absent"
-    )
-    bias_correction: bool | None = Field(None, description="of adamw; true when absent")
-    momentum: float | None = Field(None, ge=0, lt=1, description="of sgd_momentum; 0.9 when absent")
-    dampening: float | None = Field(None, ge=0, lt=1, description="of sgd_momentum; 0 when absent")
-    nesterov: bool | None = Field(
-        None, description="Nesterov's form of sgd_momentum, which takes no dampening; false when absent"
-    )
+    optimizer: OptimizerConfig = OptimizerConfig()
     network: Literal["mlp", "cnn1d", "gru"] | None = Field(
         None,
         description="kind of the network that is built without a bundle; for windows a cnn1d when absent,"
@@ -70,17 +98,6 @@ class ModelConfig(Section):
         description="hidden layers of the network that is built without a bundle; without them one of 256,"
         " 32 and 32 filters (cnn1d), 64 units (gru), or 64 and a code of 32 for a reconstruction",
     )
-
-    @model_validator(mode="after")
-    def _fits_the_optimizer(self) -> ModelConfig:
-        if problem := misfit([self.optimizer], self.options):
-            raise ValueError(problem)
-        return self
-
-    @property
-    def options(self) -> dict[str, float | None]:
-        """What the optimizer takes; None stands for its own."""
-        return {option: getattr(self, option) for option in OPTIONS}
 
     @model_validator(mode="after")
     def _something_signed(self) -> ModelConfig:

@@ -55,6 +55,18 @@ class WebTokensConfig(Section):
         return {scope: path for scope, path in files.items() if path is not None}
 
 
+class WebLimitsConfig(Section):
+    """Limits of what clients can ask for."""
+
+    body: Size = Field(1024**2, ge=1024, description="largest request, also when it is inflated")
+    rows: int = Field(1024, ge=1, le=1_000_000, description="rows of one inference request")
+    requests: int = Field(64, ge=1, description="requests under way; beyond them the answer is 503")
+    connections: int = Field(
+        128, ge=2, description="open connections, idle ones too; one beyond them is closed without an answer"
+    )
+    streams: int = Field(20, ge=1, description="open event streams; beyond them the answer is 503")
+
+
 class WebConfig(Section):
     """Predictions by the Open Inference Protocol, metrics and a page over HTTP; nothing of it without it."""
 
@@ -73,13 +85,7 @@ class WebConfig(Section):
         [], description="names under which browsers and clients may reach it, beside localhost and listen"
     )
     model_name: Name | None = Field(None, description="of the model in URLs; the device's id when absent")
-    max_body: Size = Field(1024**2, ge=1024, description="largest request, also when it is inflated")
-    max_rows: int = Field(1024, ge=1, le=1_000_000, description="rows of one inference request")
-    max_requests: int = Field(64, ge=1, description="requests under way; beyond them the answer is 503")
-    max_connections: int = Field(
-        128, ge=2, description="open connections, idle ones too; one beyond them is closed without an answer"
-    )
-    max_streams: int = Field(20, ge=1, description="open event streams; beyond them the answer is 503")
+    limits: WebLimitsConfig = WebLimitsConfig()
     timeout: Duration = Field(10.0, gt=0, description="longest wait for a prediction or a command's answer")
 
     @property

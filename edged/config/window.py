@@ -60,4 +60,11 @@ class WindowConfig(Section):
         if gap is None and self.rate is not None:
             gap = max(min(SHORTEST_GAP, self.size), GAP_SHARE * self.size) / self.rate
         stride = self.stride or max(1, self.size // 2)
-        return WindowRules(self.size, stride, self.rate, gap, self.label, self.max_keys)
+        return WindowRules(
+            size=self.size,
+            stride=stride,
+            rate=self.rate,
+            max_gap=gap,
+            label=self.label,
+            most_keys=self.max_keys,
+        )

@@ -13,7 +13,7 @@ from edged.bundles.build import build
 from edged.bundles.graph.optimizers import Optimizer
 from edged.bundles.graph.templates import mlp
 from edged.config import loader
-from edged.config.training import ModelConfig
+from edged.config.training import OptimizerConfig
 from edged.device.startup.bootstrap import with_bundle
 from edged.domain.training.optimizers import DEFAULTS, OPTIMIZERS, OPTIONS
 from edged.errors import BundleError, ConfigError
@@ -72,13 +72,13 @@ def test_what_native_lacks_makes_the_bundle_portable_only(
 
 
 def test_every_option_reaches_the_build_the_recipes_and_the_configuration(tmp_path: Path) -> None:
-    """What the table of optimizers names is on the command line, in a recipe and in section `model`."""
+    """What the table of optimizers names is on the command line, in a recipe and in `model.optimizer`."""
     flags = edged("artifacts", "build", "--help", COLUMNS="300").out
     page = (Path(__file__).parents[2] / "docs" / "losses.md").read_text(encoding="utf-8")
     for option in OPTIONS:
         assert f"--{option.replace('_', '-')}" in flags, option
         assert option in RecipeConfig.model_fields, option
-        assert option in ModelConfig.model_fields, option
+        assert option in OptimizerConfig.model_fields, option
         assert f"`{option}`" in page, option
 
 
@@ -94,22 +94,22 @@ def test_the_page_states_the_defaults() -> None:
 @pytest.mark.parametrize(
     ("section", "says"),
     [
-        ({"optimizer": "sgd", "beta1": 0.5}, "sgd has no beta1"),
+        ({"name": "sgd", "beta1": 0.5}, "sgd has no beta1"),
         ({"momentum": 0.5}, "adamw has no momentum"),
-        ({"optimizer": "sgd_momentum", "epsilon": 1e-8}, "sgd_momentum has no epsilon"),
+        ({"name": "sgd_momentum", "epsilon": 1e-8}, "sgd_momentum has no epsilon"),
     ],
 )
 def test_a_configuration_with_an_option_of_another_optimizer_is_refused(
     section: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(ValueError, match=says):
-        ModelConfig(**section)
+        OptimizerConfig(**section)
 
 
 def test_a_configured_optimizer_is_what_the_standard_network_is_built_with(tmp_path: Path) -> None:
     stream = {"features": 4, "task": "classify", "classes": 2}
-    options = {"optimizer": "sgd_momentum", "momentum": 0.7, "nesterov": True, "clip_norm": 2.0}
-    config = loader.load(write_config(tmp_path, stream, model={**options, "hidden": [4]}))
+    optimizer = {"name": "sgd_momentum", "momentum": 0.7, "nesterov": True, "clip_norm": 2.0}
+    config = loader.load(write_config(tmp_path, stream, model={"optimizer": optimizer, "hidden": [4]}))
     built = Bundle.open(with_bundle(config).storage.dir / "bundle")
     assert built.optimizer == "sgd_momentum"
     assert built.portable is not None

@@ -8,14 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edged.config import parse_duration, parse_size
+from edged.config import Config, parse_duration, parse_size
 from edged.config.loader import from_json, load
 from edged.errors import ConfigError
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from edged.config import Config
 
 SMALLEST = "device: {id: press-7}\nstream: {topic: sensors/press-7/#, features: [temp, vib.x]}\n"
 
@@ -56,6 +54,27 @@ def test_one_provider_needs_no_list(file: Path) -> None:
     config = loaded(file, SMALLEST + "training: {provider: CUDAExecutionProvider}\n")
     assert config.training.provider == ["CUDAExecutionProvider"]
     assert config.serving.provider == ["CPUExecutionProvider"]
+
+
+def test_an_optimizer_may_be_its_name_alone(file: Path) -> None:
+    short = loaded(file, SMALLEST + "model: {optimizer: sgd_momentum}\n")
+    assert short == loaded(file, SMALLEST + "model: {optimizer: {name: sgd_momentum}}\n")
+    assert short.model.optimizer.name == "sgd_momentum"
+    assert loaded(file, SMALLEST).model.optimizer.name == "adamw"
+    schema = Config.model_json_schema()["$defs"]["OptimizerConfig"]["anyOf"]
+    assert schema[0]["type"] == "object"
+    assert "sgd_momentum" in schema[1]["enum"]
+
+
+@pytest.mark.parametrize(
+    ("text", "name"), [("model: {optimizer: sgd_momentum}\n", ""), ("", "sgd_momentum")], ids=["file", "both"]
+)
+def test_the_environment_reaches_options_of_an_optimizer_that_is_named_alone(
+    file: Path, text: str, name: str
+) -> None:
+    environ = {"EDGED_MODEL__OPTIMIZER__MOMENTUM": "0.7"} | ({"EDGED_MODEL__OPTIMIZER": name} if name else {})
+    optimizer = loaded(file, SMALLEST + text, environ).model.optimizer
+    assert (optimizer.name, optimizer.momentum) == ("sgd_momentum", 0.7)
 
 
 def test_the_configuration_of_an_evaluation_is_three_lines(file: Path) -> None:
@@ -147,6 +166,20 @@ REFUSALS = {
     "shares without replay": ("training: {replay: 0, new_share: 0.5}", 3, "training", "replay above 0"),
     "share": ("training: {new_share: 1.5}", 3, "training.new_share", "less than or equal to 1"),
     "memory": ("training: {memory_limit: 1MiB}", 3, "training.memory_limit", "67108864"),
+    "optimizer": ("model: {optimizer: lion}", 3, "model.optimizer.name", "'adamw'"),
+    "option of another optimizer": (
+        "model:\n  optimizer: {momentum: 0.5}",
+        4,
+        "model.optimizer",
+        "adamw has no momentum",
+    ),
+    "unknown option of an optimizer": (
+        "model: {optimizer: {moment: 1}}",
+        3,
+        "model.optimizer.moment",
+        "did you mean momentum",
+    ),
+    "optimizer as a number": ("model: {optimizer: 1}", 3, "model.optimizer", "expected a section"),
     "niceness": ("training: {nice: 20}", 3, "training.nice", "19"),
     "engine": ("training: {engine: cuda}", 3, "training.engine", "'auto', 'native' or 'portable'"),
     "provider": ("training: {provider: cuda}", 3, "training.provider", "ExecutionProvider"),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from edged import logs
 from edged.config import loader
+from edged.config.retired import RETIRED, retired_key
 from edged.domain.messages.settable import settable
 from edged.errors import ConfigError
 from edged.storage.files.atomic import publish_file
@@ -64,7 +65,11 @@ class SettingsCommands:
             When a key may not be set or a value is not valid; nothing is changed then.
         """
         known = settable()
-        for key in request:
+        for key, value in request.items():
+            if key in RETIRED:
+                if value is None:  # an earlier version may have set it
+                    continue
+                raise retired_key(key, key)
             if key not in known:
                 raise ConfigError(
                     "this key cannot be set from afar", where=key, remedy=f"{', '.join(known)} can"

@@ -80,7 +80,11 @@ class Member:
         self._models, self._notify, self._clock = models, notify, clock
         self._memory, self._remember = memory, remember
         self._own = DeviceRules(
-            config.clip_norm, config.noise, tuple(config.personal), config.epsilon, config.delta
+            clip_norm=config.clip_norm,
+            noise=config.noise,
+            personal=tuple(config.personal),
+            epsilon=config.epsilon,
+            delta=config.delta,
         )
         self._round: RoundAnnouncement | None = None
         self._sending = UpdateSender(device, config, topics, line, kept)

@@ -43,7 +43,13 @@ def trigger_rules(config: TrainingConfig, *, drift: bool = True, fewest: int = 0
     if "min_new_samples" not in config.model_fields_set:
         least = max(least, fewest)
     wanted = least if config.new_labels is None else config.new_labels
-    return TriggerRules(wanted or None, least, config.cooldown, drift, config.scarce_labels)
+    return TriggerRules(
+        new_labels=wanted or None,
+        min_new_samples=least,
+        cooldown=config.cooldown,
+        drift=drift,
+        scarce=config.scarce_labels,
+    )
 
 
 def setback_rules(config: TrainingConfig) -> BackoffRules:

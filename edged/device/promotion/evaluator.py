@@ -140,4 +140,9 @@ class CandidateEvaluator:
 
 def gate_rules(config: GateConfig) -> GateRules:
     """The configured rules."""
-    return GateRules(config.min_gain, config.max_regret, config.min_holdout, config.significance)
+    return GateRules(
+        min_gain=config.min_gain,
+        max_regret=config.max_regret,
+        min_holdout=config.min_holdout,
+        significance=config.significance,
+    )

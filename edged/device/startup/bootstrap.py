@@ -135,9 +135,9 @@ def standard_network(config: Config) -> str:
 
 def weight_decay(config: Config) -> float | None:
     """What the standard network's weights lose by a step, as a multiple of the learning rate."""
-    model = config.model
-    if model.weight_decay is not None or not model.optimizer.startswith("adamw"):
-        return model.weight_decay
+    optimizer = config.model.optimizer
+    if optimizer.weight_decay is not None or not optimizer.name.startswith("adamw"):
+        return optimizer.weight_decay
     return DECAY if _measured(config) else 0.0
 
 
@@ -166,8 +166,8 @@ def build(config: Config, out: Path, statistics: dict[str, list[float]] | None) 
         "network": network,
         "window": [schema.steps, schema.channels],
         "hidden": hidden,
-        "optimizer": config.model.optimizer,
-        "options": config.model.options | {"weight_decay": weight_decay(config)},
+        "optimizer": config.model.optimizer.name,
+        "options": config.model.optimizer.options | {"weight_decay": weight_decay(config)},
         "label_smoothing": label_smoothing(config),
         "statistics": statistics,
         "int8": config.serving.quantise == INT8,

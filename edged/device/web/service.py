@@ -67,9 +67,10 @@ class Web:
         self, config: WebConfig, parts: Parts, tokens: Tokens, sockets: Sockets, post: LocalTransport | None
     ) -> None:
         access = Access(tokens, closed=not config.is_local, monotonic=time.monotonic)
-        self._feed = EventStream(config.max_streams)
+        limits = config.limits
+        self._feed = EventStream(limits.streams)
         self._asking = ServingBridge(
-            parts.serving, parts.ingest, most=config.max_requests, timeout=config.timeout
+            parts.serving, parts.ingest, most=limits.requests, timeout=config.timeout
         )
         self._inference = Inference(
             config,

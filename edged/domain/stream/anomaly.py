@@ -26,7 +26,13 @@ SPIKE = 1.5  # in multiples of the threshold: scores up to it that were no alarm
 
 @dataclass(frozen=True)
 class AnomalyRules:
-    """See section `anomaly` of the configuration; `accept_after` in seconds."""
+    """What counts as unusual, and when it is an alarm.
+
+    `rate` is the share of normal samples whose score may pass the threshold. `calibrate` normal scores are
+    awaited before there is one, at most `level` and `window`. It follows the mean of the newest `level`
+    normal scores and the spread of the newest `window`. An alarm of a key begins when `raise_after` of its
+    newest `of` samples are unusual, and is the new normal after `accept_after` seconds, None for never.
+    """
 
     rate: float = 1e-3
     calibrate: int = 100

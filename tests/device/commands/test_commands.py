@@ -112,6 +112,9 @@ def settings(listener: Listener, device: Device) -> None:
     refused = ask(listener, "config.set", **{"gate.min_holdout": 0})
     assert "config.set: gate.min_holdout" in refused["error"]
     assert "cannot be set" in ask(listener, "config.set", **{"mqtt.host": "elsewhere"})["error"]
+    refused = ask(listener, "config.set", **{"anomaly.raise_after": 3})
+    assert "anomaly.raise_after: this key was removed (use anomaly.sensitivity" in refused["error"]
+    assert data(listener, "config.set", **{"anomaly.raise_after": None})["desired"] == told["desired"]
     assert data(listener, "config.get", keys=["training.steps"])["values"] == {"training.steps": 77}
     assert "mqtt" not in data(listener, "config.get")["values"]
     shown = device.cli("config", "show", str(device.path))
@@ -151,9 +154,12 @@ def test_pauses_hold_over_restarts_and_the_broker_keeps_what_is_not_taken(
     config = device.path.read_text(encoding="utf-8")
     device.path.write_text(config.replace("reconnect_max: 1s", "reconnect_max: 1s\n  receive_maximum: 20"))
     device.state.mkdir()
-    (device.state / "config.set.json").write_text('{"training.steps": -5, "mqtt.host": "nowhere"}')
+    kept = '{"training.steps": -5, "mqtt.host": "nowhere", "web.max_rows": 9}'
+    (device.state / "config.set.json").write_text(kept)
     with running(device, broker.port) as listener:
-        assert "config_set_ignored" in device.log.read_text(encoding="utf-8"), "and it keeps no device down"
+        told = device.log.read_text(encoding="utf-8")
+        assert told.count("config_set_ignored") == 2, "and it keeps no device down"
+        assert "use web.limits: {rows: ...}" in told
         feed(listener, 10)
         assert data(listener, "pause", what="ingest") == {"paused": ["ingest"]}
         feed(listener, 100, wait=False)

@@ -11,6 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from edged.config import Config
+from edged.config.training import OptimizerConfig
 from edged.device.startup.bootstrap import open_samples, with_bundle
 from edged.domain.protocols import LearningRate
 from edged.domain.stream.sample import Batch, LabelReading, Reading
@@ -89,7 +90,7 @@ def test_a_stream_of_windows_gets_the_network_that_is_wanted(tmp_path: Path, net
 def decayed(folder: Path, decay: float | None, **stream: Any) -> dict[str, np.ndarray[Any, Any]]:
     """Parameters of the standard network after one step at a learning rate of 0.1."""
     plain = config(folder, **stream)
-    model = plain.model.model_copy(update={"weight_decay": decay})
+    model = plain.model.model_copy(update={"optimizer": OptimizerConfig(weight_decay=decay)})
     engine = NativeEngine(opened(with_bundle(plain.model_copy(update={"model": model}))))
     engine.begin(LearningRate(0.1))
     labels = np.zeros(2, np.int64) if "classes" in stream else np.zeros((2, 1), np.float32)

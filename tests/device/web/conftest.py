@@ -41,7 +41,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     socket = folder / "edged.sock"
     device = web_device(
         folder, broker.port, port,
-        {"tokens": token_files(folder), "unix_socket": str(socket), "max_body": "64KiB", "max_streams": 12},
+        {"tokens": token_files(folder), "unix_socket": str(socket),
+         "limits": {"body": "64KiB", "streams": 12}},
     )  # fmt: skip
     try:
         with running(device, broker.port) as listener:

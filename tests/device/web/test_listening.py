@@ -218,7 +218,7 @@ def answered(one: socket.socket) -> bool:
 
 
 def test_as_many_connections_as_are_allowed_are_answered_and_no_more_are_open() -> None:
-    with serving(max_connections=4) as sockets:
+    with serving(limits={"connections": 4}) as sockets:
         held = [link(sockets) for _ in range(4)]
         assert [answered(one) for one in held] == [True] * 4
         for _ in range(3):

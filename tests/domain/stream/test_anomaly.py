@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from edged.config import AnomalyConfig
 from edged.domain.stream import anomaly
 from edged.domain.stream.anomaly import AlarmChange, Anomalies, AnomalyRules
 
@@ -60,6 +61,25 @@ def test_normal_scores_are_hardly_ever_flagged_and_raise_no_alarm() -> None:
         feed.usual(50)
     assert 20 < len(feed.flagged) < 150  # 50 of 50,000 are wanted
     assert feed.changes == []
+
+
+@pytest.mark.parametrize(
+    ("sensitivity", "share", "alarms"),
+    [("low", (1e-4, 4e-4), (0, 0)), ("normal", (1e-3, 2e-3), (0, 0)), ("high", (7e-3, 12e-3), (1, 12))],
+)
+def test_each_sensitivity_has_the_false_alarms_that_its_page_states(
+    sensitivity: str, share: tuple[float, float], alarms: tuple[int, int]
+) -> None:
+    """Of 200,000 independent scores; docs/mqtt.md states one alarm in 45,000 samples for `high`."""
+    feed = Feed(AnomalyConfig(sensitivity=sensitivity).rules())
+    for _ in range(2000):
+        feed.usual(100)
+    assert share[0] <= len(feed.flagged) / 200_000 <= share[1]
+    assert alarms[0] <= feed.found.alarms <= alarms[1]
+
+
+def test_the_usual_sensitivity_is_that_of_the_rules_themselves() -> None:
+    assert AnomalyConfig().rules() == AnomalyRules()
 
 
 def test_an_alarm_begins_with_k_of_n_and_ends_with_none() -> None:

@@ -73,7 +73,7 @@ class Inference:
         self._schema = schema
         self._server = server
         self._asking = asking
-        self._reader = TensorReader(schema, config.max_rows, config.max_body)
+        self._reader = TensorReader(schema, config.limits.rows, config.limits.body)
         self.durations = ModelHistograms()
         self.outcomes: Counter[tuple[int, str]] = Counter()
         self.ready = True
@@ -164,7 +164,7 @@ class Inference:
     async def _infer(self, request: Request) -> tuple[Response, int]:
         version = self._wanted(request)
         headers: dict[bytes, bytes] = request.scope["edged.headers"]
-        body = await read_body(request.scope, request.receive, self._config.max_body)
+        body = await read_body(request.scope, request.receive, self._config.limits.body)
         length = headers.get(BINARY_HEADER.encode())
         asked = self._reader.read(body, None if length is None else length.decode("latin-1"))
         record = asked.parameters.get("record", False)

@@ -96,6 +96,6 @@ def _too_large(largest: int) -> HttpError:
         413,
         f"the request has more than {largest} bytes",
         kind="size",
-        remedy="web.max_body",
+        remedy="web.limits.body",
         headers={"connection": "close"},
     )

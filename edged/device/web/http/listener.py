@@ -167,9 +167,10 @@ class Listener:
             access_log=False, proxy_headers=False, timeout_keep_alive=int(IDLE_SECONDS),
         )  # fmt: skip
         protocol.load()
+        limits = self._config.limits
         for bound, path in self._sockets.bound:
             make = partial(
-                Connection, protocol, self._state, {UNIX: path is not None}, most=self._config.max_connections
+                Connection, protocol, self._state, {UNIX: path is not None}, most=limits.connections
             )
             context = self._sockets.tls if path is None else None
             handshake = None if context is None else REQUEST_SECONDS

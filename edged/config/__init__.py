@@ -7,26 +7,17 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
-from edged.config.anomaly import AnomalyConfig
-from edged.config.commands import CommandsConfig
-from edged.config.discovery import DiscoveryConfig
-from edged.config.drift import DriftConfig
+from edged.config.commands import CommandsConfig, InstallConfig, WeightsConfig
 from edged.config.fleet import FleetConfig
-from edged.config.gate import GateConfig
-from edged.config.install import InstallConfig
-from edged.config.labels import LabelsConfig
+from edged.config.integrations import DiscoveryConfig, SparkplugConfig
+from edged.config.judging import AnomalyConfig, DriftConfig, GateConfig, LabelsConfig
 from edged.config.mqtt import MqttConfig, TlsConfig
-from edged.config.outbox import OutboxConfig
-from edged.config.report import LogConfig, ReportConfig
-from edged.config.serving import ServingConfig
-from edged.config.sparkplug import SparkplugConfig
-from edged.config.storage import StorageConfig
-from edged.config.stream import StreamConfig
+from edged.config.serving import LogConfig, ReportConfig, ServingConfig
+from edged.config.storage import OutboxConfig, StorageConfig
+from edged.config.stream import StreamConfig, WindowConfig
 from edged.config.training import ModelConfig, TrainingConfig
 from edged.config.values import Name, Section, parse_duration, parse_size
 from edged.config.web import WebConfig
-from edged.config.weights import WeightsConfig
-from edged.config.window import WindowConfig
 
 __all__ = [
     "AnomalyConfig",

@@ -1,13 +1,13 @@
-"""Section `commands`: who may steer this device, and which commands are carried out."""
+"""Sections `commands`, `install` and `weights`: who may control this device, and what may be sent to it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from edged.config.values import Duration, Section, unique
+from edged.config.values import Duration, Section, Size, unique
 
 DANGEROUS = ["wipe", "bundle.install", "config.set"]
 CommandName = Annotated[str, Field(pattern=r"^[a-z]+(\.[a-z]+)*$")]
@@ -48,3 +48,69 @@ class CommandsConfig(Section):
         if not self.keys:
             return frozenset()
         return None if self.require_signed == "all" else frozenset(self.require_signed)
+
+
+LOOPBACK = (
+    "http://127.0.0.1:",
+    "http://127.0.0.1/",
+    "http://localhost:",
+    "http://localhost/",
+    "http://[::1]",
+)
+
+
+class InstallConfig(Section):
+    """Bundles and models that come over the network (commands `bundle.install`, `model.install`)."""
+
+    accept: bool = Field(
+        False, description="take bundles and models with the commands `bundle.install` and `model.install`"
+    )
+    urls: list[str] = Field(
+        [],
+        description="what the addresses that bundles may be fetched from begin with; https, with a path: "
+        "`https://fleet.example/bundles/`",
+    )
+    max_bytes: Size = Field(32 * 1024**2, ge=1024, description="cap of one bundle, also unpacked")
+    timeout: Duration = Field(60.0, gt=0, description="of fetching a bundle, and of each wait within")
+
+    @field_validator("urls")
+    @classmethod
+    def _safe(cls, urls: list[str]) -> list[str]:
+        for url in urls:
+            scheme, _, rest = url.partition("://")
+            if scheme != "https" and not url.startswith(LOOPBACK):
+                raise ValueError(f"{url!r} is neither https nor on this machine")
+            if "/" not in rest:
+                raise ValueError(f"{url!r} would also allow hosts that begin like it: end it with /")
+        return urls
+
+
+class WeightsConfig(Section):
+    """How updates of weights are made, and which are taken from elsewhere."""
+
+    mode: Literal["full", "delta"] = Field(
+        "full", description="full: all parameters; delta: the difference to a base"
+    )
+    dtype: Literal["float32", "float16", "int8"] = Field(
+        "float32", description="numbers of an update; int8 has a scale for each row or tensor"
+    )
+    step: float = Field(
+        0.5,
+        ge=0,
+        le=4,
+        description="step of int8 differences in units of the root mean square of each tensor: a coarse one"
+        " compresses further; 0 takes the finest of 8 bits; what is rounded away is added to the next one",
+    )
+    base: Literal["last", "bundle"] = Field(
+        "last",
+        description="what differences are to: last: what receivers hold after the update before, of which the"
+        " first is whole; bundle: the bundle's own weights, so that each stands for itself",
+    )
+    every: Duration = Field(
+        0.0, ge=0, description="publish the champion's weights at this interval if they are new; 0: never"
+    )
+    accept: bool = Field(True, description="take weights that come in with the command `weights.apply`")
+    max_bytes: Size = Field(64 * 1024**2, ge=1024, description="cap of one incoming transfer, also unpacked")
+    expire: Duration = Field(
+        3600.0, gt=0, description="an incoming transfer without news is given up after it"
+    )

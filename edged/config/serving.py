@@ -1,4 +1,4 @@
-"""Section `serving`: how predictions are made and published."""
+"""Sections `serving` and `report`: how predictions and metrics are published."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from edged.config.values import Providers, Section
+from edged.config.values import Duration, Providers, Section, Size
 
 
 class ServingConfig(Section):
@@ -32,3 +32,22 @@ class ServingConfig(Section):
         " float32; needs a bundle built with --int8",
     )
     remember: int = Field(20_000, ge=1, description="predictions kept in memory until their labels come")
+
+
+class ReportConfig(Section):
+    """What is reported over MQTT."""
+
+    every: Duration = Field(10.0, gt=0, description="interval of metrics")
+    weights: bool = Field(False, description="publish the weights after each promotion")
+    chunk: Size = Field(96 * 1024, ge=1024, description="bytes of one message of weights")
+
+
+class LogConfig(Section):
+    """The log on stderr."""
+
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="least level that is logged"
+    )
+    format: Literal["auto", "json", "console"] = Field(
+        "auto", description="auto: console on a terminal, else JSON"
+    )

@@ -1,4 +1,4 @@
-"""Section `storage`: what survives on this disk."""
+"""Sections `storage` and `outbox`: what is kept on this disk, and how much."""
 
 from __future__ import annotations
 
@@ -35,3 +35,21 @@ class StorageConfig(Section):
         False, description="overwrite what is deleted, and let the replay memory age with max_age, too"
     )
     keep_models: int = Field(10, ge=2, description="models kept in the registry")
+
+
+class OutboxConfig(Section):
+    """What waits on the disk while the broker is away, and is sent when it is back."""
+
+    enabled: bool = Field(
+        True,
+        description="keep events, metrics, weights and must-deliver predictions until the broker has them",
+    )
+    max_bytes: Size = Field(
+        64 * 1024**2,
+        ge=1024**2,
+        description="cap of its files; a message may have a 16th of it, and 1MiB, at most",
+    )
+    max_age: Duration = Field(7 * 86400.0, gt=0, description="messages that waited longer are given up")
+    rate: float = Field(
+        50.0, gt=0, le=100_000, description="messages a second that are sent late, so that live ones go first"
+    )

@@ -1,21 +1,78 @@
-"""Section `stream`: where samples come from and what they mean."""
+"""Section `stream`: where samples come from, what they mean, windows and payload formats."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from edged.config.payload import check_codec
 from edged.config.values import Count, Duration, Filter, Names, Section, Size, number_or_names, unique
-from edged.config.window import WindowConfig
 from edged.domain.stream.admission import AdmissionRules
 from edged.domain.stream.schema import Schema
-
-if TYPE_CHECKING:
-    from edged.domain.stream.windowing import WindowRules
+from edged.domain.stream.windowing import WindowRules
 
 WIDEST = 100_000  # numbers in a sample
+
+
+GAP_SHARE = 0.25  # of a window, when no max_gap is given
+SHORTEST_GAP = 4  # readings, in windows of few
+
+
+class WindowConfig(Section):
+    """Samples that are windows of readings, one key at a time; without it every reading is a sample."""
+
+    size: int = Field(ge=2, le=65_536, description="readings in a window")
+    stride: int | None = Field(
+        None, ge=1, le=65_536, description="readings from one window to the next; half of size when absent"
+    )
+    rate: float | None = Field(
+        None,
+        gt=0,
+        le=1e6,
+        description="readings a second in a window, interpolated from those that come; without it they are"
+        " taken as they come",
+    )
+    max_gap: Duration | None = Field(
+        None,
+        gt=0,
+        description="a longer break between two readings begins a new window; with rate a quarter of a window"
+        " when absent, else none is too long",
+    )
+    label: Literal["last", "majority"] = Field(
+        "last", description="which of the labels in a window is its own: the newest, or the most frequent"
+    )
+    max_keys: int = Field(256, ge=1, le=10_000, description="keys with an open window, those heard last")
+
+    @model_validator(mode="after")
+    def _gap_within_a_window(self) -> WindowConfig:
+        if self.rate is None or self.max_gap is None:
+            return self
+        if self.max_gap * self.rate > self.size:
+            raise ValueError(
+                f"max_gap {self.max_gap:g} s is longer than a window of {self.size / self.rate:g} s:"
+                " it would be made up from end to end"
+            )
+        if self.max_gap * self.rate < 1:
+            raise ValueError(
+                f"max_gap {self.max_gap:g} s is shorter than the time from one reading to the next at"
+                f" {self.rate:g} a second: no window would ever be whole"
+            )
+        return self
+
+    def rules(self) -> WindowRules:
+        """How windows are cut."""
+        gap = self.max_gap
+        if gap is None and self.rate is not None:
+            gap = max(min(SHORTEST_GAP, self.size), GAP_SHARE * self.size) / self.rate
+        stride = self.stride or max(1, self.size // 2)
+        return WindowRules(
+            size=self.size,
+            stride=stride,
+            rate=self.rate,
+            max_gap=gap,
+            label=self.label,
+            most_keys=self.max_keys,
+        )
 
 
 class StreamConfig(Section):
@@ -232,3 +289,58 @@ class StreamConfig(Section):
         )
         units = (tuple(self.units or ()), tuple(self.target_units or ()))
         return Schema(self.names, width, task, classes, targets, self.steps, self.target_max, *units)
+
+
+ARRAYS = ("float32", "float16", "int16")
+TIMED = ("senml", "sparkplug")  # formats whose fields have names and times of their own
+POSITIONAL = "x"
+
+
+def check_codec(stream: StreamConfig) -> None:
+    """Refuse settings that the stream's format has no use for.
+
+    Raises
+    ------
+    ValueError
+        Naming the setting and what to do.
+    """
+    codec = stream.codec
+    if codec in ARRAYS:
+        _check_array(stream)
+    elif stream.byte_order != "little":
+        raise ValueError(f"byte_order is for raw arrays: remove it with codec {codec}")
+    if codec in TIMED:
+        if not stream.names:
+            raise ValueError(f"codec {codec} has named fields: list the names as features")
+        if stream.ts is not None:
+            raise ValueError(f"codec {codec} carries the time itself: remove ts")
+    if codec == "sparkplug" and not all("spBv1.0/" in topic for topic in stream.topics):
+        raise ValueError("codec sparkplug: topic must be of spBv1.0, such as spBv1.0/plant/+/line-1/#")
+    if codec == "csv":
+        _check_columns(stream)
+    elif stream.columns is not None or stream.delimiter != ",":
+        raise ValueError(f"columns and delimiter are for codec csv: remove them with codec {codec}")
+
+
+def _check_array(stream: StreamConfig) -> None:
+    fields = {"label": stream.label, "ts": stream.ts, "id": stream.id, "key": stream.key}
+    for name, value in fields.items():
+        if value is not None and not (name == "key" and value.startswith("topic:")):
+            hint = "use topic:N" if name == "key" else "remove it"
+            raise ValueError(f"codec {stream.codec} has numbers only, no field for {name}: {hint}")
+    if stream.compression == "auto":
+        raise ValueError(
+            f"compression auto cannot be told from raw {stream.codec} numbers: name one, or none"
+        )
+
+
+def _check_columns(stream: StreamConfig) -> None:
+    columns = stream.columns or list(stream.names) or [POSITIONAL]
+    wanted = {**dict.fromkeys(stream.names or (POSITIONAL,), "features")}
+    for name in ("label", "ts", "id", "key"):
+        value = getattr(stream, name)
+        if value is not None and not (name == "key" and value.startswith("topic:")):
+            wanted[value] = name
+    for column, what in wanted.items():
+        if column not in columns:
+            raise ValueError(f"{what}: {column!r} is no column of codec csv: name it in columns")

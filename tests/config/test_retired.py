@@ -13,7 +13,7 @@ from edged.config.retired import RETIRED
 from edged.errors import ConfigError
 from tests.commands import edged, write_config
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 STREAM = {"features": 2, "target": "reconstruct"}
 every_key = pytest.mark.parametrize("dotted", RETIRED)
 

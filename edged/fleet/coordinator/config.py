@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from edged.config.loader import first_problem, read_yaml
 from edged.config.mqtt import MqttConfig
-from edged.config.report import LogConfig
+from edged.config.serving import LogConfig
 from edged.config.values import Count, Duration, Name, Section, Share
 from edged.domain.federated.settings import Encoding, RoundSettings
 from edged.fleet.coordinator.flower_strategies import MOST_REPLIES, problem_of

@@ -1,4 +1,4 @@
-"""Section `sparkplug`: the daemon as an edge node of Sparkplug B."""
+"""Sections `discovery` and `sparkplug`: other systems in which the device appears."""
 
 from __future__ import annotations
 
@@ -7,6 +7,19 @@ from typing import Annotated
 from pydantic import Field
 
 from edged.config.values import Section
+
+
+class DiscoveryConfig(Section):
+    """Home Assistant finds the device by itself: its figures, and buttons for commands."""
+
+    enabled: bool = Field(False, description="announce the device; when turned off again it is taken back")
+    prefix: str = Field(
+        "homeassistant", description="first level of Home Assistant's own topics", pattern=r"^[^#+/\s]+$"
+    )
+    name: str | None = Field(
+        None, min_length=1, description="what the device is called there; its id when absent"
+    )
+
 
 Level = Annotated[str, Field(pattern=r"^[^+/#\x00]+$", max_length=256)]
 

@@ -13,19 +13,7 @@ if TYPE_CHECKING:
 
     from edged.storage.models.bundles import Bundle
 
-NEEDS_TRAINING = [
-    "test_adopt.py",
-    "test_bootstrap.py",
-    "test_challenger.py",
-    "test_choose.py",
-    "test_learn.py",
-    "test_quantised_runs.py",
-    "test_rounds.py",
-    "test_train.py",
-    "test_train_guide.py",
-    "test_train_resume.py",
-    "test_train_together.py",
-]
+NEEDS_TRAINING = ["learning/test_scheduler.py", "startup/test_bootstrap.py"]
 collect_ignore = [] if api.available() else NEEDS_TRAINING
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
-from edged.domain.federated.json_fields import Fields, read_object
 from edged.domain.federated.messages import LONGEST_LINE, MOST_ROUNDS
+from edged.domain.json_fields import JsonFields, read_object
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Quality:
     metric: float
 
     @classmethod
-    def read(cls, fields: Fields) -> Quality:
+    def read(cls, fields: JsonFields) -> Quality:
         """From its JSON object."""
         return cls(fields.number("loss"), fields.number("metric"))
 
@@ -31,7 +31,7 @@ class Mixed:
     metric: float
 
     @classmethod
-    def read(cls, fields: Fields) -> Mixed:
+    def read(cls, fields: JsonFields) -> Mixed:
         """From its JSON object."""
         return cls(fields.number("share", 0.0, 1.0), fields.number("loss"), fields.number("metric"))
 

@@ -13,8 +13,8 @@ import json
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from edged.domain.federated.json_fields import MALFORMED, NAME, read_object
 from edged.domain.federated.settings import MOST_PARTS, BaseModelInfo, RoundSettings
+from edged.domain.json_fields import MALFORMED, NAME, read_object
 from edged.errors import ConfigError, RejectedUpdateError
 
 if TYPE_CHECKING:

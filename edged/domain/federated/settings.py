@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, cast
 
 if TYPE_CHECKING:
-    from edged.domain.federated.json_fields import Fields
+    from edged.domain.json_fields import JsonFields
 
 Dtype = Literal["float32", "float16", "int8"]
 
@@ -22,7 +22,7 @@ class BaseModelInfo:
     parts: int
 
     @classmethod
-    def read(cls, fields: Fields) -> BaseModelInfo:
+    def read(cls, fields: JsonFields) -> BaseModelInfo:
         """From its JSON object."""
         return cls(fields.digest("hash"), fields.count("bytes", 1), fields.count("parts", 1, MOST_PARTS))
 
@@ -35,7 +35,7 @@ class Encoding:
     step: float = 0.0
 
     @classmethod
-    def read(cls, fields: Fields) -> Encoding:
+    def read(cls, fields: JsonFields) -> Encoding:
         """From its JSON object."""
         dtype = cast("Dtype", fields.one_of("dtype", ("float32", "float16", "int8")))
         return cls(dtype, fields.number("step", 0.0))
@@ -75,7 +75,7 @@ class RoundSettings:
     dynamic: float = 0.0
 
     @classmethod
-    def read(cls, fields: Fields) -> RoundSettings:
+    def read(cls, fields: JsonFields) -> RoundSettings:
         """From its JSON object."""
         epochs = fields.optional("epochs", lambda name: fields.count(name, 1))
         steps = fields.optional("steps", lambda name: fields.count(name, 1))

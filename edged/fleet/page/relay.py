@@ -1,16 +1,23 @@
-"""Bytes between a browser's websocket and a broker that has none: passed on as they are, kept nowhere."""
+"""Bytes between a browser's websocket and a broker that has none: passed on as they are, kept nowhere.
+
+RFC 6455 is the work of the package `websockets` (extra `fleet-page`), of which this uses the part without
+input and output: `server.py` has the connection, whose opening is an HTTP request among others.
+"""
 
 from __future__ import annotations
 
 import select
 import socket
 import ssl
+from contextlib import suppress
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from edged.errors import BrokerError
-from edged.fleet.page import websocket
+from edged.errors import BrokerError, UnavailableError
 
 if TYPE_CHECKING:
+    from websockets.protocol import Protocol
+
     from edged.mqtt.control_client import BrokerAddress
 
 CONNECT_SECONDS = 8.0
@@ -19,6 +26,8 @@ STUCK_SECONDS = 20.0
 IDLE_SECONDS = 120.0
 """For so long neither side may say anything: the page pings every 20 s."""
 PIECE = 65536
+LARGEST = 1024 * 1024
+"""Bytes of a message that a browser may send: a command has 64 KiB at most."""
 
 
 class Relay:
@@ -33,9 +42,17 @@ class Relay:
     ------
     ConfigError
         When a certificate cannot be used.
+    UnavailableError
+        When the package `websockets` is not installed.
     """
 
     def __init__(self, address: BrokerAddress) -> None:
+        if find_spec("websockets") is None:
+            raise UnavailableError(
+                "the package websockets is not installed",
+                where="edged fleet ui --broker",
+                remedy="pip install 'edged[fleet-page]', or --broker-ws where the broker has websockets",
+            )
         self.where = f"{address.host}:{address.port}"
         self._address = address
         self._context = address.tls_context() if address.tls else None
@@ -65,35 +82,26 @@ class Relay:
 
     @staticmethod
     def pass_on(browser: socket.socket, broker: socket.socket) -> None:
-        """Until one of them ends, says nothing for long, or breaks the protocol."""
+        """Pass bytes on until a side ends, says nothing for `IDLE_SECONDS`, or breaks the protocol."""
+        from websockets.protocol import OPEN, SERVER, Protocol
+
         browser.settimeout(STUCK_SECONDS)
-        try:
-            code = _pump(browser, broker)
-        except websocket.FrameError as problem:
-            code = problem.code
-        except OSError:
-            return  # one of them is gone
-        try:
-            browser.sendall(websocket.close_frame(code))
-        except OSError:
-            return
+        frames = Protocol(SERVER, max_size=LARGEST)
+        with suppress(OSError):  # one of them is gone
+            while frames.state is OPEN:
+                ready, _, _ = select.select((browser, broker), (), (), IDLE_SECONDS)
+                if browser in ready:
+                    _from_browser(browser, broker, frames)
+                if not ready or (broker in ready and not _from_broker(browser, broker, frames)):
+                    frames.send_close(1001)
+                browser.sendall(b"".join(frames.data_to_send()))
 
 
-def _pump(browser: socket.socket, broker: socket.socket) -> int:
-    """The code for the closing frame."""
-    frames = websocket.Frames()
-    while True:
-        ready, _, _ = select.select((browser, broker), (), (), IDLE_SECONDS)
-        if not ready:
-            return 1001
-        if broker in ready and not _from_broker(browser, broker):
-            return 1001
-        if browser in ready and not _from_browser(browser, broker, frames):
-            return 1000
+def _from_broker(browser: socket.socket, broker: socket.socket, frames: Protocol) -> bool:
+    """Whether the broker goes on."""
+    from websockets.protocol import OPEN
 
-
-def _from_broker(browser: socket.socket, broker: socket.socket) -> bool:
-    while True:
+    while frames.state is OPEN:
         # TLS has messages of its own: what makes a socket readable may be nothing to read.
         broker.settimeout(0)
         try:
@@ -104,21 +112,25 @@ def _from_broker(browser: socket.socket, broker: socket.socket) -> bool:
             broker.settimeout(STUCK_SECONDS)
         if not data:
             return False
-        browser.sendall(websocket.frame(websocket.BINARY, data))
+        frames.send_binary(data)
+        browser.sendall(b"".join(frames.data_to_send()))
         # What TLS has read already no `select` tells of.
         if not (isinstance(broker, ssl.SSLSocket) and broker.pending()):
             return True
+    return True
 
 
-def _from_browser(browser: socket.socket, broker: socket.socket, frames: websocket.Frames) -> bool:
+def _from_browser(browser: socket.socket, broker: socket.socket, frames: Protocol) -> None:
+    from websockets.frames import Frame, Opcode
+
     data = browser.recv(PIECE)
     if not data:
-        return False
-    for opcode, payload in frames.feed(data):
-        if opcode == websocket.CLOSE:
-            return False
-        if opcode == websocket.PING:
-            browser.sendall(websocket.frame(websocket.PONG, payload))
-        elif opcode != websocket.PONG:
-            broker.sendall(payload)
-    return True
+        frames.receive_eof()
+        return
+    frames.receive_data(data)
+    for frame in frames.events_received():
+        if isinstance(frame, Frame) and frame.opcode is Opcode.TEXT:
+            frames.fail(1003, "MQTT is binary")
+            return
+        if isinstance(frame, Frame) and frame.opcode in (Opcode.BINARY, Opcode.CONT):
+            broker.sendall(frame.data)

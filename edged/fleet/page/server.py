@@ -15,7 +15,6 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from edged.errors import BrokerError, ConfigError, UnavailableError
-from edged.fleet.page import websocket
 from edged.fleet.page.files import START, TYPES, PageSettings, page_files
 
 if TYPE_CHECKING:
@@ -203,8 +202,19 @@ class _Handler(BaseHTTPRequestHandler):
     # ---- the relay ---------------------------------------------------------------------------
 
     def _relay(self, relay: Relay) -> None:
+        from websockets.datastructures import Headers
+        from websockets.http11 import Request
+        from websockets.server import ServerProtocol
+        from websockets.typing import Origin, Subprotocol
+
         self.close_connection = True
-        refusal = self._refusal()
+        # A page of any site may open websockets to this machine; it cannot choose its Origin.
+        opening = ServerProtocol(
+            origins=[Origin(f"http://{self.headers['Host']}")], subprotocols=[Subprotocol("mqtt")]
+        )
+        headers = Headers([(name, value.strip()) for name, value in self.headers.items()])
+        answer = opening.accept(Request(self.path, headers))
+        refusal = self._refusal(answer.status_code)
         if refusal is not None:
             self.send_error(*refusal)
             return
@@ -215,34 +225,24 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(502, "the broker cannot be reached")
             return
         with broker:
-            key = websocket.accept_key(self.headers["Sec-WebSocket-Key"].strip())
-            self.send_response(101)
-            for name, value in (
-                ("Upgrade", "websocket"), ("Connection", "Upgrade"),
-                ("Sec-WebSocket-Accept", key), ("Sec-WebSocket-Protocol", "mqtt"),
-            ):  # fmt: skip
-                self.send_header(name, value)
-            self.end_headers()
+            self.wfile.write(answer.serialize())
             relay.pass_on(self.connection, broker)
 
-    def _refusal(self) -> tuple[int, str] | None:
-        """Why no websocket begins with this request; None where one does."""
+    def _refusal(self, status: int) -> tuple[int, str] | None:
+        """Why no websocket begins with this request; None where one does.
+
+        `status` is what `websockets` would answer.
+        """
         headers = self.headers
-        upgrade = headers.get("Upgrade", "").lower() == "websocket" and self.command == "GET"
-        if not (upgrade and websocket.good_key(headers.get("Sec-WebSocket-Key", "").strip())):
+        if headers.get("Upgrade", "").lower() != "websocket" or self.command != "GET":
             return 400, "a websocket is expected here"
         if headers.get("Sec-WebSocket-Version") != "13":
             return 426, "version 13 is spoken here"
-        # A page of any site may open websockets to this machine; it cannot choose its Origin.
-        if headers.get_all("Origin", []) != [f"http://{headers['Host']}"]:
-            return 403, "another site sends this request"
-        offered = [
-            word.strip() for word in ",".join(headers.get_all("Sec-WebSocket-Protocol", [])).split(",")
-        ]
-        if "mqtt" not in offered:
-            return 400, "the protocol mqtt is spoken here"
+        if status != 101:
+            return status, "another site sends this request" if status == 403 else "no opening for mqtt"
+        offered = ",".join(headers.get_all("Sec-WebSocket-Protocol", [])).split(",")
         code = self.server.code
-        shown = [hmac.compare_digest(word.encode(), code.encode()) for word in offered] if code else [True]
+        shown = [hmac.compare_digest(w.strip().encode(), code.encode()) for w in offered] if code else [True]
         return None if any(shown) else (403, "the code from the terminal is missing")
 
     # ---- what the base class would say ---------------------------------------------------------

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from edged.errors import CorruptError, RefusedError, StorageError
-from edged.storage.backup import tar_file
 from edged.storage.backup.restore import RESTORED, RESTORING, finish, state_files
 from edged.storage.files.atomic import (
     MANIFEST,
@@ -90,12 +89,12 @@ def back_up(
         with disk_errors("backing up", state):
             picture.mkdir(mode=0o700)
             _take(state, picture)
-            files = {tar_file.entry_of(name, picture / name): picture / name for name in _names(picture)}
+            files = {archive.entry_of(name, picture / name): picture / name for name in _names(picture)}
             told = {**about, "format": FORMAT, "schemas": _schemas(picture), **_counts(picture)}
         with disk_errors("writing the backup", out):
             signer = None if sign is None else lambda manifest: sign(HEADER + manifest)
             with open(unfinished, "xb", opener=_for_us_alone) as target:
-                tar_file.write(target, told, files, signer)
+                archive.write(target, told, files, signer)
                 target.flush()
                 os.fsync(target.fileno())
             size = unfinished.stat().st_size
@@ -284,7 +283,7 @@ def _refuse_folders_of_others(there: list[Path]) -> None:
 
 def _unpack(source: BinaryIO, folder: Path, trusted: Callable[[bytes, bytes], bool] | None) -> dict[str, Any]:
     with disk_errors("reading the backup", Path(source.name)):
-        packed = tar_file.Archive(source, str(source.name))
+        packed = archive.Archive(source, str(source.name))
         if trusted is not None and not (
             packed.signature and trusted(HEADER + packed.manifest, packed.signature)
         ):

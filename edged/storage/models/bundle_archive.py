@@ -10,7 +10,7 @@ import hashlib
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from edged.errors import BundleError, RefusedError, StorageError
 from edged.storage.files.atomic import (
@@ -23,7 +23,7 @@ from edged.storage.files.atomic import (
     sweep,
 )
 from edged.storage.models.bundles import DESCRIPTION, Bundle
-from edged.storage.models.manifest import MOST_FILES, MOST_PACKED, SIGNATURE
+from edged.storage.models.manifest import MOST_FILES, MOST_PACKED, SIGNATURE, is_plain
 from edged.storage.models.signatures import open_bundle
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def pack_bundle(folder: Path, out: Path) -> int:
     StorageError
         When the disk refuses.
     """
-    from edged.storage.models.zip_archive import write_archive
+    from edged.storage.models.zip_archive import ArchiveWriter, blocks_of
 
     bundle = Bundle.open(folder)
     signature = [SIGNATURE] if (folder / SIGNATURE).is_file() else []
@@ -54,8 +54,15 @@ def pack_bundle(folder: Path, out: Path) -> int:
     try:
         with disk_errors("packing the bundle", out):
             with staging.open("wb") as target:
-                names = (DESCRIPTION, *signature, *sorted(bundle.files))
-                write_archive(target, [folder / name for name in names])
+                archive = ArchiveWriter(target)
+                for name in (DESCRIPTION, *signature, *sorted(bundle.files)):
+                    file = folder / name
+                    if target.tell() + (size := file.stat().st_size) > MOST_PACKED:
+                        raise RefusedError(
+                            "too large for one file", where=str(file), remedy="copy the directory"
+                        )
+                    archive.add(name, size, blocks_of(file))
+                archive.finish()
             staging.replace(out)
             return out.stat().st_size
     finally:
@@ -74,8 +81,6 @@ def unpack_bundle(chunks: Iterable[Path], folder: Path, max_bytes: int = MOST_PA
     StorageError
         When the disk refuses.
     """
-    from edged.storage.models.zip_archive import read_archive  # most daemons never need it
-
     whole = staging_path(folder.parent, "whole")
     try:
         with disk_errors("unpacking the bundle", folder):
@@ -84,11 +89,31 @@ def unpack_bundle(chunks: Iterable[Path], folder: Path, max_bytes: int = MOST_PA
                     file.write(chunk.read_bytes())
             folder.mkdir()
             with whole.open("rb") as file:
-                read_archive(file, folder, most_files=MOST_FILES + 2, max_bytes=max_bytes)
+                _extract(file, folder, max_bytes)
         bundle = Bundle.open(folder)
     finally:
         whole.unlink(missing_ok=True)
     return bundle
+
+
+def _extract(source: BinaryIO, folder: Path, max_bytes: int) -> None:
+    from edged.storage.models.zip_archive import ArchiveReader  # most daemons never need it
+
+    archive = ArchiveReader(source, "bundle file", "fetch it again, or pack it anew", is_plain)
+    names: set[str] = set()
+    size = 0
+    while (member := archive.next()) is not None:
+        if member.name.lower() in names:
+            raise RefusedError("a bundle file holds plain files, each once", where=repr(member.name))
+        names.add(member.name.lower())
+        size += member.size
+        if len(names) > MOST_FILES + 2 or size > max_bytes:
+            raise RefusedError(
+                f"more than {MOST_FILES + 2} files or {max_bytes:,} bytes", remedy="raise install.max_bytes"
+            )
+        with (folder / member.name).open("xb") as target:
+            target.writelines(archive.blocks(member))
+    archive.finish()
 
 
 @contextmanager

@@ -18,12 +18,14 @@ from edged.storage.models.external_data import external_places
 from edged.storage.models.manifest import (
     DESCRIPTION,
     FORMAT,
+    MOST_TEXT,
     REBUILD,
     SIGNATURE,
-    Fields,
     FileEntry,
     Standardisation,
     Tensor,
+    bundle_fields,
+    read_files,
     read_manifest,
 )
 
@@ -386,30 +388,44 @@ def finish_interrupted(out: Path) -> bool:
 
 
 def _parse(data: dict[str, Any], path: Path) -> Bundle:
-    reader = Fields(data, path / DESCRIPTION)
+    fields = bundle_fields(data, path / DESCRIPTION)
+
+    def texts(key: str) -> dict[str, str]:
+        return {name: str(text) for name, text in fields.inner(key).values.items()}
+
+    def tensors(key: str) -> tuple[Tensor, ...]:
+        return tuple(Tensor.read(item) for item in fields.each(key))
+
+    def standardisation(key: str) -> Standardisation:
+        inner = fields.inner(key)
+        return {"mean": inner.get("mean", str), "scale": inner.get("scale", str)}
+
+    def values(key: str) -> dict[str, Any]:
+        return fields.get(key, dict)
+
     return Bundle(
         path=path,
-        edged=reader.get("edged", str),
-        loss=reader.get("loss", str),
-        optimizer=reader.get("optimizer", str),
-        input=reader.tensor("input"),
-        output=reader.tensor("output"),
-        label=reader.tensor("label"),
-        trainable=reader.names("trainable"),
-        frozen=reader.names("frozen"),
-        standardise=reader.standardisation("standardise"),
-        target_standardise=reader.standardisation("target_standardise"),
-        opset=reader.get("opset", int),
-        engines=reader.names("engines"),
-        seed=reader.get("seed", int) if data.get("seed") is not None else None,
-        files=reader.files(),
-        portable=reader.get("portable", dict) if data.get("portable") is not None else None,
-        refused=reader.texts("refused") if "refused" in data else {},
-        made_with=reader.texts("made_with"),
-        more_outputs=reader.tensors("more_outputs"),
-        more_labels=reader.tensors("more_labels"),
-        losses=reader.objects("losses"),
-        loss_options=reader.get("loss_options", dict) if "loss_options" in data else {},
-        forms=reader.get("forms", dict) if data.get("forms") is not None else None,
-        properties=reader.get("properties", dict) if "properties" in data else {},
+        edged=fields.get("edged", str),
+        loss=fields.get("loss", str),
+        optimizer=fields.get("optimizer", str),
+        input=Tensor.read(fields.inner("input")),
+        output=Tensor.read(fields.inner("output")),
+        label=Tensor.read(fields.inner("label")),
+        trainable=fields.texts("trainable", MOST_TEXT),
+        frozen=fields.texts("frozen", MOST_TEXT),
+        standardise=fields.optional("standardise", standardisation),
+        target_standardise=fields.optional("target_standardise", standardisation),
+        opset=fields.get("opset", int),
+        engines=fields.texts("engines"),
+        seed=fields.optional("seed", lambda key: fields.get(key, int)),
+        files=read_files(fields, path / DESCRIPTION),
+        portable=fields.optional("portable", values),
+        refused=fields.optional("refused", texts, {}),
+        made_with=fields.optional("made_with", texts, {}),
+        more_outputs=fields.optional("more_outputs", tensors, ()),
+        more_labels=fields.optional("more_labels", tensors, ()),
+        losses=tuple(item.values for item in fields.optional("losses", fields.each, ())),
+        loss_options=fields.optional("loss_options", values, {}),
+        forms=fields.optional("forms", values),
+        properties=fields.optional("properties", values, {}),
     )

@@ -6,8 +6,9 @@ import hashlib
 import json
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict
 
+from edged.domain.json_fields import JsonFields
 from edged.errors import BundleError, CorruptError
 from edged.storage.files import checksummed_json
 
@@ -24,7 +25,6 @@ LONGEST_NAME = 200  # bytes
 REBUILD = "build the bundle again with `edged artifacts build`"
 _UNPACK = "unpack it with `edged artifacts unpack`"
 _LARGEST = 1 << 31  # of one dimension
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,17 @@ class Tensor:
     dtype: str = "float32"
     names: tuple[str, ...] = ()
     units: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, fields: JsonFields) -> Tensor:
+        """From its JSON object."""
+        shape = fields.get("shape", list)
+        if len(shape) < 1 or not all(isinstance(dim, str) or _is_size(dim) for dim in shape):
+            raise fields.wrong("shape", f"sizes from 1 to {_LARGEST} and names")
+        names, units = (
+            fields.optional(key, lambda key: fields.texts(key, MOST_TEXT), ()) for key in ("names", "units")
+        )
+        return cls(fields.get("name", str), tuple(shape), fields.get("dtype", str), names, units)
 
     @property
     def row(self) -> tuple[int, ...]:
@@ -65,6 +76,11 @@ class FileEntry:
 
     sha256: str
     bytes: int
+
+    @classmethod
+    def read(cls, fields: JsonFields) -> FileEntry:
+        """From its JSON object."""
+        return cls(fields.get("sha256", str), fields.get("bytes", int))
 
     @classmethod
     def of(cls, path: Path) -> FileEntry:
@@ -114,85 +130,27 @@ def read_manifest(path: Path) -> dict[str, Any]:
     return checksummed_json.unseal(text, file)
 
 
-class Fields:
-    """Typed access to the fields of a `bundle.json`; whatever does not fit raises CorruptError."""
+def bundle_fields(data: dict[str, Any], file: Path) -> JsonFields:
+    """The fields of the `bundle.json` that is `file`; whatever does not fit raises CorruptError."""
 
-    def __init__(self, data: dict[str, Any], where: Path) -> None:
-        self.data = data
-        self._where = where
+    def refuse(_: str, what: str, where: str) -> CorruptError:
+        field = where.removeprefix(f"{DESCRIPTION}.")
+        return CorruptError(f"{field} is missing or wrong: {what}", where=str(file), remedy=REBUILD)
 
-    def get(self, key: str, kind: type[_T]) -> _T:
-        """The value of `key`, which has to be of this kind."""
-        value = self.data.get(key)
-        if not isinstance(value, kind):
-            raise self.wrong(key)
-        return value
+    return JsonFields(data, DESCRIPTION, refuse)
 
-    def names(self, key: str) -> tuple[str, ...]:
-        """A list of texts."""
-        found = self.get(key, list)
-        if not all(isinstance(item, str) for item in found):
-            raise self.wrong(key)
-        return tuple(found)
 
-    def tensor(self, key: str) -> Tensor:
-        """An input, output or label."""
-        inner = self._inner(key)
-        shape = inner.get("shape", list)
-        if len(shape) < 1 or not all(isinstance(dim, str) or _is_size(dim) for dim in shape):
-            raise self.wrong(key)
-        names, units = (inner.names(what) if what in inner.data else () for what in ("names", "units"))
-        return Tensor(inner.get("name", str), tuple(shape), inner.get("dtype", str), names, units)
-
-    def objects(self, key: str) -> tuple[dict[str, Any], ...]:
-        """A list of objects; none where an earlier version has written none."""
-        found = self.get(key, list) if key in self.data else []
-        if not all(isinstance(item, dict) for item in found):
-            raise self.wrong(key)
-        return tuple(found)
-
-    def tensors(self, key: str) -> tuple[Tensor, ...]:
-        """A list of outputs or labels."""
-        return tuple(Fields({key: item}, self._where).tensor(key) for item in self.objects(key))
-
-    def texts(self, key: str) -> dict[str, str]:
-        """Texts by name; none where an earlier version has written none."""
-        found = self.get(key, dict) if key in self.data else {}
-        return {str(name): str(text) for name, text in found.items()}
-
-    def standardisation(self, key: str) -> Standardisation | None:
-        """Names of statistics; None where there are none."""
-        if self.data.get(key) is None:
-            return None
-        inner = self._inner(key)
-        return {"mean": inner.get("mean", str), "scale": inner.get("scale", str)}
-
-    def files(self) -> dict[str, FileEntry]:
-        """What each file must be, by its plain name."""
-        entries, found = self._inner("files"), self.get("files", dict)
-        if len(found) > MOST_FILES:
-            raise CorruptError(
-                f"names {len(found)} files, {MOST_FILES} at most are taken", where=str(self._where)
-            )
-        return {self._plain(name): entries.file(name) for name in found}
-
-    def file(self, name: str) -> FileEntry:
-        """What one file must be."""
-        inner = self._inner(name)
-        return FileEntry(inner.get("sha256", str), inner.get("bytes", int))
-
-    def wrong(self, key: str) -> CorruptError:
-        """The refusal of a value."""
-        return CorruptError(f"{key} is missing or wrong", where=str(self._where), remedy=REBUILD)
-
-    def _plain(self, name: str) -> str:
+def read_files(fields: JsonFields, where: Path) -> dict[str, FileEntry]:
+    """What each file must be, by its plain name."""
+    entries = fields.inner("files")
+    names = list(entries)
+    if len(names) > MOST_FILES:
+        raise CorruptError(f"names {len(names)} files, {MOST_FILES} at most are taken", where=str(where))
+    for name in names:
         # A bundle may come from elsewhere: its file list must not lead out of its directory.
         if not is_plain(name) or name == DESCRIPTION:
-            raise CorruptError(f"files: {name[:80]!r} is not a plain file name", where=str(self._where))
-        return name
-
-    def _inner(self, key: str) -> Fields:
-        return Fields(self.get(key, dict), self._where)
+            raise CorruptError(f"files: {name[:80]!r} is not a plain file name", where=str(where))
+    return {name: FileEntry.read(entries.inner(name)) for name in names}
 
 
 def _is_size(dim: Any) -> bool:

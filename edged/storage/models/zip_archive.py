@@ -1,40 +1,44 @@
-"""A zip archive in exactly one form: plain files, stored, in a row, and nothing else.
+"""A zip archive in exactly one form: files, stored, in a row, and nothing else.
 
 Any zip program reads it. What is read here has to be, byte by byte, what is written here for the same files:
-so there is no second way to say the same, and nothing in it that is not looked at.
+so there is no second way to say the same, and nothing in it that is not looked at: no links, no devices,
+nothing packed, nothing behind the end. Bundles as one file and backups have it. From 4 GiB on, and only
+there, sizes and places are those of zip64.
 
-Source: PKWARE's APPNOTE.TXT 6.3, sections 4.3.7 (a file), 4.3.12 (its entry in the directory) and 4.3.16
-(the end).
+Source: PKWARE's APPNOTE.TXT 6.3, sections 4.3.7 (a file), 4.3.12 (its entry in the directory), 4.3.14 to
+4.3.16 (the end) and 4.5.3 (zip64).
 """
 
 from __future__ import annotations
 
 import struct
 from binascii import crc32
-from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, BinaryIO
 
 from edged.errors import CorruptError, RefusedError
-from edged.storage.models.manifest import MOST_PACKED, is_plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
 _LOCAL = struct.Struct("<4s5H3I2H")
 _ENTRY = struct.Struct("<4s6H3I5H2I")
 _END = struct.Struct("<4s4H2IH")
+_END_64, _LOCATOR_64 = struct.Struct("<4sQ2H2I4Q"), struct.Struct("<4sIQI")
 _FILE, _DIRECTORY, _LAST = b"PK\x03\x04", b"PK\x01\x02", b"PK\x05\x06"
-_VERSION, _UNIX, _DAY = 20, 3, 0x21  # 2.0; attributes as Unix has them; 1 January 1980
+_LAST_64, _PLACE_64 = b"PK\x06\x06", b"PK\x06\x07"
+_UNIX, _DAY = 3, 0x21  # attributes as Unix has them; 1 January 1980
 _MODE = 0o600 << 16
+_FULL = 0xFFFF_FFFF  # of a field of 32 bits: the number is in a field of zip64
 _BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
-class _Member:
-    """One file: where it begins in the archive, and what is said of it."""
+class Member:
+    """One file: its name, checksum and size, and where it begins in the archive."""
 
-    name: bytes
+    name: str
     crc: int
     size: int
     start: int
@@ -42,129 +46,148 @@ class _Member:
     @property
     def local(self) -> bytes:
         """What comes before its content."""
-        fixed = (_VERSION, 0, 0, 0, _DAY, self.crc, self.size, self.size, len(self.name), 0)
-        return _LOCAL.pack(_FILE, *fixed) + self.name
+        name, wide = self.name.encode(), _wide([self.size] * 2 if self.size >= _FULL else [])
+        size = min(self.size, _FULL)
+        fixed = (_version(wide), 0, 0, 0, _DAY, self.crc, size, size, len(name), len(wide))
+        return _LOCAL.pack(_FILE, *fixed) + name + wide
 
     @property
     def entry(self) -> bytes:
         """What the directory at the end says."""
-        said = (_UNIX << 8 | _VERSION, _VERSION, 0, 0, 0, _DAY, self.crc, self.size, self.size)
-        return _ENTRY.pack(_DIRECTORY, *said, len(self.name), 0, 0, 0, 0, _MODE, self.start) + self.name
+        name, size, start = self.name.encode(), min(self.size, _FULL), min(self.start, _FULL)
+        far = [self.start] if start == _FULL else []
+        wide = _wide(([self.size] * 2 if size == _FULL else []) + far)
+        version = _version(wide)
+        said = (_UNIX << 8 | version, version, 0, 0, 0, _DAY, self.crc, size, size, len(name), len(wide))
+        return _ENTRY.pack(_DIRECTORY, *said, 0, 0, 0, _MODE, start) + name + wide
 
 
-def write_archive(target: IO[bytes], files: Iterable[Path]) -> None:
-    """Write the archive of these files, by their names alone, in this order.
-
-    Raises
-    ------
-    RefusedError
-        When one has a name that is not taken, or they are too large together.
-    OSError
-        When one cannot be read, or the archive not written.
-    """
-    members: list[_Member] = []
-    for file in files:
-        if not is_plain(file.name):
-            raise RefusedError("this name cannot be packed", where=str(file), remedy="plain ASCII names")
-        size, crc = file.stat().st_size, 0
-        with file.open("rb") as source:
-            while block := source.read(_BLOCK):
-                crc = crc32(block, crc)
-            member = _Member(file.name.encode(), crc, size, target.tell())
-            if member.start + size > MOST_PACKED:
-                raise RefusedError("too large for one file", where=str(file), remedy="copy the directory")
-            target.write(member.local)
-            source.seek(0)
-            while block := source.read(_BLOCK):
-                target.write(block)
-        members.append(member)
-    target.write(_tail(members, target.tell()))
+def _wide(numbers: list[int]) -> bytes:
+    """The extra field of zip64; nothing where all numbers fit elsewhere."""
+    return struct.pack(f"<2H{len(numbers)}Q", 1, 8 * len(numbers), *numbers) if numbers else b""
 
 
-def _tail(members: list[_Member], start: int) -> bytes:
+def _version(wide: bytes) -> int:
+    """What a program must know: 4.5 is zip64."""
+    return 45 if wide else 20
+
+
+def _tail(members: list[Member], start: int) -> bytes:
+    """What follows the files: the directory, which begins at `start`, and the end."""
     directory = b"".join(member.entry for member in members)
-    count = len(members)
-    return directory + _END.pack(_LAST, 0, 0, count, count, len(directory), start, 0)
+    count, size, end = len(members), len(directory), b""
+    if start >= _FULL:
+        made = (44, _UNIX << 8 | 45, 45, 0, 0, count, count, size, start)
+        end = _END_64.pack(_LAST_64, *made) + _LOCATOR_64.pack(_PLACE_64, 0, start + size, 1)
+    return directory + end + _END.pack(_LAST, 0, 0, count, count, size, min(start, _FULL), 0)
 
 
-def read_archive(source: IO[bytes], folder: Path, *, most_files: int, max_bytes: int) -> None:
-    """Write the files of the archive in `source` into the empty directory `folder`.
+def blocks_of(path: Path) -> Iterator[bytes]:
+    """The content of a file in pieces."""
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            yield block
+
+
+class ArchiveWriter:
+    """Writes an archive to a seekable file, one member after the other; `finish` ends it."""
+
+    def __init__(self, target: BinaryIO) -> None:
+        self._target = target
+        self._members: list[Member] = []
+
+    def add(self, name: str, size: int, blocks: Iterable[bytes]) -> None:
+        """Add a file; CorruptError when its content is not of this size."""
+        member, left = Member(name, 0, size, self._target.tell()), size
+        self._target.write(member.local)
+        for block in blocks:
+            member, left = replace(member, crc=crc32(block, member.crc)), left - len(block)
+            self._target.write(block)
+        if left:
+            raise CorruptError("the file changed while it was copied", where=name, remedy="try again")
+        end = self._target.tell()
+        self._target.seek(member.start)
+        self._target.write(member.local)
+        self._target.seek(end)
+        self._members.append(member)
+
+    def finish(self) -> None:
+        """Write the directory."""
+        self._target.write(_tail(self._members, self._target.tell()))
+
+
+class ArchiveReader:
+    """Reads an archive once, from its beginning to its end: `next`, then `blocks`, for each file; `finish`.
+
+    Parameters
+    ----------
+    source
+        The archive; seekable.
+    kind, remedy
+        What it should be and what helps where it is none, for errors.
+    is_name
+        Whether a file may have this name.
 
     Raises
     ------
     RefusedError
-        When it holds what no archive of plain files does, or too much.
+        When it holds what no archive of plain files does.
     CorruptError
-        When it is not exactly in the form that `write_archive` writes.
+        When it is not exactly in the form that `ArchiveWriter` writes.
     OSError
-        When it cannot be read, or a file not written.
+        When it cannot be read.
     """
-    members: list[_Member] = []
-    names: set[bytes] = set()
-    while (member := _next(source)) is not None:
-        if member.name.lower() in names:
-            raise RefusedError("a bundle file holds plain files, each once", where=_shown(member.name))
-        names.add(member.name.lower())
-        members.append(member)
-        if len(members) > most_files or sum(m.size for m in members) > max_bytes:
+
+    def __init__(self, source: BinaryIO, kind: str, remedy: str, is_name: Callable[[str], bool]) -> None:
+        self._source, self._kind, self._remedy, self._is_name = source, kind, remedy, is_name
+        self._members: list[Member] = []
+
+    def next(self) -> Member | None:
+        """The next file, checked before anything is written; None where the directory begins."""
+        start = self._source.tell()
+        head = self._source.read(_LOCAL.size)
+        if head[:4] != _FILE:
+            if start == 0:
+                raise self.damaged("it does not begin with a stored file")
+            self._source.seek(start)
+            return None
+        if len(head) < _LOCAL.size:
+            raise self.damaged("it is cut off")
+        _, _, flags, method, _, _, crc, packed, size, length, more = _LOCAL.unpack(head)
+        raw, wide = self._source.read(length), self._source.read(more)
+        name = raw.decode("latin-1")
+        if not self._is_name(name):
+            raise RefusedError(f"a {self._kind} holds plain files, each once", where=repr(name[:120]))
+        if flags & 1 or method != 0 or packed != size:
             raise RefusedError(
-                f"more than {most_files} files or {max_bytes:,} bytes", remedy="raise install.max_bytes"
+                f"a {self._kind} holds plain files, neither packed nor encrypted", where=repr(name[:120])
             )
-        _extract(source, member, folder)
-    tail = _tail(members, source.tell())
-    if source.read(len(tail) + 1) != tail:
-        raise CorruptError(
-            "no bundle file: its directory does not say what is in it",
-            remedy="pack it again with `edged artifacts pack`",
-        )
+        if size == _FULL and len(wide) == 20:
+            size = int.from_bytes(wide[4:12], "little")
+        member = Member(name, crc, size, start)
+        if member.local != head + raw + wide:
+            raise self.damaged("said in another way than edged does", name)
+        self._members.append(member)
+        return member
 
-
-def _next(source: IO[bytes]) -> _Member | None:
-    """The next file, checked before anything is written; None where the directory begins."""
-    start = source.tell()
-    head = source.read(_LOCAL.size)
-    if head[:4] != _FILE:
-        if start == 0:
-            raise CorruptError("no bundle file: it does not begin with a stored file")
-        source.seek(start)
-        return None
-    if len(head) < _LOCAL.size:
-        raise _cut_off()
-    _, _, flags, method, _, _, crc, packed, size, length, extra = _LOCAL.unpack(head)
-    name = source.read(length)
-    if len(name) < length:
-        raise _cut_off()
-    if not is_plain(name.decode("latin-1")):
-        raise RefusedError("a bundle file holds plain files, each once", where=_shown(name))
-    if flags & 1 or method != 0 or packed != size:
-        raise RefusedError(
-            "a bundle file holds plain files, neither packed nor encrypted", where=_shown(name)
-        )
-    member = _Member(name, crc, size, start)
-    if extra or member.local != head + name:
-        raise CorruptError(
-            "no bundle file: said in another way than `edged artifacts pack` does", where=_shown(name)
-        )
-    return member
-
-
-def _extract(source: IO[bytes], member: _Member, folder: Path) -> None:
-    left, crc = member.size, 0
-    with (folder / member.name.decode()).open("xb") as target:
+    def blocks(self, member: Member) -> Iterator[bytes]:
+        """The content of the file that `next` gave, in pieces: right only when this has ended by itself."""
+        left, crc = member.size, 0
         while left:
-            block = source.read(min(left, _BLOCK))
+            block = self._source.read(min(left, _BLOCK))
             if not block:
-                raise _cut_off()
-            crc = crc32(block, crc)
-            target.write(block)
-            left -= len(block)
-    if crc != member.crc:
-        raise CorruptError("no bundle file: a checksum does not fit", where=_shown(member.name))
+                raise self.damaged("it is cut off", member.name)
+            crc, left = crc32(block, crc), left - len(block)
+            yield block
+        if crc != member.crc:
+            raise self.damaged("a checksum does not fit", member.name)
 
+    def finish(self) -> None:
+        """Check what follows the files."""
+        tail = _tail(self._members, self._source.tell())
+        if self._source.read(len(tail) + 1) != tail:
+            raise self.damaged("damaged at its end, which does not say what is in it")
 
-def _cut_off() -> CorruptError:
-    return CorruptError("no bundle file: it is cut off", remedy="fetch it again")
-
-
-def _shown(name: bytes) -> str:
-    return repr(name[:80].decode("latin-1"))
+    def damaged(self, what: str, name: str = "") -> CorruptError:
+        """The error for an archive that is not as it was written."""
+        return CorruptError(f"no {self._kind}: {what}", where=repr(name) if name else "", remedy=self._remedy)

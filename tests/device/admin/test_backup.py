@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import tarfile
+import zipfile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -53,7 +53,7 @@ def test_a_device_goes_on_elsewhere_from_a_backup_taken_while_it_worked(
 ) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
-    public, file = new_pair(tmp_path / "key"), tmp_path / "press.tar"
+    public, file = new_pair(tmp_path / "key"), tmp_path / "press.zip"
     first = Device(tmp_path / "a", broker.port, STREAM)
     with running(first, broker.port) as listener:
         until_promoted(listener)
@@ -62,10 +62,8 @@ def test_a_device_goes_on_elsewhere_from_a_backup_taken_while_it_worked(
         runs = len(listener.events("training_finished"))
     assert (told["device"], told["signed"]) == ("rig", True)
     assert told["samples"] > 100
-    with tarfile.open(file) as archive:
-        member = archive.extractfile(f"models/{told['champion']}/model.onnx")
-        assert member is not None
-        weights = hashlib.sha256(member.read()).hexdigest()
+    with zipfile.ZipFile(file) as archive:
+        weights = hashlib.sha256(archive.read(f"models/{told['champion']}/model.onnx")).hexdigest()
 
     second = Device(tmp_path / "b", broker.port, STREAM)
     assert (
@@ -90,7 +88,7 @@ def test_a_device_goes_on_elsewhere_from_a_backup_taken_while_it_worked(
 def test_refusals_and_their_exit_codes(tmp_path: Path) -> None:
     stream = {"features": 2, "classes": ["ok", "worn"], "label": "label"}
     config = loader.load(write_config(tmp_path, stream))
-    file, state = tmp_path / "b.tar", tmp_path / "state"
+    file, state = tmp_path / "b.zip", tmp_path / "state"
     (tmp_path / "other").mkdir()
     other = loader.load(write_config(tmp_path / "other", {"features": 5, "classes": 2}))
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 import queue
 import socket
 import subprocess
+import sys
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
+from websockets.frames import Frame, Opcode
 
 from edged.fleet.page.files import PageSettings, page_files, write_files
-from edged.fleet.page.websocket import BINARY, CLOSE, LARGEST
+from edged.fleet.page.relay import LARGEST
 from edged.workbench.demo.broker import free_port
 from tests.certificates import Authority
 from tests.fleet.page.test_page import KEY, websocket
-from tests.fleet.page.test_websocket import masked
 from tests.fleet.page.ui import Ui, fleet_ui
 from tests.running_device import wait_until
 
@@ -65,11 +66,17 @@ def test_mqtt_goes_through_the_relay_unchanged(make_broker: MakeBroker, tmp_path
         assert browser.said.get(timeout=10) == "Success"
         for size in (1, 125, 126, 70_000, 300_000):
             browser.echo(bytes(n % 251 for n in range(size)))
-        assert closing(ui, masked(BINARY, b"\x10") + b"\x82\x05hello") == 1002  # not masked
+        assert closing(ui, masked(Opcode.BINARY, b"\x10") + b"\x82\x05hello") == 1002  # not masked
         assert closing(ui, b"\x82\xff" + (LARGEST + 1).to_bytes(8, "big")) == 1009
-        assert closing(ui, masked(CLOSE, b"\x03\xe8")) == 1000
+        assert closing(ui, masked(Opcode.TEXT, b"hello")) == 1003
+        assert closing(ui, masked(Opcode.CLOSE, b"\x03\xe8")) == 1000
         browser.echo(b"others go on")
         browser.close()
+
+
+def masked(opcode: Opcode, payload: bytes) -> bytes:
+    """A frame as a browser sends it."""
+    return Frame(opcode, payload).serialize(mask=True)
 
 
 def closing(ui: Ui, data: bytes) -> int:
@@ -85,7 +92,9 @@ def closing(ui: Ui, data: bytes) -> int:
         while answers.readline() != b"\r\n":
             pass
         link.sendall(data)
-        assert answers.read(2) == b"\x88\x02"
+        head = answers.read(2)
+        assert head[0] == 0x88
+        assert 2 <= head[1] <= 125
         return int.from_bytes(answers.read(2), "big")
 
 
@@ -133,3 +142,13 @@ def test_mosquitto_serves_the_page_itself(make_broker: MakeBroker, tmp_path: Pat
     assert browser.said.get(timeout=10) == "Success"
     browser.echo(b"hello")
     browser.close()
+
+
+def test_without_the_package_only_the_relay_is_missing(tmp_path: Path) -> None:
+    hidden = "import sys; sys.modules['websockets'] = None; from edged.cli.main import main; sys.exit(main())"
+    command = [sys.executable, "-c", hidden, "fleet", "ui"]
+    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 4
+    assert "pip install 'edged[fleet-page]'" in ended.stderr
+    assert ended.stderr.count("\n") == 1
+    subprocess.run([*command, "--out", tmp_path / "site"], check=True, capture_output=True, timeout=60)

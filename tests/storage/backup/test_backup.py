@@ -6,6 +6,7 @@ import io
 import shutil
 import stat
 import tarfile
+import zipfile
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +18,9 @@ from edged.domain.commands.delivery_policy import MessageKind, OutboxMessage
 from edged.domain.stream.schema import Schema
 from edged.errors import CorruptError, EdgedError, RefusedError, StorageError
 from edged.signing import Keys, new_pair, sign
+from edged.storage.backup import archive, restore
 from edged.storage.backup import backup as backups
-from edged.storage.backup import restore, tar_file
-from edged.storage.backup.tar_file import Entry
+from edged.storage.backup.archive import Entry
 from edged.storage.files.database import connect
 from edged.storage.models.checkpoints import Checkpoints
 from edged.storage.models.registry import Registry
@@ -63,8 +64,8 @@ def fill(state: Path, *, model: bytes = WEIGHTS, rows: int = 50) -> Path:
 @pytest.fixture
 def backup(tmp_path: Path) -> Path:
     """A backup of a state with everything."""
-    backups.back_up(fill(tmp_path / "from"), tmp_path / "b.tar", ABOUT, None)
-    return tmp_path / "b.tar"
+    backups.back_up(fill(tmp_path / "from"), tmp_path / "b.zip", ABOUT, None)
+    return tmp_path / "b.zip"
 
 
 def restored(
@@ -113,8 +114,9 @@ def test_what_was_backed_up_comes_back(backup: Path, tmp_path: Path) -> None:
 
 
 def test_any_program_can_list_a_backup(backup: Path) -> None:
-    with tarfile.open(backup) as listed:
-        names = listed.getnames()
+    with zipfile.ZipFile(backup) as listed:
+        assert listed.testzip() is None
+        names = listed.namelist()
     assert names[0] == "backup.json"
     assert {"models/1/model.onnx", "models/champion", "samples.db", "state.db"} < set(names)
 
@@ -122,18 +124,18 @@ def test_any_program_can_list_a_backup(backup: Path) -> None:
 def test_a_backup_leaves_nothing_behind_and_changes_nothing(tmp_path: Path) -> None:
     state = fill(tmp_path / "from")
     before = {path: path.stat().st_size for path in state.rglob("*")}
-    backups.back_up(state, tmp_path / "b.tar", ABOUT, None)
+    backups.back_up(state, tmp_path / "b.zip", ABOUT, None)
     assert {path: path.stat().st_size for path in state.rglob("*") if path.suffix[:4] != ".db-"} == before
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["b.tar", "from"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b.zip", "from"]
 
 
 def test_a_backup_beside_a_writer_is_of_one_moment(tmp_path: Path) -> None:
     state = fill(tmp_path / "from")
     with SampleLog.open(state / "samples.db", SCHEMA) as log:
         log.commit(samples(51, np.ones((25, 2), np.float32)))  # in the write-ahead log alone
-        backups.back_up(state, tmp_path / "b.tar", ABOUT, None)
+        backups.back_up(state, tmp_path / "b.zip", ABOUT, None)
         log.commit(samples(76, np.ones((25, 2), np.float32)))
-    assert restored(tmp_path / "b.tar", tmp_path / "to")["samples"] == 75
+    assert restored(tmp_path / "b.zip", tmp_path / "to")["samples"] == 75
 
 
 # ---- damage and tricks ---------------------------------------------------------------------------
@@ -148,7 +150,7 @@ def refuses(source: Path, state: Path) -> None:
 
 def test_a_flipped_bit_anywhere_is_noticed(backup: Path, tmp_path: Path) -> None:
     whole, rng = backup.read_bytes(), np.random.default_rng(0)
-    damaged = tmp_path / "damaged.tar"
+    damaged = tmp_path / "damaged.zip"
     places = [
         *rng.integers(len(whole), size=150).tolist(),
         *range(0, 700, 7),
@@ -162,7 +164,7 @@ def test_a_flipped_bit_anywhere_is_noticed(backup: Path, tmp_path: Path) -> None
 
 
 def test_a_backup_that_is_cut_off_or_longer(backup: Path, tmp_path: Path) -> None:
-    whole, damaged = backup.read_bytes(), tmp_path / "damaged.tar"
+    whole, damaged = backup.read_bytes(), tmp_path / "damaged.zip"
     for length in (0, 1, 511, 512, 5000, len(whole) // 2, len(whole) - 1):
         damaged.write_bytes(whole[:length])
         refuses(damaged, tmp_path / "to")
@@ -175,11 +177,11 @@ def packed(path: Path, names: list[str], content: bytes = b"x") -> Path:
     """A backup of these names with a right manifest."""
     file = path.with_suffix(".content")
     file.write_bytes(content)
-    digest = tar_file.entry_of("n", file).sha256
+    digest = archive.entry_of("n", file).sha256
     with path.open("wb") as target:
         about = {**ABOUT, "format": backups.FORMAT}
         entries = [Entry(name, len(content), digest) for name in names]
-        tar_file.write(target, about, dict.fromkeys(entries, file), None)
+        archive.write(target, about, dict.fromkeys(entries, file), None)
     return path
 
 
@@ -203,45 +205,60 @@ def packed(path: Path, names: list[str], content: bytes = b"x") -> Path:
     ],
 )
 def test_names_that_no_backup_has(names: list[str], tmp_path: Path) -> None:
-    source = packed(tmp_path / "b.tar", ["state.db", *names])
+    source = packed(tmp_path / "b.zip", ["state.db", *names])
     with pytest.raises(RefusedError):
         restored(source, tmp_path / "to")
     assert list((tmp_path / "to").iterdir()) == []
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["b.content", "b.tar", "to"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b.content", "b.zip", "to"]
 
 
-@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.DIRTYPE])
-def test_members_that_are_no_files(backup: Path, tmp_path: Path, kind: bytes) -> None:
-    """A link in the place of a file whose hash is right: the header is not the one that was written."""
-    out = io.BytesIO()
+@pytest.mark.parametrize("kind", [stat.S_IFLNK, stat.S_IFCHR, stat.S_IFIFO, stat.S_IFDIR])
+def test_members_that_are_no_files(backup: Path, tmp_path: Path, kind: int) -> None:
+    """A link in the place of a file whose hash is right: the entry is not the one that was written."""
+    same = tmp_path / "same.zip"
+    for file, mode in ((same, 0), (tmp_path / "t.zip", kind)):
+        with zipfile.ZipFile(backup) as whole, zipfile.ZipFile(file, "w") as made:
+            for member in whole.infolist():
+                content = whole.read(member)
+                if member.filename == "models/champion":
+                    member.external_attr |= mode << 16
+                made.writestr(member, content)
+    assert same.read_bytes() == backup.read_bytes()
+    refuses(tmp_path / "t.zip", tmp_path / "to")
+
+
+def test_members_that_are_packed(backup: Path, tmp_path: Path) -> None:
     with (
-        tarfile.open(backup) as whole,
-        tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as made,
+        zipfile.ZipFile(backup) as whole,
+        zipfile.ZipFile(tmp_path / "t.zip", "w", zipfile.ZIP_DEFLATED) as made,
     ):
-        for member in whole:
-            content = whole.extractfile(member)
-            assert content is not None
-            if member.name == "models/champion":
-                member.type, member.linkname = kind, "/etc/hostname"
-            made.addfile(member, content)
-    (tmp_path / "t.tar").write_bytes(out.getvalue())
-    refuses(tmp_path / "t.tar", tmp_path / "to")
+        for member in whole.infolist():
+            made.writestr(member.filename, whole.read(member))
+    refuses(tmp_path / "t.zip", tmp_path / "to")
 
 
 def test_archives_of_others(tmp_path: Path) -> None:
-    with tarfile.open(tmp_path / "t.tar", "w") as made:
-        made.addfile(tarfile.TarInfo("state.db"), io.BytesIO())
-    refuses(tmp_path / "t.tar", tmp_path / "to")
-    (tmp_path / "t.tar").write_bytes(b"PK\x03\x04" + bytes(2000))
-    refuses(tmp_path / "t.tar", tmp_path / "to")
+    with zipfile.ZipFile(tmp_path / "t.zip", "w") as made:
+        made.writestr("state.db", b"")
+    refuses(tmp_path / "t.zip", tmp_path / "to")
+    (tmp_path / "t.zip").write_bytes(b"PK\x03\x04" + bytes(2000))
+    refuses(tmp_path / "t.zip", tmp_path / "to")
+
+
+def test_a_backup_of_an_earlier_edged_is_named(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "b.tar", "w", format=tarfile.GNU_FORMAT) as made:
+        made.addfile(tarfile.TarInfo("backup.json"), io.BytesIO())
+    with pytest.raises(StorageError, match=r"b\.tar: a tar archive.*the version that made it"):
+        restored(tmp_path / "b.tar", tmp_path / "to")
+    assert list((tmp_path / "to").iterdir()) == []
 
 
 def test_a_backup_of_a_newer_edged(backup: Path, tmp_path: Path) -> None:
     with closing(connect(tmp_path / "from" / "samples.db")) as db:
         db.execute("PRAGMA user_version = 99")
     with pytest.raises(StorageError, match="newer"):
-        backups.back_up(tmp_path / "from", tmp_path / "n.tar", ABOUT, None)
-    source = packed(tmp_path / "f.tar", ["state.db"])
+        backups.back_up(tmp_path / "from", tmp_path / "n.zip", ABOUT, None)
+    source = packed(tmp_path / "f.zip", ["state.db"])
     with pytest.raises(EdgedError):
         restored(source, tmp_path / "to")
 
@@ -252,8 +269,8 @@ def test_a_damaged_database_is_not_backed_up(tmp_path: Path) -> None:
     content[20_000:60_000] = bytes(40_000)
     (state / "samples.db").write_bytes(content)
     with pytest.raises(CorruptError, match=r"samples\.db"):
-        backups.back_up(state, tmp_path / "b.tar", ABOUT, None)
-    assert not (tmp_path / "b.tar").exists()
+        backups.back_up(state, tmp_path / "b.zip", ABOUT, None)
+    assert not (tmp_path / "b.zip").exists()
 
 
 def test_a_damaged_checkpoint_stays_behind(tmp_path: Path) -> None:
@@ -265,8 +282,8 @@ def test_a_damaged_checkpoint_stays_behind(tmp_path: Path) -> None:
         (staging / "engine").write_bytes(content)
         checkpoints.publish(staging, {"a": 1}, {})
     (folder / "1" / "engine").write_bytes(b"f")
-    told = backups.back_up(state, tmp_path / "b.tar", ABOUT, None)
-    restored(tmp_path / "b.tar", tmp_path / "to")
+    told = backups.back_up(state, tmp_path / "b.zip", ABOUT, None)
+    restored(tmp_path / "b.zip", tmp_path / "to")
     assert told["champion"] == 1
     assert [path.name for path in (tmp_path / "to" / "checkpoints").iterdir()] == ["2"]
 
@@ -277,18 +294,18 @@ def test_a_damaged_checkpoint_stays_behind(tmp_path: Path) -> None:
 def test_a_backup_counts_when_it_is_signed_by_the_right_key(tmp_path: Path) -> None:
     pairs = [(tmp_path / name, new_pair(tmp_path / name)) for name in ("k1", "k2")]
     state = fill(tmp_path / "from")
-    backups.back_up(state, tmp_path / "b.tar", ABOUT, lambda text: sign(text, pairs[0][0]))
-    backups.back_up(state, tmp_path / "plain.tar", ABOUT, None)
+    backups.back_up(state, tmp_path / "b.zip", ABOUT, lambda text: sign(text, pairs[0][0]))
+    backups.back_up(state, tmp_path / "plain.zip", ABOUT, None)
 
     def by(public: Path) -> Callable[[bytes, bytes], bool]:
         return lambda text, mark: Keys([public]).signer(text, mark) is not None
 
-    for source, public in (("b.tar", pairs[1][1]), ("plain.tar", pairs[0][1])):
+    for source, public in (("b.zip", pairs[1][1]), ("plain.zip", pairs[0][1])):
         with pytest.raises(RefusedError, match="signed"):
             restored(tmp_path / source, tmp_path / "to", trusted=by(public))
         assert list((tmp_path / "to").iterdir()) == []
-    assert restored(tmp_path / "b.tar", tmp_path / "to", trusted=by(pairs[0][1]))["signed"]
-    assert restored(tmp_path / "b.tar", tmp_path / "unasked")["signed"]
+    assert restored(tmp_path / "b.zip", tmp_path / "to", trusted=by(pairs[0][1]))["signed"]
+    assert restored(tmp_path / "b.zip", tmp_path / "unasked")["signed"]
 
 
 # ---- over what is there, and power cuts ----------------------------------------------------------

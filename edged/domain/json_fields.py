@@ -1,13 +1,13 @@
-"""Fields of JSON from others, read one by one: what is not as it should be is named."""
+"""Fields of JSON from outside, of messages and files, read one by one: what does not fit is named."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from edged.errors import RejectedUpdateError
+from edged.errors import EdgedError, RejectedUpdateError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -18,9 +18,15 @@ LARGEST = 2**53
 MOST_METRICS = 32
 _HASH = re.compile(r"[0-9a-f]{64}")
 _ID = re.compile(r"[0-9a-f]{32}")
+_KINDS = {str: "a text", int: "a whole number", list: "a list", dict: "an object", bool: "true or false"}
+_T = TypeVar("_T")
 
 
-def read_object(payload: bytes, limit: int, where: str) -> Fields:
+def _reject(reason: str, what: str, where: str) -> EdgedError:
+    return RejectedUpdateError(reason, what, where=where)
+
+
+def read_object(payload: bytes, limit: int, where: str) -> JsonFields:
     """The fields of a JSON object of at most `limit` bytes.
 
     Raises
@@ -34,32 +40,56 @@ def read_object(payload: bytes, limit: int, where: str) -> Fields:
         values = json.loads(payload, parse_constant=_no_number)
     except (ValueError, RecursionError):
         raise RejectedUpdateError(MALFORMED, "this is no JSON", where=where) from None
-    return Fields(values, where)
+    return JsonFields(values, where)
 
 
 def _no_number(text: str) -> float:
     raise ValueError(text)
 
 
-class Fields:
-    """One JSON object; each method gives a field of one kind or refuses it with RejectedUpdateError."""
+class JsonFields:
+    """One JSON object; each method gives a field of one kind or raises what `refuse` makes.
 
-    def __init__(self, values: Any, where: str) -> None:
-        self._where = where
+    Parameters
+    ----------
+    values
+        The object; also an attribute, for what is taken as it is.
+    where
+        What it is part of, for errors.
+    refuse
+        The error for a reason (a word for counters), what is wrong, and where; else RejectedUpdateError.
+    """
+
+    def __init__(
+        self, values: Any, where: str, refuse: Callable[[str, str, str], EdgedError] = _reject
+    ) -> None:
+        self._where, self._refuse = where, refuse
         if not isinstance(values, dict):
-            raise RejectedUpdateError(MALFORMED, "this is no JSON object", where=where)
-        self._values: Mapping[str, Any] = values
+            raise refuse(MALFORMED, "this is no JSON object", where)
+        self.values: Mapping[str, Any] = values
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
+        return iter(self.values)
 
-    def inner(self, name: str) -> Fields:
+    def get(self, name: str, kind: type[_T]) -> _T:
+        """A field of this kind; true and false are no numbers."""
+        value = self.values.get(name)
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise self.wrong(name, _KINDS[kind])
+        return value
+
+    def inner(self, name: str) -> JsonFields:
         """The object in a field."""
-        return Fields(self._values.get(name), f"{self._where}.{name}")
+        return JsonFields(self.values.get(name), f"{self._where}.{name}", self._refuse)
 
-    def optional(self, name: str, read: Callable[[str], Any]) -> Any:
-        """What `read` makes of a field; None where it is null or absent."""
-        return None if self._values.get(name) is None else read(name)
+    def each(self, name: str) -> tuple[JsonFields, ...]:
+        """The objects in a list."""
+        listed = enumerate(self.get(name, list))
+        return tuple(JsonFields(item, f"{self._where}.{name}[{i}]", self._refuse) for i, item in listed)
+
+    def optional(self, name: str, read: Callable[[str], Any], default: Any = None) -> Any:
+        """What `read` makes of a field; `default` where it is null or absent."""
+        return default if self.values.get(name) is None else read(name)
 
     def name(self, name: str) -> str:
         """A name of a device or fleet, which is one level of a topic."""
@@ -82,49 +112,46 @@ class Fields:
 
     def text(self, name: str, longest: int = 200) -> str:
         """A short text."""
-        value = self._values.get(name)
+        value = self.values.get(name)
         if not isinstance(value, str) or len(value) > longest:
             raise self.wrong(name, f"a text of at most {longest} characters")
         return value
 
     def texts(self, name: str, longest: int = 200) -> tuple[str, ...]:
         """A list of short texts."""
-        value = self._values.get(name)
-        if not isinstance(value, list) or not all(isinstance(t, str) and len(t) <= longest for t in value):
-            raise self.wrong(name, "a list of texts")
+        value = self.get(name, list)
+        if not all(isinstance(text, str) and len(text) <= longest for text in value):
+            raise self.wrong(name, f"a list of texts of at most {longest} characters")
         return tuple(value)
 
     def one_of(self, name: str, known: tuple[str, ...]) -> str:
         """One of some words."""
-        value = self._values.get(name)
+        value = self.values.get(name)
         if value not in known:
             raise self.wrong(name, "one of " + ", ".join(known))
         return str(value)
 
     def flag(self, name: str) -> bool:
         """True or false."""
-        value = self._values.get(name)
-        if not isinstance(value, bool):
-            raise self.wrong(name, "true or false")
-        return value
+        return self.get(name, bool)
 
     def count(self, name: str, least: int = 0, most: int = LARGEST, reason: str = MALFORMED) -> int:
         """A whole number from `least` to `most`."""
-        value = self._values.get(name)
+        value = self.values.get(name)
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
             raise self.wrong(name, f"a whole number from {least} to {most}", reason)
         return value
 
     def number(self, name: str, least: float = -math.inf, most: float = math.inf) -> float:
         """A finite number from `least` to `most`."""
-        value = _finite(self._values.get(name))
+        value = _finite(self.values.get(name))
         if value is None or not least <= value <= most:
             raise self.wrong(name, f"a finite number from {least:g} to {most:g}")
         return value
 
     def numbers(self, name: str) -> dict[str, float]:
         """A few finite numbers by name; empty where the field is absent."""
-        found = self._values.get(name) or {}
+        found = self.values.get(name) or {}
         if not isinstance(found, dict) or len(found) > MOST_METRICS:
             raise self.wrong(name, f"an object with at most {MOST_METRICS} numbers")
         values = {str(key)[:64]: _finite(value) for key, value in found.items()}
@@ -132,13 +159,13 @@ class Fields:
             raise self.wrong(name, "an object with finite numbers")
         return {key: value for key, value in values.items() if value is not None}
 
-    def wrong(self, name: str, expected: str, reason: str = MALFORMED) -> RejectedUpdateError:
+    def wrong(self, name: str, expected: str, reason: str = MALFORMED) -> EdgedError:
         """The refusal of a field, with the begin of what is there."""
-        found = "nothing" if name not in self._values else repr(self._values[name])[:40]
-        return RejectedUpdateError(reason, f"expected {expected}, got {found}", where=f"{self._where}.{name}")
+        found = "nothing" if name not in self.values else repr(self.values[name])[:40]
+        return self._refuse(reason, f"expected {expected}, got {found}", f"{self._where}.{name}")
 
     def _matching(self, name: str, pattern: re.Pattern[str], what: str) -> str:
-        value = self._values.get(name)
+        value = self.values.get(name)
         if not isinstance(value, str) or pattern.fullmatch(value) is None:
             raise self.wrong(name, what)
         return value

@@ -1,0 +1,171 @@
+"""SVG for the charts of reports and of the device's page: axes, shapes, and the picture around them.
+
+Positions are in the picture's own units, from its upper left corner; floats are written with one digit.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from html import escape
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    Tell = Callable[[float], str]
+
+LEFT, RIGHT, TOP = 56, 10, 12
+ROW = 26  # height of a row of cells or dots
+
+
+class Axis:
+    """Maps values to positions in the picture."""
+
+    def __init__(self, low: float, high: float, first: float, last: float) -> None:
+        self.low, self.high, self._first, self._last = low, high, first, last
+
+    def __call__(self, value: float) -> float:
+        """Where `value` lies in the picture."""
+        return self._first + (value - self.low) / (self.high - self.low) * (self._last - self._first)
+
+    def ticks(self, most: int) -> list[float]:
+        """Round numbers within the axis, at most about `most`."""
+        rough = (self.high - self.low) / most
+        power = 10.0 ** np.floor(np.log10(rough))
+        step = next(power * f for f in (1, 2, 2.5, 5, 10) if power * f >= rough * (1 - 1e-9))
+        first = np.ceil(self.low / step - 1e-9)
+        return [float(first + i) * step for i in range(int((self.high - first * step) / step + 1e-9) + 1)]
+
+
+def extent(values: Sequence[float]) -> tuple[float, float]:
+    """Ends of an axis that holds all of `values` with a little room; not below 0 where none is."""
+    low, high = (min(values), max(values)) if values else (0.0, 1.0)
+    margin = max((high - low) * 0.06, abs(high) * 1e-3, 1e-9)
+    return (max(0.0, low - margin) if low >= 0 else low - margin), high + margin
+
+
+class Drawing:
+    """A picture of `width` times `height`; what is drawn later lies above."""
+
+    def __init__(self, width: float, height: float) -> None:
+        self.width, self.height = width, height
+        self._parts: list[str] = []
+
+    def shape(self, tag: str, style: str, title: str = "", text: str = "", **attributes: float | str) -> None:
+        """One element of CSS class `style`; `title` is told when it is pointed at."""
+        named = {"class": style} if style else {}
+        inside = (f"<title>{escape(title)}</title>" if title else "") + escape(text)
+        end = f">{inside}</{tag}>" if inside else "/>"
+        self._parts.append(f"<{tag}{_attributes(named | attributes)}{end}")
+
+    def text(
+        self, x: float, y: float, text: str, anchor: str = "middle", style: str = "axis", **more: str
+    ) -> None:
+        """One piece of text; `anchor` is start, middle or end."""
+        self.shape("text", style, text=text, x=float(x), y=float(y), **{"text-anchor": anchor}, **more)
+
+    def line(
+        self, style: str, first: tuple[float, float], last: tuple[float, float], title: str = ""
+    ) -> None:
+        """A straight line between two points."""
+        self.shape("line", style, title, x1=first[0], x2=last[0], y1=first[1], y2=last[1])
+
+    @contextmanager
+    def group(self, title: str, style: str = "") -> Iterator[None]:
+        """What is drawn meanwhile tells `title` together."""
+        self._parts.append(f'<g class="{style}">' if style else "<g>")
+        yield
+        self._parts.append(f"<title>{escape(title)}</title></g>")
+
+    def cells(
+        self,
+        rows: Sequence[str],
+        shades: Sequence[Sequence[float]],
+        told: Callable[[int, int], tuple[str, str]],
+        corner: tuple[float, float],
+        width: float,
+    ) -> None:
+        """A table of cells, the darker the larger their shade (0 to 1).
+
+        `told` gives the text in the cell of a row and a column, and its title. `corner` is the upper left one
+        of the first cell, `width` that of a column.
+        """
+        for i, name in enumerate(rows):
+            y = corner[1] + i * ROW
+            self.text(corner[0] - 9, y + 17, name, "end")
+            for j, shade in enumerate(shades[i]):
+                text, title = told(i, j)
+                x, opacity = corner[0] + j * width, {"fill-opacity": f"{0.08 + 0.62 * shade:.2f}"}
+                self.shape("rect", "cell", title, x=x, y=y, width=width - 2, height=ROW - 2, **opacity)
+                if text:
+                    self.text(x + width / 2 - 1, y + 17, text, style="value")
+
+    def svg(self, label: str = "", style: str = "", most: str = "") -> str:
+        """The whole picture, one image to screen readers; no wider than the CSS length `most`."""
+        named = {"class": style, "viewBox": f"0 0 {self.width:.0f} {self.height:.0f}", "role": "img"}
+        named |= {"aria-label": label, "style": f"max-width:{most}" if most else ""}
+        shown = _attributes({name: value for name, value in named.items() if value})
+        return f"<svg{shown}>{''.join(self._parts)}</svg>"
+
+
+class Chart(Drawing):
+    """A picture with axes.
+
+    Parameters
+    ----------
+    width, height
+        Of the whole picture.
+    below
+        Of which so much is below the horizontal axis.
+    across, up
+        Ends of the axes `x` and `y`.
+    """
+
+    def __init__(
+        self, width: int, height: int, below: int, across: tuple[float, float], up: tuple[float, float]
+    ) -> None:
+        super().__init__(width, height)
+        self.right, self.foot = width - RIGHT, height - below
+        self.x = Axis(*across, LEFT, self.right)
+        self.y = Axis(*up, self.foot, TOP)
+
+    def grid(self, tell: Tell, most: int = 5) -> None:
+        """Lines across at round values, which stand beside them."""
+        for value in self.y.ticks(most):
+            self.level("grid", value)
+            self.text(LEFT - 7, self.y(value) + 4, tell(value), "end")
+
+    def level(self, style: str, value: float) -> None:
+        """A line across at a value."""
+        self.line(style, (LEFT, self.y(value)), (self.right, self.y(value)))
+
+    def upright(self, style: str, at: float, title: str = "") -> None:
+        """A line from top to foot."""
+        self.line(style, (self.x(at), TOP), (self.x(at), self.foot), title)
+
+    def scale(self, ticks: Iterable[float], tell: Tell, name: str) -> None:
+        """What stands below the horizontal axis."""
+        for value in ticks:
+            self.text(self.x(value), self.height - 16, tell(value))
+        self.text((LEFT + self.width) / 2, self.height - 2, name)
+
+    def curve(self, style: str, points: Iterable[tuple[float, float | None]], title: str = "") -> None:
+        """A line through points; those that are None, NaN or infinite are left out."""
+        there = [(self.x(at), self.y(v)) for at, v in points if v is not None and np.isfinite(v)]
+        if there:
+            self.shape("polyline", style, title, points=" ".join(f"{x:.1f},{y:.1f}" for x, y in there))
+
+    def stretch(
+        self, style: str, first: float, last: float, title: str, height: float = 0, least: float = 1.0
+    ) -> None:
+        """A part of the horizontal axis, from the top down to the foot unless it has a `height`."""
+        start, end = max(LEFT, self.x(first)), min(self.right, self.x(last))
+        width, height = max(least, end - start), height or self.foot - TOP
+        self.shape("rect", style, title, x=start, y=TOP, width=width, height=height)
+
+
+def _attributes(values: dict[str, float | str] | dict[str, str]) -> str:
+    texts = {name: f"{v:.1f}" if isinstance(v, float) else escape(str(v)) for name, v in values.items()}
+    return "".join(f' {name}="{text}"' for name, text in texts.items())

@@ -1,0 +1,190 @@
+"""A backup as one file, of which every byte is accounted for: an archive with a manifest.
+
+First the manifest with the name, size and SHA-256 of each file that follows, then, where it was signed, the
+signature over that manifest, then the files in the manifest's order. `unzip -l` lists it. Whoever reads one
+knows which files follow before reading them, and takes nothing else: no second file of a name, no paths that
+lead elsewhere, and what `archive` does not take.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from edged.errors import CorruptError, RefusedError, StorageError
+from edged.storage.files.atomic import disk_errors
+from edged.storage.files.checksummed_json import seal, unseal
+from edged.storage.models.zip_archive import ArchiveReader, ArchiveWriter, Member, blocks_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+MANIFEST, SIGNATURE = "backup.json", "backup.sig"
+MOST_FILES, LONGEST_MANIFEST = 20_000, 8 << 20
+_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
+_DEPTH = 4
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file of an archive: what the manifest says of it."""
+
+    name: str
+    size: int
+    sha256: str
+
+
+def entry_of(name: str, path: Path) -> Entry:
+    """What the manifest will say of a file."""
+    digest, size = hashlib.sha256(), 0
+    with disk_errors("reading", path):
+        for block in blocks_of(path):
+            digest.update(block)
+            size += len(block)
+    return Entry(name, size, digest.hexdigest())
+
+
+def write(
+    target: BinaryIO,
+    about: Mapping[str, Any],
+    files: Mapping[Entry, Path],
+    sign: Callable[[bytes], bytes] | None,
+) -> None:
+    """Write an archive.
+
+    Parameters
+    ----------
+    target
+        Where to.
+    about
+        What the manifest says beside `files`.
+    files
+        Entries with the paths of their content, which must still be what the entries say.
+    sign
+        Makes the signature of the manifest; None for none.
+
+    Raises
+    ------
+    CorruptError
+        When a file has changed since its entry was made.
+    """
+    listed = [[entry.name, entry.size, entry.sha256] for entry in files]
+    manifest = seal({**about, "files": listed})
+    archive = ArchiveWriter(target)
+    archive.add(MANIFEST, len(manifest), [manifest])
+    if sign is not None:
+        signature = sign(manifest)
+        archive.add(SIGNATURE, len(signature), [signature])
+    for entry, path in files.items():
+        archive.add(entry.name, entry.size, _unchanged(path, entry))
+    archive.finish()
+
+
+def _unchanged(path: Path, entry: Entry) -> Iterator[bytes]:
+    digest = hashlib.sha256()
+    for block in blocks_of(path):
+        digest.update(block)
+        yield block
+    if digest.hexdigest() != entry.sha256:
+        raise CorruptError("the file changed while it was copied", where=str(path), remedy="try again")
+
+
+class Archive:
+    """An archive that is read once, from its beginning to its end; made on an open file.
+
+    Attributes
+    ----------
+    manifest, signature
+        As they were written; the signature empty where there is none. Check it before reading on.
+    about
+        What the manifest holds, verified against its own seal.
+    entries
+        The files that follow.
+
+    Raises
+    ------
+    CorruptError
+        When it is no such archive or any byte of its beginning is not as it was written.
+    RefusedError
+        When it names files as no backup does.
+    """
+
+    def __init__(self, source: BinaryIO, where: str) -> None:
+        self._where = where
+        if source.read(len(MANIFEST) + 1) == MANIFEST.encode() + b"\0":
+            raise StorageError(
+                "a tar archive: earlier versions made such backups",
+                where=where,
+                remedy="restore it with the version that made it",
+            )
+        source.seek(0)
+        self._archive = ArchiveReader(source, f"backup of edged in {where}", "use another one", _plain)
+        first = self._archive.next()
+        if first is None or first.name != MANIFEST or first.size > LONGEST_MANIFEST:
+            raise self._archive.damaged("its beginning is damaged")
+        self.manifest = b"".join(self._archive.blocks(first))
+        self.about = unseal(self.manifest, where)
+        self.entries = self._listed(self.about.pop("files", None))
+        self._ahead: Member | None = self._archive.next()
+        self.signature = b""
+        if self._ahead is not None and (self._ahead.name, self._ahead.size) == (SIGNATURE, 64):
+            self.signature = b"".join(self._archive.blocks(self._ahead))
+            self._ahead = self._archive.next()
+
+    def _listed(self, listed: Any) -> list[Entry]:
+        try:
+            entries = [Entry(str(name), int(size), str(digest)) for name, size, digest in listed]
+        except (TypeError, ValueError):
+            raise CorruptError("the manifest names no files", where=self._where) from None
+        names = [entry.name for entry in entries]
+        if len(names) > MOST_FILES:
+            raise RefusedError(f"{len(names)} files, {MOST_FILES} are taken", where=self._where)
+        taken = set(names)
+        for entry in entries:
+            if not _plain(entry.name) or entry.size < 0:
+                raise RefusedError("no backup names a file like this", where=repr(entry.name[:120]))
+            # A file cannot be where another one's directory is.
+            if any(parent in taken for parent in _parents(entry.name)):
+                raise RefusedError("this file lies within a file", where=repr(entry.name[:120]))
+        if len(taken) != len(names):
+            raise RefusedError("a file is named twice", where=self._where)
+        return entries
+
+    def contents(self) -> Iterator[tuple[Entry, Iterator[bytes]]]:
+        """Each file with its content in pieces; what was read is right only when this has ended by itself.
+
+        Raises
+        ------
+        CorruptError
+            At the first byte that is not as it was written, behind the end, too.
+        """
+        for entry in self.entries:
+            member = self._ahead
+            if member is None or (member.name, member.size) != (entry.name, entry.size):
+                raise self._archive.damaged("not the file that the manifest names", entry.name)
+            yield entry, self._pieces(entry, member)
+            self._ahead = self._archive.next()
+        if self._ahead is not None:
+            raise self._archive.damaged("a file that the manifest does not name", self._ahead.name)
+        self._archive.finish()
+
+    def _pieces(self, entry: Entry, member: Member) -> Iterator[bytes]:
+        digest = hashlib.sha256()
+        for block in self._archive.blocks(member):
+            digest.update(block)
+            yield block
+        if digest.hexdigest() != entry.sha256:
+            raise self._archive.damaged("not what the manifest says", entry.name)
+
+
+def _plain(name: str) -> bool:
+    parts = name.split("/")
+    return len(parts) <= _DEPTH and all(_PART.fullmatch(part) for part in parts) and name.isascii()
+
+
+def _parents(name: str) -> list[str]:
+    parts = name.split("/")
+    return ["/".join(parts[:length]) for length in range(1, len(parts))]

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from edged.errors import CorruptError, RefusedError, StorageError
+from edged.storage.backup import archive
 from edged.storage.backup.restore import RESTORED, RESTORING, finish, state_files
 from edged.storage.files.atomic import (
     MANIFEST,

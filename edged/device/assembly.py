@@ -11,6 +11,7 @@ from edged.device.commands import CommandTable, LabelCommands, Parts
 from edged.device.commands.authorisation import authorisation
 from edged.device.commands.dispatcher import CommandDispatcher
 from edged.device.commands.transfers import TransferService
+from edged.device.events import Events, Extension
 from edged.device.ingest import Ingestor
 from edged.device.integrations.home_assistant import HomeAssistantDiscovery
 from edged.device.learning.conditions import BoardWatch, ClockWatch, ConditionsReader
@@ -20,6 +21,7 @@ from edged.device.learning.worker import CANCELLED, TrainingWorker
 from edged.device.outbound.publisher import OutboundRouter
 from edged.device.outbound.reporter import Reporter, will_payload
 from edged.device.outbound.weight_updates import WeightUpdates
+from edged.device.pipeline import LivePipeline
 from edged.device.promotion import Promoter
 from edged.device.promotion.rollout import Rollout
 from edged.device.reactions import Reactions
@@ -68,8 +70,8 @@ def _breathe() -> None:
     time.sleep(BREATH)
 
 
-class Wired:
-    """All parts of one running device, wired together.
+class Assembly:
+    """All parts of one running device, put together.
 
     `give_up` is called, with the name of the file, when a database turns out to be damaged.
     """
@@ -85,6 +87,8 @@ class Wired:
         self.schema = self.config.stream.to_schema()
         self.registry, self.samples, self._reader = state.registry, state.samples, state.reader
         self._sequence = Sequence(self.registry)
+        self.events = Events()
+        self.extensions: list[Extension] = []
         self.on = Reactions(self)
         self.timetable = Scheduler(self.clock)
         self.watchdog = Watchdog(notifier, ("ingest", "serve"))
@@ -104,7 +108,7 @@ class Wired:
             client_id=config.mqtt.client_id or f"edged-{config.device.id}",
             will=(self.topics.status, will_payload(self.boot), True),
             on_online=self.on.online,
-            on_offline=self.on.connection_changed,
+            on_offline=self.events.connection_changed,
         )
         self.installing = BundleInstaller(config, self.registry)
         self.updates = WeightUpdates(config, self._present_bundle, self.registry)
@@ -125,7 +129,10 @@ class Wired:
             number=self._sequence,
             clock=self.clock,
             boot=self.boot,
+            events=self.events,
         )
+        self.events.add(self.reporter)
+        self.events.add(self.publishing)
 
     def _present_bundle(self) -> Bundle:
         path = self.installing.present()
@@ -166,15 +173,15 @@ class Wired:
         predecessor = self.promoter.unproven(self.server.champion.version)
         if predecessor is not None:
             self.server.resume(predecessor)
-        self.succession = Rollout(self.promoter, self.server, self.reporter.event, self.on.rest)
+        self.succession = Rollout(self.promoter, self.server, self.events.event, self.on.rest)
         self.server.rescue = self.succession.rescue
         self.asking = self._asking()
         self.serving = self._serving_loop()
 
     def _learn(self) -> None:
         config = self.config
-        self.board_watch = BoardWatch(self.clock, BoardReader().read, self.reporter.event)
-        self.clock_watch = ClockWatch(self.clock, self.reporter.event)
+        self.board_watch = BoardWatch(self.clock, BoardReader().read, self.events.event)
+        self.clock_watch = ClockWatch(self.clock, self.events.event)
         self.learner = TrainingScheduler(
             config,
             clock=self.clock,
@@ -182,7 +189,7 @@ class Wired:
             next_offset=self._reader.next_offset,
             begin=self.registry.begin_run,
             end=self.registry.end_run,
-            notify=self.reporter.event,
+            notify=self.events.event,
             consumed=int(self.registry.get_value("consumed") or 0),
             keep=lambda values: self.registry.set_value(SETBACKS, values),
             kept=self.registry.get_value(SETBACKS),
@@ -218,6 +225,7 @@ class Wired:
             recovery=self.recovery,
             paused=self.on.paused,
             commands=lambda: dict(self.control.counts),
+            extensions=self.extensions,
         )
         self.telling = PeriodicReporter(
             settings=self.on.settings,
@@ -229,8 +237,10 @@ class Wired:
             notifier=self.notifier,
             clock=self.clock,
             give_up=give_up,
-            on_metrics=self.on.metrics,
+            scheduler=self.timetable,
+            events=self.events,
         )
+        self.events.add(self.telling)
         self.learning = TrainingWorker(
             learner=self.learner,
             succession=self.succession,
@@ -238,13 +248,30 @@ class Wired:
             registry=self.registry,
             recall=self.recall,
             drift_state=self.server.drift_state,
-            publish_states=self.telling.states,
-            promoted=self.publishing.weights,
+            publish_states=self.events.states_changed,
+            promoted=self.events.champion_changed,
             anomalies=self.server.anomalies,
         )
         self._steer()
 
     def _steer(self) -> None:
+        self.pipeline = LivePipeline(
+            config=self.config,
+            schema=self.schema,
+            clock=self.clock,
+            registry=self.registry,
+            samples=self.samples,
+            reader=self._reader,
+            predictor=self.server,
+            promoter=self.promoter,
+            rollout=self.succession,
+            recall=self.recall,
+            scheduler=self.learner,
+            requester=self.asking,
+            serving=self.serving,
+            worker=self.learning,
+            ingestor=self.ingest,
+        )
         parts = Parts(
             config=self.config,
             path=self._path,
@@ -264,8 +291,8 @@ class Wired:
             succession=self.succession,
             recall=self.recall,
             selfreport=self.selfreport,
-            publish_states=self.telling.states,
-            notify=self.reporter.event,
+            publish_states=self.events.states_changed,
+            notify=self.events.event,
             tasks=lambda: self.control.tasks,
             receive=self.on.command,
         )
@@ -284,7 +311,7 @@ class Wired:
             succession=self.succession,
             process=self.learner.process,
             installing=self.installing,
-            notify=self.reporter.event,
+            events=self.events,
         )
         self.steering = CommandTable(parts, labelling, self.arrivals.commands())
         self.control = CommandDispatcher(
@@ -303,23 +330,23 @@ class Wired:
             session=self.session,
             registry=self.registry,
             commands=self.steering.commands(),
-            later=self.timetable.soon,
+            scheduler=self.timetable,
         )
-        self.edgenode = self._edge_node()
-        self.membership = self._membership()
+        membership = self._membership()
+        optional = (self._edge_node(), membership, self._web(parts, membership))
+        self._extend(self.discovery, self.arrivals, *(part for part in optional if part is not None))
 
-        self.web = self._web(parts)
+    def _extend(self, *extensions: Extension) -> None:
+        for extension in extensions:
+            self.extensions.append(extension)
+            self.events.add(extension)
 
-    def _web(self, parts: Parts) -> WebServer | None:
+    def _web(self, parts: Parts, membership: Membership | None) -> WebServer | None:
         if self.config.web is None:
             return None
         from edged.device.web.front import WebServer
 
-        post = None if self.membership is None else self.membership.post
-        web = WebServer(self.config.web, parts, post)
-        self.reporter.heard = web.heard
-        self.selfreport.problem_of_web = lambda: web.problem
-        return web
+        return WebServer(self.config.web, parts, None if membership is None else membership.post)
 
     def _edge_node(self) -> EdgeNode | None:
         if self.config.sparkplug is None:
@@ -358,8 +385,8 @@ class Wired:
             clock=self.clock,
             registry=self.registry,
             session=self.session,
-            between=self.learning.between,
-            notify=self.reporter.event,
+            worker=self.learning,
+            events=self.events,
         )
 
     def _first_model(self) -> ServedModel:
@@ -388,7 +415,7 @@ class Wired:
             per_day=labels.requests_per_day,
             seed=self.boot,
         )
-        return LabelRequester(rule, self.schema, self.clock, self.reporter.event)
+        return LabelRequester(rule, self.schema, self.clock, self.events.event)
 
     def _serving_loop(self) -> ServingWorker:
         return ServingWorker(
@@ -402,7 +429,7 @@ class Wired:
             on_failed=self.on.champion_failed,
             on_drift=self.on.drifted,
             on_fall=self.on.fallen,
-            on_anomaly=lambda change: self.reporter.event("anomaly", change.as_dict()),
+            on_anomaly=lambda change: self.events.event("anomaly", change.as_dict()),
             beat=lambda: self.watchdog.beat("serve"),
         )
 
@@ -427,7 +454,7 @@ class Wired:
             on_committed=self.on.committed,
             on_rejected=self.on.rejected,
             beat=lambda: self.watchdog.beat("ingest"),
-            on_problem=self.on.tell_soon,
+            on_problem=self.events.problem_changed,
             forecast=forecast,
             join_expiry=stream.join_expiry,
             intake=AdmissionControl(stream.intake_rules(), self.schema.channels),

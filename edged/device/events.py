@@ -47,6 +47,12 @@ class Listener:
     def connection_changed(self) -> None:
         """The connection to the broker was made or lost."""
 
+    def ready(self) -> None:
+        """The daemon is ready: what takes long to load may begin now."""
+
+    def problem_changed(self) -> None:
+        """What keeps the daemon from its work has changed; see the field `problem` of its status."""
+
     def states_changed(self) -> None:
         """A retained state may have changed."""
 
@@ -100,6 +106,16 @@ class Events(Listener):
         """See `Listener.connection_changed`."""
         for listener in self._listeners:
             listener.connection_changed()
+
+    def ready(self) -> None:
+        """See `Listener.ready`."""
+        for listener in self._listeners:
+            listener.ready()
+
+    def problem_changed(self) -> None:
+        """See `Listener.problem_changed`."""
+        for listener in self._listeners:
+            listener.problem_changed()
 
     def states_changed(self) -> None:
         """See `Listener.states_changed`."""

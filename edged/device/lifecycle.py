@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from edged import __version__, logs
 from edged.config import loader
-from edged.device.assembly import Wired
+from edged.device.assembly import Assembly
 from edged.device.learning.conditions import Pacer
 from edged.errors import ConfigError, StorageError
 from edged.mqtt.topics import widest
@@ -20,8 +20,8 @@ log = logs.get_logger("edged.device")
 WATCH_SECONDS = 5.0  # between two looks at the board and at the clock
 
 
-class Device(Wired):
-    """All parts of one running device, wired together, with a beginning and an end.
+class Device(Assembly):
+    """All parts of one running device, put together, with a beginning and an end.
 
     `give_up` is called, with the name of the file, when a database turns out to be damaged.
     """
@@ -40,16 +40,10 @@ class Device(Wired):
         self.session.subscribe(filters, 1, self.ingest.receive)
         self.session.subscribe([self.topics.requests], 1, self.control.receive, as_published=True)
         self.steering.pauses.begin()
-        self.session.subscribe(self.discovery.filters, 1, self.discovery.receive)
-        self.arrivals.start()
-        if self.membership is not None:
-            self.membership.start()
-        if self.web is not None:
-            self.web.listen()
+        for extension in self.extensions:
+            extension.start()
         self.session.start()
-        if self.edgenode is not None:
-            self.edgenode.start()
-        self.reporter.event(
+        self.events.event(
             "started",
             {
                 "boot": self.boot,
@@ -62,8 +56,7 @@ class Device(Wired):
         gc.collect()
         gc.freeze()
         self.notifier.ready()
-        if self.web is not None:
-            self.web.start()
+        self.events.ready()
 
     def _plan(self) -> None:
         training = self.config.training
@@ -116,24 +109,19 @@ class Device(Wired):
         `damaged` is the database because of which it ends, if it is one.
         """
         self.notifier.stopping()
-        if self.web is not None:
-            self.web.stop()
         self.learning.end()
         self.timetable.stop(1.0)
         self.learner.process.cancel()
+        for extension in reversed(self.extensions):
+            extension.stop()
         self.ingest.stop()
         self.serving.stop()
         self.control.stop()
-        self.arrivals.stop()
-        if self.membership is not None:
-            self.membership.stop()
         self.steering.pauses.end()
         self.learning.join(8.0)
         self.learner.process.close()
         self._keep_learning()
         self.reporter.farewell()
-        if self.edgenode is not None:
-            self.edgenode.stop()
         if damaged is None:
             self.telling.keep_status({**self.selfreport.status(), "state": "stopped"})
         self.session.stop()

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from edged.device.assembly import Wired
+    from edged.device.assembly import Assembly
     from edged.domain.drift import DriftSignal
     from edged.domain.judging.predictions import Predictions
     from edged.domain.protocols import ServedModel
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Reactions:
     """Handed to the parts when they are made; itself it finds them later, when all are there."""
 
-    def __init__(self, device: Wired) -> None:
+    def __init__(self, device: Assembly) -> None:
         self._device = device
         self._throttle = Throttle(device.clock)
         self._wear = FlashWear(0.0)
@@ -62,7 +62,7 @@ class Reactions:
         """A message was put into quarantine; floods are told of once a second."""
         held = self._throttle.admit(rejected.reason)
         if held is not None:
-            self._device.reporter.event(
+            self._device.events.event(
                 "sample_quarantined",
                 {"reason": rejected.reason, "topic": rejected.topic, "detail": rejected.detail, "more": held},
             )
@@ -71,21 +71,17 @@ class Reactions:
         """What a stream's guards noticed; floods are told of once a second."""
         held = self._throttle.admit(event) if event == "sensor_flooding" else 0
         if held is not None:
-            self._device.reporter.event(event, {"more": held} | fields)
+            self._device.events.event(event, {"more": held} | fields)
 
     def predicted(self, payloads: list[bytes]) -> None:
         """Predictions, as they are published."""
         self._device.publishing.predictions(payloads)
-        if self._device.edgenode is not None:
-            self._device.edgenode.predicted(payloads)
-        if self._device.web is not None:
-            self._device.web.predicted(payloads)
+        self._device.events.predicted(payloads)
 
     def answered(self, batch: Batch, part: slice, ids: Sequence[str], made: Predictions) -> None:
         """Samples were answered."""
         self._device.asking.answered(batch, part, ids, made)
-        if self._device.web is not None:
-            self._device.web.answered(made, ids, batch.keys[part], batch.ts[part])
+        self._device.events.answered(made, ids, batch.keys[part], batch.ts[part])
 
     def sample_id(self, offset: int) -> str:
         """The name of a sample that has none of its own."""
@@ -116,31 +112,14 @@ class Reactions:
 
     def drifted(self, signal: DriftSignal) -> None:
         """Drift, or a warning of it."""
-        self._device.reporter.event("drift_detected", signal.as_dict(self._device.schema.names))
+        self._device.events.event("drift_detected", signal.as_dict(self._device.schema.names))
         self._device.learning.drifted(signal, self._device.server.rise)
 
     def fallen(self) -> None:
         """Live quality has fallen."""
         self._device.learning.fallen(self._device.server.rise)
 
-    # ---- reporting -------------------------------------------------------------------------
-
-    def metrics(self, metrics: dict[str, Any]) -> None:
-        """Metrics, as they are published."""
-        if self._device.edgenode is not None:
-            self._device.edgenode.report(metrics)
-
     def online(self) -> None:
         """The broker has taken our connection."""
-        self._device.reporter.birth()
-        self._device.discovery.online()
-        self.connection_changed()
-
-    def connection_changed(self) -> None:
-        """It is there, or gone."""
-        self._device.publishing.wake()
-        self.tell_soon()
-
-    def tell_soon(self) -> None:
-        """Have the states told."""
-        self._device.timetable.soon(self._device.telling.now)
+        self._device.events.online()
+        self._device.events.connection_changed()

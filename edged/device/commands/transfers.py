@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from edged.device.commands import InstallCommands, TransferCommands, WeightsCommands
+from edged.device.events import Extension
 from edged.device.transfers.installer import TransferInstaller
 from edged.device.transfers.receiver import TransferReceiver
 from edged.logs import get_logger
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from edged.clock import Clock
     from edged.config import Config
+    from edged.device.events import Events
     from edged.device.learning.trainer_client import TrainerClient
     from edged.device.learning.worker import TrainingWorker
     from edged.device.outbound.publisher import OutboundRouter
@@ -32,7 +34,7 @@ Request = dict[str, Any]
 log = get_logger("edged.arrivals")
 
 
-class TransferService:
+class TransferService(Extension):
     """Transfers that come in, carried out between two training runs.
 
     Parameters
@@ -41,8 +43,8 @@ class TransferService:
         The parts that it brings together.
     installing
         Makes candidates of bundles, and knows which bundle trains.
-    notify
-        Told `(event, fields)`.
+    events
+        Hears what becomes of transfers.
     """
 
     def __init__(
@@ -59,7 +61,7 @@ class TransferService:
         succession: Rollout,
         process: TrainerClient,
         installing: BundleInstaller,
-        notify: Callable[[str, Request], None],
+        events: Events,
     ) -> None:
         self._config, self._session, self._topics = config, session, topics
         self._learning, self._process = learning, process
@@ -78,7 +80,7 @@ class TransferService:
             whole=self._incoming.whole,
             done=self._incoming.end,
             consider=succession.consider,
-            notify=notify,
+            notify=events.event,
             clock=clock,
         )
         transfers = TransferCommands(self._incoming, self._applying, topics.incoming)

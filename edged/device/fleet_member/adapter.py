@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from edged import __version__
+from edged.device.events import Extension
 from edged.device.fleet_member import Member
 from edged.device.fleet_member.local_transport import LocalTransport
 from edged.domain.federated.messages import FleetTopics
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from edged.clock import Clock
     from edged.config import Config
     from edged.config.fleet import FleetConfig
+    from edged.device.events import Events
     from edged.device.learning.scheduler import TrainingScheduler
     from edged.device.learning.worker import TrainingWorker
     from edged.device.promotion.rollout import Rollout
@@ -194,7 +196,7 @@ class RoundExecutor:
             self._learner.spend(time.monotonic() - started)
 
 
-class Membership:
+class Membership(Extension):
     """The device in its fleet.
 
     Parameters
@@ -205,10 +207,10 @@ class Membership:
         What the device does in a round.
     clock, registry, session
         Of the device.
-    between
+    worker
         Carries something out between two training runs.
-    notify
-        Told `(event, fields)`.
+    events
+        Hears what happens in the fleet.
 
     Attributes
     ----------
@@ -225,8 +227,8 @@ class Membership:
         clock: Clock,
         registry: Registry,
         session: Session,
-        between: Callable[[Callable[[], None]], None],
-        notify: Callable[[str, Message], None],
+        worker: TrainingWorker,
+        events: Events,
     ) -> None:
         self._topics = FleetTopics(fleet.name, config.mqtt.root)
         self.post = self._post(fleet, work) if fleet.flower else None
@@ -235,7 +237,7 @@ class Membership:
         def told(event: str, fields: Message) -> None:
             if self.post is not None:
                 self.post.heard(event, fields)
-            notify(event, fields)
+            events.event(event, fields)
 
         self._member = Member(
             config.device.id,
@@ -243,7 +245,7 @@ class Membership:
             topics=self._topics,
             line=self._line,
             work=work,
-            between=between,
+            between=worker.between,
             models=FleetModels(config.storage.dir),
             kept=SentUpdates(config.storage.dir, ROUNDS),
             memory=MembershipRecord.from_state(registry.get_value(MEMORY)),

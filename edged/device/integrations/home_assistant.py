@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from edged import __version__
+from edged.device.events import Extension
 from edged.domain.home_assistant import BIRTH, AnnouncedDevice, announcement, topic
 from edged.errors import StorageError
 from edged.logs import get_logger
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from edged.config import Config
+    from edged.host.scheduler import Scheduler
     from edged.mqtt.client.message import ReceivedMessage
     from edged.mqtt.client.session import Session
     from edged.storage.models.registry import Registry
@@ -23,7 +25,7 @@ log = get_logger("edged.discovery")
 ANNOUNCED = "discovery"
 
 
-class HomeAssistantDiscovery:
+class HomeAssistantDiscovery(Extension):
     """The retained message by which Home Assistant knows this device.
 
     Parameters
@@ -32,8 +34,8 @@ class HomeAssistantDiscovery:
         The parts that it brings together; the registry remembers where the device is announced.
     commands
         Those that exist here.
-    later
-        Runs something soon, on a thread that may wait for the disk.
+    scheduler
+        Its thread may wait for the disk.
     """
 
     def __init__(
@@ -43,14 +45,14 @@ class HomeAssistantDiscovery:
         session: Session,
         registry: Registry,
         commands: Collection[str],
-        later: Callable[[Callable[[], None]], None],
+        scheduler: Scheduler,
     ) -> None:
         self._session = session
         self._registry = registry
-        self._later = later
+        self._scheduler = scheduler
         wanted, must_sign = config.discovery, config.commands.must_be_signed
         self._topic = topic(wanted.prefix, config.device.id) if wanted.enabled else None
-        self.filters = [f"{wanted.prefix}/status"] if wanted.enabled else []
+        self._filters = [f"{wanted.prefix}/status"] if wanted.enabled else []
         unsigned = () if must_sign is None else set(commands) - must_sign
         self._device = AnnouncedDevice(
             id=config.device.id,
@@ -62,6 +64,10 @@ class HomeAssistantDiscovery:
         )
         before = registry.get_value(ANNOUNCED)
         self._leftover = before if before != self._topic else None
+
+    def start(self) -> None:
+        """Listen for the birth of Home Assistant."""
+        self._session.subscribe(self._filters, 1, self.receive)
 
     def online(self) -> None:
         """After each connection: announce, and take back what an earlier configuration had announced."""
@@ -81,7 +87,7 @@ class HomeAssistantDiscovery:
             self._send(self._topic, payload.encode(), self._announced)
 
     def _send(self, place: str, payload: bytes, done: Callable[[], None]) -> None:
-        self._session.publish(place, payload, qos=1, retain=True, on_done=lambda: self._later(done))
+        self._session.publish(place, payload, qos=1, retain=True, on_done=lambda: self._scheduler.soon(done))
 
     def _taken_back(self) -> None:
         if self._leftover is not None:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from edged import __version__
+from edged.device.events import Extension
 from edged.errors import StorageError
 from edged.logs import get_logger
 from edged.mqtt.client.message import ReceivedMessage
@@ -61,7 +62,7 @@ PATIENCE = 2.0  # seconds for taking leave
 log = get_logger("edged.sparkplug")
 
 
-class EdgeNode:
+class EdgeNode(Extension):
     """Tells metrics and the newest prediction, and hands commands to those who carry them out.
 
     Parameters
@@ -123,16 +124,16 @@ class EdgeNode:
         if payloads:
             self._newest = payloads[-1]
 
-    def report(self, metrics: dict[str, Any]) -> None:
-        """Tell what has changed of the daemon's metrics, and the newest prediction."""
-        live = metrics.get("live") or {}
-        found = {**metrics, "live": {**live, "quality": live.get("accuracy", live.get("error"))}}
-        values = {name: _typed(_at(found, path), kind) for name, kind, path in FIGURES}
+    def metrics(self, values: dict[str, Any]) -> None:
+        """Report what has changed of the daemon's metrics, and the newest prediction."""
+        live = values.get("live") or {}
+        found = {**values, "live": {**live, "quality": live.get("accuracy", live.get("error"))}}
+        changed = {name: _typed(_at(found, path), kind) for name, kind, path in FIGURES}
         newest, self._newest = self._newest, None
         if newest is not None:
             prediction = json.loads(newest)
-            values |= {name: _typed(prediction.get(field), kind) for name, kind, field in PREDICTION}
-        self._node.report(values)
+            changed |= {name: _typed(prediction.get(field), kind) for name, kind, field in PREDICTION}
+        self._node.report(changed)
 
     def _request(self, command: str) -> None:
         self._control.receive(

@@ -6,6 +6,7 @@ import json
 import threading
 from typing import TYPE_CHECKING, Any
 
+from edged.device.events import Listener
 from edged.device.outbound.store_and_forward import StoreAndForward
 from edged.domain.commands.delivery_policy import MessageKind, OutboxMessage, extended
 from edged.errors import EdgedError, StorageError
@@ -34,7 +35,7 @@ QOS = {
 log = get_logger("edged.publishing")
 
 
-class OutboundRouter:
+class OutboundRouter(Listener):
     """Sends states while there is a connection, and everything else as the configuration wants it.
 
     Parameters
@@ -100,8 +101,8 @@ class OutboundRouter:
         except EdgedError as problem:
             log.warning("weights_not_published", problem=problem.line())
 
-    def wake(self) -> None:
-        """The connection was made or lost."""
+    def connection_changed(self) -> None:
+        """Try again what waits for the broker."""
         if self._forwarder is not None:
             self._forwarder.wake()
 
@@ -144,8 +145,8 @@ class OutboundRouter:
         while session.room(qos) < count and session.connected and self._clock.monotonic() < deadline:
             self._pause.wait(0.002)
 
-    def weights(self, version: int) -> None:
-        """A model was promoted: its weights, if that is wanted."""
+    def champion_changed(self, version: int) -> None:
+        """Publish the weights of the new champion, where `report.weights` says so."""
         if self._config.report.weights:
             self._send_next(version)
 

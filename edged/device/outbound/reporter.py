@@ -7,6 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Protocol
 
 from edged import __version__
+from edged.device.events import Listener
 from edged.domain.commands.delivery_policy import MessageKind
 from edged.logs import get_logger
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from edged.clock import Clock
+    from edged.device.events import Events
 
 log = get_logger("edged.report")
 
@@ -42,7 +44,7 @@ def will_payload(boot: int) -> bytes:
     return _json({"state": "offline", "version": __version__, "boot": boot})
 
 
-class Reporter:
+class Reporter(Listener):
     """Publishes what happens and how things stand.
 
     All methods may be called from any thread.
@@ -60,12 +62,8 @@ class Reporter:
         Numbers messages; goes on over restarts.
     boot
         Which start of the daemon this is.
-
-    Attributes
-    ----------
-    heard
-        Is told what is said, whether the broker hears it or not: `heard(name, values)`, where the name is the
-        topic below the device's own, such as `events`.
+    events
+        Hears what is reported, whether the broker receives it or not.
     """
 
     def __init__(
@@ -77,8 +75,10 @@ class Reporter:
         number: Callable[[], int],
         clock: Clock,
         boot: int,
+        events: Events,
     ) -> None:
         self._topics = topics
+        self._events = events
         self._publish = publish
         self._deliver = deliver
         self._number = number
@@ -86,10 +86,9 @@ class Reporter:
         self._boot = boot
         self._states: dict[str, dict[str, Any]] = {}
         self._lock = threading.Lock()
-        self.heard: Callable[[str, dict[str, Any]], None] = lambda *_: None
 
-    def birth(self) -> None:
-        """After every (re)connect: we are here, and this is how things stand."""
+    def online(self) -> None:
+        """After every (re)connect: publish the birth message and all retained states."""
         self._status("online")
         with self._lock:
             states = dict(self._states)
@@ -123,24 +122,23 @@ class Reporter:
                 return
             self._states[name] = values
         self._send_state(name, values)
-        self.heard(f"state/{name}", values)
+        self._events.reported(f"state/{name}", values)
 
     def _send_state(self, name: str, values: dict[str, Any]) -> None:
         self._publish(self._topics.state(name), _json(values), qos=1, retain=True)
 
-    def event(self, name: str, fields: dict[str, Any] | None = None) -> None:
-        """Something happened; also in the log."""
-        values = fields or {}
-        log.info(name, **values)
-        said = {"event": name, **self._stamp(), **values}
+    def event(self, name: str, fields: dict[str, Any]) -> None:
+        """Publish an event, and log it."""
+        log.info(name, **fields)
+        said = {"event": name, **self._stamp(), **fields}
         self._deliver(MessageKind.EVENT, self._topics.events, _json(said))
-        self.heard("events", said)
+        self._events.reported("events", said)
 
     def metrics(self, values: dict[str, Any]) -> None:
-        """Counters and gauges of now."""
+        """Publish counters and gauges."""
         said = {**self._stamp(), **values}
         self._deliver(MessageKind.METRICS, self._topics.metrics, _json(said))
-        self.heard("metrics", said)
+        self._events.reported("metrics", said)
 
     def _stamp(self) -> dict[str, Any]:
         """When, and in which order: a receiver sorts by `boot` and `seq`."""

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edged.device.events import Listener
 from edged.device.startup.recovery import DATABASES
 from edged.errors import CorruptError, StorageError
 from edged.logs import get_logger
@@ -14,8 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from edged.clock import SystemClock
+    from edged.device.events import Events
     from edged.device.outbound.reporter import Reporter
     from edged.device.reporting.status import StatusCollector
+    from edged.host.scheduler import Scheduler
     from edged.host.systemd import Notifier
     from edged.storage.models.registry import Registry
     from edged.storage.samples.log import SampleLog
@@ -24,11 +27,10 @@ if TYPE_CHECKING:
 log = get_logger("edged.daemon")
 
 
-class PeriodicReporter:
+class PeriodicReporter(Listener):
     """Publishes states and metrics, and keeps the status on disk. `settings` gives the state `config`.
 
-    `give_up` is called, with the name of the file, when a database turns out to be damaged; `on_metrics`
-    with metrics that were published.
+    `give_up` is called, with the name of the file, when a database turns out to be damaged.
     """
 
     def __init__(
@@ -43,7 +45,8 @@ class PeriodicReporter:
         clock: SystemClock,
         settings: Callable[[], dict[str, Any]],
         give_up: Callable[[str], None],
-        on_metrics: Callable[[dict[str, Any]], None] = lambda _: None,
+        scheduler: Scheduler,
+        events: Events,
     ) -> None:
         self._settings = settings
         self._selfreport = selfreport
@@ -54,7 +57,8 @@ class PeriodicReporter:
         self._notifier = notifier
         self._clock = clock
         self._give_up = give_up
-        self._on_metrics = on_metrics
+        self._scheduler = scheduler
+        self._events = events
         self._problem: str | None = None
 
     def periodically(self) -> None:
@@ -62,15 +66,13 @@ class PeriodicReporter:
         # States first: the metrics of this moment would count as waiting, and change them each time.
         self.now()
         with self._damage_noticed():
-            metrics = self._selfreport.metrics()
-            self._reporter.metrics(metrics)
-            self._on_metrics(metrics)
+            self._events.metrics(self._selfreport.metrics())
         self._sequence.keep()
 
     def now(self) -> None:
         """States only."""
         with self._damage_noticed():
-            self.states()
+            self.states_changed()
             self.keep_status(self._selfreport.status())
         if self._samples.damage is not None:
             self._found_damaged(self._samples.damage)
@@ -78,8 +80,16 @@ class PeriodicReporter:
         problem = self._selfreport.problem
         self._notifier.status(f"{serving}; {problem}" if problem else serving)
 
-    def states(self) -> None:
-        """The retained state topics."""
+    def connection_changed(self) -> None:
+        """Publish states soon."""
+        self._scheduler.soon(self.now)
+
+    def problem_changed(self) -> None:
+        """Publish states soon."""
+        self._scheduler.soon(self.now)
+
+    def states_changed(self) -> None:
+        """Publish the retained state topics that have changed."""
         self._selfreport.states(self._reporter)
         self._reporter.state("config", self._settings())
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from edged import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from edged.clock import Clock
+    from edged.device.events import Extension
     from edged.device.ingest import Ingestor
     from edged.device.learning.scheduler import TrainingScheduler
     from edged.device.outbound.reporter import Reporter
@@ -64,6 +65,7 @@ class StatusCollector:
         recovery: Recovery,
         paused: Callable[[], list[str]],
         commands: Callable[[], dict[str, int]],
+        extensions: Sequence[Extension],
     ) -> None:
         self._clock = clock
         self._boot = boot
@@ -81,7 +83,7 @@ class StatusCollector:
         self._recovery = recovery
         self._paused = paused
         self._commands = commands
-        self.problem_of_web: Callable[[], str | None] = lambda: None
+        self._extensions = extensions
         self._started = clock.monotonic()
         self._rate = _Rate(self._started)
         self._first = samples.counters().samples
@@ -91,7 +93,8 @@ class StatusCollector:
         """What keeps the daemon from its work, in one line."""
         if self._ingest.problem:
             return self._ingest.problem
-        return self._session.problem or self.problem_of_web()
+        problems = (extension.problem for extension in self._extensions)
+        return self._session.problem or next(filter(None, problems), None)
 
     @property
     def uptime(self) -> float:

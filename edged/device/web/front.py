@@ -15,6 +15,7 @@ from collections import deque
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from edged.device.events import Extension
 from edged.device.web.http.authentication import Tokens
 from edged.device.web.http.sockets import Sockets
 from edged.errors import EdgedError, UnavailableError
@@ -49,8 +50,8 @@ def require_packages() -> None:
         )
 
 
-class WebServer:
-    """What the daemon starts and stops, and tells what happens.
+class WebServer(Extension):
+    """The web server as the daemon sees it: an extension with a thread of its own.
 
     Parameters
     ----------
@@ -66,10 +67,6 @@ class WebServer:
     EdgedError
         When a package is missing, or a token or certificate cannot be used.
 
-    Attributes
-    ----------
-    problem
-        Why nothing is answered at present, in one line.
     """
 
     def __init__(self, config: WebConfig, parts: Parts, post: LocalTransport | None = None) -> None:
@@ -83,19 +80,24 @@ class WebServer:
         self._early: deque[tuple[str, Mapping[str, Any]]] = deque(maxlen=EARLY)
         self._lock = threading.Lock()
         self._ending = threading.Event()
-        self.problem: str | None = None
+        self._problem: str | None = None
         self._pause = FIRST_PAUSE
         self._thread = threading.Thread(target=self._run, name="web", daemon=True)
 
-    def listen(self) -> None:
-        """Take connections, which wait until `start`; where that cannot be, it is tried again after that."""
+    @property
+    def problem(self) -> str | None:
+        """Why nothing is answered at present, in one line."""
+        return self._problem
+
+    def start(self) -> None:
+        """Accept connections, which wait until `ready`; a failure is retried from then on."""
         try:
             self._open()
         except EdgedError as problem:
             self._failed(problem.line())
 
-    def start(self) -> None:
-        """Begin to answer, a moment later."""
+    def ready(self) -> None:
+        """Begin to answer, once the libraries are loaded."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -109,14 +111,14 @@ class WebServer:
             self._thread.join(END_SECONDS)
         self._sockets.close()
 
-    def heard(self, name: str, values: Mapping[str, Any]) -> None:
-        """What the daemon says of itself; from any thread."""
+    def reported(self, topic: str, values: dict[str, Any]) -> None:
+        """Pass on what the daemon reports; from any thread."""
         with self._lock:
             web = self._web
             if web is None:
-                self._early.append((name, values))
+                self._early.append((topic, values))
         if web is not None:
-            web.heard(name, values)
+            web.heard(topic, values)
 
     def predicted(self, payloads: list[bytes]) -> None:
         """Predictions as they are published; on the serving thread."""
@@ -133,15 +135,15 @@ class WebServer:
         log.info("web_listens", port=self._sockets.port, unix_socket=str(self._config.unix_socket or ""))
 
     def _answers(self) -> None:
-        self.problem, self._pause = None, FIRST_PAUSE
+        self._problem, self._pause = None, FIRST_PAUSE
 
     def _failed(self, line: str) -> None:
-        if line != self.problem:
-            self.problem = line
+        if line != self._problem:
+            self._problem = line
             log.error("web_failed", problem=line, remedy="tried again; all else goes on")
 
     def _run(self) -> None:
-        if self.problem is not None:
+        if self._problem is not None:
             self._ending.wait(self._pause)
         while not self._ending.is_set():
             try:

@@ -10,6 +10,7 @@ import numpy as np
 
 from edged import __version__
 from edged.clock import VirtualClock
+from edged.device.events import Events
 from edged.device.outbound.reporter import Reporter, Throttle, will_payload
 from edged.domain.commands.delivery_policy import MessageKind
 from edged.mqtt.topics import Topics
@@ -28,6 +29,7 @@ class Air:
             deliver=self.deliver,
             number=itertools.count(1).__next__,
             clock=self.clock,
+            events=Events(),
             boot=3,
         )
 
@@ -44,12 +46,12 @@ class Air:
 
 def test_a_birth_says_online_and_repeats_every_state() -> None:
     air = Air()
-    air.reporter.birth()
+    air.reporter.online()
     air.reporter.state("model", {"version": 1})
     air.reporter.state("buffer", {"rows": 5})
     air.reporter.state("model", {"version": 2})
     air.said.clear()
-    air.reporter.birth()  # as after each reconnect
+    air.reporter.online()  # as after each reconnect
     assert air.topics() == ["status", "state/model", "state/buffer"]
     status, model, _ = air.said
     assert status[1] == {"state": "online", "version": __version__, "boot": 3, "seq": 2, "ts": 50.0}
@@ -77,7 +79,7 @@ def test_events_and_metrics_are_numbered_and_must_be_delivered() -> None:
     air.reporter.event("model_promoted", {"version": 2, "gain": np.float32(0.5)})
     air.clock.advance_to(60.0)
     air.reporter.metrics({"samples": 10})
-    air.reporter.event("drift_detected")
+    air.reporter.event("drift_detected", {})
     event = {"event": "model_promoted", "ts": 50.0, "seq": 1, "boot": 3, "version": 2, "gain": 0.5}
     assert air.delivered == [
         (MessageKind.EVENT, "edged/d/events", event),

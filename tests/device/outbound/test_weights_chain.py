@@ -44,7 +44,7 @@ def through_kills(broker: Mosquitto, sender: Sender, count: int, kills: int) -> 
     every = count // kills
     for number in range(count):
         version = sender.model(number)
-        sender.publishing.weights(version)
+        sender.publishing.champion_changed(version)
         if number % every == every // 2:
             broker.kill()
             broker.start()
@@ -95,7 +95,7 @@ def test_an_update_that_a_crash_kept_from_the_outbox_is_sent_at_the_next_start(
     lasting: Mosquitto, bundle: Bundle, tmp_path: Path
 ) -> None:
     sender = Sender(tmp_path / "state", lasting.port, bundle, mode="delta", dtype="int8")
-    sender.publishing.weights(sender.model(0))
+    sender.publishing.champion_changed(sender.model(0))
     sender.updates.next(sender.model(1))  # kept, and then the power goes
     sender.stop()
     again = Sender(tmp_path / "state", lasting.port, bundle, mode="delta", dtype="int8")

@@ -23,7 +23,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import paho.mqtt.client as mqtt
@@ -128,9 +128,12 @@ def drain_bare(port: int, count: int, protocol: str) -> None:
 def drain_ingest(port: int, count: int) -> None:
     """A consumer process: session, codec, sample log and acknowledgement, nothing after it."""
     from edged.clock import SystemClock
-    from edged.config import MqttConfig, StorageConfig, StreamConfig
+    from edged.config import Config, DeviceConfig, MqttConfig, StreamConfig
     from edged.daemon import SWITCH_INTERVAL
-    from edged.device.ingest import Ingestor
+    from edged.device.events import Events
+    from edged.device.ingest import IngestNotices, Ingestor, SampleDecoder
+    from edged.domain.stream.admission import AdmissionControl
+    from edged.host.systemd import Notifier, Watchdog
     from edged.mqtt.client.session import Session
     from edged.mqtt.codecs import JsonCodec
     from edged.storage.samples.log import SampleLog
@@ -140,27 +143,35 @@ def drain_ingest(port: int, count: int) -> None:
     done = threading.Event()
     began: list[float] = []
     stored = [0]
+    expected = count
 
-    def on_batch(batch: Any, received: Any) -> None:
-        if not began:
-            began.append(float(received[0]))
-        stored[0] += len(batch)
+    class Downstream:
+        """Serving and learning, as far as ingest sees them."""
 
-    def on_committed(_: int) -> None:
-        if stored[0] >= count:
-            done.set()
+        def submit(self, batch: Any, received: Any) -> None:
+            if not began:
+                began.append(float(received[0]))
+            stored[0] += len(batch)
+
+        def labelled(self, count: int) -> None:
+            if stored[0] >= expected:
+                done.set()
 
     with tempfile.TemporaryDirectory() as folder:
         log = SampleLog.open(Path(folder) / "samples.db", stream.to_schema())
         session = Session(
             MqttConfig(host="127.0.0.1", port=port, receive_maximum=RECEIVE_MAXIMUM), client_id="bench-ingest"
         )
+        clock, downstream = SystemClock(), cast("Any", Downstream())
+        notices = IngestNotices(stream.to_schema(), Events(), clock)
+        admission = AdmissionControl(stream.admission_rules(), FEATURES)
+        config = Config(
+            device=DeviceConfig(id="bench"), stream=stream, mqtt=MqttConfig(receive_maximum=RECEIVE_MAXIMUM)
+        )
         ingest = Ingestor(
-            config=StorageConfig(), schema=stream.to_schema(), unacknowledged=RECEIVE_MAXIMUM,
-            store=log, clock=SystemClock(),
-            decode=JsonCodec(stream).decode, decode_label=None, is_label=lambda _: False,
-            acknowledge=session.ack, redeliver=session.drop, on_batch=on_batch, on_labels=lambda _: None,
-            on_committed=on_committed, on_rejected=lambda _: None, beat=lambda: None,
+            config, log, decoder=SampleDecoder(stream, JsonCodec(stream), admission, clock, notices),
+            broker=session, serving=downstream, supervisor=downstream, notices=notices, clock=clock,
+            watchdog=Watchdog(Notifier(), ("ingest",)),
         )  # fmt: skip
         session.subscribe([TOPIC], 1, ingest.receive)
         ingest.start()

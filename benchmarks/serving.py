@@ -31,12 +31,17 @@ from edged.clock import SystemClock
 from edged.config import Config
 from edged.daemon import SWITCH_INTERVAL
 from edged.device import BREATH
+from edged.device.events import Events, Listener
 from edged.device.learning.trainer_client import TrainerClient
 from edged.device.promotion import Promoter
 from edged.device.serving import Predictor, ServingWorker
+from edged.device.serving.label_requester import LabelRequester
 from edged.device.startup.bootstrap import with_bundle
+from edged.domain.judging.label_requests import LabelRequests
+from edged.domain.judging.latencies import Latencies
 from edged.domain.stream.sample import Batch
 from edged.engines.inference import InferenceModel
+from edged.host.systemd import Notifier, Watchdog
 from edged.storage.models.bundles import Bundle
 from edged.storage.models.registry import Registry
 from edged.storage.samples.log import SampleLog
@@ -44,10 +49,30 @@ from edged.storage.samples.log import SampleLog
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from edged.domain.drift import DriftSignal
+    from edged.domain.protocols import ServedModel
+
 FEATURES = 64
 AROUND = 0.02
 SWAP_EVERY = 0.1
 STATES = ("idle", "training", "swapping")
+
+
+class Bystander:
+    """A supervisor that lets everything be as it is."""
+
+    def labelled(self, count: int) -> None: ...
+
+    def drifted(self, signal: DriftSignal, rise: float) -> None: ...
+
+    def fallen(self, rise: float) -> None: ...
+
+    def probation_ended(self, version: int, passed: bool) -> None: ...
+
+    def champion_failed(self, version: int, reason: str) -> None: ...
+
+    def rescue(self, failing: ServedModel, reason: str) -> ServedModel | None:
+        return None
 
 
 class Breath:
@@ -72,7 +97,7 @@ class Breath:
         self._began = time.thread_time()
 
 
-class Bench:
+class Bench(Listener):
     """A serving loop with everything behind it, and a load that it gets."""
 
     def __init__(self, folder: Path) -> None:
@@ -102,10 +127,9 @@ class Bench:
         )
         self.done: list[float] = []
         self.loop = ServingWorker(
-            self.server, schema=self.schema, batch=256, publish=self._published, sample_id=str,
-            on_answered=lambda *_: None,
-            on_outcome=lambda _: None, on_failed=lambda *_: None, on_drift=lambda _: None,
-            beat=lambda: None,
+            self.server, batch=256, boot=1, supervisor=Bystander(),
+            requester=LabelRequester(LabelRequests(0.0), self.schema, SystemClock(), Events()),
+            events=Events(self), watchdog=Watchdog(Notifier(), ("serve",)), latencies=Latencies(),
         )  # fmt: skip
         self.loop.start()
         self._offset = 0
@@ -127,7 +151,7 @@ class Bench:
         )
         self.x = x
 
-    def _published(self, payloads: list[bytes]) -> None:
+    def predicted(self, payloads: list[bytes]) -> None:
         self.done.extend([time.monotonic()] * len(payloads))
 
     def load(self, seconds: float, rate: float) -> NDArray[np.float64]:

@@ -264,7 +264,7 @@ class StreamConfig(Section):
                 raise ValueError(f"forecast: position {item} is outside 0..{self.width - 1}")
         return tuple((self.steps - 1) * self.width + column for column in columns)
 
-    def intake_rules(self) -> AdmissionRules:
+    def admission_rules(self) -> AdmissionRules:
         """What the stream is guarded against."""
         return AdmissionRules(
             rate=self.max_rate,

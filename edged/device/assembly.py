@@ -12,7 +12,7 @@ from edged.device.commands.authorisation import authorisation
 from edged.device.commands.dispatcher import CommandDispatcher
 from edged.device.commands.transfers import TransferService
 from edged.device.events import Events, Extension
-from edged.device.ingest import Ingestor
+from edged.device.ingest import IngestNotices, Ingestor, SampleDecoder
 from edged.device.integrations.home_assistant import HomeAssistantDiscovery
 from edged.device.learning.conditions import BoardWatch, ClockWatch, ConditionsReader
 from edged.device.learning.regime_recall import RegimeRecall
@@ -33,20 +33,19 @@ from edged.device.startup import open_state as restore
 from edged.device.startup.open_state import open_state
 from edged.device.transfers.bundle_installer import BundleInstaller
 from edged.domain.judging.label_requests import LabelRequests
+from edged.domain.judging.latencies import Latencies
 from edged.domain.judging.overlap import judged_on
 from edged.domain.model_files import INT8
 from edged.domain.stream.admission import AdmissionControl
-from edged.domain.stream.windowing import Windowing
 from edged.engines.inference import InferenceModel
 from edged.host.board import BoardReader
 from edged.host.cpu_affinity import fitting
 from edged.host.scheduler import Scheduler
 from edged.host.systemd import Notifier, Watchdog
 from edged.host.vitals import VitalsReader
-from edged.mqtt.client.connection import in_flight
 from edged.mqtt.client.session import Session
-from edged.mqtt.codecs import label_codec, sample_codec
-from edged.mqtt.topics import Topics, matches
+from edged.mqtt.codecs import sample_codec
+from edged.mqtt.topics import Topics
 from edged.storage.models.signatures import open_bundle
 from edged.storage.sequence import Sequence
 
@@ -174,9 +173,8 @@ class Assembly:
         if predecessor is not None:
             self.server.resume(predecessor)
         self.succession = Rollout(self.promoter, self.server, self.events.event, self.on.rest)
-        self.server.rescue = self.succession.rescue
         self.asking = self._asking()
-        self.serving = self._serving_loop()
+        self.latencies = Latencies()
 
     def _learn(self) -> None:
         config = self.config
@@ -197,14 +195,26 @@ class Assembly:
             conditions=ConditionsReader(
                 self.clock,
                 VitalsReader(config.storage.dir),
-                self.serving.latencies,
+                self.latencies,
                 lambda: self.board_watch.reasons,
                 self.on.worn,
             ).read,
             error=self.server.live_error,
         )
         self.learner.budget = restore.budget(self.registry)
-        self.ingest = self._ingest()
+        self.learning = TrainingWorker(
+            learner=self.learner,
+            succession=self.succession,
+            samples=self.samples,
+            registry=self.registry,
+            recall=self.recall,
+            drift_state=self.server.drift_state,
+            publish_states=self.events.states_changed,
+            promoted=self.events.champion_changed,
+            anomalies=self.server.anomalies,
+        )
+        self.serving = self._serving_worker()
+        self.ingest = self._ingestor()
 
     def _report(self, give_up: Callable[[str], None]) -> None:
         config = self.config
@@ -241,17 +251,6 @@ class Assembly:
             events=self.events,
         )
         self.events.add(self.telling)
-        self.learning = TrainingWorker(
-            learner=self.learner,
-            succession=self.succession,
-            samples=self.samples,
-            registry=self.registry,
-            recall=self.recall,
-            drift_state=self.server.drift_state,
-            publish_states=self.events.states_changed,
-            promoted=self.events.champion_changed,
-            anomalies=self.server.anomalies,
-        )
         self._steer()
 
     def _steer(self) -> None:
@@ -415,50 +414,33 @@ class Assembly:
             per_day=labels.requests_per_day,
             seed=self.boot,
         )
-        return LabelRequester(rule, self.schema, self.clock, self.events.event)
+        return LabelRequester(rule, self.schema, self.clock, self.events)
 
-    def _serving_loop(self) -> ServingWorker:
+    def _serving_worker(self) -> ServingWorker:
         return ServingWorker(
             self.server,
-            schema=self.schema,
             batch=self.config.serving.batch,
-            publish=self.on.predicted,
-            sample_id=self.on.sample_id,
-            on_answered=self.on.answered,
-            on_outcome=self.on.probation_ended,
-            on_failed=self.on.champion_failed,
-            on_drift=self.on.drifted,
-            on_fall=self.on.fallen,
-            on_anomaly=lambda change: self.events.event("anomaly", change.as_dict()),
-            beat=lambda: self.watchdog.beat("serve"),
+            boot=self.boot,
+            supervisor=self.learning,
+            requester=self.asking,
+            events=self.events,
+            watchdog=self.watchdog,
+            latencies=self.latencies,
         )
 
-    def _ingest(self) -> Ingestor:
+    def _ingestor(self) -> Ingestor:
         stream = self.config.stream
         codec = sample_codec(stream, now=self.clock.now, publish=self.session.publish)
-        label_filter = stream.label_topic
-        forecast = (stream.forecast_columns, stream.horizon) if self.schema.task == "forecast" else None
+        admission = AdmissionControl(stream.admission_rules(), self.schema.channels)
+        notices = IngestNotices(self.schema, self.events, self.clock)
         return Ingestor(
-            config=self.config.storage,
-            schema=self.schema,
-            unacknowledged=self.config.mqtt.receive_maximum,
-            store=self.samples,
+            self.config,
+            self.samples,
+            decoder=SampleDecoder(stream, codec, admission, self.clock, notices),
+            broker=self.session,
+            serving=self.serving,
+            supervisor=self.learning,
+            notices=notices,
             clock=self.clock,
-            decode=codec.decode,
-            decode_label=label_codec(stream).decode if label_filter else None,
-            is_label=(lambda topic: matches(label_filter, topic)) if label_filter else (lambda _: False),
-            acknowledge=self.session.ack,
-            redeliver=self.session.drop,
-            on_batch=self.on.read,
-            on_labels=self.on.labelled,
-            on_committed=self.on.committed,
-            on_rejected=self.on.rejected,
-            beat=lambda: self.watchdog.beat("ingest"),
-            on_problem=self.events.problem_changed,
-            forecast=forecast,
-            join_expiry=stream.join_expiry,
-            intake=AdmissionControl(stream.intake_rules(), self.schema.channels),
-            windowing=None if stream.window is None else Windowing(stream.window.rules(), stream.width),
-            notice=self.on.noticed,
-            in_flight=lambda: in_flight(self.config.mqtt, self.session.protocol),
+            watchdog=self.watchdog,
         )

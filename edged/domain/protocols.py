@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from edged.domain.model_files import FLOAT32, Form
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from edged.domain.drift import DriftSignal
     from edged.domain.stream.sample import Batch, LabelReading, LabelUpdate, Rejected, Window
     from edged.domain.stream.windowing import OpenWindowChanges, OpenWindows
 
@@ -204,6 +205,52 @@ class Delivery(Protocol):
     dup: bool
     epoch: int
     received: float
+
+
+class Broker(Protocol):
+    """The connection that deliveries come over, as ingest uses it."""
+
+    @property
+    def in_flight(self) -> int:
+        """How many messages the broker sends before it waits for acknowledgements."""
+
+    def ack(self, deliveries: Sequence[Any]) -> None:
+        """Acknowledge deliveries: the broker need not send them again."""
+
+    def drop(self) -> None:
+        """Reconnect, so that the broker delivers again what is not acknowledged."""
+
+
+class SampleSink(Protocol):
+    """Takes samples and labels for serving, in the order in which they came."""
+
+    def submit(self, batch: Batch, received: NDArray[np.float64]) -> None:
+        """Hand over samples to be predicted; `received` `(n,)` is in monotonic seconds."""
+
+    def label(self, updates: list[LabelUpdate]) -> None:
+        """Hand over labels that found their samples."""
+
+
+class ModelSupervisor(Protocol):
+    """Acts on what ingest and serving find: replaces champions, starts training runs."""
+
+    def labelled(self, count: int) -> None:
+        """So many labels became durable, or samples that label themselves; a training run may be due."""
+
+    def drifted(self, signal: DriftSignal, rise: float) -> None:
+        """A drift or a warning of one was signalled; live errors rose by the share `rise`."""
+
+    def fallen(self, rise: float) -> None:
+        """Live quality fell: errors rose by the share `rise`."""
+
+    def probation_ended(self, version: int, passed: bool) -> None:
+        """The probation of the champion `version` has an outcome."""
+
+    def champion_failed(self, version: int, reason: str) -> None:
+        """The champion `version` could not answer, and its predecessor has taken over."""
+
+    def rescue(self, failing: ServedModel, reason: str) -> ServedModel | None:
+        """Return another model for a champion that fails and has no predecessor; None without any."""
 
 
 class SampleStore(Protocol):

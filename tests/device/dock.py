@@ -7,15 +7,15 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from edged.clock import VirtualClock
-from edged.config import MqttConfig, StorageConfig, StreamConfig
-from edged.device.ingest import Ingestor
+from edged.config import Config, DeviceConfig, MqttConfig, StorageConfig, StreamConfig
+from edged.device.events import Events, Listener
+from edged.device.ingest import IngestNotices, Ingestor, SampleDecoder
 from edged.domain.stream.admission import AdmissionControl, AdmissionRules
-from edged.domain.stream.windowing import Windowing
 from edged.errors import StorageError
 from edged.mqtt.client.message import ReceivedMessage
-from edged.mqtt.codecs import label_codec, sample_codec
-from edged.mqtt.topics import matches
+from edged.mqtt.codecs import sample_codec
 from edged.storage.samples.log import SampleLog
+from tests.device.partners import Supervisor, watchdog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -55,7 +55,33 @@ class FailingLog(SampleLog):
             raise problem
 
 
-class Dock:
+class Notices(IngestNotices):
+    """Keeps what is reported besides."""
+
+    def __init__(self, dock: Dock) -> None:
+        super().__init__(dock.schema, Events(Hearing(dock)), dock.clock)
+        self._dock = dock
+
+    def rejected(self, rejected: Rejected) -> None:
+        self._dock.rejected.append(rejected)
+        super().rejected(rejected)
+
+
+class Hearing(Listener):
+    """Keeps events of sensors, and every change of the problem."""
+
+    def __init__(self, dock: Dock) -> None:
+        self._dock = dock
+
+    def event(self, name: str, fields: dict[str, Any]) -> None:
+        if name.startswith("sensor_"):
+            self._dock.notices.append((name, fields))
+
+    def problem_changed(self) -> None:
+        self._dock.problems.append(self._dock.ingest.problem)
+
+
+class Dock(Supervisor):
     """Ingest on a log of its own; notes what it hands on, and what was durable at that moment."""
 
     def __init__(self, folder: Path, stream: dict[str, Any] | None = None, **storage: Any) -> None:
@@ -87,34 +113,26 @@ class Dock:
         log = FailingLog.open(self.path, self.schema, holdout=0.1, max_age=self.max_age)
         assert isinstance(log, FailingLog)
         self.log: FailingLog = log
-        window = self.stream.window
-        codec, filters = sample_codec(self.stream, now=self.clock.now), self.stream.label_topic
-        forecast = (
-            (self.stream.forecast_columns, self.stream.horizon) if self.schema.task == "forecast" else None
+        config = Config(
+            device=DeviceConfig(id="d"),
+            mqtt=MqttConfig(),
+            stream=self.stream,
+            storage=self.config,
         )
+        notices = Notices(self)
+        codec = sample_codec(self.stream, now=self.clock.now)
+        admission = AdmissionControl(self.rules, self.schema.channels)
+        decoder = SampleDecoder(self.stream, codec, admission, self.clock, notices)
         self.ingest = Ingestor(
-            config=self.config,
-            schema=self.schema,
-            unacknowledged=MqttConfig().receive_maximum,
-            store=self.log,
+            config,
+            self.log,
+            decoder=decoder,
+            broker=session or self,
+            serving=self,
+            supervisor=self,
+            notices=notices,
             clock=self.clock,
-            decode=codec.decode,
-            decode_label=label_codec(self.stream).decode if filters else None,
-            is_label=(lambda topic: matches(filters, topic)) if filters else (lambda _: False),
-            acknowledge=self._acknowledge if session is None else session.ack,
-            redeliver=self._redeliver if session is None else session.drop,
-            on_batch=self._hand_over,
-            on_labels=self.labels.extend,
-            on_committed=self._on_committed,
-            on_rejected=self.rejected.append,
-            beat=lambda: None,
-            on_problem=lambda: self.problems.append(self.ingest.problem),
-            forecast=forecast,
-            join_expiry=self.stream.join_expiry,
-            intake=AdmissionControl(self.rules, self.schema.channels),
-            windowing=None if window is None else Windowing(window.rules(), self.stream.width),
-            notice=lambda *event: self.notices.append(event),
-            in_flight=lambda: self.in_flight,
+            watchdog=watchdog(),
         )
 
     def stored(self) -> int:
@@ -122,7 +140,7 @@ class Dock:
         with closing(SampleLog.open(self.path, self.schema, readonly=True)) as reader:
             return reader.counters().samples
 
-    def _acknowledge(self, deliveries: Sequence[Any]) -> None:
+    def ack(self, deliveries: Sequence[Any]) -> None:
         self.on_acknowledge(deliveries)
 
     def _note_acknowledged(self, deliveries: Sequence[Any]) -> None:
@@ -130,7 +148,7 @@ class Dock:
         self.acknowledged.extend(deliveries)
         self.durable_at_ack.append(self.stored())
 
-    def _redeliver(self) -> None:
+    def drop(self) -> None:
         self.on_redeliver()
 
     def _count_redelivery(self) -> None:
@@ -140,8 +158,11 @@ class Dock:
         """First input of every stored sample, oldest first."""
         return [float(x) for x in self.log.recent_inputs(10_000)[:, 0]]
 
-    def _hand_over(self, batch: Batch, received: Any) -> None:
+    def submit(self, batch: Batch, received: Any) -> None:
         self.on_batch(batch, received)
+
+    def label(self, updates: list[LabelUpdate]) -> None:
+        self.labels.extend(updates)
 
     def _on_batch(self, batch: Batch, received: Any) -> None:
         assert len(received) == len(batch)
@@ -149,8 +170,8 @@ class Dock:
         self.batches.append(batch)
         self.stored_at_batch.append(self.stored())
 
-    def _on_committed(self, labelled: int) -> None:
-        self.committed += labelled
+    def labelled(self, count: int) -> None:
+        self.committed += count
 
     def close(self) -> None:
         self.log.close()

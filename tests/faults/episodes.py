@@ -25,19 +25,23 @@ import numpy as np
 from edged import logs
 from edged.clock import VirtualClock
 from edged.config import GateConfig, ServingConfig
+from edged.device.events import Events
 from edged.device.promotion import Promoter
 from edged.device.promotion.rollout import Rollout
 from edged.device.serving import Predictor, ServingWorker
+from edged.domain.judging.latencies import Latencies
 from edged.engines.inference import InferenceModel
 from edged.errors import ModelError, StorageError
 from edged.storage.files.atomic import Disk
 from edged.storage.models.registry import Registry
 from tests.device.gates import Gate
 from tests.device.linear import BAD, GOOD, SCHEMA, candidate, classes, inputs, samples
+from tests.device.partners import Recorder, Supervisor, no_requests, watchdog
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from edged.domain.protocols import ServedModel
     from edged.domain.stream.sample import Window
     from tests.device.linear import Floats
 
@@ -102,10 +106,11 @@ class SeamModel:
         return self._model.predict(x)
 
 
-class Episode:
+class Episode(Supervisor, Recorder):
     """A daemon's serving and promotion without its network, under load all the while."""
 
     def __init__(self, folder: Path, stage: str, fault: str) -> None:
+        super().__init__()
         self.seam = Seam("off", fault)
         self.gate = Gate(folder, GOOD if stage == "probation" else BAD)
         self.gate.registry.close()
@@ -125,17 +130,14 @@ class Episode:
         self.succession = Rollout(
             self.promoter, self.server, lambda name, _: self.told.append(name), lambda _: 0
         )
-        self.server.rescue = self.succession.rescue
-        self.published: list[dict[str, Any]] = []
         self.decided_at = self.back_at = 0.0
         self.submitted = 0
-        self.labelled = False
+        self.has_labels = False
         self._ending = threading.Event()
         self.loop = ServingWorker(
-            self.server, schema=SCHEMA, batch=64, publish=self._publish, sample_id=str,
-            on_answered=lambda *_: None,
-            on_outcome=self._decide, on_failed=lambda *_: None, on_drift=lambda _: None,
-            beat=lambda: None,
+            self.server, batch=64, boot=1, supervisor=self,
+            requester=no_requests(SCHEMA, VirtualClock()), events=Events(self),
+            watchdog=watchdog(), latencies=Latencies(),
         )  # fmt: skip
 
     # ---- what the parts are handed ---------------------------------------------------------
@@ -161,13 +163,12 @@ class Episode:
     def older_holdout(self, limit: int, before_seq: int, seed: int, *, after_seq: int = 0) -> Window:
         return self.gate.log.older_holdout(limit, before_seq, seed, after_seq=after_seq)
 
-    def _publish(self, payloads: list[bytes]) -> None:
-        self.published += map(json.loads, payloads)
+    def rescue(self, failing: ServedModel, reason: str) -> ServedModel | None:
+        return self.succession.rescue(failing, reason)
 
-    def _decide(self, passed: bool) -> None:
+    def probation_ended(self, version: int, passed: bool) -> None:
         """As in the daemon, another thread carries out what the serving loop finds."""
         self.decided_at = time.monotonic()
-        version = self.server.champion.version
 
         def carry_out() -> None:
             if self.stage == "probation" and self.fault == "ENOSPC":
@@ -218,14 +219,14 @@ class Episode:
         if self.fault == "timeout":
             until(lambda: self.server._probation is None)  # noqa: SLF001  nothing tells of it
             return
-        self.labelled = True
+        self.has_labels = True
         until(lambda: self.server.champion.version != promoted)
         self.back_at = time.monotonic()
 
     def _feed(self) -> None:
         while not self._ending.wait(0.002):
             x = inputs(ROWS, self.submitted)
-            truth: list[Any] = classes(x) if self.labelled else [None] * ROWS
+            truth: list[Any] = classes(x) if self.has_labels else [None] * ROWS
             self.loop.submit(samples(1 + self.submitted, x, truth), np.full(ROWS, time.monotonic()))
             self.submitted += ROWS
 

@@ -1,5 +1,7 @@
 """Ingest: deliveries -> samples -> one commit -> acknowledgement; labels -> the samples they are for."""
 
+from edged.device.ingest.decoder import SampleDecoder
 from edged.device.ingest.ingestor import Ingestor
+from edged.device.ingest.notices import IngestNotices
 
-__all__ = ["Ingestor"]
+__all__ = ["IngestNotices", "Ingestor", "SampleDecoder"]

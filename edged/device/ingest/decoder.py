@@ -1,75 +1,77 @@
-"""What a message says: readings that are let in, labels, or a reason for the quarantine."""
+"""What a message holds: readings that are let in, labels, or a reason for the quarantine."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from edged.domain.stream.sample import Reading, Rejected
 from edged.errors import RejectedSampleError
 from edged.logs import get_logger
+from edged.mqtt.codecs import label_codec
+from edged.mqtt.topics import matches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
     from edged.clock import Clock
+    from edged.config import StreamConfig
+    from edged.device.ingest.notices import IngestNotices
     from edged.domain.protocols import Delivery
     from edged.domain.stream.admission import AdmissionControl
     from edged.domain.stream.commit_group import CommitGroup
     from edged.domain.stream.redelivery import Packet
-    from edged.domain.stream.sample import Decoded, LabelReading
-    from edged.domain.stream.schema import Schema
+    from edged.domain.stream.sample import Decoded
     from edged.domain.stream.windowing import Windowing
+    from edged.mqtt.codecs.compressed import Decoder
 
 log = get_logger("edged.ingest")
 
-NOTICES = 20  # of one batch, at most
-
 
 class SampleDecoder:
-    """Decodes deliveries, asks intake whether their sensors may send so much, and tells of odd sensors.
+    """Decodes messages into readings, and lets in what their sensors may send.
 
     Parameters
     ----------
-    decode, decode_label
-        What a payload says, raising RejectedSampleError; None where no labels come by themselves.
-    is_label
-        Whether a topic is one of labels.
-    notice
-        Called with the kind and the fields of an event.
+    stream
+        Where labels arrive, and how fast sensors may send.
+    codec
+        Decodes the messages of samples; raises RejectedSampleError.
+    admission
+        Judges rates, event times and sensors that have stopped.
+    clock
+        Tells when a message is rejected, and measures rates.
+    notices
+        Reports sensors that send too much, or have stopped.
     """
 
     def __init__(
         self,
-        *,
-        schema: Schema,
-        decode: Callable[[str, bytes], Decoded],
-        decode_label: Callable[[str, bytes], LabelReading] | None,
-        is_label: Callable[[str], bool],
-        intake: AdmissionControl,
+        stream: StreamConfig,
+        codec: Decoder[Decoded],
+        admission: AdmissionControl,
         clock: Clock,
-        notice: Callable[[str, dict[str, Any]], None],
+        notices: IngestNotices,
     ) -> None:
-        self._schema = schema
-        self._decode = decode
-        self._decode_label = decode_label
-        self._is_label = is_label
-        self._intake = intake
+        self._codec = codec
+        self._label_codec = label_codec(stream) if stream.label_topic else None
+        self._label_filter = stream.label_topic or ""
         self._clock = clock
-        self._notice = notice
+        self._notices = notices
+        self.admission = admission
 
-    def read(self, delivery: Delivery, packet: Packet, group: CommitGroup) -> Decoded | None:
-        """The readings of a message; labels and bad messages go to the group."""
+    def decode(self, delivery: Delivery, packet: Packet, group: CommitGroup) -> Decoded | None:
+        """Return the readings of a message; labels and bad messages go to `group`."""
         try:
-            if self._decode_label is None or not self._is_label(delivery.topic):
-                found = self._decode(delivery.topic, delivery.payload)
+            if self._label_codec is None or not matches(self._label_filter, delivery.topic):
+                found = self._codec.decode(delivery.topic, delivery.payload)
                 if isinstance(found, Reading):
                     return found if self.admit(found) else None
                 return [reading for reading in found if self.admit(reading)]
-            group.labels.append(self._decode_label(delivery.topic, delivery.payload))
+            group.labels.append(self._label_codec.decode(delivery.topic, delivery.payload))
             group.label_packets.append(packet)
         except Exception as problem:  # whatever a message does to a decoder, the stream goes on
             if not isinstance(problem, RejectedSampleError):
@@ -82,30 +84,26 @@ class SampleDecoder:
         return None
 
     def admit(self, reading: Reading) -> bool:
-        """Whether a reading is let in; a key that sends too many is told of once."""
-        if self._intake.admit(reading.key, self._clock.monotonic()):
+        """Whether a reading is let in; a key that sends too many is reported."""
+        if self.admission.admit(reading.key, self._clock.monotonic()):
             return True
-        self._notice("sensor_flooding", {"key": reading.key})
+        self._notices.flooding(reading.key)
         return False
 
     def cut(
         self, windowing: Windowing, readings: list[Reading], received: list[float], now: float
     ) -> tuple[list[Reading], NDArray[np.float64], list[float]]:
-        """Windows that end with these readings, their times, and when what completed them was received."""
+        """Return windows that end with these readings, their times, and when what completed them arrived."""
         # Without a time of their own, readings of one batch still came one after the other.
         delays = self._clock.monotonic() - np.asarray(received)
         times = [now - delay if r.ts is None else r.ts for r, delay in zip(readings, delays, strict=True)]
         self.watch([r.key for r in readings], np.array([r.values for r in readings], np.float32))
-        ts = self._intake.event_times(times, now).tolist()
+        ts = self.admission.event_times(times, now).tolist()
         windows, ends, completed = windowing.cut(readings, ts, received)
         return windows, np.array(ends, np.float64), completed
 
     def watch(self, keys: Sequence[str], x: NDArray[np.float32]) -> None:
-        """Sensors that have stopped or moved again: one event for each, up to a limit."""
-        changes = self._intake.watch(keys, x)
-        for change in changes[:NOTICES]:
-            names = [self._schema.names[i] if self._schema.names else i for i in change.features]
-            self._notice(
-                "sensor_stuck" if change.stuck else "sensor_moves",
-                {"key": change.key, "features": names, "more": max(0, len(changes) - NOTICES)},
-            )
+        """Look for sensors that have stopped or move again in rows `x` `(n, d)`, one key each."""
+        changes = self.admission.watch(keys, x)
+        if changes:
+            self._notices.stuck(changes)

@@ -16,34 +16,33 @@ from __future__ import annotations
 import collections
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edged.device.ingest.decoder import SampleDecoder
 from edged.device.ingest.label_join import LabelJoin
-from edged.domain.stream.admission import AdmissionControl, AdmissionRules
 from edged.domain.stream.commit_delay import CommitDelay, FlushRequests
 from edged.domain.stream.commit_group import CommitBacklog, CommitGroup
 from edged.domain.stream.forecast import Forecast
 from edged.domain.stream.redelivery import Redelivery, checksum
 from edged.domain.stream.sample import Batch, Reading
+from edged.domain.stream.windowing import Windowing
 from edged.errors import RefusedError, StorageError
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
     from edged.clock import Clock
-    from edged.config import StorageConfig
-    from edged.domain.protocols import Delivery, SampleStore
+    from edged.config import Config
+    from edged.device.ingest.decoder import SampleDecoder
+    from edged.device.ingest.notices import IngestNotices
+    from edged.domain.protocols import Broker, Delivery, ModelSupervisor, SampleSink, SampleStore
     from edged.domain.stream.redelivery import Packet
-    from edged.domain.stream.sample import Decoded, LabelReading, LabelUpdate, Rejected
-    from edged.domain.stream.schema import Schema
     from edged.domain.stream.submission import Submission
-    from edged.domain.stream.windowing import Windowing
+    from edged.host.systemd import Watchdog
 
 log = get_logger("edged.ingest")
 
@@ -65,65 +64,46 @@ class Ingestor:
 
     def __init__(
         self,
-        *,
-        config: StorageConfig,
-        schema: Schema,
-        unacknowledged: int,
+        config: Config,
         store: SampleStore,
+        *,
+        decoder: SampleDecoder,
+        broker: Broker,
+        serving: SampleSink,
+        supervisor: ModelSupervisor,
+        notices: IngestNotices,
         clock: Clock,
-        decode: Callable[[str, bytes], Decoded],
-        decode_label: Callable[[str, bytes], LabelReading] | None,
-        is_label: Callable[[str], bool],
-        acknowledge: Callable[[Sequence[Any]], None],
-        redeliver: Callable[[], None],
-        on_batch: Callable[[Batch, NDArray[np.float64]], None],
-        on_labels: Callable[[list[LabelUpdate]], None],
-        on_committed: Callable[[int], None],
-        on_rejected: Callable[[Rejected], None],
-        beat: Callable[[], object],
-        on_problem: Callable[[], object] = lambda: None,
-        forecast: tuple[tuple[int, ...], int] | None = None,
-        join_expiry: float | None = None,
-        intake: AdmissionControl | None = None,
-        windowing: Windowing | None = None,
-        notice: Callable[[str, dict[str, Any]], None] = lambda *_: None,
-        in_flight: Callable[[], int] | None = None,
+        watchdog: Watchdog,
     ) -> None:
-        self._config = config
+        stream, unacknowledged = config.stream, config.mqtt.receive_maximum
+        schema = stream.to_schema()
+        self._config = config.storage
         self._store = store
+        self._decoder = decoder
+        self.admission = decoder.admission
+        self._broker = broker
+        self._serving = serving
+        self._supervisor = supervisor
+        self._notices = notices
         self._clock = clock
-        self._acknowledge = acknowledge
-        self._redeliver = redeliver
-        self._on_batch = on_batch
-        self._on_labels = on_labels
-        self._on_committed = on_committed
-        self._on_rejected = on_rejected
-        self._beat = beat
-        self._on_problem = on_problem
-        self._forecast = Forecast(*forecast) if forecast is not None else None
-        self.intake = intake or AdmissionControl(AdmissionRules(), schema.channels)
-        self._reader = SampleDecoder(
-            schema=schema,
-            decode=decode,
-            decode_label=decode_label,
-            is_label=is_label,
-            intake=self.intake,
-            clock=clock,
-            notice=notice,
-        )
-        self.windowing = windowing
+        self._watchdog = watchdog
+        self._labels_itself = schema.labels_itself
+        forecasts = schema.task == "forecast"
+        self._forecast = Forecast(stream.forecast_columns, stream.horizon) if forecasts else None
+        self.windowing = None if stream.window is None else Windowing(stream.window.rules(), stream.width)
         self._windows_known = False
-        self._join = LabelJoin(store, clock, join_expiry)
-        self._room = INBOX_FACTOR * unacknowledged + config.commit_rows
-        window = 2 * unacknowledged + config.commit_rows
+        self._join = LabelJoin(store, clock, stream.join_expiry)
+        self._room = INBOX_FACTOR * unacknowledged + self._config.commit_rows
+        window = 2 * unacknowledged + self._config.commit_rows
         self._redelivery = Redelivery(store.recent_packets(window), window)
         self._next_offset = store.next_offset()
         self._inbox: collections.deque[Delivery] = collections.deque()
         self._submitted: collections.deque[Submission] = collections.deque()
         self._taken: list[Submission] = []  # those that are not held yet
-        self._held = CommitBacklog(unacknowledged + config.commit_rows, HELD_BYTES, config.commit_rows)
-        self._company = CommitDelay(config.commit_delay)
-        self._in_flight = in_flight or (lambda: unacknowledged)
+        self._held = CommitBacklog(
+            unacknowledged + self._config.commit_rows, HELD_BYTES, self._config.commit_rows
+        )
+        self._company = CommitDelay(self._config.commit_delay)
         self._wake = threading.Event()
         self._settling = FlushRequests()
         self._stopping = False
@@ -219,7 +199,7 @@ class Ingestor:
     def _loop(self) -> None:
         while not (self._stopping and not self._inbox):
             self._turn(woken=self._wake.wait(self._patience()))
-            self._beat()
+            self._watchdog.beat("ingest")
         self._turn(woken=True)
         self._settling.over()
 
@@ -263,7 +243,7 @@ class Ingestor:
             return self.retry_at
         # Half of what the broker may send unacknowledged: it must not run dry while the disk is at work.
         gathered = GATHERED_BRISKLY if self._company.gap < BRISK else GATHERED
-        enough = min(self._config.commit_rows, gathered, max(1, self._in_flight() // 2))
+        enough = min(self._config.commit_rows, gathered, max(1, self._broker.in_flight // 2))
         if len(self._held) >= enough or self._held.payload_bytes >= GATHERED_BYTES:
             return self.retry_at
         return max(self.retry_at, self._company.due)
@@ -292,7 +272,7 @@ class Ingestor:
         while self._submitted and len(readings) < self._config.commit_rows:
             submission = self._submitted.popleft()
             self._taken.append(submission)
-            if not all(self._reader.admit(reading) for reading in submission.readings):
+            if not all(self._decoder.admit(reading) for reading in submission.readings):
                 self._taken.pop().refused(RefusedError("this key sends too many", where="stream.key_rate"))
                 continue
             submission.placed(self._next_offset + len(readings))
@@ -304,11 +284,11 @@ class Ingestor:
             return
         self.received += len(readings)
         now = self._clock.now()
-        ts = self.intake.event_times([reading.ts for reading in readings], now)
+        ts = self.admission.event_times([reading.ts for reading in readings], now)
         first, self._next_offset = self._next_offset, self._next_offset + len(readings)
         batch = Batch.of(readings, [None] * len(readings), first=first, now=now, ts=ts)
         group.batches.append(batch)
-        self._on_batch(batch, np.asarray(received, np.float64))
+        self._serving.submit(batch, np.asarray(received, np.float64))
         if self._forecast is not None:
             group.updates = self._forecast.update(batch)
         self._held.add(group)
@@ -335,7 +315,7 @@ class Ingestor:
         self._held.add(group)
         self._company.came(len(group.deliveries), time.monotonic())
         for batch in batches:
-            self._on_batch(batch, received)
+            self._serving.submit(batch, received)
 
     def settle(self) -> None:
         """Commit what is held, oldest first, and acknowledge it; on a failure it stays held."""
@@ -346,12 +326,12 @@ class Ingestor:
                 self._commit_failed(problem)
                 return
             self._hold_back(len(group.deliveries))
-            self._acknowledge(group.deliveries)
+            self._broker.ack(group.deliveries)
             self._held.done()
             for submission in group.submissions:
                 submission.stored()
             self._after_commit(group)
-            self._beat()
+            self._watchdog.beat("ingest")
         self._company.committed()
         if self.problem is not None:
             self._recovered()
@@ -375,10 +355,10 @@ class Ingestor:
 
     def _hold_back(self, messages: int) -> None:
         """Acknowledge no faster than is allowed: the broker keeps what comes meanwhile."""
-        until = time.monotonic() + self.intake.pause(messages, self._clock.monotonic())
+        until = time.monotonic() + self.admission.pause(messages, self._clock.monotonic())
         while not self._stopping and (left := until - time.monotonic()) > 0:
             time.sleep(min(left, IDLE_SECONDS))
-            self._beat()
+            self._watchdog.beat("ingest")
 
     def _after_commit(self, group: CommitGroup) -> None:
         batch = group.batch
@@ -387,12 +367,14 @@ class Ingestor:
             self.lag = round(max(0.0, float(batch.ingested[-1] - batch.ts[-1])), 3)
             labelled = sum(label is not None for label in batch.labels)
         if group.updates:
-            self._on_labels(group.updates)
+            self._serving.label(group.updates)
         for item in group.rejected:
-            self._on_rejected(item)
-        self._on_committed(labelled + len(group.updates))
+            self._notices.rejected(item)
+        labelled += len(group.updates)
+        if labelled or self._labels_itself:
+            self._supervisor.labelled(labelled)
         if batch is not None and self.windowing is None:
-            self._reader.watch(batch.keys, batch.x)
+            self._decoder.watch(batch.keys, batch.x)
         self._evict()
 
     def _evict(self) -> None:
@@ -419,7 +401,7 @@ class Ingestor:
         if self.problem != line:
             self.problem = line
             log.error("commit_failed", problem=line, remedy="tried again; nothing is acknowledged meanwhile")
-            self._on_problem()
+            self._notices.problem_changed()
 
     def _recovered(self) -> None:
         self.problem = None
@@ -427,8 +409,8 @@ class Ingestor:
         log.info("commits_go_on", after_s=seconds, overflowed=self._overflowed)
         if self._overflowed:
             self._overflowed = False
-            self._redeliver()
-        self._on_problem()
+            self._broker.drop()
+        self._notices.problem_changed()
 
     def _start_over(self, deliveries: Sequence[Delivery]) -> None:
         """After an error that nobody foresaw: have everything that is here delivered again.
@@ -443,7 +425,7 @@ class Ingestor:
         self._given_up = max(self._given_up, self._held.newest_epoch, newest)
         self._held.clear()
         self._windows_known = False  # those here are ahead of what is stored
-        self._redeliver()
+        self._broker.drop()
         self.retry_at = time.monotonic() + LONGEST_RETRY
 
     def _leave_out(self, delivery: Delivery, beside: int) -> bool:
@@ -476,7 +458,7 @@ class Ingestor:
                 continue
             group.deliveries.append(delivery)
             self._held.note(packet, delivery)
-            found = self._reader.read(delivery, packet, group)
+            found = self._decoder.decode(delivery, packet, group)
             if isinstance(found, Reading):
                 readings.append(found)
                 received.append(delivery.received)
@@ -492,11 +474,11 @@ class Ingestor:
         now = self._clock.now()
         if self.windowing is not None:
             group.packets += [packet for packet in packets if packet is not None and packet[0]]
-            readings, ts, received = self._reader.cut(self.windowing, readings, received, now)
+            readings, ts, received = self._decoder.cut(self.windowing, readings, received, now)
             packets = [None] * len(readings)
             group.opened = self.windowing.changes()
         else:
-            ts = self.intake.event_times([reading.ts for reading in readings], now)
+            ts = self.admission.event_times([reading.ts for reading in readings], now)
         if readings:
             group.batches.append(Batch.of(readings, packets, first=self._next_offset, now=now, ts=ts))
             self._next_offset += len(readings)

@@ -107,6 +107,23 @@ class TrainingWorker:
         """Carry out a change of champion soon: the serving thread must not wait for it."""
         self._changes.put(action)
 
+    def labelled(self, count: int) -> None:
+        """Look whether a run is due, as so many labels became durable; from any thread."""
+        del count  # the log counts them
+        self._wake.set()
+
+    def probation_ended(self, version: int, passed: bool) -> None:
+        """Confirm a champion, or roll it back; from any thread."""
+        self.later(lambda: self._succession.probation_ended(version, passed))
+
+    def champion_failed(self, version: int, reason: str) -> None:
+        """Make durable that the predecessor of `version` serves; from any thread."""
+        self.later(lambda: self._succession.champion_failed(version, reason))
+
+    def rescue(self, failing: ServedModel, reason: str) -> ServedModel | None:
+        """Return another model for a champion without predecessor; None where there is none."""
+        return self._succession.rescue(failing, reason)
+
     def drifted(self, signal: DriftSignal, rise: float) -> None:
         """A drift or a warning of one was signalled, with errors larger by `rise`: from any thread."""
         self.later(lambda: self._drifted(signal, rise))

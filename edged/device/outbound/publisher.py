@@ -124,8 +124,8 @@ class OutboundRouter(Listener):
         elif not self._session.publish(topic, payload, qos=QOS[kind]):
             self._unpublished += 1
 
-    def predictions(self, payloads: list[bytes]) -> None:
-        """A batch of predictions, as `serving` says."""
+    def predicted(self, payloads: list[bytes]) -> None:
+        """Publish a batch of predictions as the section `serving` says."""
         serving, topic = self._config.serving, self._topics.predictions
         if not serving.publish or self.silent:
             return

@@ -6,9 +6,10 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from edged.clock import Clock
+    from edged.device.events import Events
     from edged.domain.judging.label_requests import LabelRequests
     from edged.domain.judging.predictions import Predictions
     from edged.domain.stream.sample import Batch
@@ -20,7 +21,7 @@ MOST_VALUES = 64  # features shown in a request
 class LabelRequester:
     """Asks for labels of samples that have been answered and came without one.
 
-    `notify(event, fields)` sends a request; `rule` chooses.
+    `rule` chooses; a request is the event `label_requested`.
     """
 
     def __init__(
@@ -28,12 +29,12 @@ class LabelRequester:
         rule: LabelRequests,
         schema: Schema,
         clock: Clock,
-        notify: Callable[[str, dict[str, Any]], None],
+        events: Events,
     ) -> None:
         self._rule = rule
         self._schema = schema
         self._clock = clock
-        self._notify = notify
+        self._events = events
         self._recent: deque[tuple[Batch, int, str, Predictions, int]] = deque()
 
     @property
@@ -52,7 +53,7 @@ class LabelRequester:
             wanted = set(chosen)
             for one in self._recent:
                 if int(one[0].offsets[one[1]]) in wanted and one[0].labels[one[1]] is None:
-                    self._notify("label_requested", self._request(*one))
+                    self._events.event("label_requested", self._request(*one))
         while len(self._recent) > self._rule.waiting:
             self._recent.popleft()
 

@@ -18,7 +18,7 @@ from edged.errors import ModelError, RefusedError
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -68,19 +68,16 @@ class Predictor:
         self._newest = 0
         self._overdue: tuple[Probation, float] | None = None
         self._missed = 0  # rows that only the predecessor could answer, in this probation
-        self.rescue: Callable[[ServedModel, str], ServedModel | None] = lambda *_: None
 
     # ---- predicting ------------------------------------------------------------------------
 
     def predict(self, offsets: NDArray[np.int64], x: NDArray[np.float32]) -> Predictions:
         """Answers for `x` `(n, d)`. A champion that fails is replaced by its predecessor at once.
 
-        Without a predecessor `rescue` is asked for another model.
-
         Raises
         ------
         ModelError
-            When there is none.
+            When there is no predecessor, or none that answers.
         """
         made = self._by_champion(offsets, x)
         self._memory.remember(made)
@@ -170,10 +167,7 @@ class Predictor:
             self.revert(previous)
             self.failed = (served, problem.line())
             return previous
-        other = self.rescue(served, problem.line())
-        if other is None:
-            raise problem
-        return other
+        raise problem
 
     def _decode(
         self,

@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edged.domain.judging.latencies import Latencies
 from edged.domain.judging.predictions import Predictions, encode
 from edged.errors import EdgedError, ModelError
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from numpy.typing import NDArray
 
+    from edged.device.events import Events
+    from edged.device.serving.label_requester import LabelRequester
     from edged.device.serving.predictor import Predictor
-    from edged.domain.drift import DriftSignal
     from edged.domain.judging.inference_requests import InferenceRequest, InferenceRequests
-    from edged.domain.protocols import ServedModel
-    from edged.domain.stream.anomaly import AlarmChange
+    from edged.domain.judging.latencies import Latencies
+    from edged.domain.protocols import ModelSupervisor
     from edged.domain.stream.sample import Batch, LabelUpdate
-    from edged.domain.stream.schema import Schema
+    from edged.host.systemd import Watchdog
 
 log = get_logger("edged.serve")
 
@@ -40,36 +40,48 @@ class ServingWorker:
     """The serving thread: takes batches as they come, micro-batches what waits, publishes.
 
     Labels pass through the same queue, so a label never overtakes its sample's prediction.
+
+    Parameters
+    ----------
+    predictor
+        Answers with the champion; its `schema` is that of the stream.
+    batch
+        Most samples that are predicted at once.
+    boot
+        Which start of the daemon this is; part of the id of samples without one of their own.
+    supervisor
+        Acts on drift, failed champions and the outcome of probations.
+    requester
+        Asks for labels of answered samples.
+    events
+        Hears predictions and alarms.
+    watchdog
+        Is shown that this thread works, as the loop `serve`.
+    latencies
+        Collects seconds from the arrival of a sample to its prediction.
     """
 
     def __init__(
         self,
-        server: Predictor,
+        predictor: Predictor,
         *,
-        schema: Schema,
         batch: int,
-        publish: Callable[[list[bytes]], None],
-        sample_id: Callable[[int], str],
-        on_answered: Callable[[Batch, slice, Sequence[str], Predictions], None],
-        on_outcome: Callable[[bool], None],
-        on_failed: Callable[[ServedModel, str], None],
-        on_drift: Callable[[DriftSignal], None],
-        beat: Callable[[], object],
-        on_fall: Callable[[], None] = lambda: None,
-        on_anomaly: Callable[[AlarmChange], None] = lambda _: None,
+        boot: int,
+        supervisor: ModelSupervisor,
+        requester: LabelRequester,
+        events: Events,
+        watchdog: Watchdog,
+        latencies: Latencies,
     ) -> None:
-        self._server = server
-        self._schema = schema
+        self._predictor = predictor
+        self._schema = predictor.schema
         self._batch = batch
-        self._publish = publish
-        self._sample_id = sample_id
-        self._on_answered = on_answered
-        self._on_outcome = on_outcome
-        self._on_failed = on_failed
-        self._on_drift = on_drift
-        self._on_fall = on_fall
-        self._on_anomaly = on_anomaly
-        self._beat = beat
+        self._boot = boot
+        self._supervisor = supervisor
+        self._requester = requester
+        self._events = events
+        self._watchdog = watchdog
+        self.latencies = latencies
         self._queue: queue.Queue[tuple[Batch, NDArray[np.float64]] | list[LabelUpdate] | str | None] = (
             queue.Queue(MAX_WAITING)
         )
@@ -79,7 +91,6 @@ class ServingWorker:
         self._turn = threading.Lock()  # held by the one thread that is serving
         self._took = float("inf")  # seconds of the last answer to questions
         self._thread = threading.Thread(target=self._loop, name="serve", daemon=True)
-        self.latencies = Latencies()
         self.errors = 0
 
     def start(self) -> None:
@@ -131,17 +142,17 @@ class ServingWorker:
 
     def _loop(self) -> None:
         while True:
-            self._server.lapse(time.monotonic())
+            self._predictor.lapse(time.monotonic())
             try:
                 item = self._queue.get(timeout=IDLE_SECONDS)
             except queue.Empty:
-                self._beat()
+                self._watchdog.beat("serve")
                 continue
             if item is None:
                 return
             with self._turn:
                 self._serve(item)
-            self._beat()
+            self._watchdog.beat("serve")
 
     def _serve(self, item: tuple[Batch, NDArray[np.float64]] | list[LabelUpdate] | str) -> None:
         """A batch, labels, or a call; and what they bring about."""
@@ -149,13 +160,17 @@ class ServingWorker:
             if not isinstance(item, str):
                 self._handle(item)
             self._answer_questions()
-            for signal in self._server.drift.take():
-                self._on_drift(signal)
-            if self._server.take_fall():
-                self._on_fall()
+            self._report_drift()
         except Exception:
             self.errors += 1
             log.exception("serving_failed")
+
+    def _report_drift(self) -> None:
+        for signal in self._predictor.drift.take():
+            self._events.event("drift_detected", signal.as_dict(self._schema.names))
+            self._supervisor.drifted(signal, self._predictor.rise)
+        if self._predictor.take_fall():
+            self._supervisor.fallen(self._predictor.rise)
 
     def _handle(self, item: tuple[Batch, NDArray[np.float64]] | list[LabelUpdate]) -> None:
         if isinstance(item, list):
@@ -172,29 +187,41 @@ class ServingWorker:
 
     def _answer(self, batch: Batch, received: NDArray[np.float64], part: slice) -> None:
         offsets, x = batch.offsets[part], batch.x[part]
-        made = self._server.predict(offsets, x)
+        made = self._rescued(lambda: self._predictor.predict(offsets, x))
         ids = [
-            own if own is not None else self._sample_id(offset)
+            own if own is not None else f"{self._boot}-{offset}"
             for own, offset in zip(batch.ids[part], offsets.tolist(), strict=True)
         ]
-        self._publish(encode(made, ids, batch.keys[part], batch.ts[part], self._schema.classes))
+        self._events.predicted(encode(made, ids, batch.keys[part], batch.ts[part], self._schema.classes))
         self.latencies.add(time.monotonic() - received[part])
-        self._on_answered(batch, part, ids, made)
-        self._server.shadow(offsets, x)
-        self._tell_failed()
+        self._requester.answered(batch, part, ids, made)
+        self._events.answered(made, ids, batch.keys[part], batch.ts[part])
+        self._predictor.shadow(offsets, x)
+        self._report_failed()
         if self._schema.labels_itself:
-            for change in self._server.judge(made, batch.keys[part], batch.ts[part]).changes:
-                self._on_anomaly(change)
-            self._report(self._server.label(offsets, x))
+            for change in self._predictor.judge(made, batch.keys[part], batch.ts[part]).changes:
+                self._events.event("anomaly", change.as_dict())
+            self._report(self._predictor.label(offsets, x))
             return
         labelled = [i for i, label in enumerate(batch.labels[part]) if label is not None]
         if labelled:
             self._join(offsets[labelled].tolist(), [batch.labels[part][i] for i in labelled])
 
-    def _tell_failed(self) -> None:
-        failed, self._server.failed = self._server.failed, None
+    def _rescued(self, predict: Callable[[], Predictions]) -> Predictions:
+        """Predict; a champion that fails and has no predecessor is replaced, where there is another model."""
+        while True:
+            failing = self._predictor.champion
+            try:
+                return predict()
+            except ModelError as problem:
+                if self._supervisor.rescue(failing, problem.line()) is None:
+                    raise
+
+    def _report_failed(self) -> None:
+        failed, self._predictor.failed = self._predictor.failed, None
         if failed is not None:
-            self._on_failed(*failed)
+            served, reason = failed
+            self._supervisor.champion_failed(served.version, reason)
 
     def _answer_questions(self) -> None:
         """One micro-batch of those that wait; samples come in between."""
@@ -206,7 +233,8 @@ class ServingWorker:
             self._call()
         began = time.monotonic()
         try:
-            made = self._server.ask(np.concatenate([question.x for question in asked]), asked[0].version)
+            x = np.concatenate([question.x for question in asked])
+            made = self._rescued(lambda: self._predictor.ask(x, asked[0].version))
         except EdgedError as problem:
             for question in asked:
                 question.problem = problem
@@ -219,12 +247,12 @@ class ServingWorker:
             self._took = now - began
             self.latencies.add(np.repeat([now - q.received for q in asked], [len(q.x) for q in asked]))
         self._on_asked(asked)
-        self._tell_failed()
+        self._report_failed()
 
     def _join(self, offsets: list[int], labels: list[Any]) -> None:
         y = np.asarray(labels, np.float32).reshape(len(labels), -1)
-        self._report(self._server.label(np.asarray(offsets, np.int64), y))
+        self._report(self._predictor.label(np.asarray(offsets, np.int64), y))
 
     def _report(self, outcome: bool | None) -> None:
         if outcome is not None:
-            self._on_outcome(outcome)
+            self._supervisor.probation_ended(self._predictor.champion.version, outcome)

@@ -219,6 +219,11 @@ class Session:
         return self._epoch
 
     @property
+    def in_flight(self) -> int:
+        """How many messages the broker sends before it waits for acknowledgements, as far as is known."""
+        return connection.in_flight(self._config, self._protocol)
+
+    @property
     def protocol(self) -> str:
         """The MQTT version in use: `5` or `3.1.1`."""
         return self._protocol

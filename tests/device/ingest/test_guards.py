@@ -33,8 +33,8 @@ def test_what_floods_is_acknowledged_and_counted_but_not_stored(tmp_path: Path) 
         dock.ingest.work(messages)
         assert len(dock.acknowledged) == 50
         assert dock.stored() == 20
-        assert dock.ingest.intake.flooded == 30
-        assert dock.notices[0] == ("sensor_flooding", {"key": "loud"})
+        assert dock.ingest.admission.flooded == 30
+        assert dock.notices[0] == ("sensor_flooding", {"key": "loud", "more": 0})
 
 
 def test_a_time_in_the_far_future_gives_way_to_the_arrival_and_no_age_is_negative(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_a_time_in_the_far_future_gives_way_to_the_arrival_and_no_age_is_negativ
             [delivery(1, ts=1.8e9 + 90_000), delivery(2, ts=1.8e9 - 5), delivery(3, ts=1.8e9 + 60)]
         )
         assert dock.batches[0].ts.tolist() == [1.8e9, 1.8e9 - 5, 1.8e9 + 60]
-        assert dock.ingest.intake.skewed == 1
+        assert dock.ingest.admission.skewed == 1
         assert dock.ingest.lag == 0.0
 
 
@@ -53,7 +53,7 @@ def test_a_sensor_that_stands_still_is_told_of_until_it_moves(tmp_path: Path) ->
         dock.ingest.work([delivery(mid, payload=b'{"x": [30, 1]}') for mid in range(31, 61)])
         told = {"key": "m1", "features": [0], "more": 0}
         assert dock.notices == [("sensor_stuck", told)]
-        assert dock.ingest.intake.stuck == 1
+        assert dock.ingest.admission.stuck == 1
         dock.ingest.work([delivery(61, payload=b'{"x": [31, 1]}')])
         assert dock.notices[1:] == [("sensor_moves", told)]
 

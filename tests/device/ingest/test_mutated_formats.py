@@ -35,7 +35,7 @@ def good(name: str) -> list[bytes]:
 def fed(folder: Path, name: str, payloads: int, compression: str = "none") -> dict[str, float]:
     """What became of so many payloads."""
     config = stream(name, compression=compression)
-    way = Way(folder, config, payloads + payloads // GROUP)
+    way = Way(folder, config)
     messages = good(name)
     if compression == "zstd":
         messages = [zstandard.ZstdCompressor().compress(message) for message in messages]

@@ -12,16 +12,21 @@ import numpy as np
 import pytest
 
 from edged.clock import VirtualClock
-from edged.config import StorageConfig, StreamConfig
-from edged.device.ingest import Ingestor
+from edged.config import Config, DeviceConfig, MqttConfig, StorageConfig, StreamConfig
+from edged.device.events import Events
+from edged.device.ingest import IngestNotices, Ingestor, SampleDecoder
+from edged.domain.stream.admission import AdmissionControl, AdmissionRules
 from edged.mqtt.client.message import ReceivedMessage
-from edged.mqtt.codecs import label_codec, sample_codec
-from edged.mqtt.topics import matches
+from edged.mqtt.codecs import sample_codec
 from edged.storage.samples.log import SampleLog
+from tests.device.partners import Connection, Sink, Supervisor, watchdog
 from tests.mutations import Mutations
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from edged.domain.protocols import Delivery
+    from edged.domain.stream.commit_group import CommitGroup
+    from edged.domain.stream.redelivery import Packet
+    from edged.domain.stream.sample import Batch, Decoded
 
 GROUP = 500
 SLOWEST = 200e-6  # seconds of one payload, 99 of 100
@@ -55,53 +60,51 @@ GOOD: dict[str, list[dict[str, object]]] = {
 }
 
 
-class Way:
+class Way(Connection, Sink):
     """The real way from deliveries to the sample log, timed."""
 
-    def __init__(self, folder: Path, stream: StreamConfig, payloads: int) -> None:
+    def __init__(self, folder: Path, stream: StreamConfig) -> None:
         schema = stream.to_schema()
         self.log = SampleLog.open(folder / "samples.db", schema, max_bytes=4 * 1024**2, synchronous="OFF")
-        self.seconds = np.full(payloads, np.nan)
-        self._timings = 0
+        self.seconds: list[float] = []
         self.acknowledged = 0
-        labels = stream.label_topic or ""
-        self.ingest = Ingestor(
-            config=StorageConfig(dir=folder, commit_delay=0),
-            schema=schema,
-            unacknowledged=1000,
-            store=self.log,
-            clock=VirtualClock(1.8e9),
-            decode=self._timed(sample_codec(stream).decode),
-            decode_label=self._timed(label_codec(stream).decode),
-            is_label=lambda topic: matches(labels, topic),
-            acknowledge=self._acknowledge,
-            redeliver=lambda: None,
-            on_batch=lambda batch, _: self._check(batch.x),
-            on_labels=lambda _: None,
-            on_committed=lambda _: None,
-            on_rejected=lambda _: None,
-            beat=lambda: None,
+        clock = VirtualClock(1.8e9)
+        notices = IngestNotices(schema, Events(), clock)
+        admission = AdmissionControl(AdmissionRules(), schema.channels)
+        codec = sample_codec(stream)
+        decoder = Timed(stream, codec, admission, clock, notices, seconds=self.seconds)
+        config = Config(
+            device=DeviceConfig(id="d"),
+            mqtt=MqttConfig(receive_maximum=1000),
+            stream=stream,
+            storage=StorageConfig(dir=folder, commit_delay=0),
         )
+        self.ingest = Ingestor(
+            config, self.log, decoder=decoder, broker=self, serving=self, supervisor=Supervisor(),
+            notices=notices, clock=clock, watchdog=watchdog(),
+        )  # fmt: skip
 
-    def _timed(self, decode: Callable[[str, bytes], Any]) -> Callable[[str, bytes], Any]:
-        """In time of the processor: on a busy machine others take their share of the wall's."""
-
-        def timed(topic: str, payload: bytes) -> Any:
-            started = time.thread_time_ns()
-            try:
-                return decode(topic, payload)
-            finally:
-                self.seconds[self._timings] = (time.thread_time_ns() - started) * 1e-9
-                self._timings += 1
-
-        return timed
-
-    def _acknowledge(self, deliveries: Any) -> None:
+    def ack(self, deliveries: Any) -> None:
         self.acknowledged += len(deliveries)
 
-    @staticmethod
-    def _check(x: Any) -> None:
-        assert np.isfinite(x).all(), "what is not finite must never get here"
+    def submit(self, batch: Batch, received: Any) -> None:
+        del received
+        assert np.isfinite(batch.x).all(), "what is not finite must never get here"
+
+
+class Timed(SampleDecoder):
+    """Notes seconds of each message, in time of the processor: on a busy machine others take their share."""
+
+    def __init__(self, *partners: Any, seconds: list[float]) -> None:
+        super().__init__(*partners)
+        self._seconds = seconds
+
+    def decode(self, delivery: Delivery, packet: Packet, group: CommitGroup) -> Decoded | None:
+        started = time.thread_time_ns()
+        try:
+            return super().decode(delivery, packet, group)
+        finally:
+            self._seconds.append((time.thread_time_ns() - started) * 1e-9)
 
 
 def resident() -> float:
@@ -112,7 +115,7 @@ def resident() -> float:
 
 def fed(folder: Path, name: str, payloads: int) -> dict[str, float]:
     """What became of so many payloads."""
-    way = Way(folder, StreamConfig(**(POSITIONAL if name == "positional" else NAMED)), payloads)
+    way = Way(folder, StreamConfig(**(POSITIONAL if name == "positional" else NAMED)))
     source = Mutations(GOOD[name], seed=payloads)
     after_a_tenth = 0.0
     with closing(way.log):
@@ -135,7 +138,7 @@ def fed(folder: Path, name: str, payloads: int) -> dict[str, float]:
     assert len(reasons) >= 9, reasons
     return {
         "p99": float(np.quantile(way.seconds, 0.99)),
-        "worst": float(way.seconds.max()),
+        "worst": max(way.seconds),
         "growth": resident() - after_a_tenth,
     }
 

@@ -87,7 +87,7 @@ def test_a_flood_is_counted_by_readings(tmp_path: Path) -> None:
         dock.close()
         dock.open()
         dock.ingest.work([pack(1, range(6), base=1e9), pack(2, range(6, 8), base=1e9)])
-        assert (dock.stored(), dock.ingest.intake.flooded, len(dock.acknowledged)) == (4, 4, 2)
+        assert (dock.stored(), dock.ingest.admission.flooded, len(dock.acknowledged)) == (4, 4, 2)
 
 
 def test_a_message_without_readings_is_acknowledged(dock: Dock) -> None:

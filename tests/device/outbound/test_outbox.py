@@ -185,14 +185,14 @@ def test_predictions_that_must_be_delivered_survive_a_restart_without_a_broker(
     sections = {"serving": {"must_deliver": True}, "outbox": {"rate": 1000}}
     lasting.stop()
     parts = publishing(tmp_path, lasting, **sections)
-    parts[0].predictions(predictions(range(200)))
+    parts[0].predicted(predictions(range(200)))
     wait_until(lambda: parts[0].outbox()["pending"] == 200)
     end(*parts)
     parts = publishing(tmp_path, lasting, **sections)
     assert parts[0].outbox()["pending"] == 200
     lasting.start()
     wait_until(lambda: parts[1].connected)
-    parts[0].predictions(predictions(range(200, 210)))
+    parts[0].predicted(predictions(range(200, 210)))
     inbox.wait(210)
     came = of(inbox, "predictions")
     late = [p for p in came if p.get("historical")]
@@ -210,7 +210,7 @@ def test_other_predictions_and_states_are_not_kept(lasting: Mosquitto, inbox: In
     made, session, registry = publishing(tmp_path, lasting)
     assert made.now("edged/rig/state/model", b"{}", qos=1, retain=True) is False
     made.deliver(MessageKind.EVENT, "edged/rig/events", b'{"seq":1}')
-    made.predictions(predictions(range(5)))
+    made.predicted(predictions(range(5)))
     wait_until(lambda: made.outbox()["pending"] == 1)
     end(made, session, registry)
 
@@ -221,7 +221,7 @@ def test_without_an_outbox_everything_goes_to_the_connection(
     made, session, registry = publishing(tmp_path, lasting, outbox={"enabled": False})
     wait_until(lambda: session.connected)
     made.deliver(MessageKind.EVENT, "edged/rig/events", b'{"seq":1}')
-    made.predictions(predictions(range(5)))
+    made.predicted(predictions(range(5)))
     inbox.wait(6)
     wait_until(lambda: made.outbox() == {"pending": 0, "bytes": 0, "dropped": 0})
     assert not (tmp_path / "state" / DATABASE).exists()

@@ -11,7 +11,7 @@ from edged.config import GateConfig, ServingConfig
 from edged.device.promotion.rollout import Rollout
 from edged.device.serving import Predictor
 from edged.domain.judging.label_trust import PATIENCE
-from edged.errors import RefusedError
+from edged.errors import ModelError, RefusedError
 from tests.device.gates import Gate
 from tests.device.linear import BAD, BROKEN, GOOD, SCHEMA, candidate, inputs, numbered
 
@@ -176,9 +176,11 @@ def test_when_nothing_on_the_disk_can_be_read_the_predecessor_serves_from_memory
 def test_a_champion_without_predecessor_is_rescued_by_the_registry(house: House) -> None:
     house.consider(GOOD)
     house.server.revert(house.server.champion)
-    house.server.rescue = house.succession.rescue
     broken = type(house.server.champion)(2, house.gate.model(BROKEN))
     house.server.champion = broken
+    with pytest.raises(ModelError):
+        house.server.predict(numbered(1, 4), inputs(4))
+    assert house.succession.rescue(broken, "fails") is house.server.champion
     assert house.server.predict(numbered(1, 4), inputs(4)).version == 1
     assert house.serving() == (1, 1)
     assert house.told[-1][0] == "model_rolled_back"

@@ -37,7 +37,7 @@ def small(n: int, seed: int = 0) -> Floats:
 
 def calibrated(folder: Path, champion: ServedModel, **gate: int) -> Predictor:
     server = Predictor(ServingConfig(), GateConfig(**gate), SCHEMA, champion, None, RULES)
-    with serving(server, schema=SCHEMA) as outlet:
+    with serving(server) as outlet:
         outlet.submit(samples(1, small(500)))
     assert server.anomalies is not None
     assert server.anomalies.threshold is not None
@@ -48,13 +48,12 @@ def test_an_alarm_is_told_when_it_begins_and_ends(tmp_path: Path) -> None:
     server = calibrated(tmp_path, zeros(tmp_path, 1))
     x = small(60, seed=1)
     x[20:40] += 5
-    with serving(server, schema=SCHEMA) as outlet:
+    with serving(server) as outlet:
         outlet.submit(samples(501, x))
-    start, end = outlet.anomalies
-    assert (start.key, start.first, start.offset) == ("k", 521, 523)
-    assert start.since == 521.0
-    assert (end.until, end.offset) == (540.0, 545)
-    assert end.peak > 10
+    start, end = outlet.named("anomaly")
+    assert (start["key"], start["since"], start["offset"]) == ("k", 521.0, 523)
+    assert (end["until"], end["offset"]) == (540.0, 545)
+    assert end["peak"] > 10
     assert server.anomalies is not None
     aside, _ = server.anomalies.take()
     assert set(range(521, 541)) <= set(aside)
@@ -64,7 +63,7 @@ def test_what_is_unusual_is_no_fall_of_quality(tmp_path: Path) -> None:
     server = calibrated(tmp_path, zeros(tmp_path, 1))
     before = server.live_quality()
     server.drift.take()
-    with serving(server, schema=SCHEMA) as outlet:
+    with serving(server) as outlet:
         outlet.submit(samples(501, small(600, seed=2) + 5))
     assert server.live_quality() == before
     assert outlet.drifts == []
@@ -74,10 +73,10 @@ def test_what_is_unusual_is_no_fall_of_quality(tmp_path: Path) -> None:
 def test_a_model_without_units_is_not_judged_by(tmp_path: Path) -> None:
     """What was never trained reconstructs nothing: its scores say nothing of the samples."""
     server = Predictor(ServingConfig(), GateConfig(), SCHEMA, zeros(tmp_path, 1, scale=None), None, RULES)
-    with serving(server, schema=SCHEMA) as outlet:
+    with serving(server) as outlet:
         outlet.submit(samples(1, small(500)))
         outlet.submit(samples(501, small(100) + 5))
-    assert outlet.anomalies == []
+    assert outlet.named("anomaly") == []
     assert server.anomalies is not None
     assert server.anomalies.threshold is None
     assert server.live_quality()["labelled"] == 600
@@ -91,7 +90,7 @@ def test_a_model_that_reconstructs_anomalies_worse_passes_its_probation(tmp_path
     usual = small(100, seed=3)
     usual[:, 0] = 0
     odd = np.full((200, WIDTH), 5, np.float32)
-    with serving(server, schema=SCHEMA) as outlet:
+    with serving(server) as outlet:
         outlet.submit(samples(501, odd))
         outlet.submit(samples(701, usual))
     assert outlet.outcomes == [True]
@@ -102,7 +101,7 @@ def test_a_model_that_finds_all_unusual_fails_its_probation(tmp_path: Path) -> N
     """What its predecessor finds normal counts: a broken model cannot hide behind alarms of its own."""
     server = calibrated(tmp_path, zeros(tmp_path, 1), probation=100)
     server.swap(zeros(tmp_path, 2, shift=50.0))
-    with serving(server, schema=SCHEMA) as outlet:
+    with serving(server) as outlet:
         outlet.submit(samples(501, small(200, seed=4)))
     assert outlet.outcomes == [False]
 

@@ -10,7 +10,7 @@ import pytest
 from edged.domain.protocols import ServedModel
 from edged.errors import ModelError
 from tests.device.linear import BAD, BROKEN, GOOD, classes, inputs, numbered, samples, served
-from tests.device.serving.test_predictor import Failing, labels, make_server, serving
+from tests.device.serving.test_predictor import Failing, Outlet, labels, make_server, serving
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -100,13 +100,13 @@ def test_without_a_predecessor_another_model_is_asked_for_and_no_prediction_is_l
     server = make_server(ServedModel(5, Failing()))
     asked: list[int] = []
 
-    def rescue(failing: ServedModel, reason: str) -> ServedModel | None:
-        asked.append(failing.version)
-        server.revert(served(tmp_path, 4, BROKEN) if len(asked) == 1 else served(tmp_path, 3, GOOD))
-        return server.champion
+    class Rescuing(Outlet):
+        def rescue(self, failing: ServedModel, reason: str) -> ServedModel | None:
+            asked.append(failing.version)
+            server.revert(served(tmp_path, 4, BROKEN) if len(asked) == 1 else served(tmp_path, 3, GOOD))
+            return server.champion
 
-    server.rescue = rescue
-    with serving(server) as outlet:
+    with serving(Rescuing(server)) as outlet:
         outlet.submit(samples(1, inputs(30)))
     assert asked == [5, 4]
     assert [p["model"] for p in outlet.published] == [3] * 30

@@ -99,7 +99,7 @@ def test_nothing_is_published_watched_or_remembered(tmp_path: Path) -> None:
     with serving(server) as desk:
         desk.ask(question(16))
         assert desk.outlet.published == []
-        assert desk.outlet.answered == []
+        assert desk.outlet.answers == []
     assert server.drift_state() == before
     assert server.label(np.zeros(1, np.int64), np.zeros((1, 1), np.float32)) is None
     assert server.live_quality()["labelled"] == 0
@@ -182,7 +182,7 @@ def test_without_any_model_that_works_the_question_has_a_problem(tmp_path: Path)
 def test_quick_answers_are_made_at_once_and_never_beside_a_sample(tmp_path: Path) -> None:
     with serving(make_server(served(tmp_path, 1, GOOD))) as desk:
         wait_until(lambda: desk.ask(question()) and desk.threads[-1] == threading.get_ident())
-        desk.outlet.answered = busy = Occupied()
+        desk.outlet.answers = busy = Occupied()
         desk.outlet.submit(samples(1, inputs(1)))
         assert busy.there.wait(20)
         desk.send(question(), question())  # it does not wait either

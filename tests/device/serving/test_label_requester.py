@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 
 from edged.clock import VirtualClock
+from edged.device.events import Events
 from edged.device.serving.label_requester import MOST_VALUES, LabelRequester
 from edged.domain.judging.label_requests import LabelRequests
 from edged.domain.judging.predictions import Predictions
 from edged.domain.stream.sample import Batch
 from edged.domain.stream.schema import Schema
+from tests.device.partners import Recorder
 
 
 def batch(n: int, width: int, labels: list[float | None]) -> Batch:
@@ -21,12 +23,12 @@ def batch(n: int, width: int, labels: list[float | None]) -> Batch:
 
 
 def requests(schema: Schema, samples: Batch, made: Predictions) -> list[dict[str, Any]]:
-    told: list[dict[str, Any]] = []
-    asking = LabelRequester(LabelRequests(1.0, random=1.0), schema, VirtualClock(0.0),
-                    lambda event, fields: told.append({"event": event, **fields}))  # fmt: skip
+    heard = Recorder()
+    rule = LabelRequests(1.0, random=1.0)
+    asking = LabelRequester(rule, schema, VirtualClock(0.0), Events(heard))
     asking.answered(samples, slice(0, len(samples)), [f"s{i}" for i in range(len(samples))], made)
-    assert asking.requested >= len(told)
-    return told
+    assert asking.requested >= len(heard.events)
+    return heard.named("label_requested")
 
 
 def test_a_request_names_the_sample_and_what_the_model_says() -> None:
@@ -35,7 +37,7 @@ def test_a_request_names_the_sample_and_what_the_model_says() -> None:
     made = Predictions(3, np.array([1, 2]), np.array([[1], [0]], np.float32), output, output.max(axis=1))
     told = requests(schema, batch(2, 2, [None, None]), made)
     assert told[0] == {
-        "event": "label_requested", "id": "s0", "key": "k0", "sample_ts": 0.0, "values": [0.0, 1.0],
+        "id": "s0", "key": "k0", "sample_ts": 0.0, "values": [0.0, 1.0],
         "model": 3, "answer": "worn", "confidence": 0.75,
     }  # fmt: skip
     assert told[1]["answer"] == "ok"

@@ -14,7 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edged.clock import VirtualClock
 from edged.config import GateConfig, ServingConfig
+from edged.device.events import Events
 from edged.device.serving import Predictor, ServingWorker
 from edged.domain.judging.latencies import Latencies
 from edged.domain.judging.predictions import Predictions, encode
@@ -22,7 +24,9 @@ from edged.domain.protocols import ServedModel
 from edged.domain.stream.sample import LabelUpdate
 from edged.domain.stream.schema import Schema
 from edged.errors import ModelError
+from edged.host.systemd import Notifier, Watchdog
 from tests.device.linear import BAD, BROKEN, GOOD, SCHEMA, WIDTH, classes, inputs, numbered, samples, served
+from tests.device.partners import Recorder, Supervisor, no_requests
 from tests.running_device import wait_until
 
 if TYPE_CHECKING:
@@ -30,7 +34,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edged.domain.drift import DriftSignal
-    from edged.domain.stream.anomaly import AlarmChange
     from edged.domain.stream.sample import Batch
     from tests.device.linear import Floats
 
@@ -43,43 +46,54 @@ def labels(x: Floats) -> Floats:
     return np.asarray(classes(x), np.float32).reshape(-1, 1)
 
 
-class Outlet:
+class CountingWatchdog(Watchdog):
+    """Counts beats."""
+
+    beats = 0
+
+    def beat(self, loop: str) -> bool:
+        self.beats += 1
+        return super().beat(loop)
+
+
+class Outlet(Supervisor, Recorder):
     """A running serving loop, and everything that came out of it."""
 
-    def __init__(self, server: Predictor, schema: Schema = SCHEMA, batch: int = 16) -> None:
+    def __init__(self, server: Predictor, batch: int = 16) -> None:
+        super().__init__()
         self.server = server
-        self.published: list[dict[str, Any]] = []
         self.outcomes: list[bool] = []
         self.failed: list[tuple[int, str]] = []
         self.drifts: list[DriftSignal] = []
-        self.anomalies: list[AlarmChange] = []
-        self.answered: list[tuple[Any, ...]] = []
-        self.beats = 0
+        self.watchdog = CountingWatchdog(Notifier(), ("serve",))
         self.loop = ServingWorker(
             server,
-            schema=schema,
             batch=batch,
-            publish=lambda payloads: self.published.extend(map(json.loads, payloads)),
-            sample_id=lambda offset: f"s{offset}",
-            on_answered=lambda *answered: self.answered.append(answered),
-            on_outcome=self.outcomes.append,
-            on_failed=lambda served, why: self.failed.append((served.version, why)),
-            on_drift=self.drifts.append,
-            on_anomaly=self.anomalies.append,
-            beat=self._beat,
+            boot=1,
+            supervisor=self,
+            requester=no_requests(server.schema, VirtualClock()),
+            events=Events(self),
+            watchdog=self.watchdog,
+            latencies=Latencies(),
         )
 
-    def _beat(self) -> None:
-        self.beats += 1
+    def drifted(self, signal: DriftSignal, rise: float) -> None:
+        self.drifts.append(signal)
+
+    def probation_ended(self, version: int, passed: bool) -> None:
+        self.outcomes.append(passed)
+
+    def champion_failed(self, version: int, reason: str) -> None:
+        self.failed.append((version, reason))
 
     def submit(self, batch: Batch) -> None:
         self.loop.submit(batch, np.full(len(batch), time.monotonic()))
 
 
 @contextmanager
-def serving(server: Predictor, **options: Any) -> Iterator[Outlet]:
+def serving(server: Predictor | Outlet, **options: Any) -> Iterator[Outlet]:
     """The loop in its thread; all that waits is answered when the block ends."""
-    outlet = Outlet(server, **options)
+    outlet = server if isinstance(server, Outlet) else Outlet(server, **options)
     outlet.loop.start()
     yield outlet
     outlet.loop.stop()
@@ -117,7 +131,7 @@ def test_a_reconstruction_is_published_as_an_anomaly_score(tmp_path: Path) -> No
     champion = ServedModel(1, model, np.array([1, 2, 0], np.float32))
     x = np.array([[1, 1, 50], [0, 0, 9]], np.float32)
     server = make_server(champion, schema=schema)
-    with serving(server, schema=schema) as outlet:
+    with serving(server) as outlet:
         outlet.submit(samples(1, x))
     assert [p["output"] for p in outlet.published] == [[1.0], [0.0]]
     assert [p["label"] for p in outlet.published] == [None, None]
@@ -130,7 +144,7 @@ def test_a_published_prediction_has_all_its_fields(tmp_path: Path) -> None:
         outlet.submit(samples(11, x, ids=[None, "own"]))
     first, second = outlet.published
     assert first == {
-        "id": "s11", "key": "k", "ts": 11.0, "output": [pytest.approx(0.119203), pytest.approx(0.880797)],
+        "id": "1-11", "key": "k", "ts": 11.0, "output": [pytest.approx(0.119203), pytest.approx(0.880797)],
         "label": "yes", "confidence": pytest.approx(0.880797), "model": 4,
     }  # fmt: skip
     assert (second["id"], second["label"]) == ("own", "no")
@@ -194,7 +208,7 @@ def test_exchanging_models_under_load_loses_nothing_and_keeps_the_order(tmp_path
             server.swap(models[turn])
         sender.join(30)
         assert done.is_set()
-    assert [p["id"] for p in outlet.published] == [f"s{offset}" for offset in range(1, 20_001)]
+    assert [p["id"] for p in outlet.published] == [f"1-{offset}" for offset in range(1, 20_001)]
     versions = [p["model"] for p in outlet.published]
     assert sorted(versions) == versions
     assert set(versions) == set(range(1, 9))
@@ -227,7 +241,7 @@ def test_without_a_predecessor_the_failure_is_raised_and_the_loop_goes_on(tmp_pa
         wait_until(lambda: outlet.loop.errors == 1)
         server.swap(served(tmp_path, 2, GOOD))
         outlet.submit(samples(5, inputs(4)))
-    assert [p["id"] for p in outlet.published] == ["s5", "s6", "s7", "s8"]
+    assert [p["id"] for p in outlet.published] == ["1-5", "1-6", "1-7", "1-8"]
 
 
 class Replaced:
@@ -344,11 +358,11 @@ def test_a_predecessor_that_fails_beside_the_champion_costs_no_prediction(tmp_pa
 
 def test_the_loop_beats_while_idle_and_while_busy(tmp_path: Path) -> None:
     with serving(make_server(served(tmp_path, 1, GOOD))) as outlet:
-        wait_until(lambda: outlet.beats >= 1)
-        before = outlet.beats
+        wait_until(lambda: outlet.watchdog.beats >= 1)
+        before = outlet.watchdog.beats
         outlet.submit(samples(1, inputs(4)))
-        wait_until(lambda: outlet.beats > before)
-    assert outlet.beats > before
+        wait_until(lambda: outlet.watchdog.beats > before)
+    assert outlet.watchdog.beats > before
 
 
 def test_latencies_are_those_of_the_newest(tmp_path: Path) -> None:

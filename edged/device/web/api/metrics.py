@@ -117,15 +117,15 @@ class Metrics:
             "counter",
             "edged_ingest_flooded_total",
             "Readings of keys that sent too many.",
-            ingest.intake.flooded,
+            ingest.admission.flooded,
         )
         page.one(
-            "counter", "edged_ingest_skewed_total", "Event times that could not be.", ingest.intake.skewed
+            "counter", "edged_ingest_skewed_total", "Event times that could not be.", ingest.admission.skewed
         )
         page.one(
             "counter", "edged_ingest_failed_commits_total", "Commits the disk refused.", ingest.failed_commits
         )
-        page.one("gauge", "edged_stuck_sensors", "Sensors that stand still.", ingest.intake.stuck)
+        page.one("gauge", "edged_stuck_sensors", "Sensors that stand still.", ingest.admission.stuck)
 
     def _labels(self, page: PrometheusText, counters: Counters) -> None:
         server = self._parts.server

@@ -1,0 +1,50 @@
+"""What ingest reports: quarantined messages and odd sensors, a flood of them once a second."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from edged.device.outbound.reporter import Throttle
+
+if TYPE_CHECKING:
+    from edged.clock import Clock
+    from edged.device.events import Events
+    from edged.domain.stream.sample import Rejected
+    from edged.domain.stream.schema import Schema
+    from edged.domain.stream.stuck_sensors import StuckSensor
+
+MOST_STUCK = 20  # keys of one batch that are reported
+
+
+class IngestNotices:
+    """Turns what ingest notices into events; the field `more` counts those that were held back."""
+
+    def __init__(self, schema: Schema, events: Events, clock: Clock) -> None:
+        self._schema, self._events = schema, events
+        self._throttle = Throttle(clock)
+
+    def rejected(self, rejected: Rejected) -> None:
+        """Report a message that was put into quarantine."""
+        more = self._throttle.admit(rejected.reason)
+        if more is not None:
+            fields = {"reason": rejected.reason, "topic": rejected.topic, "detail": rejected.detail}
+            self._events.event("sample_quarantined", {**fields, "more": more})
+
+    def flooding(self, key: str) -> None:
+        """Report a key that sends more than it may."""
+        more = self._throttle.admit("sensor_flooding")
+        if more is not None:
+            self._events.event("sensor_flooding", {"more": more, "key": key})
+
+    def stuck(self, changes: list[StuckSensor]) -> None:
+        """Report sensors that have stopped, or have begun to move again."""
+        for change in changes[:MOST_STUCK]:
+            names = [self._schema.names[i] if self._schema.names else i for i in change.features]
+            self._events.event(
+                "sensor_stuck" if change.stuck else "sensor_moves",
+                {"more": max(0, len(changes) - MOST_STUCK), "key": change.key, "features": names},
+            )
+
+    def problem_changed(self) -> None:
+        """Report that commits fail, or succeed again."""
+        self._events.problem_changed()

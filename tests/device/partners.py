@@ -1,0 +1,87 @@
+"""Partners of a stage that is tested by itself: they do nothing, unless a test overrides a method."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from edged.device.events import Events, Listener
+from edged.device.serving.label_requester import LabelRequester
+from edged.domain.judging.label_requests import LabelRequests
+from edged.host.systemd import Notifier, Watchdog
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from edged.clock import Clock
+    from edged.domain.drift import DriftSignal
+    from edged.domain.protocols import ServedModel
+    from edged.domain.stream.sample import Batch, LabelUpdate
+    from edged.domain.stream.schema import Schema
+
+
+class Supervisor:
+    """A `ModelSupervisor` that lets everything be as it is."""
+
+    def labelled(self, count: int) -> None: ...
+
+    def drifted(self, signal: DriftSignal, rise: float) -> None: ...
+
+    def fallen(self, rise: float) -> None: ...
+
+    def probation_ended(self, version: int, passed: bool) -> None: ...
+
+    def champion_failed(self, version: int, reason: str) -> None: ...
+
+    def rescue(self, failing: ServedModel, reason: str) -> ServedModel | None:
+        return None
+
+
+class Sink:
+    """A `SampleSink` that takes everything and keeps nothing."""
+
+    def submit(self, batch: Batch, received: Any) -> None: ...
+
+    def label(self, updates: list[LabelUpdate]) -> None: ...
+
+
+class Connection:
+    """A `Broker` that sends `in_flight` messages at a time."""
+
+    in_flight = 1000
+
+    def ack(self, deliveries: Sequence[Any]) -> None: ...
+
+    def drop(self) -> None: ...
+
+
+class Recorder(Listener):
+    """Keeps events as `(name, fields)`, predictions as they are published, and what was answered."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, dict[str, Any]]] = []
+        self.published: list[dict[str, Any]] = []
+        self.answers: list[tuple[Any, ...]] = []
+
+    def event(self, name: str, fields: dict[str, Any]) -> None:
+        self.events.append((name, fields))
+
+    def named(self, name: str) -> list[dict[str, Any]]:
+        """The fields of all events of this name."""
+        return [fields for event, fields in self.events if event == name]
+
+    def predicted(self, payloads: list[bytes]) -> None:
+        self.published.extend(map(json.loads, payloads))
+
+    def answered(self, *answered: Any) -> None:
+        self.answers.append(answered)
+
+
+def watchdog() -> Watchdog:
+    """One that nobody listens to."""
+    return Watchdog(Notifier(), ("ingest", "serve"))
+
+
+def no_requests(schema: Schema, clock: Clock) -> LabelRequester:
+    """Asks for no label."""
+    return LabelRequester(LabelRequests(0.0), schema, clock, Events())

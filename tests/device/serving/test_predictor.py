@@ -347,7 +347,7 @@ def test_a_predecessor_that_fails_beside_the_champion_costs_no_prediction(tmp_pa
     x = inputs(100)
     with serving(server) as outlet:
         outlet.submit(samples(1, x, classes(x)))
-    assert [p["id"] for p in outlet.published] == [f"s{offset}" for offset in range(1, 101)]
+    assert [p["id"] for p in outlet.published] == [f"1-{offset}" for offset in range(1, 101)]
     assert (outlet.loop.errors, outlet.outcomes) == (0, [])
     assert server.live_quality() == {"accuracy": 1.0, "labelled": 100}
     assert server.live_error() == 0.0

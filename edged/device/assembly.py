@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from edged import logs
 from edged.clock import SystemClock
@@ -11,6 +11,7 @@ from edged.device.commands import CommandTable, LabelCommands, Parts
 from edged.device.commands.authorisation import authorisation
 from edged.device.commands.dispatcher import CommandDispatcher
 from edged.device.commands.transfers import TransferService
+from edged.device.events import Events, Listener
 from edged.device.ingest import Ingestor
 from edged.device.integrations.home_assistant import HomeAssistantDiscovery
 from edged.device.learning.conditions import BoardWatch, ClockWatch, ConditionsReader
@@ -35,6 +36,7 @@ from edged.domain.judging.overlap import judged_on
 from edged.domain.model_files import INT8
 from edged.domain.stream.admission import AdmissionControl
 from edged.domain.stream.windowing import Windowing
+from edged.domain.training.guards import FlashWear
 from edged.engines.inference import InferenceModel
 from edged.host.board import BoardReader
 from edged.host.cpu_affinity import fitting
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
     from edged.device.integrations.sparkplug import EdgeNode
     from edged.device.web.front import WebServer
     from edged.domain.protocols import ServedModel
+    from edged.domain.training.guards import Conditions
     from edged.storage.models.bundles import Bundle
 
 log = logs.get_logger("edged.device")
@@ -66,6 +69,25 @@ BREATH = 0.003  # seconds left to the serving thread between two pieces of loadi
 
 def _breathe() -> None:
     time.sleep(BREATH)
+
+
+class _Forward(Listener):
+    """Hands news to the parts of a device, which are made after those that have the news."""
+
+    def __init__(self, device: Wired) -> None:
+        self._device = device
+
+    def event(self, name: str, fields: dict[str, Any]) -> None:
+        """Publish the event."""
+        self._device.reporter.event(name, fields)
+
+    def online(self) -> None:
+        """Publish the birth and the discovery."""
+        self._device.on.online()
+
+    def connection_changed(self) -> None:
+        """Wake what waits for the connection."""
+        self._device.on.connection_changed()
 
 
 class Wired:
@@ -86,6 +108,7 @@ class Wired:
         self.registry, self.samples, self._reader = state.registry, state.samples, state.reader
         self._sequence = Sequence(self.registry)
         self.on = Reactions(self)
+        self.events = Events(_Forward(self))
         self.timetable = Scheduler(self.clock)
         self.watchdog = Watchdog(notifier, ("ingest", "serve"))
         self._connect()
@@ -103,8 +126,7 @@ class Wired:
             config.mqtt,
             client_id=config.mqtt.client_id or f"edged-{config.device.id}",
             will=(self.topics.status, will_payload(self.boot), True),
-            on_online=self.on.online,
-            on_offline=self.on.connection_changed,
+            listener=self.events,
         )
         self.installing = BundleInstaller(config, self.registry)
         self.updates = WeightUpdates(config, self._present_bundle, self.registry)
@@ -173,8 +195,16 @@ class Wired:
 
     def _learn(self) -> None:
         config = self.config
-        self.board_watch = BoardWatch(self.clock, BoardReader().read, self.reporter.event)
-        self.clock_watch = ClockWatch(self.clock, self.reporter.event)
+        self.board_watch = BoardWatch(self.clock, BoardReader(), self.events)
+        self.clock_watch = ClockWatch(self.clock, self.events)
+        rate = config.training.max_write_rate
+        self.conditions = ConditionsReader(
+            self.clock,
+            VitalsReader(config.storage.dir),
+            self.serving.latencies,
+            self.board_watch,
+            None if rate is None else FlashWear(rate),
+        )
         self.learner = TrainingScheduler(
             config,
             clock=self.clock,
@@ -187,17 +217,14 @@ class Wired:
             keep=lambda values: self.registry.set_value(SETBACKS, values),
             kept=self.registry.get_value(SETBACKS),
             bundle=self._state.bundle.fingerprint,
-            conditions=ConditionsReader(
-                self.clock,
-                VitalsReader(config.storage.dir),
-                self.serving.latencies,
-                lambda: self.board_watch.reasons,
-                self.on.worn,
-            ).read,
+            conditions=self._conditions_now,
             error=self.server.live_error,
         )
         self.learner.budget = restore.budget(self.registry)
         self.ingest = self._ingest()
+
+    def _conditions_now(self) -> Conditions:
+        return self.conditions.read(self.learner.written)
 
     def _report(self, give_up: Callable[[str], None]) -> None:
         config = self.config
@@ -212,7 +239,7 @@ class Wired:
             promoter=self.promoter,
             ingest=self.ingest,
             session=self.session,
-            vitals=VitalsReader(config.storage.dir, child=lambda: self.learner.process.pid),
+            vitals=VitalsReader(config.storage.dir),
             requested=lambda: self.asking.requested,
             outbox=self.publishing.outbox,
             recovery=self.recovery,
@@ -408,7 +435,7 @@ class Wired:
 
     def _ingest(self) -> Ingestor:
         stream = self.config.stream
-        codec = sample_codec(stream, now=self.clock.now, publish=self.session.publish)
+        codec = sample_codec(stream, clock=self.clock, publisher=self.session)
         label_filter = stream.label_topic
         forecast = (stream.forecast_columns, stream.horizon) if self.schema.task == "forecast" else None
         return Ingestor(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from edged.device.reporting.reporter import Throttle
-from edged.domain.training.guards import FlashWear
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +26,6 @@ class Reactions:
     def __init__(self, device: Wired) -> None:
         self._device = device
         self._throttle = Throttle(device.clock)
-        self._wear = FlashWear(0.0)
 
     # What is made later than those who ask for it.
 
@@ -102,14 +100,6 @@ class Reactions:
         """A champion could not answer, and another does."""
         self._device.learning.later(lambda: self._device.succession.champion_failed(served.version, reason))
 
-    def worn(self) -> bool:
-        """Whether trainings have written more than they may."""
-        rate = self._device.config.training.max_write_rate
-        if rate is None:
-            return False
-        self._wear.rate = rate
-        return self._wear.worn(self._device.learner.written, self._device.clock.monotonic())
-
     def rest(self, times: int) -> int:
         """Have training pause for so many times the labels of a run."""
         return self._device.learner.rest(times)
@@ -134,7 +124,6 @@ class Reactions:
         """The broker has taken our connection."""
         self._device.reporter.birth()
         self._device.discovery.online()
-        self.connection_changed()
 
     def connection_changed(self) -> None:
         """It is there, or gone."""

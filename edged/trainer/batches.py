@@ -54,7 +54,7 @@ class BatchSampler:
         self._config, self._schema, self._samples = config, schema, samples
         self._labels_for, self._load_model, self._champion = labels_for, load_model, champion
         self._pseudo_share, self._unlabelled = pseudo, unlabelled
-        self._rows, self._keys = RowCache(samples.rows), KeyCache(samples.keys)
+        self._rows, self._keys = RowCache(samples), KeyCache(samples)
 
     def remembered(self, state: LearnerState) -> Window:
         """The rows of what is remembered."""

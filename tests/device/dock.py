@@ -88,7 +88,7 @@ class Dock:
         assert isinstance(log, FailingLog)
         self.log: FailingLog = log
         window = self.stream.window
-        codec, filters = sample_codec(self.stream, now=self.clock.now), self.stream.label_topic
+        codec, filters = sample_codec(self.stream, clock=self.clock), self.stream.label_topic
         forecast = (
             (self.stream.forecast_columns, self.stream.horizon) if self.schema.task == "forecast" else None
         )

@@ -34,8 +34,6 @@ from edged.mqtt.client.session import Session
 from edged.storage.files.atomic import DISK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from edged.clock import Clock
     from edged.fleet.coordinator.announcer import Channel
     from edged.fleet.coordinator.config import CoordinatorConfig
@@ -59,7 +57,7 @@ class Coordinator:
     clock, disk
         Time, and changes to files.
     channel
-        Makes what carries messages, given what to call when it stands; a session at the broker when absent.
+        Carries messages as soon as it is started; a session at the broker when absent.
 
     Raises
     ------
@@ -77,7 +75,7 @@ class Coordinator:
         *,
         clock: Clock | None = None,
         disk: Disk = DISK,
-        channel: Callable[[Callable[[], None]], Channel] | None = None,
+        channel: Channel | None = None,
     ) -> None:
         require_packages(config)
         self._config, self._clock = config, clock or SystemClock()
@@ -91,7 +89,7 @@ class Coordinator:
         self._states = States()
         self._inbox = Inbox(config.broker.receive_maximum)
         self._stopping, self._connected = threading.Event(), threading.Event()
-        self._session = self._at_the_broker() if channel is None else channel(self._online)
+        self._session = self._at_the_broker() if channel is None else channel
         self._session.subscribe(self._topics.of_devices, 1, self._heard)
         self._announcer = Announcer(self._session, self._topics, self.journal)
         self._since: float | None = None
@@ -100,7 +98,7 @@ class Coordinator:
     def _at_the_broker(self) -> Channel:
         config = self._config
         name = config.mqtt.client_id or f"edged-fleet-{config.fleet}"
-        return Session(config.broker, client_id=name, on_online=self._online)
+        return Session(config.broker, client_id=name, listener=self)
 
     def _begun(self) -> FleetState:
         """Where the fleet was; else its begin, with the model that the configuration names."""
@@ -116,15 +114,21 @@ class Coordinator:
         if not self._inbox.put(delivery):
             self._session.ack([delivery])  # gone: who sent it sends it again
 
-    def _online(self) -> None:
+    def online(self) -> None:
+        """Have `turn` publish the round and its model again: the broker may have lost them."""
         self._connected.set()
         self._inbox.wake()
+
+    def connection_changed(self) -> None:
+        """Do nothing: the session sends later what it accepts while it is offline."""
 
     # Running.
 
     def run(self) -> None:
         """Coordinate until the last round is done or `stop` is called."""
         self._session.start()
+        if self._session.connected:
+            self.online()
         self._announcer.withdraw_others(self.course)
         log.info("fleet_running", fleet=self._config.fleet, round=self.course.number, phase=self.course.phase)
         try:

@@ -82,7 +82,7 @@ class Strategy:
 
         from edged.fleet.flower.grid import MqttGrid, record_of
 
-        grid = MqttGrid(self._contributions, self._weights)
+        grid = MqttGrid(self._contributions, self._layout, self._start)
         base = record_of(self._layout.weights(self._start))  # FedAvgM goes by the order of parameters
         asked = strategy.configure_train(self._number, base, ConfigRecord(), grid)
         arrays, _ = strategy.aggregate_train(self._number, grid.send_and_receive(asked))
@@ -92,10 +92,6 @@ class Strategy:
         if [value.shape for value in found] != list(self._layout.shapes):
             raise ValueError("it returned other shapes than the model has")
         return np.concatenate([value.reshape(-1) for value in found])
-
-    def _weights(self, contribution: AdmittedUpdate) -> Weights:
-        change = self._layout.change(contribution.row) * np.float32(contribution.factor)
-        return self._layout.weights(self._start + change)
 
 
 def made(name: str, options: Mapping[str, float]) -> Any:

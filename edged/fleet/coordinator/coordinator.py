@@ -139,7 +139,7 @@ class Coordinator:
             self.close()
 
     def close(self) -> None:
-        """Take leave of the broker and close the files; `run` does it itself."""
+        """Disconnect from the broker and close the files; `run` does it itself."""
         self._session.stop()
         self.taking.close()
         self.reports.close()
@@ -151,7 +151,7 @@ class Coordinator:
         self._inbox.wake()
 
     def turn(self) -> None:
-        """Take what has come, and do what is due."""
+        """Process the messages that have arrived, and do what is due."""
         deliveries = self._inbox.take(BATCH, TICK)
         for delivery in deliveries:
             self._take(delivery)
@@ -181,7 +181,7 @@ class Coordinator:
     # What is due.
 
     def advance(self, now: float) -> None:
-        """Open, close, judge or extend a round, where that is due at this moment."""
+        """Open, close, evaluate or extend a round if that is due at this moment."""
         course = self.course
         if course.phase in ("waiting", "done"):
             if now >= course.until:

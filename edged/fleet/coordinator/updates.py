@@ -104,7 +104,7 @@ class UpdateAdmission:
 
     @property
     def contributors(self) -> list[str]:
-        """Their names, in order."""
+        """Names of the devices whose updates count, in order."""
         return sorted(self._newest)
 
     def records(self) -> Iterator[tuple[dict[str, Any], bytes]]:
@@ -174,7 +174,7 @@ class UpdateAdmission:
         return told
 
     def close(self) -> None:
-        """Leave the spool as it is."""
+        """Close the file of updates without deleting it."""
         self._close()
 
     def _close(self) -> None:

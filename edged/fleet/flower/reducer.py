@@ -44,16 +44,16 @@ class Strategy:
         self._number, self._memory = number, memory
 
     def begin(self, layout: Layout, expected: int) -> None:  # noqa: ARG002  a list grows
-        """Before the first."""
+        """Prepare for the updates of a round."""
         self._layout, self._start = layout, layout.vector(self._base)
         self._contributions: list[AdmittedUpdate] = []
 
     def add(self, contribution: AdmittedUpdate) -> None:
-        """Keep it, as it came."""
+        """Keep an update as it was received."""
         self._contributions.append(contribution)
 
     def finish(self) -> Aggregate:
-        """What the strategy makes of all.
+        """Run the strategy over all updates.
 
         Raises
         ------
@@ -103,7 +103,7 @@ def made(name: str, options: Mapping[str, float]) -> Any:
 
 
 def memory_of(strategy: Any, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
-    """What a strategy remembers, as `<attribute>/<parameter>`."""
+    """Read what a strategy remembers, as `<attribute>/<parameter>`."""
     found: dict[str, NDArray[Any]] = {}
     for attribute in MEMORY:
         held = getattr(strategy, attribute, None)

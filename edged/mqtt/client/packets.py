@@ -68,7 +68,7 @@ class PacketSocket:
         return piece
 
     def send(self, data: bytes | bytearray) -> int:
-        """Take everything; `flush` puts it on the network."""
+        """Buffer all of `data`; `flush` writes it to the network."""
         self._out += data
         return len(data)
 
@@ -86,7 +86,7 @@ class PacketSocket:
         return self._sock.fileno()
 
     def setblocking(self, flag: bool) -> None:
-        """As of a socket."""
+        """Set the blocking mode of the socket."""
         self._sock.setblocking(flag)
 
     # What the session calls.
@@ -98,7 +98,7 @@ class PacketSocket:
 
     @property
     def unsent(self) -> int:
-        """Bytes that the network has not taken yet."""
+        """Bytes that wait to be written to the network."""
         return len(self._out)
 
     @property
@@ -181,7 +181,7 @@ class PacketSocket:
         self._out += b"".join([b"\x40\x02" + mid.to_bytes(2, "big") for mid in mids])
 
     def publish(self, message: OutgoingMessage) -> None:
-        """Put a QoS 0 message on its way."""
+        """Buffer a QoS 0 message."""
         self._out += encode_publish(message, v5=self._v5)
 
     def _frame(self) -> tuple[int, int, int] | None:

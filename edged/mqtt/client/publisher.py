@@ -81,7 +81,7 @@ class Publisher:
             self._flying[info.mid] = message
 
     def answered(self, mid: int, reason: Any) -> None:
-        """The broker has acknowledged or refused a message."""
+        """Record the broker's acknowledgement or rejection of a message."""
         message = self._flying.pop(mid, None)
         if message is None:
             return
@@ -149,7 +149,7 @@ class OutgoingQueues:
         return self._limit - (len(self._sure) if qos else len(self._fast))
 
     def put(self, message: OutgoingMessage) -> bool:
-        """Queue a message; False when it was refused."""
+        """Queue a message; False if it was rejected."""
         with self._lock:
             if message.qos:
                 if len(self._sure) >= self._limit:

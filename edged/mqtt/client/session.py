@@ -97,7 +97,7 @@ class Session:
     # What other threads call.
 
     def start(self) -> None:
-        """Begin to connect, in the background."""
+        """Connect in the background, and reconnect after each loss."""
         self._thread.start()
 
     def stop(self, timeout: float = 5.0) -> None:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 BATCH = 256
 TICK = 0.5
-TOLD_EVERY = 2.0
+STATUS_SECONDS = 2.0
 
 log = get_logger("edged.fleet")
 
@@ -84,16 +84,16 @@ class Coordinator:
         self.journal = CoordinatorJournal(config.dir, disk=disk)
         self.course = self._begun()
         self.layout = Layout.of(self.journal.weights(self.course.standing.hash))
-        self.taking = UpdateAdmission(config, self.journal, self.layout, self.course)
+        self.admission = UpdateAdmission(config, self.journal, self.layout, self.course)
         self.reports = RoundReports(self.journal, self.course)
         self._states = States()
         self._inbox = Inbox(config.broker.receive_maximum)
         self._stopping, self._connected = threading.Event(), threading.Event()
         self._session = self._at_the_broker() if channel is None else channel
-        self._session.subscribe(self._topics.of_devices, 1, self._heard)
+        self._session.subscribe(self._topics.of_devices, 1, self._enqueue)
         self._announcer = Announcer(self._session, self._topics, self.journal)
         self._since: float | None = None
-        self._told = 0.0
+        self._published = 0.0
 
     def _at_the_broker(self) -> Channel:
         config = self._config
@@ -107,10 +107,10 @@ class Coordinator:
             weights, bundle = first_model(self._config)
             base = self.journal.add(weights, fingerprint(weights), {"round": 0, "parent": None})
             course = FleetState(base, bundle)
-            self.journal.keep(course)
+            self.journal.store(course)
         return course
 
-    def _heard(self, delivery: ReceivedMessage) -> None:
+    def _enqueue(self, delivery: ReceivedMessage) -> None:
         if not self._inbox.put(delivery):
             self._session.ack([delivery])  # gone: who sent it sends it again
 
@@ -134,14 +134,14 @@ class Coordinator:
         try:
             while not self._stopping.is_set() and not finished(self.course, self._pace):
                 self.turn()
-            self._tell(anew=True)
+            self._publish_status(anew=True)
         finally:
             self.close()
 
     def close(self) -> None:
         """Disconnect from the broker and close the files; `run` does it itself."""
         self._session.stop()
-        self.taking.close()
+        self.admission.close()
         self.reports.close()
         self.journal.close()
 
@@ -152,10 +152,10 @@ class Coordinator:
 
     def turn(self) -> None:
         """Process the messages that have arrived, and do what is due."""
-        deliveries = self._inbox.take(BATCH, TICK)
+        deliveries = self._inbox.receive(BATCH, TICK)
         for delivery in deliveries:
-            self._take(delivery)
-        told = self.taking.commit()
+            self._receive(delivery)
+        told = self.admission.commit()
         self.reports.commit()
         self._session.ack(deliveries)
         self._announcer.receipts(told)
@@ -163,19 +163,19 @@ class Coordinator:
             self._connected.clear()
             self._announcer.announce(self.course, anew=True)
         self.advance(self._clock.now())
-        self._tell()
+        self._publish_status()
 
-    def _take(self, delivery: ReceivedMessage) -> None:
+    def _receive(self, delivery: ReceivedMessage) -> None:
         try:
             kind, device, number, part = self._topics.sender(delivery.topic)
             if kind == "up":
-                self.taking.take(device, number, part, delivery.payload)
+                self.admission.receive(device, number, part, delivery.payload)
             elif kind == "state":
-                self._states.take(device, delivery.payload)
+                self._states.receive(device, delivery.payload)
             else:
-                self.reports.take(device, number, delivery.payload, self.course)
+                self.reports.receive(device, number, delivery.payload, self.course)
         except RejectedUpdateError as problem:
-            self.taking.refused[problem.reason] += 1
+            self.admission.refused[problem.reason] += 1
             log.debug("fleet_message_refused", topic=delivery.topic, problem=problem.line())
 
     # What is due.
@@ -188,17 +188,17 @@ class Coordinator:
                 self._open(now)
         elif course.phase == "trial":
             self._judge(now)
-        elif (what := due(course, self.taking.accepted, self._pace, now)) is not None:
+        elif (what := due(course, self.admission.accepted, self._pace, now)) is not None:
             self._close(now) if what == "close" else self._extend(now)
 
     def _go(self, course: FleetState) -> None:
         """Be somewhere else from now on: durably, and then for all to see."""
-        self.journal.keep(course)
+        self.journal.store(course)
         self.course = course
-        self.taking.turn(course)
+        self.admission.turn(course)
         self.reports.turn(course)
         self._announcer.announce(course)
-        self._tell(anew=True)
+        self._publish_status(anew=True)
 
     def _ready(self, now: float) -> list[str]:
         return eligible(self._states.all(), self._config.wanted, self.course.bundle, now)
@@ -231,14 +231,16 @@ class Coordinator:
     def _extend(self, now: float) -> None:
         asked = self.course.asked
         fresh = [] if asked is None else [name for name in self._ready(now) if name not in asked]
-        missing = self._pace.devices - self.taking.accepted
+        missing = self._pace.devices - self.admission.accepted
         more = choose(fresh, missing, self._pace.over, secrets.token_hex(4))
-        log.warning("round_extended", round=self.course.number, updates=self.taking.accepted, more=len(more))
+        log.warning(
+            "round_extended", round=self.course.number, updates=self.admission.accepted, more=len(more)
+        )
         self._go(extended(self.course, more, self._pace, now))
 
     def _close(self, now: float) -> None:
         """Aggregate; the model is durable before anything says that the round is closed."""
-        began, count = time.monotonic(), self.taking.accepted
+        began, count = time.monotonic(), self.admission.accepted
         standing = self.course.standing
         base = self.journal.weights(standing.hash)
         reducer = reducer_of(
@@ -246,7 +248,7 @@ class Coordinator:
             len(self._states.all()),
         )  # fmt: skip
         try:
-            aggregate = reduced(reducer, self.layout, self.taking.records(), count)
+            aggregate = reduced(reducer, self.layout, self.admission.records(), count)
             weights = advanced(base, aggregate, self.layout, self._config.reduce.rate)
         except TrainingError as problem:
             log.error("round_failed", round=self.course.number, devices=count, problem=problem.line())
@@ -257,7 +259,7 @@ class Coordinator:
             "parent": standing.hash,
             "devices": aggregate.devices,
             "samples": aggregate.samples,
-            "refused": dict(self.taking.refused),
+            "refused": dict(self.admission.refused),
             "left_out": list(aggregate.left_out),
             "made": now,
         }
@@ -269,7 +271,7 @@ class Coordinator:
         if not self._pace.stages:
             self._end(model.hash, now, None)
             return
-        asked = tuple(sorted({*self.taking.contributors, *(self.course.asked or ())}))
+        asked = tuple(sorted({*self.admission.contributors, *(self.course.asked or ())}))
         closed = replace(self.course, asked=asked)
         few = self._share(closed, 0, now)
         self._go(trial(self.course, model, few, 0, now + self._pace.wait, self._keep, asked))
@@ -310,7 +312,7 @@ class Coordinator:
         before = self.course.standing
         model = self.journal.base(digest) if accepted else before
         course = ended(self.course, model, self._pace, now, self._keep)
-        self.journal.note(self._entry(course, digest, before.hash, now, verdict))
+        self.journal.record(self._entry(course, digest, before.hash, now, verdict))
         log.info("round_done", round=course.number, accepted=accepted, version=course.version)
         self._go(course)
         self.journal.prune_models({model.hash, before.hash}, self._config.keep)
@@ -335,12 +337,12 @@ class Coordinator:
 
     # For `edged fleet status`.
 
-    def _tell(self, *, anew: bool = False) -> None:
+    def _publish_status(self, *, anew: bool = False) -> None:
         moment = time.monotonic()
-        if not anew and moment - self._told < TOLD_EVERY:
+        if not anew and moment - self._published < STATUS_SECONDS:
             return
-        self._told = moment
-        self.journal.tell(json.dumps(json_ready(self._status()), indent=1).encode())
+        self._published = moment
+        self.journal.publish_status(json.dumps(json_ready(self._status()), indent=1).encode())
 
     def _status(self) -> dict[str, Any]:
         course, states = self.course, self._states.all()
@@ -353,10 +355,10 @@ class Coordinator:
             "version": course.version,
             "model": course.standing.hash,
             "until": course.until,
-            "updates": self.taking.accepted,
+            "updates": self.admission.accepted,
             "wanted": self._pace.devices,
             "asked": None if course.asked is None else len(course.asked),
-            "refused": dict(self.taking.refused),
+            "refused": dict(self.admission.refused),
             "devices": len(states),
             "ready": len(self._ready(self._clock.now())),
         }

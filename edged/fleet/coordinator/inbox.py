@@ -35,11 +35,11 @@ class Inbox:
         return True
 
     def wake(self) -> None:
-        """Let `take` return, as there is other work."""
+        """Let `receive` return, as there is other work."""
         self._queue.put(None)
 
-    def take(self, most: int, timeout: float) -> list[ReceivedMessage]:
-        """What waits, at most `most`; none after `timeout` seconds without any."""
+    def receive(self, most: int, timeout: float) -> list[ReceivedMessage]:
+        """Return waiting deliveries, at most `most`; none if none arrive within `timeout` seconds."""
         found: list[ReceivedMessage] = []
         until = time.monotonic() + timeout
         while len(found) < most:

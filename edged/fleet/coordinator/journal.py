@@ -74,7 +74,7 @@ class CoordinatorJournal:
             return None
         return FleetState.from_json(read_sealed(self.path / COURSE))
 
-    def keep(self, course: FleetState) -> None:
+    def store(self, course: FleetState) -> None:
         """Store the state of the fleet, durably."""
         publish_file(self.path / COURSE, seal(course.to_json()), disk=self._disk)
 
@@ -82,14 +82,14 @@ class CoordinatorJournal:
         """Every round that has ended, the oldest first."""
         return read_lineage(self.path)
 
-    def note(self, entry: Mapping[str, Any]) -> None:
+    def record(self, entry: Mapping[str, Any]) -> None:
         """Add a round to the lineage, once."""
         known = [other for other in self.lineage() if other["round"] != entry["round"]]
         rounds = [*known, dict(entry)][-REMEMBERED:]
         publish_file(self.path / LINEAGE, seal({"rounds": rounds}), disk=self._disk)
 
-    def tell(self, status: bytes) -> None:
-        """Replace what `edged fleet status` reads. It need not survive a power cut."""
+    def publish_status(self, status: bytes) -> None:
+        """Replace the status that `edged fleet status` reads; it need not survive a power cut."""
         with disk_errors("writing", self.path / STATUS):
             staging = staging_path(self.path, STATUS)
             staging.write_bytes(status)

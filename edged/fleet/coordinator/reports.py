@@ -21,8 +21,8 @@ class States:
     def __init__(self) -> None:
         self._states: dict[str, DeviceState] = {}
 
-    def take(self, device: str, payload: bytes) -> None:
-        """A state came; an empty one says that the device is no more.
+    def receive(self, device: str, payload: bytes) -> None:
+        """Store the state of a device; an empty payload removes the device.
 
         Raises
         ------
@@ -64,8 +64,8 @@ class RoundReports:
         self._reports.clear()
         self._open(course.number)
 
-    def take(self, device: str, number: int | None, payload: bytes, course: FleetState) -> None:
-        """A report came; one that is known changes nothing.
+    def receive(self, device: str, number: int | None, payload: bytes, course: FleetState) -> None:
+        """Store a report; a report that is known changes nothing.
 
         Raises
         ------

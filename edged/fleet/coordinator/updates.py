@@ -114,8 +114,8 @@ class UpdateAdmission:
             _, record = self._newest[device]
             yield record.head, spool.read(record)
 
-    def take(self, device: str, number: int | None, part: int | None, payload: bytes) -> None:
-        """One message on the topic of an update. What it brings counts when `commit` has returned."""
+    def receive(self, device: str, number: int | None, part: int | None, payload: bytes) -> None:
+        """Receive one message on the topic of an update. The update counts when `commit` has returned."""
         answer: tuple[int, str] | None = None
         try:
             update, piece = UpdateHeader.read(payload)

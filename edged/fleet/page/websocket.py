@@ -60,7 +60,7 @@ def frame(opcode: int, payload: bytes) -> bytes:
 
 
 def close_frame(code: int) -> bytes:
-    """Encode the frame that closes the connection, with its status code."""
+    """The last frame."""
     return frame(CLOSE, code.to_bytes(2, "big"))
 
 
@@ -74,7 +74,7 @@ class Frames:
         self._held = bytearray()
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Return the frames that `data` completes.
+        """The frames that `data` completes.
 
         Raises
         ------

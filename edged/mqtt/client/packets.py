@@ -118,7 +118,7 @@ class PacketSocket:
         except self.would_block:
             return
         except OSError as problem:
-            self.note(problem)
+            self.record(problem)
             chunk = b""
         if not chunk:
             self._lost = True
@@ -140,16 +140,16 @@ class PacketSocket:
         except self.would_block:
             return
         except OSError as problem:
-            self.note(problem)
+            self.record(problem)
             self._lost = True
             return
         del self._out[:sent]
 
-    def note(self, problem: OSError) -> None:
-        """Keep what says why the connection ended; without TLS nothing does."""
+    def record(self, problem: OSError) -> None:
+        """Record why the connection ended, if `problem` tells; without TLS it does not."""
 
-    def take(self, epoch: int, received: float) -> list[ReceivedMessage]:
-        """All complete PUBLISH packets up to the next packet of another kind.
+    def read(self, epoch: int, received: float) -> list[ReceivedMessage]:
+        """Read all complete PUBLISH packets up to the next packet of another kind.
 
         Raises
         ------

@@ -90,8 +90,8 @@ class Publisher:
             log.error("mqtt_publish_refused", topic=message.topic, reason=str(reason), remedy=remedy)
         self._done.append(message)
 
-    def tell(self) -> None:
-        """Call `on_done` of the messages that are done with."""
+    def report_done(self) -> None:
+        """Call `on_done` of the messages that were acknowledged or rejected."""
         while self._done:
             message = self._done.pop(0)
             if message.on_done is not None:

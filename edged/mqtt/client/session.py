@@ -319,7 +319,7 @@ class Session:
     def _receive(self, wire: PacketSocket) -> None:
         received = time.monotonic()
         while self._client.wire is wire:
-            for delivery in wire.take(self._epoch, received):
+            for delivery in wire.read(self._epoch, received):
                 self._deliver(delivery)
             if not wire.offer() and not wire.lost:
                 break
@@ -341,7 +341,7 @@ class Session:
 
     def _news(self) -> None:
         """Tell others what paho's callbacks have noted, now that no lock of paho is held."""
-        self._publisher.tell()
+        self._publisher.report_done()
         if self._online.is_set() and not self._born:
             self._born = True
             self._subscriptions.renew(self._client)
@@ -355,7 +355,7 @@ class Session:
             self._send_acks(wire)
             self._subscriptions.extend(client)
             self._publisher.send(client, wire)
-            self._publisher.tell()
+            self._publisher.report_done()
         self._write(wire)
         if self._dropping or (self._closing.is_set() and self._finished(wire)):
             client.disconnect()

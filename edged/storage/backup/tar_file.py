@@ -39,7 +39,7 @@ class Entry:
 
 
 def entry_of(name: str, path: Path) -> Entry:
-    """Hash a file for its entry in the manifest."""
+    """What the manifest will say of a file."""
     digest, size = hashlib.sha256(), 0
     with disk_errors("reading", path), path.open("rb") as file:
         while chunk := file.read(_CHUNK):
@@ -61,7 +61,7 @@ def write(
     files: Mapping[Entry, Path],
     sign: Callable[[bytes], bytes] | None,
 ) -> None:
-    """Write a backup archive with its manifest.
+    """Write an archive.
 
     Parameters
     ----------

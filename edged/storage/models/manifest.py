@@ -129,14 +129,14 @@ class Fields:
         return value
 
     def names(self, key: str) -> tuple[str, ...]:
-        """Read a list of texts."""
+        """A list of texts."""
         found = self.get(key, list)
         if not all(isinstance(item, str) for item in found):
             raise self.wrong(key)
         return tuple(found)
 
     def tensor(self, key: str) -> Tensor:
-        """Read an input, output or label."""
+        """An input, output or label."""
         inner = self._inner(key)
         shape = inner.get("shape", list)
         if len(shape) < 1 or not all(isinstance(dim, str) or _is_size(dim) for dim in shape):
@@ -152,7 +152,7 @@ class Fields:
         return tuple(found)
 
     def tensors(self, key: str) -> tuple[Tensor, ...]:
-        """Read a list of outputs or labels."""
+        """A list of outputs or labels."""
         return tuple(Fields({key: item}, self._where).tensor(key) for item in self.objects(key))
 
     def texts(self, key: str) -> dict[str, str]:
@@ -161,7 +161,7 @@ class Fields:
         return {str(name): str(text) for name, text in found.items()}
 
     def standardisation(self, key: str) -> Standardisation | None:
-        """Read the names of statistics; None if there are none."""
+        """Names of statistics; None where there are none."""
         if self.data.get(key) is None:
             return None
         inner = self._inner(key)
@@ -177,12 +177,12 @@ class Fields:
         return {self._plain(name): entries.file(name) for name in found}
 
     def file(self, name: str) -> FileEntry:
-        """Read the expected size and checksum of a file."""
+        """What one file must be."""
         inner = self._inner(name)
         return FileEntry(inner.get("sha256", str), inner.get("bytes", int))
 
     def wrong(self, key: str) -> CorruptError:
-        """Create the error for a value that is not valid."""
+        """The refusal of a value."""
         return CorruptError(f"{key} is missing or wrong", where=str(self._where), remedy=REBUILD)
 
     def _plain(self, name: str) -> str:

@@ -163,15 +163,15 @@ def stages(devices: int, how: str) -> Row:
             ]
             began, used = time.perf_counter(), time.process_time()
             for n, payload in enumerate(batch, at):
-                coordinator.taking.take(f"d{n}", 1, None, payload)
-            coordinator.taking.commit()
+                coordinator.admission.receive(f"d{n}", 1, None, payload)
+            coordinator.admission.commit()
             admitting += time.perf_counter() - began
             cpu += time.process_time() - used
-        if coordinator.taking.accepted != devices:
-            raise ValueError(f"{coordinator.taking.accepted} of {devices} accepted")
+        if coordinator.admission.accepted != devices:
+            raise ValueError(f"{coordinator.admission.accepted} of {devices} accepted")
         began, used = time.perf_counter(), time.process_time()
         reducer = reducer_of(config, {}, 1, dict)
-        reduced(reducer, coordinator.layout, coordinator.taking.records(), devices)
+        reduced(reducer, coordinator.layout, coordinator.admission.records(), devices)
         reducing = time.perf_counter() - began
         cpu += time.process_time() - used
         coordinator.close()

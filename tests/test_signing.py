@@ -135,10 +135,10 @@ def test_a_signed_command_is_taken_once(device: Device, make: Callable[..., byte
     key = device.folder / "a"
     payload = make(key, "wipe", "press-7", confirm="press-7", note='a "quoted" \\ µ', number=0.1)
     device.check(payload)
-    with pytest.raises(RefusedError, match="taken before"):
+    with pytest.raises(RefusedError, match="accepted before"):
         device.check(payload)
     device.restart()
-    with pytest.raises(RefusedError, match="taken before"):
+    with pytest.raises(RefusedError, match="accepted before"):
         device.check(payload)
     device.check(make(key, "wipe", "press-7"))
 

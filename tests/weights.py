@@ -129,10 +129,15 @@ class Follower:
         self.damaged = 0
         # A broker that was killed has forgotten us: what it got before we were back, nobody tells us of.
         self._connected = threading.Event()
-        self.session = Session(config.mqtt, client_id="follower", on_online=self._connected.set)
+        self.session = Session(config.mqtt, client_id="follower", listener=self)
         self.session.subscribe([f"{PREFIX}#"], 1, self._receive)
         self.session.start()
         assert self.session.wait_ready(20)
+
+    def online(self) -> None:
+        self._connected.set()
+
+    def connection_changed(self) -> None: ...
 
     def _receive(self, delivery: ReceivedMessage) -> None:
         version, _, part = delivery.topic.removeprefix(PREFIX).partition("/")

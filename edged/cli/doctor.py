@@ -7,7 +7,6 @@ import os
 import shutil
 import socket
 import tempfile
-import threading
 import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -360,13 +359,11 @@ def _knock(mqtt: MqttConfig) -> None:
 def _accepted(config: Config) -> bool:
     """Whether the broker lets us in; under a name of our own, and no session is left behind."""
     logs.configure("warning", "auto")
-    online = threading.Event()
     session = Session(
         config.mqtt.model_copy(update={"session_expiry": 0.0}),
         client_id=f"edged-doctor-{os.getpid()}",
-        on_online=online.set,
     )
     session.start()
-    accepted = online.wait(CONNECT_SECONDS)
+    accepted = session.wait_ready(CONNECT_SECONDS)
     session.stop()
     return accepted

@@ -37,6 +37,7 @@ from edged.domain.judging.latencies import Latencies
 from edged.domain.judging.overlap import judged_on
 from edged.domain.model_files import INT8
 from edged.domain.stream.admission import AdmissionControl
+from edged.domain.training.guards import FlashWear
 from edged.engines.inference import InferenceModel
 from edged.host.board import BoardReader
 from edged.host.cpu_affinity import fitting
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from edged.device.integrations.sparkplug import EdgeNode
     from edged.device.web.front import WebServer
     from edged.domain.protocols import ServedModel
+    from edged.domain.training.guards import Conditions
     from edged.storage.models.bundles import Bundle
 
 log = logs.get_logger("edged.device")
@@ -106,8 +108,7 @@ class Assembly:
             config.mqtt,
             client_id=config.mqtt.client_id or f"edged-{config.device.id}",
             will=(self.topics.status, will_payload(self.boot), True),
-            on_online=self.on.online,
-            on_offline=self.events.connection_changed,
+            listener=self.events,
         )
         self.installing = BundleInstaller(config, self.registry)
         self.updates = WeightUpdates(config, self._present_bundle, self.registry)
@@ -178,8 +179,16 @@ class Assembly:
 
     def _learn(self) -> None:
         config = self.config
-        self.board_watch = BoardWatch(self.clock, BoardReader().read, self.events.event)
-        self.clock_watch = ClockWatch(self.clock, self.events.event)
+        self.board_watch = BoardWatch(self.clock, BoardReader(), self.events)
+        self.clock_watch = ClockWatch(self.clock, self.events)
+        rate = config.training.max_write_rate
+        self.conditions = ConditionsReader(
+            self.clock,
+            VitalsReader(config.storage.dir),
+            self.latencies,
+            self.board_watch,
+            None if rate is None else FlashWear(rate),
+        )
         self.learner = TrainingScheduler(
             config,
             clock=self.clock,
@@ -192,13 +201,7 @@ class Assembly:
             keep=lambda values: self.registry.set_value(SETBACKS, values),
             kept=self.registry.get_value(SETBACKS),
             bundle=self._state.bundle.fingerprint,
-            conditions=ConditionsReader(
-                self.clock,
-                VitalsReader(config.storage.dir),
-                self.latencies,
-                lambda: self.board_watch.reasons,
-                self.on.worn,
-            ).read,
+            conditions=self._conditions_now,
             error=self.server.live_error,
         )
         self.learner.budget = restore.budget(self.registry)
@@ -216,6 +219,9 @@ class Assembly:
         self.serving = self._serving_worker()
         self.ingest = self._ingestor()
 
+    def _conditions_now(self) -> Conditions:
+        return self.conditions.read(self.learner.written)
+
     def _report(self, give_up: Callable[[str], None]) -> None:
         config = self.config
         self.selfreport = StatusCollector(
@@ -229,7 +235,7 @@ class Assembly:
             promoter=self.promoter,
             ingest=self.ingest,
             session=self.session,
-            vitals=VitalsReader(config.storage.dir, child=lambda: self.learner.process.pid),
+            vitals=VitalsReader(config.storage.dir),
             requested=lambda: self.asking.requested,
             outbox=self.publishing.outbox,
             recovery=self.recovery,
@@ -430,7 +436,7 @@ class Assembly:
 
     def _ingestor(self) -> Ingestor:
         stream = self.config.stream
-        codec = sample_codec(stream, now=self.clock.now, publish=self.session.publish)
+        codec = sample_codec(stream, clock=self.clock, publisher=self.session)
         admission = AdmissionControl(stream.admission_rules(), self.schema.channels)
         notices = IngestNotices(self.schema, self.events, self.clock)
         return Ingestor(

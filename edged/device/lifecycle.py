@@ -73,7 +73,7 @@ class Device(Assembly):
             training.serving_p99,
             self.serving.latencies,
             self.learner.process,
-            lambda: training.wait_throttled and bool(self.board_watch.reasons),
+            self.board_watch if training.wait_throttled else None,
         )
         self.timetable.every(1.0, pacer.look)
         self.timetable.soon(self.telling.now)

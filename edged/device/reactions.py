@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from edged.domain.training.guards import FlashWear
-
 if TYPE_CHECKING:
     from edged.device.assembly import Assembly
     from edged.mqtt.client.message import ReceivedMessage
@@ -16,7 +14,6 @@ class Reactions:
 
     def __init__(self, device: Assembly) -> None:
         self._device = device
-        self._wear = FlashWear(0.0)
 
     # What is made later than those who ask for it.
 
@@ -32,19 +29,6 @@ class Reactions:
         """A command came by another way than its topic."""
         self._device.control.receive(delivery)
 
-    def worn(self) -> bool:
-        """Whether trainings have written more than they may."""
-        rate = self._device.config.training.max_write_rate
-        if rate is None:
-            return False
-        self._wear.rate = rate
-        return self._wear.worn(self._device.learner.written, self._device.clock.monotonic())
-
     def rest(self, times: int) -> int:
         """Have training pause for so many times the labels of a run."""
         return self._device.learner.rest(times)
-
-    def online(self) -> None:
-        """The broker has taken our connection."""
-        self._device.events.online()
-        self._device.events.connection_changed()

@@ -1,4 +1,4 @@
-"""Seams between the floors: what engines and serving models can do, what delivers and keeps samples."""
+"""Interfaces between the floors: engines, models, stored samples and values, and the broker connection."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from edged.domain.model_files import FLOAT32, Form
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
-    from typing import TypeAlias
+    from typing import Any, TypeAlias
 
     import numpy as np
     from numpy.typing import NDArray
@@ -151,23 +151,27 @@ class ServedModel:
     form: Form = FLOAT32
 
 
-class Samples(Protocol):
+class StoredRows(Protocol):
+    """Stored samples by offset."""
+
+    def rows(self, offsets: NDArray[np.int64]) -> Window:
+        """Read the samples with these offsets `(n,)`; missing ones are left out."""
+
+    def keys(self, offsets: NDArray[np.int64]) -> list[str | None]:
+        """Read the keys of these samples, `n` of them; None for samples that are gone."""
+
+
+class Samples(StoredRows, Protocol):
     """What a run reads from the sample log."""
 
     def training_window(self, after_seq: int, limit: int, *, upto_seq: int | None = None) -> Window:
         """Labelled samples of the training role, the newest `limit`, oldest first."""
-
-    def rows(self, offsets: NDArray[np.int64]) -> Window:
-        """The named samples; missing ones are left out."""
 
     def last_seq(self) -> int:
         """Newest position in label order."""
 
     def next_offset(self) -> int:
         """The offset for the next sample, which only ever grows."""
-
-    def keys(self, offsets: NDArray[np.int64]) -> list[str | None]:
-        """The keys of these samples; None for what is gone."""
 
     def places(self, offsets: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Numbers for the keys of these samples, and which of its key each is, both `(n,)`."""
@@ -283,3 +287,34 @@ class SampleStore(Protocol):
 
     def evict(self, now: float) -> int:
         """Keep the store within its bounds."""
+
+
+class ValueStore(Protocol):
+    """Durable JSON values by name."""
+
+    def get_value(self, name: str, default: Any = None) -> Any:
+        """Read the value stored under `name`; `default` if there is none."""
+
+    def set_value(self, name: str, value: Any) -> None:
+        """Store a JSON value under `name`; durable when this returns."""
+
+
+class ConnectionListener(Protocol):
+    """Receives changes of the broker connection, on the network thread; both methods must return quickly."""
+
+    def online(self) -> None:
+        """Handle a new connection: the broker has accepted it and knows the subscriptions."""
+
+    def connection_changed(self) -> None:
+        """Handle a connection that was made, after `online`, or lost."""
+
+
+class MessagePublisher(Protocol):
+    """Publishes messages at the broker."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether the broker has accepted the connection and it still stands."""
+
+    def publish(self, topic: str, payload: bytes, *, qos: int = 0, retain: bool = False) -> bool:
+        """Publish a message; False if it was rejected."""

@@ -51,7 +51,7 @@ class Board:
 
     @property
     def troubled(self) -> bool:
-        """Whether work that can wait should."""
+        """Whether work that can wait should wait."""
         return bool(self.throttled or self.under_voltage)
 
 
@@ -73,7 +73,7 @@ class BoardReader:
         self.read()
 
     def read(self) -> Board:
-        """The board of now."""
+        """Read the state of the board."""
         flags, chips = self._firmware(), self._chips()
         throttled: list[bool] = []
         low: list[bool] = []

@@ -63,7 +63,7 @@ def message_in(line: bytes) -> dict[str, Any] | None:
 
 
 def end(process: subprocess.Popen[bytes], seconds: float, *, kindly: bool = True) -> None:
-    """End a process: ask it to (not `kindly` when it is leaving by itself), wait, then kill it and wait."""
+    """Stop a process: terminate it (not if `kindly` is False: it leaves by itself), wait, then kill it."""
     if kindly:
         process.terminate()
     try:

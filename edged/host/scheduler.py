@@ -99,17 +99,17 @@ class Scheduler:
         self._wake.set()
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread that runs due actions."""
         self._thread.start()
 
     def stop(self, timeout: float = 5.0) -> None:
-        """End after the present action."""
+        """Stop the thread after the present action."""
         self._ending = True
         self._wake.set()
         self._thread.join(timeout)
 
     def turn(self) -> None:
-        """Do everything that is due now."""
+        """Run all actions that are due."""
         with self._lock:
             wanted, self._soon = self._soon, set()
         wanted |= {entry.action for entry in self._entries if entry.due(self._clock)}

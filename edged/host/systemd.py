@@ -63,7 +63,7 @@ class Notifier:
         return self._send(("RELOADING", "1"), ("MONOTONIC_USEC", stamp), ("STATUS", status))
 
     def stopping(self, status: str = "") -> bool:
-        """Shutdown has begun."""
+        """Report that the shutdown has begun."""
         return self._send(("STOPPING", "1"), ("STATUS", status))
 
     def watchdog(self) -> bool:

@@ -5,14 +5,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from edged.clock import Clock, SystemClock
 from edged.host.board import BoardReader
 from edged.host.time_sync import synchronised
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -82,8 +78,6 @@ class VitalsReader:
         Where procfs and sysfs are mounted, and the root of the file system.
     clock
         Monotonic time, for the share of CPU time.
-    child
-        Process id of a child that still lives, for what it has written.
     """
 
     def __init__(
@@ -94,19 +88,20 @@ class VitalsReader:
         sys: Path = Path("/sys"),
         root: Path = Path("/"),
         clock: Clock | None = None,
-        child: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._path = path
         self._proc = proc
         self._sys = sys
         self._root = root
         self._board = BoardReader(sys=sys, root=root)
-        self._child = child
         self._clock = clock or SystemClock()
         self._last = (self._clock.monotonic(), self.cpu_seconds())
 
-    def read(self) -> Vitals:
-        """The vital signs of now; `cpu_percent` counts from the reading before (first: from the start)."""
+    def read(self, child: int | None = None) -> Vitals:
+        """Read the vital signs; `cpu_percent` counts from the reading before (first: from the start).
+
+        `child` is the process id of a child that still lives, for what it has written.
+        """
         pages = _field(self._proc / "self" / "statm", 1)
         board = self._board.read()
         return Vitals(
@@ -122,11 +117,11 @@ class VitalsReader:
             under_voltage=board.under_voltage,
             power_mode=board.power_mode,
             clock_synchronised=synchronised(self._root),
-            flash_bytes_written=self.flash_bytes(),
+            flash_bytes_written=self.flash_bytes(child),
         )
 
     def board(self) -> dict[str, float | str | bool | None]:
-        """What a person asks of the board: heat, power, clock."""
+        """Read what people want to know of the board: heat, power, clock."""
         board = self._board.read()
         return {
             "temperature_c": self._temperature(),
@@ -146,7 +141,7 @@ class VitalsReader:
         return 100.0 * (used - before) / (now - then)
 
     def cpu_seconds(self) -> float | None:
-        """CPU time of this process since its start."""
+        """CPU seconds of this process since its start; None if the system does not tell."""
         # The name in parentheses may hold spaces, so fields are counted from behind it.
         text = _text(self._proc / "self" / "stat").rpartition(")")[2]
         user, system = _nth(text, 11), _nth(text, 12)
@@ -175,10 +170,9 @@ class VitalsReader:
         charges = [_field(battery / "capacity", 0) for battery in self._supplies("Battery")]
         return max((charge for charge in charges if charge is not None), default=None)
 
-    def flash_bytes(self) -> int | None:
-        """What this process, its children that have ended and the one that lives have written."""
+    def flash_bytes(self, child: int | None = None) -> int | None:
+        """Bytes that this process, its ended children and the living one with the id `child` have written."""
         # The child first: one that ends in between counts twice for a moment the other way round.
-        child = self._child()
         more = None if child is None else written_bytes(child, self._proc)
         own = written_bytes(proc=self._proc)
         return None if own is None else own + (more or 0)

@@ -34,7 +34,7 @@ class WakeupQueue:
             signal.signal(number, lambda got, _: self._queue.put(got))
 
     def put(self, what: object) -> None:
-        """From any thread."""
+        """Add an item and wake the reader, from any thread."""
         self._queue.put(what)
         with suppress(BlockingIOError):  # it has rung often enough
             os.write(self._ring, b"\0")

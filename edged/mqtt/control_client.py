@@ -142,7 +142,7 @@ class Operator:
         self.close()
 
     def close(self) -> None:
-        """Disconnect."""
+        """Disconnect from the broker and stop the network thread."""
         self._client.disconnect()
         self._client.loop_stop()
 
@@ -155,7 +155,7 @@ class Operator:
             ) from None
 
     def subscribe(self, filters: Sequence[str]) -> None:
-        """Have messages on these filters come.
+        """Subscribe to these filters.
 
         Raises
         ------

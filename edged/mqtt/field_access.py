@@ -166,7 +166,7 @@ def _check_range(values: list[Any], names: Sequence[str] | None) -> None:
 
 
 def finite(features: Features) -> Features:
-    """The same, for formats that can spell NaN."""
+    """Wrap `features` so that NaN is rejected, for formats that can spell it."""
 
     def checked(message: dict[str, Any]) -> list[float]:
         values = features(message)

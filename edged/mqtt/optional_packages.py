@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def required(package: str, extra: str, where: str) -> ModuleType:
-    """The package, imported.
+    """Import a package that an extra installs.
 
     Raises
     ------

@@ -26,27 +26,27 @@ class Topics:
 
     @property
     def status(self) -> str:
-        """Retained; also the last will."""
+        """Topic of the retained status, also of the last will."""
         return f"{self.root}/status"
 
     @property
     def metrics(self) -> str:
-        """Periodic counters and gauges."""
+        """Topic of periodic counters and gauges."""
         return f"{self.root}/metrics"
 
     @property
     def predictions(self) -> str:
-        """One message for each prediction."""
+        """Topic of predictions, one per message."""
         return f"{self.root}/predictions"
 
     @property
     def events(self) -> str:
-        """What happened."""
+        """Topic of the events of the device."""
         return f"{self.root}/events"
 
     @property
     def requests(self) -> str:
-        """The filter on which commands come in."""
+        """Filter that covers the topics of all commands."""
         return f"{self.root}/request/+"
 
     def state(self, name: str) -> str:
@@ -54,15 +54,15 @@ class Topics:
         return f"{self.root}/state/{name}"
 
     def request(self, command: str) -> str:
-        """Where a command is sent."""
+        """Topic of one command."""
         return f"{self.root}/request/{command}"
 
     def command(self, topic: str) -> str:
-        """The command in a request topic."""
+        """Read the name of the command from a request topic."""
         return topic.removeprefix(f"{self.root}/request/")
 
     def response(self, command: str) -> str:
-        """Where the answer to a command goes."""
+        """Topic of the answer to a command."""
         return f"{self.root}/response/{command}"
 
     def progress(self, transaction: str) -> str:
@@ -117,7 +117,7 @@ def covers(wide: str, narrow: str) -> bool:
 
 
 def widest(filters: Sequence[str]) -> list[str]:
-    """The filters that no other one covers.
+    """Return the filters that no other filter covers.
 
     >>> widest(["q/#", "q/+", "q/a", "r"])
     ['q/#', 'r']
@@ -137,7 +137,7 @@ def specificity(pattern: str) -> tuple[int, ...]:
 
 
 def check_filter(pattern: str) -> None:
-    """Refuse what is no topic filter.
+    """Reject text that is not a valid topic filter.
 
     Raises
     ------

@@ -83,7 +83,7 @@ def _expanded(blob: bytes, limit: int) -> bytes:
 
 
 def split(blob: bytes, chunk_bytes: int) -> list[bytes]:
-    """Pieces of at most `chunk_bytes` bytes.
+    """Cut data into pieces of at most `chunk_bytes` bytes.
 
     >>> split(b"abcde", 2)
     [b'ab', b'cd', b'e']

@@ -65,7 +65,7 @@ class Recording:
 def read_stream(
     path: Path, *, features: Sequence[str] = (), label: str | None = None, key: str = "key"
 ) -> Recording:
-    """Read a recorded stream.
+    """Read a recorded stream from its file.
 
     An `X` with more than two dimensions (windows of several channels) is flattened to one row of
     features a sample, last dimension fastest. Without column names `names` is empty.

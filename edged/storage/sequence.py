@@ -43,7 +43,7 @@ class Sequence:
             self._write(self._next + AHEAD)
 
     def end(self) -> None:
-        """At an orderly end: let the next start follow on."""
+        """Store the next number, so that the next start continues without a gap."""
         self._write(self._next)
 
     def _write(self, bound: int) -> None:

@@ -30,7 +30,7 @@ class BatchSampler:
         labels_for: Callable[[NDArray[np.float32]], NDArray[Any]],
     ) -> None:
         self._config, self._samples, self._labels_for = config, samples, labels_for
-        self._rows, self._keys = RowCache(samples.rows), KeyCache(samples.keys)
+        self._rows, self._keys = RowCache(samples), KeyCache(samples)
 
     def remembered(self, state: LearnerState) -> Window:
         """The rows of what is remembered."""

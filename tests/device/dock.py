@@ -120,7 +120,7 @@ class Dock(Supervisor):
             storage=self.config,
         )
         notices = Notices(self)
-        codec = sample_codec(self.stream, now=self.clock.now)
+        codec = sample_codec(self.stream, clock=self.clock)
         admission = AdmissionControl(self.rules, self.schema.channels)
         decoder = SampleDecoder(self.stream, codec, admission, self.clock, notices)
         self.ingest = Ingestor(

@@ -75,7 +75,7 @@ class Log:
 
 
 class Gate:
-    """A callback that can be waited for."""
+    """A callback that can be awaited."""
 
     def __init__(self, then: Callable[[], object] = lambda: None) -> None:
         self._then = then
@@ -89,3 +89,20 @@ class Gate:
         """Wait for one more call."""
         if not self._calls.acquire(timeout=PATIENCE):
             raise TimeoutError("the callback was not called")
+
+
+class ConnectionGates:
+    """A listener of a session: `made` and `lost` can be awaited."""
+
+    def __init__(self, then: Callable[[], object] = lambda: None) -> None:
+        self.made, self.lost = Gate(then), Gate()
+        self._fresh = False
+
+    def online(self) -> None:
+        self._fresh = True
+        self.made()
+
+    def connection_changed(self) -> None:
+        if not self._fresh:
+            self.lost()
+        self._fresh = False

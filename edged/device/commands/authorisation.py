@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from edged.config import Config
     from edged.storage.models.registry import Registry
 
-SPENT = "signed_commands"
-
 
 def authorisation(
     config: Config, registry: Registry, clock: Clock
@@ -34,15 +32,11 @@ def authorisation(
     keys = Keys(commands.keys)
     authority = Authority(
         config.device.id,
-        known=lambda message, signature: keys.signer(message, signature) is not None,
+        keys=keys,
         needed=commands.must_be_signed,
         window=commands.signed_window,
-        now=clock.now,
-        spent=UsedTransactions(
-            commands.signed_window,
-            keep=lambda values: registry.set_value(SPENT, values),
-            kept=registry.get_value(SPENT),
-        ),
+        clock=clock,
+        spent=UsedTransactions(commands.signed_window, registry),
     )
     return authority.authorise
 

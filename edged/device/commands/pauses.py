@@ -27,7 +27,7 @@ class PauseCommands:
         self._paused: set[str] = set(parts.registry.get_value(PAUSED) or ())
         config = parts.config
         self._line = CommandConnection(
-            config.mqtt, parts.session, parts.topics.requests, parts.receive,
+            config.mqtt, parts.session, parts.topics.requests,
             client_id=f"{config.mqtt.client_id or f'edged-{config.device.id}'}-commands",
         )  # fmt: skip
 
@@ -38,7 +38,7 @@ class PauseCommands:
 
     def end(self) -> None:
         """At the end of the daemon."""
-        self._line.close(for_good=True)
+        self._line.close()
 
     @property
     def second_line(self) -> CommandConnection:
@@ -74,8 +74,8 @@ class PauseCommands:
         elif part == "serving":
             parts.publishing.silent = rests
         elif rests:
-            self._line.open()
+            self._line.open(parts.receive)
             parts.ingest.rest()
         else:
             parts.ingest.go_on()
-            self._line.close()
+            self._line.close(parts.receive)

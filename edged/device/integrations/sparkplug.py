@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from edged import __version__
@@ -25,7 +24,9 @@ if TYPE_CHECKING:
     from edged.storage.models.registry import Registry
 
 NUMBER = "sparkplug_session"
-COMMANDS = {"Train": "train", "Rollback": "rollback", "Pause": "pause", "Resume": "resume"}
+COMMANDS = {
+    f"Node Control/{command.capitalize()}": command for command in ("train", "rollback", "pause", "resume")
+}
 
 # Name and type of each metric, and where its value is in the message `metrics`.
 FIGURES = (
@@ -100,13 +101,9 @@ class EdgeNode(Extension):
             group=section.group,
             node=section.node or config.device.id,
             metrics=[*declared, Declared(VERSION, STRING)],
-            commands={
-                f"Node Control/{name}": partial(self._request, command)
-                for name, command in COMMANDS.items()
-                if command in commands
-            },
-            next_session=self._next_session,
-            now=clock.now,
+            commands=[metric for metric, command in COMMANDS.items() if command in commands],
+            backend=self,
+            clock=clock,
             history=section.history,
         )
         self._node.report({VERSION: __version__})
@@ -135,12 +132,13 @@ class EdgeNode(Extension):
             changed |= {name: _typed(prediction.get(field), kind) for name, kind, field in PREDICTION}
         self._node.report(changed)
 
-    def _request(self, command: str) -> None:
-        self._control.receive(
-            ReceivedMessage(self._topics.request(command), b"{}", 0, 0, False, False, 0, time.monotonic())
-        )
+    def execute(self, command: str) -> None:
+        """Hand over a command, named by its metric, as if it had come on its topic."""
+        topic = self._topics.request(COMMANDS[command])
+        self._control.receive(ReceivedMessage(topic, b"{}", 0, 0, False, False, 0, time.monotonic()))
 
-    def _next_session(self) -> int:
+    def next_session(self) -> int:
+        """Count a session and store its number; log a warning if that fails."""
         number = self._number
         if number is None:
             number = int(self._registry.get_value(NUMBER, -1))

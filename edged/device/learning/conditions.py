@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edged.clock import Ages
 from edged.domain.training.guards import Conditions, TrainingPace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from edged.clock import Clock
+    from edged.device.events import Events
     from edged.device.learning.trainer_client import TrainerClient
     from edged.domain.judging.latencies import Latencies
-    from edged.host.board import Board
+    from edged.domain.training.guards import FlashWear
+    from edged.host.board import BoardReader
     from edged.host.vitals import VitalsReader
-
-Message = dict[str, Any]
 
 FRESH = 1.0  # seconds that a reading holds
 
@@ -29,11 +27,11 @@ class ConditionsReader:
     Parameters
     ----------
     clock, vitals, latencies
-        What is read.
-    troubled
-        What troubles the board, in words.
-    worn
-        Whether training has written its share.
+        The sources of the readings.
+    board
+        Tells what troubles the board; None: nothing does.
+    wear
+        What training may write to flash; None: unlimited.
     """
 
     def __init__(
@@ -41,20 +39,20 @@ class ConditionsReader:
         clock: Clock,
         vitals: VitalsReader,
         latencies: Latencies,
-        troubled: Callable[[], tuple[str, ...]] = tuple,
-        worn: Callable[[], bool] = lambda: False,
+        board: BoardWatch | None = None,
+        wear: FlashWear | None = None,
     ) -> None:
         self._clock = clock
         self._vitals = vitals
         self._latencies = latencies
-        self._troubled = troubled
-        self._worn = worn
+        self._board = board
+        self._wear = wear
         self._seen = 0
         self._read_at = float("-inf")
         self._last = Conditions.at(0.0)
 
-    def read(self) -> Conditions:
-        """The conditions of now."""
+    def read(self, written: int = 0) -> Conditions:
+        """Read the conditions; `written` is how many bytes training has written so far."""
         if self._clock.monotonic() - self._read_at < FRESH:
             return self._last
         self._read_at = self._clock.monotonic()
@@ -69,75 +67,84 @@ class ConditionsReader:
             vitals.battery_percent,
             None if vitals.load1 is None else vitals.load1 / (os.cpu_count() or 1),
             p99,
-            self._troubled(),
-            self._worn(),
+            () if self._board is None else self._board.reasons,
+            self._wear is not None and self._wear.worn(written, self._clock.monotonic()),
         )
         return self._last
 
 
 class BoardWatch:
-    """Tells when the board begins to be throttled or under-supplied, and when that is over.
+    """Reports when the board starts and stops being throttled or under-supplied.
 
-    Flags of firmware flicker: it is over when `CALM` seconds have passed without one.
+    Flags of firmware flicker: trouble is over when `CALM` seconds have passed without a flag.
 
     Parameters
     ----------
-    read
-        The board of now.
-    notify
-        Told of the event `device_throttled`.
+    clock
+        Measures the time without a flag.
+    board
+        Reads the flags.
+    events
+        Receives the event `device_throttled`.
     """
 
     CALM = 30.0
 
-    def __init__(
-        self, clock: Clock, read: Callable[[], Board], notify: Callable[[str, Message], None]
-    ) -> None:
+    def __init__(self, clock: Clock, board: BoardReader, events: Events) -> None:
         self._clock = clock
-        self._read = read
-        self._notify = notify
+        self._board = board
+        self._events = events
         self._since: float | None = None
         self._last = 0.0
         self.reasons: tuple[str, ...] = ()
-        """What troubles it, or has within the last seconds; empty when nothing does."""
+        """What troubles the board, or has within the last `CALM` seconds; empty if nothing does."""
 
     def look(self) -> None:
-        """To be called every few seconds."""
-        board, now = self._read(), self._clock.monotonic()
+        """Read the board and report changes; call it every few seconds."""
+        board, now = self._board.read(), self._clock.monotonic()
         if board.troubled:
             self._last, self.reasons = now, board.reasons
             if self._since is None:
                 self._since = now
-                self._tell("start", {})
+                self._report("start", {})
         elif self._since is not None and now - self._last >= self.CALM:
-            self._tell("end", {"seconds": round(self._last - self._since, 1)})
+            self._report("end", {"seconds": round(self._last - self._since, 1)})
             self._since, self.reasons = None, ()
 
-    def _tell(self, state: str, more: Message) -> None:
-        self._notify("device_throttled", {"state": state, "reasons": list(self.reasons), **more})
+    def _report(self, state: str, more: dict[str, float]) -> None:
+        self._events.event("device_throttled", {"state": state, "reasons": list(self.reasons), **more})
 
 
 class ClockWatch:
-    """Tells when the device's clock was set, such as by a time server after a start without a battery."""
+    """Reports when the device's clock was set, such as by a time server after a start without a battery."""
 
-    def __init__(self, clock: Clock, notify: Callable[[str, Message], None]) -> None:
+    def __init__(self, clock: Clock, events: Events) -> None:
         self._clock = clock
-        self._notify = notify
+        self._events = events
         self._lead = clock.now() - clock.monotonic()
 
     def look(self) -> None:
-        """To be called every few seconds; a step of more than `Ages.STEP` seconds is told of."""
+        """Report a step of more than `Ages.STEP` seconds as `clock_set`; call it every few seconds."""
         now = self._clock.now()
         lead = now - self._clock.monotonic()
         step, self._lead = lead - self._lead, lead
         if abs(step) > Ages.STEP:
-            self._notify("clock_set", {"step_s": round(step, 1), "before": round(now - step, 3)})
+            self._events.event("clock_set", {"step_s": round(step, 1), "before": round(now - step, 3)})
 
 
 class Pacer:
-    """Slows the trainer down while predictions take longer than they may, or the board is troubled.
+    """Slows the trainer down while predictions exceed their latency budget, or the board is troubled.
 
-    `budget` is None where predictions may take as long as they like.
+    Parameters
+    ----------
+    budget
+        Allowed 99th percentile of the latency in seconds; None: unlimited.
+    latencies
+        Of the predictions.
+    trainer
+        The trainer to slow down.
+    board
+        Tells whether the board is troubled; None: its trouble is ignored.
     """
 
     TROUBLED = 9.0  # rest after each step, in times of its length: enough to cool down, and no halt
@@ -147,17 +154,17 @@ class Pacer:
         budget: float | None,
         latencies: Latencies,
         trainer: TrainerClient,
-        troubled: Callable[[], bool] = lambda: False,
+        board: BoardWatch | None = None,
     ) -> None:
         self._pace = None if budget is None else TrainingPace(budget)
         self._latencies = latencies
         self._trainer = trainer
-        self._troubled = troubled
+        self._board = board
         self._seen = 0
 
     def look(self) -> None:
         """Compare the latencies since the last look with the budget; call once a second."""
-        rest = self.TROUBLED if self._troubled() else 0.0
+        rest = self.TROUBLED if self._board is not None and self._board.reasons else 0.0
         if self._pace is not None:
             p99, self._seen = self._latencies.p99_since(self._seen)
             rest = max(rest, self._pace.rest(p99))

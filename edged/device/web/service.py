@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +65,7 @@ class Web:
     def __init__(
         self, config: WebConfig, parts: Parts, tokens: Tokens, sockets: Sockets, post: LocalTransport | None
     ) -> None:
-        access = Access(tokens, closed=not config.is_local, monotonic=time.monotonic)
+        access = Access(tokens, closed=not config.is_local, clock=parts.clock)
         limits = config.limits
         self._feed = EventStream(limits.streams)
         self._asking = ServingBridge(

@@ -13,17 +13,22 @@ from __future__ import annotations
 import base64
 import binascii
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from edged.errors import RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Collection
+    from pathlib import Path
+
+    from edged.clock import Clock
+    from edged.domain.protocols import ValueStore
 
 HEADER = b"edged-command-1"
 FIELD = "signature"
 EMPTY = b'"signature":""'
 REMEMBERED = 1000
+SPENT = "signed_commands"  # name of the stored value
 LONGEST_ID = 128
 _SIGN = "sign it as docs/security.md says, or with `edged ctl --sign KEY`"
 
@@ -60,32 +65,39 @@ def without_signature(payload: bytes, signature: str) -> tuple[bytes, bytes] | N
     return payload.replace(quoted, b'""'), raw
 
 
-class UsedTransactions:
-    """Signed commands that were taken: each transaction is good once, over restarts and changes of the clock.
+class TrustedKeys(Protocol):
+    """The public keys that a device trusts."""
 
-    What is forgotten, for want of room or because it is older than `2 * window`, leaves its time behind:
-    nothing that was signed up to then is taken any more, whatever the clock says.
+    def signer(self, message: bytes, signature: bytes) -> Path | None:
+        """Find the key that made the signature of `message`; None if no trusted key did."""
+
+
+class UsedTransactions:
+    """Transactions of accepted signed commands: each is accepted once, across restarts and clock changes.
+
+    A transaction is forgotten if there are too many or it is older than `2 * window`. Its time is kept: no
+    command signed up to that time is accepted later, whatever the clock shows.
 
     Parameters
     ----------
     window
         Seconds that a signature is good for, before and after its time.
-    keep
-        Called with what must survive, before a command is carried out; when it raises nothing was taken.
-    kept
-        What it was called with last.
+    store
+        Keeps used transactions, which are stored before a command is executed.
     """
 
-    def __init__(
-        self, window: float, keep: Callable[[dict[str, Any]], None], kept: dict[str, Any] | None = None
-    ) -> None:
+    def __init__(self, window: float, store: ValueStore) -> None:
         self._window = window
-        self._keep = keep
+        self._store = store
+        kept: dict[str, Any] | None = store.get_value(SPENT)
         self._taken: dict[str, float] = dict(kept["taken"]) if kept else {}
         self._forgotten: float = kept["forgotten"] if kept else 0.0
 
-    def take(self, transaction: str, ts: float, now: float) -> bool:
-        """True the first time; the transaction is used up then."""
+    def accept(self, transaction: str, ts: float, now: float) -> bool:
+        """Use up a transaction; False if it was used before. Not used up if storing it raises.
+
+        `ts` is the time of the signature and `now` that of this device, both in Unix seconds.
+        """
         if transaction in self._taken or ts <= self._forgotten:
             return False
         taken = self._taken | {transaction: ts}
@@ -94,55 +106,55 @@ class UsedTransactions:
         gone = by_age[: max(len(old), len(by_age) - REMEMBERED)]
         forgotten = max([self._forgotten, *(when for _, when in gone)])
         left = dict(by_age[len(gone) :])
-        self._keep({"taken": left, "forgotten": forgotten})
+        self._store.set_value(SPENT, {"taken": left, "forgotten": forgotten})
         self._taken, self._forgotten = left, forgotten
         return True
 
 
 class Authority:
-    """Says whether a command may be carried out.
+    """Decides whether a command may be executed.
 
     Parameters
     ----------
     device
         Id of this device.
-    known
-        `known(message, signature)`: whether one of the trusted keys has signed it.
+    keys
+        The trusted keys.
     needed
         Commands that must be signed; None for all of them.
     window
         Seconds by which the time of a signed command may differ from this device's clock.
-    now
-        Unix seconds.
+    clock
+        Of this device.
     spent
-        What was taken before.
+        Transactions that were accepted before.
     """
 
     def __init__(
         self,
         device: str,
         *,
-        known: Callable[[bytes, bytes], bool],
+        keys: TrustedKeys,
         needed: Collection[str] | None,
         window: float,
-        now: Callable[[], float],
+        clock: Clock,
         spent: UsedTransactions,
     ) -> None:
         self._device = device
-        self._known = known
+        self._keys = keys
         self._needed = needed
         self._window = window
-        self._now = now
+        self._clock = clock
         self._spent = spent
 
     def authorise(self, command: str, request: dict[str, Any], payload: bytes) -> None:
-        """Return when the command may be carried out; call it once, just before that.
+        """Return if the command may be executed; call it once, just before that.
 
         Raises
         ------
         RefusedError
             When it must be signed and is not; or is signed, but not by a trusted key, for another device or
-            command, at another time, or was taken before.
+            command, at another time, or was accepted before.
         """
         if FIELD not in request:
             if self._needed is None or command in self._needed:
@@ -157,7 +169,7 @@ class Authority:
         if not isinstance(transaction, str) or not 0 < len(transaction) <= LONGEST_ID:
             remedy = f"add a transaction, a text of its own with at most {LONGEST_ID} characters"
             raise RefusedError("a signed command needs an id", where=command, remedy=remedy)
-        now = self._now()
+        now = self._clock.now()
         if abs(now - ts) > self._window:
             side = "old" if now > ts else "ahead of this device's clock"
             raise RefusedError(
@@ -165,9 +177,9 @@ class Authority:
                 where=command,
                 remedy="sign it anew; see whether both clocks are right",
             )
-        if not self._spent.take(transaction, float(ts), now):
+        if not self._spent.accept(transaction, float(ts), now):
             remedy = "sign a new one with another transaction"
-            raise RefusedError("this signed command was taken before", where=command, remedy=remedy)
+            raise RefusedError("this signed command was accepted before", where=command, remedy=remedy)
 
     def _check_signature(self, command: str, signature: object, payload: bytes) -> None:
         parts = without_signature(payload, signature) if isinstance(signature, str) else None
@@ -175,7 +187,7 @@ class Authority:
             raise RefusedError(
                 "the signature is not Base64 in a field of its own", where=command, remedy=_SIGN
             )
-        if not self._known(message(self._device, command, parts[0]), parts[1]):
+        if self._keys.signer(message(self._device, command, parts[0]), parts[1]) is None:
             raise RefusedError(
                 "the signature does not fit: of another key, device or command, or something was changed",
                 where=command,

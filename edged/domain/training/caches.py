@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
+    from edged.domain.protocols import StoredRows
     from edged.domain.stream.sample import Window
     from edged.domain.training.replay import Ids
 
@@ -16,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class RowCache:
-    """Remembered rows that stay in memory between runs, as most of them are the same in the next.
+    """Rows of `samples` that stay in memory between runs, as most of them are the same in the next.
 
-    `read` gets rows by offset. What is given is the same with and without what was kept.
+    The result is the same with and without what was kept.
     """
 
-    def __init__(self, read: Callable[[Ids], Window]) -> None:
-        self._read = read
+    def __init__(self, samples: StoredRows) -> None:
+        self._samples = samples
         self._held: Window | None = None
         self._relabelled = -1
 
@@ -33,10 +34,10 @@ class RowCache:
         """
         held = self._held
         if held is None or relabelled != self._relabelled:
-            held = self._read(offsets)
+            held = self._samples.rows(offsets)
         else:
             held = held.take(np.isin(held.offsets, offsets))
-            fresh = self._read(offsets[~np.isin(offsets, held.offsets)])
+            fresh = self._samples.rows(offsets[~np.isin(offsets, held.offsets)])
             order = np.argsort(np.concatenate([held.offsets, fresh.offsets]), kind="stable")
             held = type(held)(
                 *(
@@ -51,14 +52,13 @@ class RowCache:
 
 
 class KeyCache:
-    """Whose samples these are, as numbers: the key of a sample never changes.
+    """Keys of `samples` as numbers, kept between runs: the key of a sample never changes.
 
-    `read` gets the keys of samples by offset, None for those that are gone; one that goes later keeps its
-    number.
+    A sample that is deleted after its key was read keeps its number.
     """
 
-    def __init__(self, read: Callable[[Ids], Keys]) -> None:
-        self._read = read
+    def __init__(self, samples: StoredRows) -> None:
+        self._samples = samples
         self._offsets, self._codes = np.empty(0, np.int64), np.empty(0, np.int64)
         self._names: dict[str, int] = {}
 
@@ -70,7 +70,7 @@ class KeyCache:
         held = np.isin(self._offsets, wanted)
         fresh = wanted[~np.isin(wanted, self._offsets)]
         both = np.concatenate([self._offsets[held], fresh])
-        codes = np.concatenate([self._codes[held], _numbered(self._read(fresh), self._names)])
+        codes = np.concatenate([self._codes[held], _numbered(self._samples.keys(fresh), self._names)])
         order = np.argsort(both, kind="stable")
         self._offsets, self._codes = both[order], codes[order]
         return _renumbered(self._codes)[place]

@@ -106,7 +106,7 @@ def reduced(
 
 
 def advanced(base: Weights, aggregate: Aggregate, layout: Layout, rate: float) -> Weights:
-    """The weights after a round.
+    """Compute the weights after a round.
 
     Raises
     ------

@@ -19,26 +19,26 @@ log = get_logger("edged.fleet")
 
 
 class Channel(Protocol):
-    """What brings messages to devices and theirs back: a session at a broker, or what stands in for one."""
+    """Carries messages to and from devices: a session at a broker, or a substitute."""
 
     @property
     def connected(self) -> bool:
-        """Whether it stands."""
+        """Whether messages can be sent now."""
 
     def start(self) -> None:
-        """Begin."""
+        """Start to carry messages, in the background."""
 
     def stop(self) -> None:
-        """End."""
+        """Stop to carry messages."""
 
     def subscribe(self, patterns: Sequence[str], qos: int, sink: Callable[[ReceivedMessage], None]) -> None:
-        """Have `sink` called with what comes on some filters, from another thread."""
+        """Deliver messages on these filters to `sink`, from another thread."""
 
     def publish(self, topic: str, payload: bytes, *, qos: int = 0, retain: bool = False) -> bool:
-        """Hand a message over; False when it was refused."""
+        """Publish a message; False if it was rejected."""
 
     def ack(self, deliveries: Sequence[ReceivedMessage]) -> None:
-        """These are durable, or of no use."""
+        """Acknowledge messages that are durable or of no use."""
 
 
 class Announcer:
@@ -71,19 +71,19 @@ class Announcer:
         self._models[digest] = len(parts)
 
     def withdraw(self, digest: str, parts: int) -> None:
-        """Let the broker forget a model."""
+        """Remove a retained model from the broker."""
         for number in range(parts):
             self._send(self._topics.model(digest, number), b"", retain=True)
 
     def withdraw_others(self, course: FleetState) -> None:
-        """After a restart: models that an earlier process may have left at the broker."""
+        """Remove models from the broker that an earlier process may have left there."""
         used = {course.standing.hash} | ({course.round.base.hash} if course.round else set())
         for digest in self._journal.models():
             if digest not in used:
                 self.withdraw(digest, len(split(self._journal.blob(digest))))
 
     def receipts(self, told: Sequence[tuple[int, Receipts]]) -> None:
-        """Tell devices what has become of their updates; a lost one is asked for again."""
+        """Publish what became of updates; devices ask again for a lost receipt."""
         for number, receipts in told:
             self._send(self._topics.ack(number), receipts.payload())
 

@@ -38,7 +38,7 @@ class RoundSection(Section):
 
 
 class ChooseSection(Section):
-    """Which devices are asked."""
+    """Which devices a round selects."""
 
     patience: Duration = Field(60.0, description="for more than a quorum of such devices to appear")
     everyone: bool = Field(False, description="all that listen; nothing below counts then")
@@ -77,7 +77,7 @@ class TrainSection(Section):
         return self
 
     def settings(self, *, evaluate: bool) -> RoundSettings:
-        """As devices are told."""
+        """Training settings as devices receive them."""
         epochs = 1 if self.steps is None and self.epochs is None else self.epochs
         return RoundSettings(
             epochs, self.steps, self.learning_rate, self.batch_size, self.proximal, self.clip_norm,
@@ -96,7 +96,7 @@ class AdmitSection(Section):
 
 
 class ReduceSection(Section):
-    """How many updates become one."""
+    """How updates become one model."""
 
     how: Literal["mean", "trimmed_mean", "median", "flower"] = Field("mean", description="of all updates")
     trim: float = Field(0.1, ge=0, lt=0.5, description="share cut at either end by trimmed_mean")
@@ -173,28 +173,28 @@ class CoordinatorConfig(Section):
 
     @property
     def settings(self) -> RoundSettings:
-        """How devices train."""
+        """Training settings as devices receive them."""
         return self.train.settings(evaluate=self.gate.evaluate)
 
     @property
     def pace(self) -> RoundPace:
-        """How many devices, and how long."""
+        """Number of devices and deadlines of a round."""
         stages = tuple(self.gate.stages) if self.gate.evaluate else ()
         return RoundPace(**self.round.model_dump(), stages=stages, wait=self.gate.wait)
 
     @property
     def wanted(self) -> ClientSelection:
-        """What a device must be."""
+        """Requirements for the devices of a round."""
         return ClientSelection(**self.choose.model_dump(exclude={"everyone", "patience"}))
 
     @property
     def limits(self) -> AdmissionLimits:
-        """What is plausible."""
+        """Limits for plausible updates."""
         return AdmissionLimits(**self.admit.model_dump())
 
     @property
     def tolerance(self) -> Tolerance:
-        """What a model may lose."""
+        """How much worse than before a model may be."""
         gate = self.gate
         return Tolerance(gate.mean, gate.worst, gate.share, gate.reports)
 

@@ -34,8 +34,6 @@ from edged.mqtt.client.session import Session
 from edged.storage.files.atomic import DISK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from edged.clock import Clock
     from edged.fleet.coordinator.announcer import Channel
     from edged.fleet.coordinator.config import CoordinatorConfig
@@ -44,7 +42,7 @@ if TYPE_CHECKING:
 
 BATCH = 256
 TICK = 0.5
-TOLD_EVERY = 2.0
+STATUS_SECONDS = 2.0
 
 log = get_logger("edged.fleet")
 
@@ -59,7 +57,7 @@ class Coordinator:
     clock, disk
         Time, and changes to files.
     channel
-        Makes what carries messages, given what to call when it stands; a session at the broker when absent.
+        Carries messages as soon as it is started; a session at the broker when absent.
 
     Raises
     ------
@@ -77,7 +75,7 @@ class Coordinator:
         *,
         clock: Clock | None = None,
         disk: Disk = DISK,
-        channel: Callable[[Callable[[], None]], Channel] | None = None,
+        channel: Channel | None = None,
     ) -> None:
         require_packages(config)
         self._config, self._clock = config, clock or SystemClock()
@@ -86,21 +84,21 @@ class Coordinator:
         self.journal = CoordinatorJournal(config.dir, disk=disk)
         self.course = self._begun()
         self.layout = Layout.of(self.journal.weights(self.course.standing.hash))
-        self.taking = UpdateAdmission(config, self.journal, self.layout, self.course)
+        self.admission = UpdateAdmission(config, self.journal, self.layout, self.course)
         self.reports = RoundReports(self.journal, self.course)
         self._states = States()
         self._inbox = Inbox(config.broker.receive_maximum)
         self._stopping, self._connected = threading.Event(), threading.Event()
-        self._session = self._at_the_broker() if channel is None else channel(self._online)
-        self._session.subscribe(self._topics.of_devices, 1, self._heard)
+        self._session = self._at_the_broker() if channel is None else channel
+        self._session.subscribe(self._topics.of_devices, 1, self._enqueue)
         self._announcer = Announcer(self._session, self._topics, self.journal)
         self._since: float | None = None
-        self._told = 0.0
+        self._published = 0.0
 
     def _at_the_broker(self) -> Channel:
         config = self._config
         name = config.mqtt.client_id or f"edged-fleet-{config.fleet}"
-        return Session(config.broker, client_id=name, on_online=self._online)
+        return Session(config.broker, client_id=name, listener=self)
 
     def _begun(self) -> FleetState:
         """Where the fleet was; else its begin, with the model that the configuration names."""
@@ -109,35 +107,41 @@ class Coordinator:
             weights, bundle = first_model(self._config)
             base = self.journal.add(weights, fingerprint(weights), {"round": 0, "parent": None})
             course = FleetState(base, bundle)
-            self.journal.keep(course)
+            self.journal.store(course)
         return course
 
-    def _heard(self, delivery: ReceivedMessage) -> None:
+    def _enqueue(self, delivery: ReceivedMessage) -> None:
         if not self._inbox.put(delivery):
             self._session.ack([delivery])  # gone: who sent it sends it again
 
-    def _online(self) -> None:
+    def online(self) -> None:
+        """Have `turn` publish the round and its model again: the broker may have lost them."""
         self._connected.set()
         self._inbox.wake()
+
+    def connection_changed(self) -> None:
+        """Do nothing: the session sends later what it accepts while it is offline."""
 
     # Running.
 
     def run(self) -> None:
         """Coordinate until the last round is done or `stop` is called."""
         self._session.start()
+        if self._session.connected:
+            self.online()
         self._announcer.withdraw_others(self.course)
         log.info("fleet_running", fleet=self._config.fleet, round=self.course.number, phase=self.course.phase)
         try:
             while not self._stopping.is_set() and not finished(self.course, self._pace):
                 self.turn()
-            self._tell(anew=True)
+            self._publish_status(anew=True)
         finally:
             self.close()
 
     def close(self) -> None:
-        """Take leave of the broker and close the files; `run` does it itself."""
+        """Disconnect from the broker and close the files; `run` does it itself."""
         self._session.stop()
-        self.taking.close()
+        self.admission.close()
         self.reports.close()
         self.journal.close()
 
@@ -147,11 +151,11 @@ class Coordinator:
         self._inbox.wake()
 
     def turn(self) -> None:
-        """Take what has come, and do what is due."""
-        deliveries = self._inbox.take(BATCH, TICK)
+        """Process the messages that have arrived, and do what is due."""
+        deliveries = self._inbox.receive(BATCH, TICK)
         for delivery in deliveries:
-            self._take(delivery)
-        told = self.taking.commit()
+            self._receive(delivery)
+        told = self.admission.commit()
         self.reports.commit()
         self._session.ack(deliveries)
         self._announcer.receipts(told)
@@ -159,42 +163,42 @@ class Coordinator:
             self._connected.clear()
             self._announcer.announce(self.course, anew=True)
         self.advance(self._clock.now())
-        self._tell()
+        self._publish_status()
 
-    def _take(self, delivery: ReceivedMessage) -> None:
+    def _receive(self, delivery: ReceivedMessage) -> None:
         try:
             kind, device, number, part = self._topics.sender(delivery.topic)
             if kind == "up":
-                self.taking.take(device, number, part, delivery.payload)
+                self.admission.receive(device, number, part, delivery.payload)
             elif kind == "state":
-                self._states.take(device, delivery.payload)
+                self._states.receive(device, delivery.payload)
             else:
-                self.reports.take(device, number, delivery.payload, self.course)
+                self.reports.receive(device, number, delivery.payload, self.course)
         except RejectedUpdateError as problem:
-            self.taking.refused[problem.reason] += 1
+            self.admission.refused[problem.reason] += 1
             log.debug("fleet_message_refused", topic=delivery.topic, problem=problem.line())
 
     # What is due.
 
     def advance(self, now: float) -> None:
-        """Open, close, judge or extend a round, where that is due at this moment."""
+        """Open, close, evaluate or extend a round if that is due at this moment."""
         course = self.course
         if course.phase in ("waiting", "done"):
             if now >= course.until:
                 self._open(now)
         elif course.phase == "trial":
             self._judge(now)
-        elif (what := due(course, self.taking.accepted, self._pace, now)) is not None:
+        elif (what := due(course, self.admission.accepted, self._pace, now)) is not None:
             self._close(now) if what == "close" else self._extend(now)
 
     def _go(self, course: FleetState) -> None:
         """Be somewhere else from now on: durably, and then for all to see."""
-        self.journal.keep(course)
+        self.journal.store(course)
         self.course = course
-        self.taking.turn(course)
+        self.admission.turn(course)
         self.reports.turn(course)
         self._announcer.announce(course)
-        self._tell(anew=True)
+        self._publish_status(anew=True)
 
     def _ready(self, now: float) -> list[str]:
         return eligible(self._states.all(), self._config.wanted, self.course.bundle, now)
@@ -227,14 +231,16 @@ class Coordinator:
     def _extend(self, now: float) -> None:
         asked = self.course.asked
         fresh = [] if asked is None else [name for name in self._ready(now) if name not in asked]
-        missing = self._pace.devices - self.taking.accepted
+        missing = self._pace.devices - self.admission.accepted
         more = choose(fresh, missing, self._pace.over, secrets.token_hex(4))
-        log.warning("round_extended", round=self.course.number, updates=self.taking.accepted, more=len(more))
+        log.warning(
+            "round_extended", round=self.course.number, updates=self.admission.accepted, more=len(more)
+        )
         self._go(extended(self.course, more, self._pace, now))
 
     def _close(self, now: float) -> None:
         """Aggregate; the model is durable before anything says that the round is closed."""
-        began, count = time.monotonic(), self.taking.accepted
+        began, count = time.monotonic(), self.admission.accepted
         standing = self.course.standing
         base = self.journal.weights(standing.hash)
         reducer = reducer_of(
@@ -242,7 +248,7 @@ class Coordinator:
             len(self._states.all()),
         )  # fmt: skip
         try:
-            aggregate = reduced(reducer, self.layout, self.taking.records(), count)
+            aggregate = reduced(reducer, self.layout, self.admission.records(), count)
             weights = advanced(base, aggregate, self.layout, self._config.reduce.rate)
         except TrainingError as problem:
             log.error("round_failed", round=self.course.number, devices=count, problem=problem.line())
@@ -253,7 +259,7 @@ class Coordinator:
             "parent": standing.hash,
             "devices": aggregate.devices,
             "samples": aggregate.samples,
-            "refused": dict(self.taking.refused),
+            "refused": dict(self.admission.refused),
             "left_out": list(aggregate.left_out),
             "made": now,
         }
@@ -265,7 +271,7 @@ class Coordinator:
         if not self._pace.stages:
             self._end(model.hash, now, None)
             return
-        asked = tuple(sorted({*self.taking.contributors, *(self.course.asked or ())}))
+        asked = tuple(sorted({*self.admission.contributors, *(self.course.asked or ())}))
         closed = replace(self.course, asked=asked)
         few = self._share(closed, 0, now)
         self._go(trial(self.course, model, few, 0, now + self._pace.wait, self._keep, asked))
@@ -306,7 +312,7 @@ class Coordinator:
         before = self.course.standing
         model = self.journal.base(digest) if accepted else before
         course = ended(self.course, model, self._pace, now, self._keep)
-        self.journal.note(self._entry(course, digest, before.hash, now, verdict))
+        self.journal.record(self._entry(course, digest, before.hash, now, verdict))
         log.info("round_done", round=course.number, accepted=accepted, version=course.version)
         self._go(course)
         self.journal.prune_models({model.hash, before.hash}, self._config.keep)
@@ -331,12 +337,12 @@ class Coordinator:
 
     # For `edged fleet status`.
 
-    def _tell(self, *, anew: bool = False) -> None:
+    def _publish_status(self, *, anew: bool = False) -> None:
         moment = time.monotonic()
-        if not anew and moment - self._told < TOLD_EVERY:
+        if not anew and moment - self._published < STATUS_SECONDS:
             return
-        self._told = moment
-        self.journal.tell(json.dumps(json_ready(self._status()), indent=1).encode())
+        self._published = moment
+        self.journal.publish_status(json.dumps(json_ready(self._status()), indent=1).encode())
 
     def _status(self) -> dict[str, Any]:
         course, states = self.course, self._states.all()
@@ -349,10 +355,10 @@ class Coordinator:
             "version": course.version,
             "model": course.standing.hash,
             "until": course.until,
-            "updates": self.taking.accepted,
+            "updates": self.admission.accepted,
             "wanted": self._pace.devices,
             "asked": None if course.asked is None else len(course.asked),
-            "refused": dict(self.taking.refused),
+            "refused": dict(self.admission.refused),
             "devices": len(states),
             "ready": len(self._ready(self._clock.now())),
         }

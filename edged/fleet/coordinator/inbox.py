@@ -28,18 +28,18 @@ class Inbox:
         self._room = threading.Semaphore(limit)
 
     def put(self, delivery: ReceivedMessage) -> bool:
-        """One more, from another thread; False when there was no room for it in `PATIENCE` seconds."""
+        """Add a delivery, from another thread; False if there was no room for `PATIENCE` seconds."""
         if not self._room.acquire(timeout=self.PATIENCE):
             return False
         self._queue.put(delivery)
         return True
 
     def wake(self) -> None:
-        """Let `take` return: there is something else to do."""
+        """Let `receive` return, as there is other work."""
         self._queue.put(None)
 
-    def take(self, most: int, timeout: float) -> list[ReceivedMessage]:
-        """What waits, at most `most`; none after `timeout` seconds without any."""
+    def receive(self, most: int, timeout: float) -> list[ReceivedMessage]:
+        """Return waiting deliveries, at most `most`; none if none arrive within `timeout` seconds."""
         found: list[ReceivedMessage] = []
         until = time.monotonic() + timeout
         while len(found) < most:

@@ -63,7 +63,7 @@ class CoordinatorJournal:
             sweep(folder, disk=disk)
 
     def close(self) -> None:
-        """Let others have it."""
+        """Release the lock on the directory."""
         self._lock.release()
 
     # Where the fleet is.
@@ -74,22 +74,22 @@ class CoordinatorJournal:
             return None
         return FleetState.from_json(read_sealed(self.path / COURSE))
 
-    def keep(self, course: FleetState) -> None:
-        """Note where the fleet is, durably."""
+    def store(self, course: FleetState) -> None:
+        """Store the state of the fleet, durably."""
         publish_file(self.path / COURSE, seal(course.to_json()), disk=self._disk)
 
     def lineage(self) -> list[dict[str, Any]]:
         """Every round that has ended, the oldest first."""
         return read_lineage(self.path)
 
-    def note(self, entry: Mapping[str, Any]) -> None:
+    def record(self, entry: Mapping[str, Any]) -> None:
         """Add a round to the lineage, once."""
         known = [other for other in self.lineage() if other["round"] != entry["round"]]
         rounds = [*known, dict(entry)][-REMEMBERED:]
         publish_file(self.path / LINEAGE, seal({"rounds": rounds}), disk=self._disk)
 
-    def tell(self, status: bytes) -> None:
-        """Replace what `edged fleet status` reads. It need not survive a power cut."""
+    def publish_status(self, status: bytes) -> None:
+        """Replace the status that `edged fleet status` reads; it need not survive a power cut."""
         with disk_errors("writing", self.path / STATUS):
             staging = staging_path(self.path, STATUS)
             staging.write_bytes(status)
@@ -125,7 +125,7 @@ class CoordinatorJournal:
         return BaseModelInfo(digest, len(blob), len(split(blob)))
 
     def blob(self, digest: str) -> bytes:
-        """A model as it is sent.
+        """Read a model in the encoding in which it is sent.
 
         Raises
         ------
@@ -138,7 +138,7 @@ class CoordinatorJournal:
             return (folder / FILE).read_bytes()
 
     def weights(self, digest: str) -> Weights:
-        """The weights of a model."""
+        """Read the weights of a model."""
         return unpack(self.blob(digest))[0]
 
     def about(self, digest: str) -> dict[str, Any]:
@@ -155,7 +155,7 @@ class CoordinatorJournal:
             return decompress((folder / MEMORY).read_bytes(), MAX_BYTES)[0]
 
     def models(self) -> list[str]:
-        """Fingerprints of the models that are kept."""
+        """List the fingerprints of the stored models."""
         return sorted(path.name for path in (self.path / "models").iterdir() if path.is_dir())
 
     def prune_models(self, used: set[str], keep: int) -> None:
@@ -178,7 +178,7 @@ class CoordinatorJournal:
         return AppendLog(self.path / "reports" / str(number), disk=self._disk)
 
     def has_updates(self, number: int) -> bool:
-        """Whether anything was kept for a round."""
+        """Whether updates of a round are stored."""
         return (self.path / "rounds" / str(number)).exists()
 
     def forget(self, before: int) -> None:

@@ -21,8 +21,8 @@ class States:
     def __init__(self) -> None:
         self._states: dict[str, DeviceState] = {}
 
-    def take(self, device: str, payload: bytes) -> None:
-        """A state came; an empty one says that the device is no more.
+    def receive(self, device: str, payload: bytes) -> None:
+        """Store the state of a device; an empty payload removes the device.
 
         Raises
         ------
@@ -38,7 +38,7 @@ class States:
         self._states[device] = state
 
     def all(self) -> list[DeviceState]:
-        """Those of all devices."""
+        """List the states of all devices."""
         return list(self._states.values())
 
 
@@ -54,7 +54,7 @@ class RoundReports:
         self._open(course.number)
 
     def turn(self, course: FleetState) -> None:
-        """The fleet has gone on."""
+        """Continue with the round of `course`."""
         if course.number == self._number:
             return
         standing = {d: r.model.loss for (d, base), r in self._reports.items() if base == course.standing.hash}
@@ -64,8 +64,8 @@ class RoundReports:
         self._reports.clear()
         self._open(course.number)
 
-    def take(self, device: str, number: int | None, payload: bytes, course: FleetState) -> None:
-        """A report came; one that is known changes nothing.
+    def receive(self, device: str, number: int | None, payload: bytes, course: FleetState) -> None:
+        """Store a report; a report that is known changes nothing.
 
         Raises
         ------
@@ -85,7 +85,7 @@ class RoundReports:
                 self._spool.append(json.loads(report.payload()), b"")
 
     def commit(self) -> None:
-        """Make durable what was taken."""
+        """Make accepted reports durable."""
         if self._spool is not None:
             self._spool.sync()
 
@@ -99,7 +99,7 @@ class RoundReports:
         return self._before
 
     def close(self) -> None:
-        """Leave the file as it is."""
+        """Close the file without deleting it."""
         if self._spool is not None:
             self._spool.close()
             self._spool = None

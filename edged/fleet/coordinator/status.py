@@ -36,7 +36,7 @@ def status_of(config: CoordinatorConfig) -> dict[str, Any]:
 
 
 def lines_of(status: dict[str, Any]) -> list[str]:
-    """The same for a person."""
+    """Format the status for people."""
     left = status["until"] - status["at"]
     refused = ", ".join(f"{count} {reason}" for reason, count in sorted(status["refused"].items())) or "none"
     runs = f"running (pid {status['pid']})" if status["running"] else f"stopped {status['age']:.0f} s ago"

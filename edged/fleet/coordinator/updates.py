@@ -104,7 +104,7 @@ class UpdateAdmission:
 
     @property
     def contributors(self) -> list[str]:
-        """Their names, in order."""
+        """Names of the devices whose updates count, in order."""
         return sorted(self._newest)
 
     def records(self) -> Iterator[tuple[dict[str, Any], bytes]]:
@@ -114,8 +114,8 @@ class UpdateAdmission:
             _, record = self._newest[device]
             yield record.head, spool.read(record)
 
-    def take(self, device: str, number: int | None, part: int | None, payload: bytes) -> None:
-        """One message on the topic of an update. What it brings counts when `commit` has returned."""
+    def receive(self, device: str, number: int | None, part: int | None, payload: bytes) -> None:
+        """Receive one message on the topic of an update. The update counts when `commit` has returned."""
         answer: tuple[int, str] | None = None
         try:
             update, piece = UpdateHeader.read(payload)
@@ -174,7 +174,7 @@ class UpdateAdmission:
         return told
 
     def close(self) -> None:
-        """Leave the spool as it is."""
+        """Close the file of updates without deleting it."""
         self._close()
 
     def _close(self) -> None:

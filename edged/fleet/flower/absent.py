@@ -26,16 +26,16 @@ class AbsenceBackoff:
         self._silent: dict[int, tuple[int, int]] = {}
 
     def silent(self, node: int, number: int) -> None:
-        """A node did not answer in round `number`."""
+        """Record that a node did not answer in round `number`."""
         times, last = self._silent.get(node, (0, 0))
         if number > last:
             self._silent[node] = times + 1, number
 
     def answered(self, node: int) -> None:
-        """A node has answered."""
+        """Record that a node has answered."""
         self._silent.pop(node, None)
 
     def left_out(self, node: int, number: int) -> bool:
-        """Whether round `number` does without a node."""
+        """Whether round `number` leaves a node out."""
         times, last = self._silent.get(node, (0, 0))
         return times > 0 and last < number <= last + min(LONGEST, 2 ** (times - 1))

@@ -57,12 +57,10 @@ class FlowerChannel:
         Flower's.
     config
         Of the coordinator.
-    online
-        Called when it has begun.
     """
 
-    def __init__(self, grid: Any, config: CoordinatorConfig, online: Callable[[], None]) -> None:
-        self._grid, self._config, self._online = grid, config, online
+    def __init__(self, grid: Any, config: CoordinatorConfig) -> None:
+        self._grid, self._config = grid, config
         self._topics = FleetTopics(config.fleet, config.mqtt.root)
         self._nodes, self._absent = NodeNames(config.dir), AbsenceBackoff()
         self._sink: Callable[[ReceivedMessage], None] = lambda _: None
@@ -79,28 +77,27 @@ class FlowerChannel:
 
     @property
     def connected(self) -> bool:
-        """Whether it carries."""
+        """Whether the channel was started and carries messages."""
         return self._thread.is_alive()
 
     def start(self) -> None:
-        """Begin."""
+        """Start to carry messages, on a thread of its own."""
         self._thread.start()
-        self._online()
 
     def stop(self) -> None:
-        """End; what is under way is given up."""
+        """Stop the thread; messages under way are discarded."""
         self._ending.set()
         self._thread.join(10)
 
     def subscribe(self, patterns: Sequence[str], qos: int, sink: Callable[[ReceivedMessage], None]) -> None:  # noqa: ARG002  there is one sink, for all
-        """Have `sink` called with what nodes say."""
+        """Deliver messages of nodes to `sink`."""
         self._sink = sink
 
     def ack(self, deliveries: Sequence[ReceivedMessage]) -> None:
-        """Nothing: what is lost with this process, nodes bring again."""
+        """Do nothing: nodes send again what this process loses."""
 
     def publish(self, topic: str, payload: bytes, *, qos: int = 0, retain: bool = False) -> bool:  # noqa: ARG002  all is kept
-        """Keep a message and carry it to whom it concerns."""
+        """Store a message and send it to the nodes that it concerns."""
         kind, *levels = topic.removeprefix(f"{self._topics.base}/").split("/")
         with self._lock:
             if kind == "round":

@@ -50,5 +50,5 @@ class NodeNames:
         return self._names[node]
 
     def node(self, name: str) -> int | None:
-        """The node of a device."""
+        """Find the node of a device."""
         return next((node for node, known in self._names.items() if known == name), None)

@@ -44,16 +44,16 @@ class Strategy:
         self._number, self._memory = number, memory
 
     def begin(self, layout: Layout, expected: int) -> None:  # noqa: ARG002  a list grows
-        """Before the first."""
+        """Prepare for the updates of a round."""
         self._layout, self._start = layout, layout.vector(self._base)
         self._contributions: list[AdmittedUpdate] = []
 
     def add(self, contribution: AdmittedUpdate) -> None:
-        """Keep it, as it came."""
+        """Keep an update as it was received."""
         self._contributions.append(contribution)
 
     def finish(self) -> Aggregate:
-        """What the strategy makes of all.
+        """Run the strategy over all updates.
 
         Raises
         ------
@@ -82,7 +82,7 @@ class Strategy:
 
         from edged.fleet.flower.grid import MqttGrid, record_of
 
-        grid = MqttGrid(self._contributions, self._weights)
+        grid = MqttGrid(self._contributions, self._layout, self._start)
         base = record_of(self._layout.weights(self._start))  # FedAvgM goes by the order of parameters
         asked = strategy.configure_train(self._number, base, ConfigRecord(), grid)
         arrays, _ = strategy.aggregate_train(self._number, grid.send_and_receive(asked))
@@ -92,10 +92,6 @@ class Strategy:
         if [value.shape for value in found] != list(self._layout.shapes):
             raise ValueError("it returned other shapes than the model has")
         return np.concatenate([value.reshape(-1) for value in found])
-
-    def _weights(self, contribution: AdmittedUpdate) -> Weights:
-        change = self._layout.change(contribution.row) * np.float32(contribution.factor)
-        return self._layout.weights(self._start + change)
 
 
 def made(name: str, options: Mapping[str, float]) -> Any:
@@ -107,7 +103,7 @@ def made(name: str, options: Mapping[str, float]) -> Any:
 
 
 def memory_of(strategy: Any, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
-    """What a strategy remembers, as `<attribute>/<parameter>`."""
+    """Read what a strategy remembers, as `<attribute>/<parameter>`."""
     found: dict[str, NDArray[Any]] = {}
     for attribute in MEMORY:
         held = getattr(strategy, attribute, None)

@@ -11,7 +11,6 @@ from edged.fleet.flower.channel import FlowerChannel
 from edged.fleet.flower.compat import require
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -28,8 +27,4 @@ def coordinate(grid: Any, path: Path) -> None:
     require()
     config = load(path)
     logs.configure(config.log.level, config.log.format)
-
-    def channel(online: Callable[[], None]) -> FlowerChannel:
-        return FlowerChannel(grid, config, online)
-
-    Coordinator(config, channel=channel).run()
+    Coordinator(config, channel=FlowerChannel(grid, config)).run()

@@ -25,7 +25,7 @@ _PLACE = re.compile(r"wss?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+)(:[0-9]+)?(/[A-Z
 
 @dataclass(frozen=True)
 class PageSettings:
-    """What the page is told.
+    """Settings that the page receives.
 
     Parameters
     ----------

@@ -58,7 +58,7 @@ class Relay:
         self._context = address.tls_context() if address.tls else None
 
     def connect(self) -> socket.socket:
-        """A connection to the broker.
+        """Open a connection to the broker.
 
         Raises
         ------

@@ -109,7 +109,7 @@ class PageServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Where the page is."""
+        """Address of the page."""
         host, port = self.server_address[:2]
         return f"http://[{host!s}]:{port}/" if ":" in str(host) else f"http://{host!s}:{port}/"
 
@@ -121,14 +121,14 @@ class PageServer(ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """One connection from its beginning to its end."""
+        """Serve one connection until it ends."""
         try:
             super().process_request_thread(request, client_address)
         finally:
             self.free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A connection that broke; anything else is told."""
+        """Ignore broken connections; report all other errors."""
         problem = sys.exc_info()[1]
         if not isinstance(problem, OSError):
             super().handle_error(request, client_address)

@@ -50,7 +50,7 @@ class KnownRound:
 
 @dataclass(frozen=True)
 class AdmissionLimits:
-    """What is plausible.
+    """Limits for plausible updates.
 
     Attributes
     ----------
@@ -69,7 +69,7 @@ class AdmissionLimits:
 
 @dataclass(frozen=True)
 class Admitted:
-    """An update that counts.
+    """An update that was admitted.
 
     Attributes
     ----------
@@ -140,7 +140,7 @@ def admit(
     limits: AdmissionLimits,
     unpack: Callable[[bytes, int], Mapping[str, Coded]],
 ) -> Admitted:
-    """What an update brings.
+    """Check an update and lay it out.
 
     Parameters
     ----------

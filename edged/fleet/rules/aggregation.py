@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AdmittedUpdate:
-    """One device's update, admitted.
+    """The admitted update of one device.
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ class AdmittedUpdate:
 
 @dataclass(frozen=True)
 class Aggregate:
-    """What came of a round.
+    """Result of the aggregation of a round.
 
     Attributes
     ----------
@@ -66,16 +66,16 @@ class Aggregate:
 
 
 class Reducer(Protocol):
-    """A way to make one update of many; contributions come in the order of the devices' names."""
+    """Aggregates updates, which come in the order of the devices' names."""
 
     def begin(self, layout: Layout, expected: int) -> None:
-        """Before the first: the model's tensors, and how many contributions there will be at most."""
+        """Prepare for a round: the model's tensors, and the maximum number of updates."""
 
     def add(self, contribution: AdmittedUpdate) -> None:
-        """One more."""
+        """Add the update of one device."""
 
     def finish(self) -> Aggregate:
-        """The result; NoDataError where there were none."""
+        """Return the aggregate; NoDataError if there were no updates."""
 
 
 def discount(late: int, exponent: float) -> float:
@@ -91,20 +91,20 @@ class Mean:
     """The mean of all updates, weighed by samples; the same memory for any number of devices."""
 
     def begin(self, layout: Layout, expected: int) -> None:  # noqa: ARG002  no room is needed
-        """Begin at 0."""
+        """Start a sum at 0."""
         self._layout = layout
         self._sum = np.zeros(layout.size, np.float64)
         self._devices = self._samples = 0
 
     def add(self, contribution: AdmittedUpdate) -> None:
-        """Add it, times its samples."""
+        """Add an update, weighted by its samples."""
         change = self._layout.change(contribution.row)
         self._sum += np.multiply(change, contribution.samples * contribution.factor, dtype=np.float64)
         self._devices += 1
         self._samples += contribution.samples
 
     def finish(self) -> Aggregate:
-        """Divide by all samples."""
+        """Divide the sum by the number of samples."""
         if not self._samples:
             raise NoDataError("no update to average")
         return Aggregate(self._sum / self._samples, self._devices, self._samples)

@@ -33,11 +33,11 @@ class FedDyn:
         self._inner, self._memory, self._population = inner, memory, population
 
     def begin(self, layout: Layout, expected: int) -> None:
-        """See `Reducer`."""
+        """Prepare for a round, see `Reducer`."""
         self._inner.begin(layout, expected)
 
     def add(self, contribution: AdmittedUpdate) -> None:
-        """See `Reducer`."""
+        """Add the update of one device, see `Reducer`."""
         self._inner.add(contribution)
 
     def finish(self) -> Aggregate:

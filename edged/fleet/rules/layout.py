@@ -46,13 +46,13 @@ class Layout:
 
     @classmethod
     def of(cls, weights: Mapping[str, Floats]) -> Layout:
-        """That of some weights."""
+        """Create the layout of some weights."""
         names = tuple(sorted(weights))
         return cls(names, tuple(weights[name].shape for name in names))
 
     @cached_property
     def size(self) -> int:
-        """Numbers in the vector."""
+        """How many numbers the vector has."""
         return sum(math.prod(shape) for shape in self.shapes)
 
     @cached_property

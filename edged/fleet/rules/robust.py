@@ -29,24 +29,24 @@ RELEASED = 512
 
 
 class MatrixStorage(Protocol):
-    """Where a matrix lies."""
+    """Allocates the memory of a matrix."""
 
     def matrix(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-        """Room for one."""
+        """Allocate a matrix; its values are undefined."""
 
     def release(self) -> None:
-        """Its memory may be given back; what is in it stays."""
+        """Allow the system to reclaim the memory; the values stay."""
 
 
 class InMemoryMatrix:
-    """In memory."""
+    """Allocates matrices in main memory."""
 
     def matrix(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-        """Room for one."""
+        """Allocate a matrix; its values are undefined."""
         return np.empty(shape, dtype)
 
     def release(self) -> None:
-        """Nothing that could be given back."""
+        """Do nothing: main memory cannot be reclaimed."""
 
 
 class Matrix:
@@ -78,7 +78,7 @@ class Matrix:
         self._rounded = dtype == "int8"
 
     def begin(self, layout: Layout, expected: int) -> None:
-        """Have room for `expected` updates."""
+        """Allocate room for `expected` updates."""
         self._layout = layout
         self._blocks = -(-layout.size // COLUMNS)
         kind = np.int8 if self._rounded else np.float32
@@ -89,7 +89,7 @@ class Matrix:
         self._samples: list[int] = []
 
     def add(self, contribution: AdmittedUpdate) -> None:
-        """Lay it into the next row."""
+        """Store an update in the next row."""
         at, factor = len(self._names), np.float32(contribution.factor)
         if self._rounded:
             values, scales = self._layout.integers(contribution.row)

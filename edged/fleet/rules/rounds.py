@@ -23,7 +23,7 @@ Phase = Literal["waiting", "open", "trial", "done"]
 
 @dataclass(frozen=True)
 class RoundPace:
-    """How many devices, and how long.
+    """Number of devices and deadlines of a round.
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ class RoundPace:
 
     @property
     def least(self) -> int:
-        """Updates without which no round closes."""
+        """Minimum number of updates to close a round."""
         return max(1, math.ceil(self.quorum * self.devices))
 
 
@@ -106,14 +106,14 @@ class FleetState:
         return self.number if self.phase == "open" else self.number + 1
 
     def known(self) -> dict[int, KnownRound]:
-        """Rounds that updates may be for."""
+        """Rounds for which updates are accepted, by number."""
         found = {known.number: known for known in self.past}
         if self.phase == "open" and self.round is not None:
             found[self.number] = _remembered(self)
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """For a file."""
+        """Convert the state to JSON values."""
         values = asdict(replace(self, round=None, past=()))
         values["round"] = None if self.round is None else json.loads(self.round.payload())
         values["past"] = [
@@ -123,7 +123,7 @@ class FleetState:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> FleetState:
-        """From what `to_json` gave."""
+        """Create a state from the values of `to_json`."""
         past = tuple(
             KnownRound(n, i, b, None if d is None else frozenset(d)) for n, i, b, d in values["past"]
         )
@@ -141,7 +141,7 @@ class FleetState:
 
 
 def opened(course: FleetState, told: RoundAnnouncement, pace: RoundPace) -> FleetState:
-    """The next round has been opened."""
+    """Return the state after the next round was opened."""
     return replace(
         course,
         phase="open",
@@ -162,7 +162,7 @@ def due(course: FleetState, accepted: int, pace: RoundPace, now: float) -> Liter
 
 
 def extended(course: FleetState, more: tuple[str, ...], pace: RoundPace, now: float) -> FleetState:
-    """As long again, with more devices."""
+    """Extend the round by its deadline, with more devices."""
     told = _told(course)
     asked = None if course.asked is None else tuple(sorted({*course.asked, *more}))
     until = now + pace.deadline

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ClientSelection:
-    """What a device must be to be chosen.
+    """Requirements that a device must meet to be chosen.
 
     Attributes
     ----------
@@ -57,7 +57,7 @@ class ClientSelection:
 
 
 def eligible(states: Iterable[DeviceState], wanted: ClientSelection, bundle: str, now: float) -> list[str]:
-    """The devices that would do, by name."""
+    """List the devices that meet the requirements, by name."""
     return sorted(state.device for state in states if wanted.fits(state, bundle, now))
 
 

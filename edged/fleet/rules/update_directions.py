@@ -32,7 +32,7 @@ class UpdateDirections:
             self._sums = dict(zip(names, memory[SUMS].tolist(), strict=True))
 
     def saw(self, devices: Sequence[str], cosines: NDArray[np.float64]) -> None:
-        """Count the updates of a round."""
+        """Record the directions of the updates of a round."""
         for device, cosine in zip(devices, cosines.tolist(), strict=True):
             self._sums[device] = self._sums.pop(device, 0.0) + cosine
         for device in list(self._sums)[:-DEVICES]:
@@ -43,6 +43,6 @@ class UpdateDirections:
         return np.array([self._sums.get(device, 0.0) < 0 for device in devices], np.bool_)
 
     def dump(self) -> dict[str, NDArray[Any]]:
-        """As arrays, for the next round."""
+        """Return the record as arrays, for the next round."""
         names = np.frombuffer(json.dumps(list(self._sums)).encode(), np.uint8)
         return {NAMES: names, SUMS: np.array(list(self._sums.values()), np.float64)}

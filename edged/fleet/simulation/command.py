@@ -37,7 +37,7 @@ def run(plan: SimulationPlan, out: Path | None) -> dict[str, Any]:
 
 
 def lines_of(report: dict[str, Any]) -> list[str]:
-    """What a person is told of it."""
+    """Format the report for people."""
     final, sent = report["final"], report["bytes"]
     told = [f"{report['devices']} devices, {len(report['rounds'])} rounds, {report['seconds']:.0f} s"]
     if final["unseen"] is not None:

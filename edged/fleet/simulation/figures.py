@@ -25,7 +25,7 @@ def figures(
     unseen: NDArray[np.int64],
     scratch: Path,
 ) -> dict[str, Any]:
-    """What came of it.
+    """Measure the results of a simulation.
 
     Parameters
     ----------

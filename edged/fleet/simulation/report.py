@@ -19,7 +19,7 @@ stroke-dasharray:5 4}
 
 
 def page(report: Mapping[str, Any]) -> str:
-    """The whole page."""
+    """Render the report as an HTML page."""
     rounds = report["rounds"]
     body = f"<p>{_sentence(report)}</p>"
     if rounds:

@@ -57,7 +57,7 @@ class SharedSetup:
         return labels_for(self.bundle.label_loss, y, self.bundle.output.width)
 
     def engine(self, _held: bool = False) -> PortableEngine:
-        """A fresh engine."""
+        """Create a new engine."""
         return PortableEngine(self.bundle)
 
     def ask(self, weights: Weights, scratch: Path, *parts: NDArray[np.int64]) -> list[Evaluated]:

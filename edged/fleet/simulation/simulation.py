@@ -40,7 +40,7 @@ PATIENCE = 600.0  # seconds that a round may take
 
 @dataclass(frozen=True)
 class SimulationPlan:
-    """What is simulated.
+    """Settings of a simulation.
 
     Attributes
     ----------
@@ -96,7 +96,7 @@ class SimulationPlan:
 
 
 def simulate(plan: SimulationPlan, note: Callable[[str], Any] = lambda _: None) -> dict[str, Any]:
-    """Run it; the report, ready for JSON.
+    """Run a simulation; returns the report, ready for JSON.
 
     Raises
     ------

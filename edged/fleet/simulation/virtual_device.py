@@ -68,7 +68,7 @@ class MaliciousDevice(RoundTrainer):
         self._factor = np.float32(-1.0 if attack == "flip" else SCALED)
 
     def train_round(self, *args: Any, **kwargs: Any) -> RoundContribution:
-        """As others do, and then spoiled."""
+        """Train as other devices do, then falsify the update."""
         made = super().train_round(*args, **kwargs)
         coded = {
             name: replace(part, values=part.values * self._factor)
@@ -132,23 +132,23 @@ class VirtualDevice:
     # ---- what its member asks of it ----------------------------------------------------------
 
     def why_not(self) -> str:
-        """Nothing keeps it from training."""
+        """Return no reason: it can always train."""
         return ""
 
     def new_samples(self, consumed: int) -> int:
-        """Its rows are there from the begin."""
+        """Return how many rows it has, all from the start."""
         return max(0, len(self.learned) - consumed)
 
     def bundle(self) -> str:
-        """Fingerprint of what it trains."""
+        """Fingerprint of the bundle that it trains."""
         return self._bench.bundle.fingerprint
 
     def state(self) -> dict[str, Any]:
-        """It is always well."""
+        """Return its state, which is always good."""
         return {"version": __version__, "idle": True, "charged": True, "cool": True}
 
     def train(self, announced: RoundAnnouncement, model: Path) -> dict[str, Any]:
-        """Train in the round and keep an update."""
+        """Train in the round and store an update."""
         order = {"round": asdict(announced), "model": str(model), "seconds": 3600.0}
         return self._part.contribute(announced.round, order)
 

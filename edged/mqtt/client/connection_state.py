@@ -48,7 +48,7 @@ class ConnectionState:
         self._problem = f"{reason} ({remedy})" if remedy else reason
 
     def connected(self) -> None:
-        """The broker has accepted us."""
+        """Record that the broker has accepted the connection."""
         self._online, self._told, self._problem = True, None, None
         self._since = time.monotonic()
 
@@ -72,6 +72,6 @@ class ConnectionState:
         return False
 
     def ended(self) -> None:
-        """There is no connection now."""
+        """Record that the connection has ended."""
         self._online = False
         self._problem = self._problem or "it was lost; trying again"

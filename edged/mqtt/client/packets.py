@@ -68,7 +68,7 @@ class PacketSocket:
         return piece
 
     def send(self, data: bytes | bytearray) -> int:
-        """Take everything; `flush` puts it on the network."""
+        """Buffer all of `data`; `flush` writes it to the network."""
         self._out += data
         return len(data)
 
@@ -86,7 +86,7 @@ class PacketSocket:
         return self._sock.fileno()
 
     def setblocking(self, flag: bool) -> None:
-        """As of a socket."""
+        """Set the blocking mode of the socket."""
         self._sock.setblocking(flag)
 
     # What the session calls.
@@ -98,7 +98,7 @@ class PacketSocket:
 
     @property
     def unsent(self) -> int:
-        """Bytes that the network has not taken yet."""
+        """Bytes that wait to be written to the network."""
         return len(self._out)
 
     @property
@@ -118,7 +118,7 @@ class PacketSocket:
         except self.would_block:
             return
         except OSError as problem:
-            self.note(problem)
+            self.record(problem)
             chunk = b""
         if not chunk:
             self._lost = True
@@ -140,16 +140,16 @@ class PacketSocket:
         except self.would_block:
             return
         except OSError as problem:
-            self.note(problem)
+            self.record(problem)
             self._lost = True
             return
         del self._out[:sent]
 
-    def note(self, problem: OSError) -> None:
-        """Keep what says why the connection ended; without TLS nothing does."""
+    def record(self, problem: OSError) -> None:
+        """Record why the connection ended, if `problem` tells; without TLS it does not."""
 
-    def take(self, epoch: int, received: float) -> list[ReceivedMessage]:
-        """All complete PUBLISH packets up to the next packet of another kind.
+    def read(self, epoch: int, received: float) -> list[ReceivedMessage]:
+        """Read all complete PUBLISH packets up to the next packet of another kind.
 
         Raises
         ------
@@ -181,7 +181,7 @@ class PacketSocket:
         self._out += b"".join([b"\x40\x02" + mid.to_bytes(2, "big") for mid in mids])
 
     def publish(self, message: OutgoingMessage) -> None:
-        """Put a QoS 0 message on its way."""
+        """Buffer a QoS 0 message."""
         self._out += encode_publish(message, v5=self._v5)
 
     def _frame(self) -> tuple[int, int, int] | None:

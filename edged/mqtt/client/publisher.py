@@ -81,7 +81,7 @@ class Publisher:
             self._flying[info.mid] = message
 
     def answered(self, mid: int, reason: Any) -> None:
-        """The broker has acknowledged or refused a message."""
+        """Record the broker's acknowledgement or rejection of a message."""
         message = self._flying.pop(mid, None)
         if message is None:
             return
@@ -90,8 +90,8 @@ class Publisher:
             log.error("mqtt_publish_refused", topic=message.topic, reason=str(reason), remedy=remedy)
         self._done.append(message)
 
-    def tell(self) -> None:
-        """Call `on_done` of the messages that are done with."""
+    def report_done(self) -> None:
+        """Call `on_done` of the messages that were acknowledged or rejected."""
         while self._done:
             message = self._done.pop(0)
             if message.on_done is not None:
@@ -149,7 +149,7 @@ class OutgoingQueues:
         return self._limit - (len(self._sure) if qos else len(self._fast))
 
     def put(self, message: OutgoingMessage) -> bool:
-        """Queue a message; False when it was refused."""
+        """Queue a message; False if it was rejected."""
         with self._lock:
             if message.qos:
                 if len(self._sure) >= self._limit:

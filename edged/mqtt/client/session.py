@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from edged.config import MqttConfig
+    from edged.domain.protocols import ConnectionListener
     from edged.mqtt.client.connection import PacketClient, Will
     from edged.mqtt.client.packets import PacketSocket
 
@@ -50,9 +51,10 @@ class Session:
         asked for them before each connection.
     clean
         Begin anew with each connection: nothing of an earlier one is delivered, or sent at QoS 0.
-    on_online, on_offline
-        Called on the network thread after each connection was made (subscriptions are already on
-        their way, so a birth message comes after them) or lost.
+    listener
+        Its `online` is called on the network thread after each connection was made (subscriptions are
+        already on their way, so a birth message comes after them), its `connection_changed` after that and
+        after each connection was lost.
     backlog
         Messages of each QoS that may wait to be sent; see `Outgoing`.
 
@@ -69,14 +71,13 @@ class Session:
         client_id: str,
         will: Will | None = None,
         clean: bool = False,
-        on_online: Callable[[], None] | None = None,
-        on_offline: Callable[[], None] | None = None,
+        listener: ConnectionListener | None = None,
         backlog: int = 10_000,
     ) -> None:
         self._config = config
         self._client_id = client_id
         self._will, self._clean = will, clean
-        self._on_online, self._on_offline = on_online, on_offline
+        self._listener = listener
         self._choice = ProtocolChoice(config.protocol)
         self._backoff = Backoff(config.reconnect_max)
         self._publisher = Publisher(backlog)
@@ -96,7 +97,7 @@ class Session:
     # What other threads call.
 
     def start(self) -> None:
-        """Begin to connect, in the background."""
+        """Connect in the background, and reconnect after each loss."""
         self._thread.start()
 
     def stop(self, timeout: float = 5.0) -> None:
@@ -255,11 +256,11 @@ class Session:
         try:
             if (wire := self._client.wire) is not None:
                 wire.close()
-            if was_online and self._on_offline is not None:
-                self._on_offline()
+            if was_online and self._listener is not None:
+                self._listener.connection_changed()
         except Exception:
             log.exception("mqtt_failed", remedy="reconnecting")
-        if self._clean:  # after `on_offline`: whoever was told of it adds nothing more
+        if self._clean:  # after the listener, which then publishes nothing more
             self._publisher.outgoing.forget_fast()
         self._backoff.ended(time.monotonic() - began if was_online else 0.0)
 
@@ -323,7 +324,7 @@ class Session:
     def _receive(self, wire: PacketSocket) -> None:
         received = time.monotonic()
         while self._client.wire is wire:
-            for delivery in wire.take(self._epoch, received):
+            for delivery in wire.read(self._epoch, received):
                 self._deliver(delivery)
             if not wire.offer() and not wire.lost:
                 break
@@ -345,12 +346,13 @@ class Session:
 
     def _news(self) -> None:
         """Tell others what paho's callbacks have noted, now that no lock of paho is held."""
-        self._publisher.tell()
+        self._publisher.report_done()
         if self._online.is_set() and not self._born:
             self._born = True
             self._subscriptions.renew(self._client)
-            if self._on_online is not None:
-                self._on_online()
+            if self._listener is not None:
+                self._listener.online()
+                self._listener.connection_changed()
 
     def _send(self, wire: PacketSocket) -> None:
         client = self._client
@@ -358,7 +360,7 @@ class Session:
             self._send_acks(wire)
             self._subscriptions.extend(client)
             self._publisher.send(client, wire)
-            self._publisher.tell()
+            self._publisher.report_done()
         self._write(wire)
         if self._dropping or (self._closing.is_set() and self._finished(wire)):
             client.disconnect()

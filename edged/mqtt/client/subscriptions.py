@@ -109,7 +109,7 @@ class Subscriptions:
         self._confirm()
 
     def sink(self, topic: str) -> Sink | None:
-        """Who gets messages on this topic."""
+        """Find the sink for messages on this topic."""
         try:
             return self._routes[topic]
         except KeyError:

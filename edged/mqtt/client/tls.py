@@ -34,8 +34,8 @@ class TlsPacketSocket(PacketSocket):
         """Whether TLS has bytes for us that a selector cannot see."""
         return cast("ssl.SSLSocket", self._sock).pending() > 0
 
-    def note(self, problem: OSError) -> None:
-        """Keep what TLS says; that the other side is gone is no news."""
+    def record(self, problem: OSError) -> None:
+        """Record an error of TLS, unless it only says that the other side is gone."""
         if isinstance(problem, ssl.SSLError) and not isinstance(problem, ssl.SSLEOFError):
             self.problem = problem
 

@@ -29,7 +29,7 @@ class WakeupPipe:
             self._sender.send(b"\0")
 
     def clear(self) -> None:
-        """Call before looking for work."""
+        """Discard pending wake-ups; call it before looking for work."""
         with contextlib.suppress(OSError):
             self._receiver.recv(4096)
         self._set = False

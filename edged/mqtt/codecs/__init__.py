@@ -7,16 +7,15 @@ Reasons, of any codec: `too_big`, `too_deep`, `missing_field`, `wrong_type`, `sh
 
 from __future__ import annotations
 
-import time
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from edged.mqtt.codecs.json import JsonCodec, LabelCodec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from edged.clock import Clock
     from edged.config import StreamConfig
+    from edged.domain.protocols import MessagePublisher
     from edged.domain.stream.sample import Decoded, LabelReading
     from edged.mqtt.codecs.compressed import Decoder
 
@@ -37,10 +36,7 @@ _LABEL_PLACES = {"cbor": ("cbor", "CborLabelCodec"), "msgpack": ("msgpack", "Mes
 
 
 def sample_codec(
-    stream: StreamConfig,
-    *,
-    now: Callable[[], float] = time.time,
-    publish: Callable[[str, bytes], object] = lambda *_: None,
+    stream: StreamConfig, *, clock: Clock | None = None, publisher: MessagePublisher | None = None
 ) -> Decoder[Decoded]:
     """The codec of a stream's sample messages; only its own module is imported.
 
@@ -48,10 +44,10 @@ def sample_codec(
     ----------
     stream
         Names the codec and the fields.
-    now
-        Unix time, for formats with relative times.
-    publish
-        Sends a message, for formats that can ask a sensor to introduce itself again.
+    clock
+        Resolves relative times and stamps requests; the system's when absent.
+    publisher
+        Publishes requests of formats that can ask a sensor to introduce itself again.
 
     Raises
     ------
@@ -60,9 +56,9 @@ def sample_codec(
     """
     more: dict[str, Any] = {}
     if stream.codec == "senml":
-        more = {"now": now}
+        more = {"clock": clock}
     elif stream.codec == "sparkplug":
-        more = {"now": now, "publish": publish}
+        more = {"clock": clock, "publisher": publisher}
     codec: Decoder[Decoded] = _made(_PLACES[stream.codec], stream, **more)
     return _inflated(codec, stream)
 

@@ -19,14 +19,14 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Decoder(Protocol[T_co]):
-    """Any codec."""
+    """Decodes messages of one format."""
 
     def decode(self, topic: str, payload: bytes) -> T_co:
-        """What is in a message."""
+        """Decode one message of a topic."""
 
 
 class Compressed(Decoder[T_co]):
-    """A codec behind decompression.
+    """Decompresses payloads for another codec.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class Compressed(Decoder[T_co]):
 
 
 def gzip(payload: bytes, largest: int) -> bytes:
-    """What a gzip payload inflates to.
+    """Decompress a gzip payload.
 
     Raises
     ------

@@ -140,7 +140,7 @@ class ObjectLabelCodec:
 
 
 def check_size(payload: bytes, largest: int) -> None:
-    """Refuse a payload of more than `largest` bytes.
+    """Reject a payload of more than `largest` bytes.
 
     Raises
     ------
@@ -152,7 +152,7 @@ def check_size(payload: bytes, largest: int) -> None:
 
 
 def the_object(message: Any) -> dict[str, Any]:
-    """The message, which must be an object.
+    """Return the message if it is an object.
 
     Raises
     ------

@@ -7,9 +7,9 @@ without the base name, `NAME#sum` for sums, and `bn` for the base name.
 from __future__ import annotations
 
 import re
-import time
 from typing import TYPE_CHECKING, Any
 
+from edged.clock import Clock, SystemClock
 from edged.errors import ConfigError, RejectedSampleError
 from edged.mqtt.codecs.cbor import cbor_values
 from edged.mqtt.codecs.json import parse_any
@@ -39,7 +39,7 @@ Record = dict[Any, Any]
 
 
 class SenmlCodec:
-    """Decodes SenML packs; whether JSON or CBOR, the first byte tells.
+    """Decodes SenML packs, JSON or CBOR by the first byte. `clock` resolves relative times.
 
     >>> from edged.config import StreamConfig
     >>> codec = SenmlCodec(StreamConfig(features=["temp", "rpm"], codec="senml", key="bn"))
@@ -48,9 +48,9 @@ class SenmlCodec:
     [Reading(key='m1/', values=[20.0, 90.0], ts=1700000000.0, label=None, id=None)]
     """
 
-    def __init__(self, stream: StreamConfig, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, stream: StreamConfig, clock: Clock | None = None) -> None:
         self._largest = stream.max_payload
-        self._now = now
+        self._clock = clock or SystemClock()
         self._reading = ReadingFields(stream, text=False).reading
         self._cbor: Callable[[bytes, int], Any] | None = None
 
@@ -94,7 +94,7 @@ class SenmlCodec:
     def _absolute(self, at: float) -> float | None:
         if at == 0:
             return None
-        return parse_time(at if at >= ABSOLUTE_FROM else max(0.0, self._now() + at))
+        return parse_time(at if at >= ABSOLUTE_FROM else max(0.0, self._clock.now() + at))
 
 
 def resolved(records: list[Record]) -> Iterator[tuple[str, str, float, Record]]:

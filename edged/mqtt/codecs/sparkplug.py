@@ -8,11 +8,11 @@ themselves: a moment that does not have all features is refused.
 
 from __future__ import annotations
 
-import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from edged.clock import Clock, SystemClock
 from edged.errors import RejectedSampleError
 from edged.logs import get_logger
 from edged.mqtt.codecs.objects import ReadingFields, check_size
@@ -31,9 +31,8 @@ from edged.mqtt.sparkplug.payload import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from edged.config import StreamConfig
+    from edged.domain.protocols import MessagePublisher
     from edged.domain.stream.sample import Decoded
 
 MOST_READINGS = 1000
@@ -65,7 +64,7 @@ class _Node:
 
 
 class SparkplugCodec:
-    """Decodes all messages of the edge nodes that a stream hears; data messages are readings.
+    """Decodes all messages of a stream's edge nodes; data messages are readings.
 
     Without a field for it the key is `group/node` or `group/node/device`.
 
@@ -73,23 +72,23 @@ class SparkplugCodec:
     ----------
     stream
         Its features, label, key and id are names of metrics.
-    now
-        Unix time, put on requests.
-    publish
-        Sends a request for a birth; none is sent without.
+    clock
+        Gives the timestamps of requests; the system's when absent.
+    publisher
+        Publishes requests for births; none are published without it.
     """
 
     def __init__(
         self,
         stream: StreamConfig,
-        now: Callable[[], float] = time.time,
-        publish: Callable[[str, bytes], object] = lambda *_: None,
+        clock: Clock | None = None,
+        publisher: MessagePublisher | None = None,
     ) -> None:
         self._largest = stream.max_payload
         # Each moment brings all features: no more numbers than a raw array of that size would hold.
         self._most = max(1, min(MOST_READINGS, stream.max_payload // (4 * stream.width)))
-        self._now = now
-        self._publish = publish
+        self._clock = clock or SystemClock()
+        self._publisher = publisher
         self._wire = SparkplugWire("stream.codec")
         self._reading = ReadingFields(stream, text=False).reading
         self._key_is_topic = stream.key is None
@@ -172,14 +171,15 @@ class SparkplugCodec:
             self._ask(place, node, GAP_PATIENCE, "a message is missing")
 
     def _ask(self, place: SparkplugTopic, node: _Node, patience: float, reason: str) -> None:
-        now = self._now()
+        now = self._clock.now()
         if abs(now - node.asked) < patience:
             return
         node.asked = now
         metric = Metric(REBIRTH, True, datatype=BOOLEAN, ts=now)
         target = SparkplugTopic(place.group, "NCMD", place.node)
         log.info("sparkplug_rebirth_requested", group=place.group, node=place.node, reason=reason)
-        self._publish(target.name, self._wire.write([metric], ts=now, seq=None))
+        if self._publisher is not None:
+            self._publisher.publish(target.name, self._wire.write([metric], ts=now, seq=None))
 
     # ---- data ------------------------------------------------------------------------------
 

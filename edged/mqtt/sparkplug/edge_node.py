@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from edged.errors import RejectedSampleError
 from edged.logs import get_logger
@@ -24,8 +24,9 @@ from edged.mqtt.sparkplug.payload import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
+    from edged.clock import Clock
     from edged.config import MqttConfig
     from edged.mqtt.client.message import ReceivedMessage
 
@@ -48,8 +49,18 @@ class _Change(NamedTuple):
     ts: float
 
 
+class NodeBackend(Protocol):
+    """The device behind an edge node."""
+
+    def next_session(self) -> int:
+        """Count a session: its number (`bdSeq`), which continues across restarts."""
+
+    def execute(self, command: str) -> None:
+        """Execute a command, named by its metric; called on the network thread."""
+
+
 class SparkplugNode:
-    """Says what has changed while it is connected, and afterwards, as historical, what changed meanwhile.
+    """Edge node of Sparkplug B: publishes changed metrics, and later those that changed while it was offline.
 
     Parameters
     ----------
@@ -58,17 +69,17 @@ class SparkplugNode:
     client_id
         Another than that of the daemon's main connection.
     group, node
-        Who we are.
+        Its names in topics.
     metrics
-        What is told; the names must not change while it runs.
+        Published metrics; the names must not change while it runs.
     commands
-        What a host may set to true, by the name of its metric: called on the network thread.
-    next_session
-        The number of each session (`bdSeq`), which goes on over restarts.
-    now
-        Unix time.
+        Names of the metrics that a host may set to true.
+    backend
+        Executes these commands and numbers the sessions.
+    clock
+        Gives the timestamps of messages.
     history
-        How many changes are kept while there is no connection.
+        Changes that are kept while there is no connection.
 
     Raises
     ------
@@ -84,44 +95,36 @@ class SparkplugNode:
         group: str,
         node: str,
         metrics: Sequence[Declared],
-        commands: Mapping[str, Callable[[], None]],
-        next_session: Callable[[], int],
-        now: Callable[[], float],
+        commands: Collection[str],
+        backend: NodeBackend,
+        clock: Clock,
         history: int,
     ) -> None:
         self._wire = SparkplugWire("sparkplug")
         self._place = SparkplugTopic(group, "", node)
         self._metrics = tuple(metrics)
-        self._commands = {REBIRTH: self._be_born, **commands}
+        self._commands = (REBIRTH, *commands)
         self._aliases = {
             name: alias for alias, name in enumerate([*(m.name for m in metrics), *self._commands], 1)
         }
         self._types = {metric.name: metric.datatype for metric in metrics}
-        self._next_session = next_session
-        self._now = now
+        self._backend, self._clock = backend, clock
         self._lock = threading.Lock()
         self._values: dict[str, Any] = {}
         self._history: deque[_Change] = deque(maxlen=history)
         self._session_number = self._seq = 0
         self._born, self._used = False, True
-        self.session = Session(
-            config,
-            client_id=client_id,
-            will=self._will,
-            clean=True,
-            on_online=self._online,
-            on_offline=self._offline,
-        )
+        self.session = Session(config, client_id=client_id, will=self._will, clean=True, listener=self)
 
     # ---- life ------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to connect."""
+        """Connect in the background."""
         self.session.subscribe([self._topic("NCMD")], 1, self._command)
         self.session.start()
 
     def stop(self, timeout: float = 5.0) -> None:
-        """Say that we go, which the will would not when the connection ends in order."""
+        """Publish the death, as the broker drops the will after an orderly end, and disconnect."""
         with self._lock:
             if self._born:
                 self.session.publish(self._topic("NDEATH"), self._death(), qos=1)
@@ -130,34 +133,37 @@ class SparkplugNode:
 
     @property
     def born(self) -> bool:
-        """Whether hosts have heard of us on the present connection."""
+        """Whether the birth was published on the present connection."""
         return self._born
 
     def _will(self) -> tuple[str, bytes, bool]:
         # A number that no birth has used is good for the next attempt, and costs no write.
         if self._used:
-            self._session_number, self._used = self._next_session() % SEQUENCE, False
+            self._session_number, self._used = self._backend.next_session() % SEQUENCE, False
         return self._topic("NDEATH"), self._death(), False
 
     def _death(self) -> bytes:
         number = Metric(BDSEQ, self._session_number, datatype=INT64)
-        return self._wire.write([number], ts=self._now(), seq=None)
+        return self._wire.write([number], ts=self._clock.now(), seq=None)
 
-    def _online(self) -> None:
+    def online(self) -> None:
+        """Publish the birth, and as historical data what has changed while there was no connection."""
         self._be_born()
         with self._lock:
             while self._history:
                 changes = [self._history.popleft() for _ in range(min(OF_ONE_MESSAGE, len(self._history)))]
                 self._send("NDATA", [self._changed(change, historical=True) for change in changes])
 
-    def _offline(self) -> None:
-        with self._lock:
-            self._born = False
+    def connection_changed(self) -> None:
+        """Keep changes as history from now on if the connection was lost."""
+        if not self.session.connected:
+            with self._lock:
+                self._born = False
 
     def _be_born(self) -> None:
-        """Everything we have, with names, aliases and types; the numbers of messages begin again."""
+        """Publish all metrics with names, aliases and types; message numbers start again at 0."""
         with self._lock:
-            now = self._now()
+            now = self._clock.now()
             metrics = [Metric(BDSEQ, self._session_number, ts=now, datatype=INT64)]
             metrics += [
                 Metric(m.name, self._values.get(m.name), self._aliases[m.name], now, m.datatype)
@@ -171,8 +177,8 @@ class SparkplugNode:
     # ---- what changes ----------------------------------------------------------------------
 
     def report(self, values: Mapping[str, Any]) -> None:
-        """Tell which of these have changed; those that were not declared are passed over."""
-        now = self._now()
+        """Publish the values that have changed; undeclared metrics are ignored."""
+        now = self._clock.now()
         with self._lock:
             changes = [
                 _Change(name, value, now)
@@ -190,7 +196,7 @@ class SparkplugNode:
         return Metric("", change.value, alias, change.ts, datatype, historical)
 
     def _send(self, kind: str, metrics: Sequence[Metric]) -> None:
-        payload = self._wire.write(metrics, ts=self._now(), seq=self._seq)
+        payload = self._wire.write(metrics, ts=self._clock.now(), seq=self._seq)
         self._seq = (self._seq + 1) % SEQUENCE
         self.session.publish(self._topic(kind), payload)
 
@@ -214,8 +220,9 @@ class SparkplugNode:
             m.name or names.get(-1 if m.alias is None else m.alias, "") for m in metrics if m.value is True
         ]
         for name in dict.fromkeys(wanted):
-            carry_out = self._commands.get(name)
-            if carry_out is None:
-                log.warning("sparkplug_command_refused", reason=f"unknown: {name[:80]!r}")
+            if name == REBIRTH:
+                self._be_born()
+            elif name in self._commands:
+                self._backend.execute(name)
             else:
-                carry_out()
+                log.warning("sparkplug_command_refused", reason=f"unknown: {name[:80]!r}")

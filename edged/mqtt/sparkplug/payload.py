@@ -50,7 +50,7 @@ class SparkplugTopic(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The topic.
+        """The topic as text.
 
         >>> SparkplugTopic("plant", "DDATA", "press-7", "vib").name
         'spBv1.0/plant/DDATA/press-7/vib'
@@ -99,7 +99,7 @@ class Payload(NamedTuple):
 
 
 class SparkplugWire:
-    """Reads and writes payloads.
+    """Reads and writes Sparkplug payloads.
 
     Raises
     ------
@@ -115,7 +115,7 @@ class SparkplugWire:
         self._broken = (DecodeError, ValueError, RuntimeError)
 
     def read(self, data: bytes) -> Payload:
-        """A payload from its bytes.
+        """Decode a payload of Sparkplug B.
 
         Raises
         ------

@@ -86,7 +86,7 @@ class AppendLog:
         return record
 
     def sync(self) -> None:
-        """Make all records durable."""
+        """Make all appended records durable."""
         if self._written == self._end:
             return
         with disk_errors("writing", self._path):
@@ -112,7 +112,7 @@ class AppendLog:
         return body
 
     def close(self) -> None:
-        """Leave the file as it is."""
+        """Close the file without a sync."""
         os.close(self._file)
 
     def _scan(self) -> tuple[list[LogRecord], int]:

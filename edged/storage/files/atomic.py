@@ -323,7 +323,7 @@ class DirectoryLock:
         self._descriptor: int | None = None
 
     def acquire(self) -> None:
-        """Take the lock at once.
+        """Acquire the lock without waiting.
 
         Raises
         ------

@@ -218,7 +218,7 @@ def free_pages(db: sqlite3.Connection) -> int:
 
 
 def used_pages(db: sqlite3.Connection) -> int:
-    """Pages that hold something."""
+    """Count the pages of the database that are in use."""
     return file_pages(db) - free_pages(db)
 
 

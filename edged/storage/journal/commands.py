@@ -53,7 +53,7 @@ class CommandRetention(NamedTuple):
 
 
 def find(db: sqlite3.Connection, key: str) -> CommandRecord | None:
-    """The command of this identity."""
+    """Find the command with this identity; None if there is none."""
     row = db.execute(f"SELECT {_COLUMNS} FROM commands WHERE id = ?", (key,)).fetchone()  # noqa: S608
     return None if row is None else _record(*row)
 
@@ -91,7 +91,7 @@ def update(
 
 
 def unfinished(db: sqlite3.Connection) -> list[CommandRecord]:
-    """Those without an outcome, oldest first."""
+    """List the commands without an outcome, oldest first."""
     marks = ", ".join("?" * len(OPEN))
     rows = db.execute(
         f"SELECT {_COLUMNS} FROM commands WHERE ended IS NULL AND state IN ({marks}) ORDER BY number",  # noqa: S608
@@ -101,7 +101,7 @@ def unfinished(db: sqlite3.Connection) -> list[CommandRecord]:
 
 
 def newest(db: sqlite3.Connection, limit: int) -> list[CommandRecord]:
-    """The newest ones, newest first."""
+    """List the newest commands, newest first."""
     rows = db.execute(f"SELECT {_COLUMNS} FROM commands ORDER BY number DESC LIMIT ?", (limit,))  # noqa: S608
     return [_record(*row) for row in rows]
 

@@ -104,13 +104,13 @@ class Journal:
     # ---- values ----------------------------------------------------------------------------
 
     def get_value(self, name: str, default: Any = None) -> Any:
-        """The JSON value kept under `name`."""
+        """Read the JSON value stored under `name`; `default` if there is none."""
         with self._reading():
             row = self._db.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
         return default if row is None else json.loads(row[0])
 
     def set_value(self, name: str, value: Any) -> None:
-        """Keep a JSON value under `name`."""
+        """Store a JSON value under `name`, durably."""
         with self._writing():
             self._set(name, value)
 
@@ -120,7 +120,7 @@ class Journal:
             return self._count("boot")
 
     def boots(self) -> int:
-        """Starts of the daemon so far."""
+        """How often the daemon was started so far."""
         return int(self.get_value(_COUNTER + "boot", 0))
 
     def _set(self, name: str, value: Any) -> None:
@@ -148,7 +148,7 @@ class Journal:
         return number
 
     def end_run(self, run: int, ts: float, outcome: str, result: Mapping[str, Any] | None = None) -> None:
-        """Note how a run ended."""
+        """Record how a run ended."""
         with self._writing():
             found = self._db.execute(
                 "UPDATE runs SET ended = ?, outcome = ?, result = ? WHERE id = ?",
@@ -157,7 +157,7 @@ class Journal:
             self._require(found, f"run {run}")
 
     def runs(self, limit: int = 100) -> list[RunRecord]:
-        """The newest runs, newest first."""
+        """List the newest runs, newest first."""
         with self._reading():
             found = self._db.execute(
                 "SELECT id, trigger, started, request, ended, outcome, result FROM runs"
@@ -167,7 +167,7 @@ class Journal:
         return [_run(*row) for row in found]
 
     def run_count(self) -> int:
-        """Runs ever begun."""
+        """How many runs were ever started."""
         return int(self.get_value(_COUNTER + "run", 0))
 
     def _close_interrupted(self) -> list[int]:
@@ -211,7 +211,7 @@ class Journal:
             return command_rows.unfinished(self._db)
 
     def commands(self, limit: int = 100) -> list[CommandRecord]:
-        """The newest commands, newest first."""
+        """List the newest commands, newest first."""
         with self._reading():
             return command_rows.newest(self._db, limit)
 

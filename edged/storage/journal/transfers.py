@@ -33,13 +33,13 @@ log = get_logger("edged.incoming")
 
 @dataclass(frozen=True)
 class ChunkDigest:
-    """What one chunk must be."""
+    """Expected size and checksum of one chunk."""
 
     size: int
     sha256: str
 
     def fits(self, data: bytes) -> bool:
-        """Whether it is this chunk."""
+        """Whether `data` is this chunk."""
         return len(data) == self.size and hashlib.sha256(data).hexdigest() == self.sha256
 
 
@@ -54,12 +54,12 @@ class Transfer:
 
     @property
     def sha256(self) -> str:
-        """Of the whole."""
+        """Checksum of the whole file, in hexadecimal."""
         return str(self.manifest["sha256"])
 
 
 def announced(name: Any, manifest: Any, note: Mapping[str, Any], max_bytes: int) -> Transfer:
-    """A transfer from what its sender says.
+    """Create a transfer from its sender's announcement.
 
     Raises
     ------
@@ -174,7 +174,7 @@ class TransferStaging:
         return self.missing()
 
     def missing(self) -> list[int]:
-        """Numbers of the chunks that have not come."""
+        """Numbers of the chunks that have not arrived."""
         if self.transfer is None:
             return []
         return [number for number in range(len(self.transfer.pieces)) if number not in self._present]
@@ -228,7 +228,7 @@ class TransferStaging:
         return folder
 
     def end(self) -> None:
-        """Forget the transfer and remove what has come of it."""
+        """Forget the transfer and remove its chunks."""
         transfer, self.transfer, self._present = self.transfer, None, set()
         if transfer is not None and (self._folder / transfer.name).exists():
             remove(self._folder / transfer.name)

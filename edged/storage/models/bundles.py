@@ -156,7 +156,7 @@ class Bundle:
 
     @property
     def training_model(self) -> Path:
-        """Forward, loss and gradient graph."""
+        """Path of the graph for forward pass, loss and gradients."""
         return self._graph("training_model")
 
     @property
@@ -166,12 +166,12 @@ class Bundle:
 
     @property
     def optimizer_model(self) -> Path:
-        """Parameter update graph."""
+        """Path of the parameter update graph."""
         return self._graph("optimizer_model")
 
     @property
     def checkpoint(self) -> Path:
-        """Initial parameters."""
+        """Path of the initial parameters."""
         return self.path / "checkpoint"
 
     @property

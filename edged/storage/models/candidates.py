@@ -82,7 +82,7 @@ def publish_candidate(
 
 @dataclass(frozen=True)
 class ProbeRules:
-    """What a candidate must keep to.
+    """Limits that a candidate must keep to.
 
     Attributes
     ----------

@@ -210,6 +210,6 @@ def pack_arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
 
 
 def unpack_arrays(data: bytes) -> dict[str, NDArray[Any]]:
-    """What `pack_arrays` was given."""
+    """Read the arrays that `pack_arrays` has encoded."""
     with np.load(io.BytesIO(data), allow_pickle=False) as archive:
         return {name: archive[name] for name in archive.files}

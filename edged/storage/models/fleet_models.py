@@ -44,6 +44,6 @@ class FleetModels:
         return path
 
     def remove(self, digest: str) -> None:
-        """Forget one that is damaged."""
+        """Remove a model that is damaged."""
         with disk_errors("removing a model", self._folder):
             (self._folder / f"{digest}.bin").unlink(missing_ok=True)

@@ -13,7 +13,7 @@ COLUMNS = "version, parent, created, source, run, generation, data, metrics, ver
 
 @dataclass(frozen=True)
 class ModelRecord:
-    """What is known of one model.
+    """What the registry knows of one model.
 
     `source` is `bundle`, `training` or another word; `data` holds `first_offset`, `last_offset`
     and `samples` of the training window; `proven` says that it passed its probation; a `good`

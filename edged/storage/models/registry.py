@@ -158,7 +158,7 @@ class Registry(Journal):
         return found[0]
 
     def records(self) -> list[ModelRecord]:
-        """All models, oldest first."""
+        """List all models, oldest first."""
         return self._records("ORDER BY version")
 
     def _records(self, which: str, *values: int) -> list[ModelRecord]:
@@ -214,11 +214,11 @@ class Registry(Journal):
         return record
 
     def pin(self, version: int) -> None:
-        """Never prune this model."""
+        """Protect this model from pruning."""
         self._pin(version, True)
 
     def unpin(self, version: int) -> None:
-        """Let this model be pruned like the others."""
+        """Allow pruning of this model again."""
         self._pin(version, False)
 
     def prune(self, keep: int, protect: Iterable[int] = ()) -> list[int]:

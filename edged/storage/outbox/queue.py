@@ -127,7 +127,7 @@ class Outbox:
 
     @property
     def takeable(self) -> int:
-        """Messages that wait and that nobody holds."""
+        """How many waiting messages are not held for sending."""
         return self.waiting.pending - len(self._held)
 
     def takes(self, bulk: Sequence[OutboxMessage]) -> bool:

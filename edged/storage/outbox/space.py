@@ -47,7 +47,7 @@ class OutboxSpace:
 
     @property
     def wal(self) -> Path:
-        """The write-ahead log's file."""
+        """Path of the write-ahead log."""
         return self._path.with_name(f"{self._path.name}-wal")
 
     def bind(self, db: sqlite3.Connection) -> None:

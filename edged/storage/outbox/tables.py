@@ -77,7 +77,7 @@ def rows(db: sqlite3.Connection, kind: MessageKind, after: int) -> Generator[Out
 def parcels(
     db: sqlite3.Connection, kind: MessageKind, after: int
 ) -> Generator[tuple[Key, OutboxMessage], None, None]:
-    """The same with what is sent."""
+    """Read keys and messages of one kind after the number `after`, oldest first."""
     found = db.execute(
         f"SELECT number, topic, payload FROM {kind.name} WHERE number > ? ORDER BY number", (after,)
     )
@@ -87,7 +87,7 @@ def parcels(
 
 
 def last_number(db: sqlite3.Connection, kind: MessageKind) -> int:
-    """The newest one's; 0 without any."""
+    """Number of the newest message; 0 if there is none."""
     return int(db.execute(f"SELECT max(number) FROM {kind.name}").fetchone()[0] or 0)
 
 
@@ -100,14 +100,14 @@ def insert(
 
 
 def delete(db: sqlite3.Connection, kind: MessageKind, numbers: Sequence[int]) -> None:
-    """Take messages out."""
+    """Delete messages by their numbers."""
     db.execute(
         f"DELETE FROM {kind.name} WHERE number IN (SELECT value FROM json_each(?))", (json_list(numbers),)
     )
 
 
 def read_counts(db: sqlite3.Connection) -> dict[MessageKind, OutboxBacklog]:
-    """What waits of each kind."""
+    """Count the waiting messages of each kind."""
     return {MessageKind(kind): OutboxBacklog(*counts) for kind, *counts in db.execute("SELECT * FROM counts")}
 
 
@@ -146,5 +146,5 @@ def waiting(path: Path) -> OutboxBacklog:
 
 
 def total(counts: Mapping[MessageKind, OutboxBacklog]) -> OutboxBacklog:
-    """Of all kinds together."""
+    """Add up the backlogs of all kinds."""
     return OutboxBacklog(*(sum(column) for column in zip(*counts.values(), strict=True)))

@@ -7,6 +7,7 @@ each with a connection of its own.
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edged.clock import Ages
@@ -46,11 +47,36 @@ if TYPE_CHECKING:
     from edged.domain.stream.windowing import OpenWindowChanges
     from edged.storage.files.database import Synchronous
 
-__all__ = ["Counters", "SampleLog"]
+__all__ = ["Counters", "LogLimits", "SampleLog"]
 
 PACKET_IDS = 65_535  # as many as MQTT has: more cannot be in flight
 _EVICT_ROWS = 2000
 _NO_LIMIT = 2**31
+
+
+@dataclass(frozen=True)
+class LogLimits:
+    """What a writer keeps, beside what `Eviction` says.
+
+    Attributes
+    ----------
+    holdout
+        Share of samples kept for evaluation, decided once for each when it arrives.
+    quarantine_rows
+        Rejected messages that are kept.
+    packets_kept
+        Identifiers of messages that are kept, for `recent_packets`.
+    wal_bytes
+        Cap of the write-ahead log.
+    relabels
+        How often the label of one sample may change before it is withdrawn.
+    """
+
+    holdout: float = 0.0
+    quarantine_rows: int = 0
+    packets_kept: int = 0
+    wal_bytes: int = WAL_BYTES
+    relabels: int = _NO_LIMIT
 
 
 class SampleLog(JoiningReader):
@@ -61,7 +87,7 @@ class SampleLog(JoiningReader):
     Attributes
     ----------
     damage
-        What a commit found wrong with the file itself. It will not go away: begin a new log.
+        What a commit found wrong with the file itself. It is permanent: start a new log.
     """
 
     def __init__(
@@ -70,23 +96,16 @@ class SampleLog(JoiningReader):
         path: Path,
         schema: Schema,
         *,
-        holdout: float = 0.0,
         evicting: Eviction | None = None,
-        quarantine_rows: int = 0,
-        packets_kept: int = 0,
-        wal_bytes: int = WAL_BYTES,
-        relabels: int = _NO_LIMIT,
+        limits: LogLimits | None = None,
         tolerance: float = 0.5,
         secure: bool = False,
     ) -> None:
         super().__init__(db, path, schema, writes=evicting is not None, tolerance=tolerance)
-        self._relabels = relabels
+        self._limits = limits or LogLimits()
         self._scrubbing = erasure.Scrubber(db, path) if secure else None
-        self._holdout = holdout
         self._evicting = evicting
-        self._quarantine_rows = quarantine_rows
-        self._packets_kept = packets_kept
-        self._wal = WriteAheadLog(path, wal_bytes)
+        self._wal = WriteAheadLog(path, self._limits.wal_bytes)
         self.damage: CorruptError | None = None
 
     @classmethod
@@ -155,12 +174,14 @@ class SampleLog(JoiningReader):
             db,
             path,
             schema,
-            holdout=holdout,
             evicting=Eviction(max_bytes, max_age, ages, spare_replay=not secure),
-            quarantine_rows=quarantine.rows_allowed(quarantine_rows, max_bytes),
-            packets_kept=max(2048, min(PACKET_IDS, max_bytes // 128)),
-            wal_bytes=wal_bytes,
-            relabels=relabels,
+            limits=LogLimits(
+                holdout,
+                quarantine_rows=quarantine.rows_allowed(quarantine_rows, max_bytes),
+                packets_kept=max(2048, min(PACKET_IDS, max_bytes // 128)),
+                wal_bytes=wal_bytes,
+                relabels=relabels,
+            ),
             tolerance=tolerance,
             secure=secure,
         )
@@ -254,9 +275,9 @@ class SampleLog(JoiningReader):
                 open_windows.write(self._db, opened)
             if labels:
                 values = encoded([label.label for label in labels], self._schema)
-                labelling.apply(self._db, labels, values, tally, self._relabels)
+                labelling.apply(self._db, labels, values, tally, self._limits.relabels)
             if quarantined:
-                quarantine.add(self._db, quarantined, self._quarantine_rows)
+                quarantine.add(self._db, quarantined, self._limits.quarantine_rows)
                 tally.quarantined += len(quarantined)
             self._remember([*(r.packet for r in quarantined if r.packet), *packets], tally.next_offset)
 
@@ -377,14 +398,14 @@ class SampleLog(JoiningReader):
             evicting.expire(self._db, tally, float(samples.ingested[-1]), max(2 * rows, 500))
         if opened is not None:
             need += open_windows.need_bytes(opened, self._schema.channels)
-        kept = quarantined[-self._quarantine_rows :]
+        kept = quarantined[-self._limits.quarantine_rows :]
         need += sum(min(len(r.payload), quarantine.PAYLOAD_BYTES) + 256 for r in kept)
         evicting.make_room(self._db, tally, need, max(2 * rows, 500))
 
     def _insert(self, batch: Batch, tally: SampleCounts) -> None:
         n = len(batch)
         check_rows(batch, tally.next_offset, self._schema.width, self._path)
-        holdout = is_holdout(batch.offsets, self._holdout)
+        holdout = is_holdout(batch.offsets, self._limits.holdout)
         labelled = labelled_rows(batch, self._schema)
         insert(
             self._db, batch, holdout=holdout, labels=encoded(batch.labels, self._schema),
@@ -404,5 +425,5 @@ class SampleLog(JoiningReader):
             self._db.executemany("INSERT INTO packets (next_offset, packet) VALUES (?, ?)", rows)
             self._db.execute(
                 "DELETE FROM packets WHERE number <= (SELECT max(number) FROM packets) - ?",
-                (self._packets_kept,),
+                (self._limits.packets_kept,),
             )

@@ -50,7 +50,7 @@ def write(db: sqlite3.Connection, changes: OpenWindowChanges) -> None:
 
 
 def read(db: sqlite3.Connection) -> OpenWindows:
-    """All that is stored."""
+    """Read all open windows and their rows."""
     heads = {
         key: WindowHead(ts, np.frombuffer(x, "<f4").astype(np.float32), _value(y), *rest)
         for key, ts, x, y, *rest in db.execute("SELECT * FROM open_windows")
@@ -81,7 +81,7 @@ def drop_before(db: sqlite3.Connection, moment: float) -> None:
 
 
 def clear(db: sqlite3.Connection, *, labels_only: bool = False) -> None:
-    """Drop all of them, or just their labels."""
+    """Delete all open windows, or only their labels."""
     for table in ("open_rows", "open_windows"):
         db.execute(f"UPDATE {table} SET y = NULL" if labels_only else f"DELETE FROM {table}")  # noqa: S608  constants
 

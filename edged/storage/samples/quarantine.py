@@ -55,5 +55,5 @@ def newest(db: sqlite3.Connection, limit: int) -> list[Rejected]:
 
 
 def counts(db: sqlite3.Connection) -> dict[str, int]:
-    """Messages ever refused, by reason."""
+    """Count all messages that were ever rejected, by reason."""
     return dict(db.execute("SELECT reason, count FROM quarantine_reasons ORDER BY reason"))

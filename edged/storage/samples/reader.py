@@ -175,7 +175,7 @@ class WindowReader:
         return self._tally().next_seq - 1
 
     def relabelled(self) -> int:
-        """Labels that replaced an earlier one, ever."""
+        """How many labels ever replaced an earlier one."""
         return self._tally().relabelled
 
     def labelled_since(self, seq: int) -> int:
@@ -187,12 +187,12 @@ class WindowReader:
         return int(found[0])
 
     def open_windows(self) -> OpenWindows:
-        """What has not yet become samples."""
+        """Read the windows that are not yet samples."""
         with self._reading():
             return open_windows.read(self._db)
 
     def counters(self) -> Counters:
-        """All figures, of one moment."""
+        """Read all counters, at one moment."""
         tally = self._tally()
         names = (
             "samples",
@@ -209,12 +209,12 @@ class WindowReader:
         return Counters(**same, bytes=file_bytes(self._path), last_seq=tally.next_seq - 1)
 
     def quarantine(self, limit: int) -> list[Rejected]:
-        """The newest messages that were refused, newest first."""
+        """Read the newest rejected messages, newest first."""
         with self._reading():
             return quarantine.newest(self._db, limit)
 
     def quarantine_counts(self) -> dict[str, int]:
-        """Messages ever refused, by reason."""
+        """Count all messages that were ever rejected, by reason."""
         with self._reading():
             return quarantine.counts(self._db)
 

@@ -94,7 +94,7 @@ def _blobs(x: NDArray[np.float32]) -> list[bytes]:
 
 
 def labelled_rows(batch: Batch, schema: Schema) -> NDArray[np.bool_]:
-    """Which samples are labelled from the beginning, `(n,)`."""
+    """Which samples of a batch have a label on arrival, `(n,)`."""
     if schema.labels_itself:
         return np.ones(len(batch), bool)
     return np.fromiter((label is not None for label in batch.labels), bool, len(batch))

@@ -78,11 +78,11 @@ class SampleCounts:
 
     @classmethod
     def read(cls, db: sqlite3.Connection) -> SampleCounts:
-        """As they are in the current transaction."""
+        """Read the counts of the current transaction."""
         return cls(*db.execute(f"SELECT {_COLUMNS} FROM tally").fetchone())
 
     def write(self, db: sqlite3.Connection) -> None:
-        """Into the current transaction."""
+        """Write the counts in the current transaction."""
         db.execute(_UPDATE, astuple(self))
 
 

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.clock import VirtualClock
+from edged.device.events import Events, Listener
 from edged.device.learning.conditions import BoardWatch, ClockWatch, ConditionsReader, Pacer
 from edged.domain.judging.latencies import Latencies
-from edged.host.board import Board
+from edged.domain.training.guards import FlashWear
+from edged.host.board import BoardReader
 from edged.host.vitals import VitalsReader
 from tests.device.trainers import Plant
 
@@ -20,9 +22,40 @@ if TYPE_CHECKING:
     from edged.storage.models.bundles import Bundle
 
 
+WELL, UNDER_VOLTAGE, THROTTLED, SOFT_LIMIT = "0", "1", "4", "8"  # flags of a Raspberry Pi
+
+
 def write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text + "\n")
+
+
+class Heard(Listener):
+    """Keeps the events that it receives."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, dict[str, Any]]] = []
+
+    def event(self, name: str, fields: dict[str, Any]) -> None:
+        self.events.append((name, fields))
+
+
+class Machine:
+    """A board that exists only as files, and a watch of it."""
+
+    def __init__(self, root: Path, clock: VirtualClock) -> None:
+        self._sys, self.clock, self._heard = root / "sys", clock, Heard()
+        self.watch = BoardWatch(clock, BoardReader(sys=self._sys, root=root), Events(self._heard))
+
+    @property
+    def told(self) -> list[tuple[str, dict[str, Any]]]:
+        return self._heard.events
+
+    def after(self, seconds: float, flags: str) -> None:
+        """Look again, with these flags of a Raspberry Pi's firmware."""
+        self.clock.advance_to(self.clock.now() + seconds)
+        write(self._sys / "devices" / "platform" / "soc" / "soc:firmware" / "get_throttled", flags)
+        self.watch.look()
 
 
 def test_conditions_are_read_at_most_once_a_second(tmp_path: Path) -> None:
@@ -39,6 +72,18 @@ def test_conditions_are_read_at_most_once_a_second(tmp_path: Path) -> None:
     clock.advance_to(1.7e9 + 1.5)
     second = reader.read()
     assert (second.temperature_c, second.serving_p99) == (80.0, None), "nothing was served since"
+
+
+def test_conditions_tell_of_the_board_and_of_flash_that_is_worn(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, VirtualClock(1.7e9))
+    wear = FlashWear(1024.0, burst=4096)
+    reader = ConditionsReader(machine.clock, VitalsReader(tmp_path), Latencies(), machine.watch, wear)
+    assert (reader.read().board, reader.read().worn) == ((), False)
+    machine.after(2, THROTTLED)
+    found = reader.read(written=8192)
+    assert (found.board, found.worn) == (("throttled",), True)
+    machine.after(5, THROTTLED)
+    assert not reader.read(written=8192).worn
 
 
 def test_latencies_since_a_moment_leave_out_what_was_before() -> None:
@@ -74,39 +119,31 @@ def test_slow_predictions_halt_the_trainer_and_fast_ones_let_it_go_on(tmp_path: 
     assert result["type"] == "result"
 
 
-def test_a_throttled_board_is_told_of_once_and_its_end_after_a_while() -> None:
-    clock, told = VirtualClock(1.7e9), list[tuple[str, dict[str, Any]]]()
-    board = [Board(throttled=False)]
-    watch = BoardWatch(clock, lambda: board[0], lambda *event: told.append(event))
-
-    def after(seconds: float, now: Board) -> None:
-        clock.advance_to(clock.now() + seconds)
-        board[0] = now
-        watch.look()
-
-    after(5, Board(throttled=False, reasons=("soft temperature limit",)))
+def test_a_throttled_board_is_told_of_once_and_its_end_after_a_while(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, VirtualClock(1.7e9))
+    told, watch, after = machine.told, machine.watch, machine.after
+    after(5, SOFT_LIMIT)
     assert (told, list(watch.reasons)) == ([], [])
-    after(5, Board(throttled=True, reasons=("throttled",)))
-    after(5, Board(throttled=False))
-    after(20, Board(under_voltage=True, reasons=("under-voltage",)))
-    after(29, Board(throttled=False))
+    after(5, THROTTLED)
+    after(5, WELL)
+    after(20, UNDER_VOLTAGE)
+    after(29, WELL)
     assert list(watch.reasons) == ["under-voltage"]
     assert told == [("device_throttled", {"state": "start", "reasons": ["throttled"]})], "flags flicker"
-    after(1, Board(throttled=False))
+    after(1, WELL)
     assert list(watch.reasons) == []
     assert told[1:] == [("device_throttled", {"state": "end", "reasons": ["under-voltage"], "seconds": 25.0})]
 
 
-def test_a_board_that_tells_nothing_is_never_in_trouble() -> None:
-    told = list[Any]()
-    watch = BoardWatch(VirtualClock(1.7e9), Board, lambda *event: told.append(event))
-    watch.look()
-    assert (told, watch.reasons) == ([], ())
+def test_a_board_that_tells_nothing_is_never_in_trouble(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, VirtualClock(1.7e9))
+    machine.watch.look()
+    assert (machine.told, machine.watch.reasons) == ([], ())
 
 
 def test_a_clock_that_is_set_is_told_of() -> None:
-    clock, told = VirtualClock(1000.0), list[tuple[str, dict[str, Any]]]()
-    watch = ClockWatch(clock, lambda *event: told.append(event))
+    clock, heard = VirtualClock(1000.0), Heard()
+    told, watch = heard.events, ClockWatch(clock, Events(heard))
     clock.advance_to(1300.0)
     watch.look()
     clock.step(30.0)
@@ -131,15 +168,16 @@ class Told:
         self.rests.append(rest)
 
 
-def test_a_run_under_way_slows_down_while_the_board_is_in_trouble() -> None:
-    told, troubled, latencies = Told(), [True], Latencies()
-    alone = Pacer(None, latencies, told, lambda: troubled[0])  # type: ignore[arg-type]
+def test_a_run_under_way_slows_down_while_the_board_is_in_trouble(tmp_path: Path) -> None:
+    told, latencies, machine = Told(), Latencies(), Machine(tmp_path, VirtualClock(1.7e9))
+    alone = Pacer(None, latencies, told, machine.watch)  # type: ignore[arg-type]
+    machine.after(5, THROTTLED)
     alone.look()
-    troubled[0] = False
+    machine.after(BoardWatch.CALM, WELL)
     alone.look()
-    both = Pacer(0.010, latencies, told, lambda: troubled[0])  # type: ignore[arg-type]
+    both = Pacer(0.010, latencies, told, machine.watch)  # type: ignore[arg-type]
     latencies.add(np.full(100, 0.020))
     both.look()
-    troubled[0] = True
+    machine.after(5, THROTTLED)
     both.look()
     assert told.rests == [9.0, 0.0, 0.5, 9.0]

@@ -67,7 +67,7 @@ class Rig:
     def start(self, *, rate: float = 50.0, max_bytes: int = 64 * MIB) -> StoreAndForward:
         """A device with the outbox of the one before."""
         outbox = Outbox.open(self.path, max_bytes=max_bytes, max_age=7 * DAY, clock=self.clock)
-        session = self._session("device", on_online=self._wake, on_offline=self._wake)
+        session = self._session("device", listener=self)
 
         def publish(topic: str, payload: bytes, **options: Any) -> bool:
             self.sent.append(time.monotonic())
@@ -81,7 +81,9 @@ class Rig:
         session.start()
         return forwarder
 
-    def _wake(self) -> None:
+    def online(self) -> None: ...
+
+    def connection_changed(self) -> None:
         if self.device is not None:
             self.device[1].wake()
 

@@ -7,24 +7,31 @@ from hypothesis import strategies as st
 from edged.domain.stream.sample import Window
 from edged.domain.training.caches import KeyCache, RowCache, codes_of
 
+Offsets = np.ndarray[tuple[int], np.dtype[np.int64]]
+
 
 class Shelf:
-    """Rows by offset, that count how often they were read."""
+    """Samples by offset, that count how often their rows were read, and note whose keys were."""
 
     def __init__(self) -> None:
         self.reads: list[int] = []
-        self.label = 0.0
+        self.label, self.machines = 0.0, 1
+        self.keyed: list[list[int]] = []
 
-    def read(self, offsets: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Window:
+    def rows(self, offsets: Offsets) -> Window:
         self.reads.append(len(offsets))
         there = offsets[offsets != 3]
         y = np.full((len(there), 1), self.label, np.float32)
         return Window(there, there + 100, there[:, None].astype(np.float32), y)
 
+    def keys(self, offsets: Offsets) -> list[str | None]:
+        self.keyed.append(offsets.tolist())
+        return [None if o % 17 == 16 else f"machine {o * o % self.machines}" for o in offsets.tolist()]
+
 
 def test_only_rows_that_are_new_to_the_memory_are_read() -> None:
     shelf = Shelf()
-    cache = RowCache(shelf.read)
+    cache = RowCache(shelf)
     cache.rows(np.arange(2, 8), 0)
     again = cache.rows(np.array([1, 4, 6, 9]), 0)
     assert again.offsets.tolist() == [1, 4, 6, 9]
@@ -35,7 +42,7 @@ def test_only_rows_that_are_new_to_the_memory_are_read() -> None:
 
 def test_a_corrected_label_is_read_again() -> None:
     shelf = Shelf()
-    cache = RowCache(shelf.read)
+    cache = RowCache(shelf)
     cache.rows(np.arange(5), 0)
     shelf.label = 1.0
     assert cache.rows(np.arange(5), 0).y.sum() == 0
@@ -44,24 +51,18 @@ def test_a_corrected_label_is_read_again() -> None:
 
 @given(st.lists(st.lists(st.integers(0, 60), max_size=30), min_size=1, max_size=8), st.integers(1, 20))
 def test_keys_that_were_kept_have_the_numbers_of_keys_read_anew(runs: list[list[int]], machines: int) -> None:
-    def read(offsets: np.ndarray[tuple[int], np.dtype[np.int64]]) -> list[str | None]:
-        return [None if o % 17 == 16 else f"machine {o * o % machines}" for o in offsets.tolist()]
-
-    cache = KeyCache(read)
+    shelf = Shelf()
+    shelf.machines = machines
+    cache = KeyCache(shelf)
     for run in runs:
         offsets = np.array(run, np.int64)
         oldest_first, place = np.unique(offsets, return_inverse=True)
-        assert cache.codes(offsets).tolist() == codes_of(read(oldest_first))[place].tolist()
+        assert cache.codes(offsets).tolist() == codes_of(shelf.keys(oldest_first))[place].tolist()
 
 
 def test_only_keys_of_new_samples_are_read() -> None:
-    reads = []
-
-    def read(offsets: np.ndarray[tuple[int], np.dtype[np.int64]]) -> list[str | None]:
-        reads.append(offsets.tolist())
-        return ["a"] * len(offsets)
-
-    cache = KeyCache(read)
+    shelf = Shelf()
+    cache = KeyCache(shelf)
     cache.codes(np.array([5, 2, 3]))
     cache.codes(np.array([7, 3, 5]))
-    assert reads == [[2, 3, 5], [7]]
+    assert shelf.keyed == [[2, 3, 5], [7]]

@@ -249,7 +249,7 @@ def test_the_same_update_again_is_acknowledged_again(broker: Mosquitto, make_sit
     for topic, payload in update.messages(devices.topics, blob):
         devices.publish(NAMES[0], topic, payload)
     devices.wait(lambda: devices.answered() == 1)
-    assert coordinator.taking.accepted == 1
+    assert coordinator.admission.accepted == 1
 
 
 def test_what_comes_late_counts_in_the_next_round_and_less(broker: Mosquitto, make_site: MakeSite) -> None:

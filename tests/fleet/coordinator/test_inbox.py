@@ -55,11 +55,11 @@ def test_an_inbox_has_no_more_than_its_limit(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(Inbox, "PATIENCE", 0.05)
     inbox = Inbox(2)
     assert [inbox.put(delivery(n)) for n in range(3)] == [True, True, False]
-    assert [found.mid for found in inbox.take(9, 0.0)] == [0, 1]
+    assert [found.mid for found in inbox.receive(9, 0.0)] == [0, 1]
     assert inbox.put(delivery(3))
     inbox.wake()
-    assert [found.mid for found in inbox.take(1, 1.0)] == [3]
-    assert inbox.take(1, 10.0) == []
+    assert [found.mid for found in inbox.receive(1, 1.0)] == [3]
+    assert inbox.receive(1, 10.0) == []
 
 
 def delivery(number: int) -> ReceivedMessage:

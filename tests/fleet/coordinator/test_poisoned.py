@@ -82,8 +82,8 @@ def test_poisoned_updates_change_no_bit(make_broker: MakeBroker, make_site: Make
         bad = bad_ones(told) if poisoned else []
         for one in bad:
             send(devices, told, one)
-        assert coordinator.taking.refused.total() == len(bad)
-        assert {*coordinator.taking.refused} == {one.reason for one in bad}
+        assert coordinator.admission.refused.total() == len(bad)
+        assert {*coordinator.admission.refused} == {one.reason for one in bad}
         devices.release()
         site.finish()
         found.append(coordinator.course.standing.hash)

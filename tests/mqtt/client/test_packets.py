@@ -51,7 +51,7 @@ class Peer:
     def send(self, data: bytes) -> list[ReceivedMessage]:
         self.sock.sendall(data)
         self.wire.fill()
-        return self.wire.take(1, 0.5)
+        return self.wire.read(1, 0.5)
 
     def close(self) -> None:
         self.wire.close()
@@ -103,7 +103,7 @@ def test_other_packets_go_to_paho_in_their_place(peer: Peer) -> None:
     assert peer.wire.recv(1) + peer.wire.recv(100) == PINGRESP
     with pytest.raises(BlockingIOError):
         peer.wire.recv(1)
-    assert [each.payload for each in peer.wire.take(1, 0.0)] == [b"2"]
+    assert [each.payload for each in peer.wire.read(1, 0.0)] == [b"2"]
 
 
 def test_a_packet_that_is_not_whole_is_not_offered(peer: Peer) -> None:

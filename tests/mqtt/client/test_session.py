@@ -12,7 +12,7 @@ from edged.config import MqttConfig
 from edged.errors import ConfigError
 from edged.mqtt.client.message import MessageProperties
 from edged.mqtt.client.session import Session
-from tests.mqtt.inbox import PATIENCE, Gate, Inbox
+from tests.mqtt.inbox import PATIENCE, ConnectionGates, Gate, Inbox
 
 if TYPE_CHECKING:
     from edged.workbench.demo.broker import Mosquitto
@@ -217,9 +217,9 @@ def test_the_birth_follows_the_subscriptions(broker: Mosquitto, connect: Connect
     inbox, commands = Inbox(), Inbox()
     observer = connect("observer", subscribe=("status", inbox))
     session: list[Session] = []
-    online = Gate(lambda: session[0].publish("status", b"online", qos=1))
+    gates = ConnectionGates(lambda: session[0].publish("status", b"online", qos=1))
     config = MqttConfig(host="127.0.0.1", port=broker.port)
-    session.append(Session(config, client_id="me", on_online=online))
+    session.append(Session(config, client_id="me", listener=gates))
     session[0].subscribe(["request/+"], 1, commands)
     session[0].start()
     assert inbox.payloads(1) == [b"online"]

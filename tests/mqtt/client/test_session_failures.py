@@ -16,7 +16,7 @@ from edged.config import MqttConfig
 from edged.errors import ConfigError
 from edged.mqtt.client.session import Session
 from edged.workbench.demo.broker import HOST, Amqtt, Mosquitto, free_port
-from tests.mqtt.inbox import PATIENCE, Gate, Inbox
+from tests.mqtt.inbox import PATIENCE, ConnectionGates, Gate, Inbox
 from tests.mqtt.oldbroker import OldBroker
 
 if TYPE_CHECKING:
@@ -82,16 +82,16 @@ def test_the_will_is_published_when_the_process_is_killed(
 
 
 def test_what_was_not_acknowledged_comes_again_after_drop(connect: Connect) -> None:
-    inbox, online = Inbox(), Gate()
-    session = connect("edge", on_online=online, subscribe=("t", inbox))
-    online.wait()
+    inbox, gates = Inbox(), ConnectionGates()
+    session = connect("edge", listener=gates, subscribe=("t", inbox))
+    gates.made.wait()
     sender = connect("sender")
     for number in range(100):
         sender.publish("t", b"%d" % number, qos=1)
     first = inbox.wait(100)
     session.ack(first[:40])
     session.drop()
-    online.wait()
+    gates.made.wait()
     again = inbox.wait(160)[100:]
     assert [delivery.mid for delivery in again] == [delivery.mid for delivery in first[40:]]
     assert [delivery.payload for delivery in again] == [delivery.payload for delivery in first[40:]]
@@ -100,16 +100,16 @@ def test_what_was_not_acknowledged_comes_again_after_drop(connect: Connect) -> N
 
 
 def test_acknowledgements_of_an_earlier_connection_are_skipped(connect: Connect) -> None:
-    inbox, online = Inbox(), Gate()
-    session = connect("edge", on_online=online, subscribe=("t", inbox))
-    online.wait()
+    inbox, gates = Inbox(), ConnectionGates()
+    session = connect("edge", listener=gates, subscribe=("t", inbox))
+    gates.made.wait()
     sender = connect("sender")
     for number in range(10):
         sender.publish("t", b"%d" % number, qos=1)
     old = inbox.wait(10)
     for round_ in (2, 3):
         session.drop()
-        online.wait()
+        gates.made.wait()
         inbox.wait(10 * round_)
         session.ack(old)
     assert [delivery.payload for delivery in inbox.wait(30)[20:]] == [delivery.payload for delivery in old]
@@ -119,18 +119,18 @@ def test_a_broker_that_restarts_finds_us_again(
     make_broker: MakeBroker, make_session: Connect, log: Log
 ) -> None:
     broker = make_broker()
-    online, offline, inbox = Gate(), Gate(), Inbox()
-    session = make_session("edge", port=broker.port, on_online=online, on_offline=offline)
+    gates, inbox = ConnectionGates(), Inbox()
+    session = make_session("edge", port=broker.port, listener=gates)
     session.subscribe(["t/#"], 1, inbox)
-    online.wait()
+    gates.made.wait()
     broker.kill()
-    offline.wait()
+    gates.lost.wait()
     assert not session.connected
     assert session.publish("t/q1", b"kept", qos=1)
     assert session.publish("t/q0", b"kept, too")
     assert session.pending == 1
     broker.start()
-    online.wait()
+    gates.made.wait()
     assert sorted(inbox.payloads(2)) == [b"kept", b"kept, too"]
     assert log.wait("mqtt_lost")["level"] == "warning"
     assert len(log.named("mqtt_connected")) == 2
@@ -141,29 +141,29 @@ def test_a_broker_that_keeps_sessions_over_a_restart_delivers_the_rest(
 ) -> None:
     directory = make_broker().directory
     broker = make_broker(*LASTING, f"persistence_location {directory}/")
-    inbox, online = Inbox(), Gate()
-    session = make_session("edge", port=broker.port, on_online=online, subscribe=("t", inbox))
-    online.wait()
+    inbox, gates = Inbox(), ConnectionGates()
+    session = make_session("edge", port=broker.port, listener=gates, subscribe=("t", inbox))
+    gates.made.wait()
     sender = make_session("sender", port=broker.port)
     for number in range(50):
         sender.publish("t", b"%d" % number, qos=1)
     first = inbox.wait(50)
     broker.stop()
     broker.start()
-    online.wait()
+    gates.made.wait()
     again = inbox.wait(100)[50:]
     assert [delivery.payload for delivery in again] == [delivery.payload for delivery in first]
     session.ack(again)
 
 
 def test_a_broker_that_hangs_is_left(broker: Mosquitto, connect: Connect, log: Log) -> None:
-    online, offline = Gate(), Gate()
-    connect("edge", config={"keepalive": 1}, on_online=online, on_offline=offline)
-    online.wait()
+    gates = ConnectionGates()
+    connect("edge", config={"keepalive": 1}, listener=gates)
+    gates.made.wait()
     os.kill(broker.pid, signal.SIGSTOP)
-    offline.wait()
+    gates.lost.wait()
     os.kill(broker.pid, signal.SIGCONT)
-    online.wait()
+    gates.made.wait()
     assert log.wait("mqtt_lost")["reason"] == "Keep alive timeout"
 
 
@@ -319,13 +319,13 @@ def test_a_broker_that_refuses_mqtt_5_is_spoken_to_in_3_1_1_from_then_on(
     broker: Mosquitto, make_session: Connect, log: Log
 ) -> None:
     old = OldBroker(broker.port)
-    online, inbox = Gate(), Inbox()
-    session = make_session("edge", port=old.port, on_online=online)
+    gates, inbox = ConnectionGates(), Inbox()
+    session = make_session("edge", port=old.port, listener=gates)
     session.subscribe(["t"], 1, inbox)
-    online.wait()
+    gates.made.wait()
     assert session.protocol == "3.1.1"
     session.drop()
-    online.wait()
+    gates.made.wait()
     session.publish("t", b"hello", qos=1)
     assert inbox.payloads(1) == [b"hello"]
     assert len(log.named("mqtt_fallback")) == 1

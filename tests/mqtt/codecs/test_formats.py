@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edged.clock import VirtualClock
 from edged.config import StreamConfig
 from edged.domain.stream.sample import LabelReading, Reading
 from edged.errors import ConfigError, RejectedSampleError
@@ -306,7 +307,7 @@ def test_sums_and_their_base(name: str) -> None:
 
 @FORMS
 def test_small_times_are_relative_to_now_and_none_is_now(name: str) -> None:
-    codec = sample_codec(stream(name, **AB), now=lambda: 1000.0)
+    codec = sample_codec(stream(name, **AB), clock=VirtualClock(1000.0))
     records = [{"bn": "m", "bt": -5, "n": n, "v": 1} for n in "ab"]
     assert codec.decode("t", senml(records, cbor=name == "senml-cbor")) == [Reading("m", [1.0, 1.0], 995.0)]
     assert pack(name, {"bn": "m", "n": "a", "v": 1}, {"n": "b", "v": 2}, **AB) == [Reading("m", [1.0, 2.0])]

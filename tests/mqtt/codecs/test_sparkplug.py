@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from edged.clock import VirtualClock
 from edged.domain.stream.sample import Reading
 from edged.errors import ConfigError, RejectedSampleError
 from edged.lazy_imports import hidden
@@ -20,13 +21,18 @@ class Host:
     """The codec, its clock, and what it asks for."""
 
     def __init__(self, **more: Any) -> None:
-        self.now = 1000.0
+        self.clock = VirtualClock(1000.0)
         self.asked: list[tuple[str, bytes]] = []
-        self.codec = sample_codec(
-            stream("sparkplug", **more),
-            now=lambda: self.now,
-            publish=lambda *message: self.asked.append(message),
-        )
+        self.codec = sample_codec(stream("sparkplug", **more), clock=self.clock, publisher=self)
+
+    @property
+    def connected(self) -> bool:
+        return True
+
+    def publish(self, topic: str, payload: bytes, *, qos: int = 0, retain: bool = False) -> bool:
+        assert (qos, retain) == (0, False)
+        self.asked.append((topic, payload))
+        return True
 
     def take(self, kind: str, payload: bytes, device: str = "vib", node: str = NODE) -> list[Reading]:
         found = self.codec.decode(node.format(kind) + (f"/{device}" if device else ""), payload)
@@ -133,7 +139,7 @@ def test_a_missing_birth_is_asked_for_but_not_at_every_message() -> None:
     assert topic == "spBv1.0/plant/NCMD/press-7"
     (metric,) = wire.read(payload).metrics
     assert (metric.name, metric.value, metric.datatype) == (REBIRTH, True, BOOLEAN)
-    host.now += PATIENCE
+    host.clock.step(PATIENCE)
     assert host.refuse("NDATA", data(XYZ, 6), "") == "no_birth"
     assert host.refuse("NDATA", data(XYZ, 6), "", "spBv1.0/plant/{}/other") == "no_birth"
     assert [t for t, _ in host.asked] == [topic, topic, "spBv1.0/plant/NCMD/other"]

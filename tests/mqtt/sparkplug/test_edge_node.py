@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from edged.clock import VirtualClock
 from edged.config import MqttConfig, StreamConfig
 from edged.domain.stream.sample import Reading
 from edged.mqtt.codecs import sample_codec
@@ -42,7 +43,7 @@ class Scene:
         self.proxy = Proxy(broker.port)
         self.sessions = iter(range(254, 1000))
         self.trained = Gate()
-        self.now = 1.7e9
+        self.clock = VirtualClock(1.7e9)
         self.node: SparkplugNode | None = None
 
     def make(self, history: int = 100, **config: Any) -> SparkplugNode:
@@ -52,12 +53,19 @@ class Scene:
             group="plant",
             node="press-7",
             metrics=METRICS,
-            commands={"Node Control/Train": self.trained},
-            next_session=lambda: next(self.sessions),
-            now=lambda: self.now,
+            commands=["Node Control/Train"],
+            backend=self,
+            clock=self.clock,
             history=history,
         )
         return self.node
+
+    def next_session(self) -> int:
+        return next(self.sessions)
+
+    def execute(self, command: str) -> None:
+        assert command == "Node Control/Train"
+        self.trained()
 
     def start(self, **options: Any) -> SparkplugNode:
         node = self.make(**options)
@@ -75,7 +83,7 @@ class Scene:
         return [(d.topic.split("/")[2], wire.read(d.payload)) for d in those()]
 
     def command(self, *metrics: Metric, retain: bool = False) -> None:
-        payload = wire.write(metrics, ts=self.now, seq=None)
+        payload = wire.write(metrics, ts=self.clock.now(), seq=None)
         self.host.publish(PLACE.format("NCMD"), payload, qos=1, retain=retain)
 
 
@@ -99,7 +107,7 @@ def test_a_birth_tells_everything_and_data_what_has_changed(scene: Scene) -> Non
     node.report(VALUES)
     node.start()
     scene.heard(2)
-    scene.now += 1
+    scene.clock.step(1)
     node.report({**VALUES, "Runs": -8, "Unknown": 1})
     node.report({**VALUES, "Runs": -8})
     node.report({"Temp": None})
@@ -164,9 +172,9 @@ def test_a_lost_connection_is_a_death_and_what_changed_meanwhile_is_historical(
     scene.proxy.close()
     wait_until(lambda: not node.born)
     scene.heard(3)
-    scene.now += 5
+    scene.clock.step(5)
     node.report({"Runs": 1})
-    scene.now += 5
+    scene.clock.step(5)
     node.report({"Runs": 2})
     scene.proxy = Proxy(scene.broker.port, port=scene.proxy.port)
     kinds = [kind for kind, _ in scene.heard(5)]

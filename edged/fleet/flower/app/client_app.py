@@ -30,7 +30,7 @@ class Daemon(http.client.HTTPConnection):
         self._path = path
 
     def connect(self) -> None:
-        """Open the socket."""
+        """Connect to the Unix socket of the daemon."""
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(TIMEOUT)
         self.sock.connect(self._path)
@@ -48,7 +48,7 @@ class Daemon(http.client.HTTPConnection):
 
 @app.query()  # type: ignore[untyped-decorator]
 def state(message: Message, context: Context) -> Message:
-    """How the device is."""
+    """Reply with the device's state."""
     daemon = _daemon(context)
     return _reply(message, _state(daemon))
 

@@ -40,6 +40,8 @@ from edged.device.startup.bootstrap import with_bundle
 from edged.domain.judging.label_requests import LabelRequests
 from edged.domain.judging.latencies import Latencies
 from edged.domain.stream.sample import Batch
+from edged.domain.training.trainer_messages import RunProgress, RunRequest
+from edged.domain.training.training_run import RunOptions
 from edged.engines.inference import InferenceModel
 from edged.host.systemd import Notifier, Watchdog
 from edged.storage.models.bundles import Bundle
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
 
     from edged.domain.drift import DriftSignal
     from edged.domain.protocols import ServedModel
+    from edged.domain.training.message import Message
 
 FEATURES = 64
 AROUND = 0.02
@@ -182,14 +185,14 @@ class Bench(Listener):
         """The same while the trainer takes steps all the time."""
         process, started, steps = TrainerClient(self.config), threading.Event(), [0]
 
-        def on_message(message: dict[str, Any]) -> None:
-            if message["type"] == "progress":
-                steps[0] = message["step"]
+        def on_message(message: Message) -> None:
+            if isinstance(message, RunProgress):
+                steps[0] = message.step
                 started.set()
 
         def train() -> None:
             try:
-                process.run({"run": 1, "trigger": "command", "steps": 1_000_000}, on_message)
+                process.run(RunRequest(1, "command", RunOptions(steps=1_000_000)), on_message)
             except Exception as problem:  # noqa: BLE001  it is cancelled at the end of the block
                 sys.stderr.write(f"{type(problem).__name__} ")
 

@@ -31,6 +31,8 @@ from edged.device.promotion import Promoter
 from edged.device.serving import Predictor
 from edged.device.startup.bootstrap import with_bundle
 from edged.domain.stream.sample import Batch
+from edged.domain.training.trainer_messages import RunRequest
+from edged.domain.training.training_run import RunOptions
 from edged.engines.inference import InferenceModel
 from edged.storage.models.bundles import Bundle
 from edged.storage.models.registry import Registry
@@ -86,12 +88,11 @@ class Bench:
         """One update; seconds of each stage."""
         self._run += 1
         times = [time.perf_counter()]
-        order = {"run": self._run, "trigger": "labels", "steps": STEPS}
-        result = self.process.run(order, lambda _: None)
+        result = self.process.run(RunRequest(self._run, "labels", RunOptions(steps=STEPS)))
         times.append(time.perf_counter())
-        if result["steps"] != STEPS:
-            raise SystemExit(f"a run made {result['steps']} steps")
-        verdict, served = self.promoter.consider(result, self.server.champion)
+        if result.steps != STEPS:
+            raise SystemExit(f"a run made {result.steps} steps")
+        verdict, served = self.promoter.consider(result.own_candidate(), self.server.champion)
         times.append(time.perf_counter())
         if served is None:
             raise SystemExit(f"refused: {verdict.reasons}")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from edged.cli.doctor import CheckResult
+    from edged.domain.training.trainer_messages import RunProgress
 
 ALARMS_SHOWN = 8
 out = Console()
@@ -305,14 +306,10 @@ class TrainingProgress(_Bar):
     def __init__(self) -> None:
         super().__init__("training", "{task.completed}/{task.total} steps", "{task.fields[note]}")
 
-    def update(self, message: Mapping[str, Any]) -> None:
+    def update(self, message: RunProgress) -> None:
         """A progress message of the trainer."""
-        self._progress.update(
-            self._task,
-            total=message["steps"],
-            completed=message["step"],
-            note=f"loss {_number(message['loss'])}",
-        )
+        note = f"loss {_number(message.loss)}"
+        self._progress.update(self._task, total=message.steps, completed=message.step, note=note)
 
 
 class ReplayProgress(_Bar):

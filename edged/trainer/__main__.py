@@ -1,14 +1,8 @@
 """The trainer process: `python -m edged.trainer`, which the daemon starts through `edged.host.oom_first`.
 
-Reads JSON lines on stdin: first `{"config": {...}}`, with a `base` if it is not the newest checkpoint and
-`"durable": false` if it need not wait for the disk, then one `{"run": n, "trigger": ...}` a run, and
-`{"pace": p}` or `{"checkpoint": true}` at any time, see
-`OrderReader`. `{"run": n, "apply": FOLDER, "mix": b}` makes a candidate of weights that came from elsewhere
-instead of training one, `{"run": n, "model": FOLDER}` of a model file, `{"run": n, "initial": true, ...}` of
-the bundle's own. `{"run": n, "round": {...}, ...}` trains in a round of a fleet, and
-`{"run": n, "standing": ...}` makes a candidate of the fleet's model.
-Writes JSON lines on stdout: `ready`, `progress`, `checkpoint`, `resting`, `bad_samples`,
-`damaged_checkpoint`, `note`, and for each run one `result` or `error`. Ends when stdin closes, when idle for
+Reads messages of `edged.domain.training.trainer_messages` as JSON lines on stdin: first a `Setup`, then one
+order after the other, and `Pace` or `WriteCheckpoint` at any time, see `OrderReader`. Writes such lines on
+stdout: reports, and for each order its result or `OrderFailed`. Ends when stdin closes, when idle for
 `training.resident` seconds (unless that is 0), or on SIGTERM (after a checkpoint).
 
 Exit codes: 0 done or idle; 1 a run failed; 2 configuration or bundle unusable; 3 the bundle is not signed as
@@ -26,12 +20,30 @@ import sys
 import time
 import traceback
 from contextlib import nullcontext
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from edged.config import loader
 from edged.domain.judging.overlap import block_of
 from edged.domain.model_files import INT8, file_name, model_in
+from edged.domain.training.message import decode, encode
+from edged.domain.training.trainer_messages import (
+    NO_DATA,
+    ORDERS,
+    AdoptInitial,
+    AdoptModel,
+    AdoptWeights,
+    Note,
+    OrderFailed,
+    Pace,
+    Ready,
+    Resting,
+    RunRequest,
+    Setup,
+    TrainRound,
+    TryFleetModel,
+    WriteCheckpoint,
+)
 from edged.engines import open_engine
 from edged.engines.inference import InferenceModel
 from edged.engines.onnx.base_model import BaseModel
@@ -54,19 +66,21 @@ from edged.storage.models.checkpoints import Checkpoints
 from edged.storage.models.registry import champion_folder
 from edged.storage.models.signatures import open_bundle
 from edged.storage.samples.log import SampleLog
-from edged.trainer import FleetUpdateTrainer, RunRequest, TrainingRun, taking_part
+from edged.trainer import FleetUpdateTrainer, TrainingRun, taking_part
 from edged.trainer.engine_selection import choose
 from edged.trainer.foreign_weights import WeightImporter, weights_to_follow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     import numpy as np
     from numpy.typing import NDArray
 
     from edged.config import Config
     from edged.domain.protocols import Engine
-    from edged.domain.training.learner_state import Base
+    from edged.domain.training.message import Message
+    from edged.domain.training.training_run import Base
     from edged.storage.models.bundles import Bundle
 
 
@@ -75,18 +89,16 @@ DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS}
 HALT_SECONDS = 10.0  # between two words that a halted run still lives
 
 
-def say(message: dict[str, Any]) -> None:
+def say(message: Message) -> None:
     """One JSON line on stdout."""
-    sys.stdout.write(json.dumps(message, separators=(",", ":")) + "\n")
+    sys.stdout.write(encode(message).decode())
     sys.stdout.flush()
 
 
 class OrderReader:
-    """JSON lines from stdin, with a limit on idling and a flag for SIGTERM.
+    """Messages from stdin, with a limit on idling and a flag for SIGTERM.
 
-    A line `{"pace": p}` may come at any time, also within a run: from then on each step is followed by a
-    rest of `p` times its own length; without end where `p` is null. With `{"checkpoint": true}` the run
-    writes a checkpoint after its present step.
+    A `Pace` or a `WriteCheckpoint` may come at any time, also within a run.
     """
 
     def __init__(self) -> None:
@@ -105,14 +117,14 @@ class OrderReader:
     def _on_signal(self, *_: object) -> None:
         self.stop = True
 
-    def next(self, idle: float | None) -> dict[str, Any] | None:
+    def next(self, idle: float | None) -> Message | None:
         """The next order; None at the end of input, after `idle` seconds, or when stopped."""
         while True:
             while b"\n" not in self._buffer:
                 if not self._read(idle):
                     return None
             line, _, self._buffer = self._buffer.partition(b"\n")
-            order: dict[str, Any] = json.loads(line)
+            order = _decoded(line)
             if not self._took(order):
                 return order
 
@@ -133,7 +145,7 @@ class OrderReader:
         while not (self.stop or self._ended):
             left = until - time.monotonic()
             if self._pace is None:
-                say({"type": "resting"})
+                say(Resting())
                 left = HALT_SECONDS
             elif left <= 0:
                 return
@@ -146,21 +158,25 @@ class OrderReader:
         while not self._ended and select.select([0], [], [], 0)[0] and self._read(0):
             pass
         *lines, rest = self._buffer.split(b"\n")
-        orders = [line + b"\n" for line in lines if not self._took(json.loads(line))]
+        orders = [line + b"\n" for line in lines if not self._took(_decoded(line))]
         self._buffer = b"".join(orders) + rest
 
-    def _took(self, order: dict[str, Any]) -> bool:
+    def _took(self, order: Message) -> bool:
         """Whether this was about the run under way, and is noted."""
-        if "pace" in order:
-            self._pace = order["pace"]
-        elif "checkpoint" in order:
+        if isinstance(order, Pace):
+            self._pace = order.rest
+        elif isinstance(order, WriteCheckpoint):
             self._checkpoint = True
-        return "pace" in order or "checkpoint" in order
+        return isinstance(order, Pace | WriteCheckpoint)
 
     def wants_checkpoint(self) -> bool:
         """Whether a checkpoint was asked for since this was last asked."""
         wanted, self._checkpoint = self._checkpoint, False
         return wanted
+
+
+def _decoded(line: bytes) -> Message:
+    return decode(json.loads(line), ORDERS)
 
 
 def open_trainee(
@@ -178,7 +194,7 @@ def open_trainee(
     state, training = config.storage.dir, config.training
     if training.guide != "none" and training.engine == "auto":
         training = training.model_copy(update={"engine": "portable"})
-    chosen = choose(training, bundle, state, note=lambda what: say({"type": "note", "what": what}))
+    chosen = choose(training, bundle, state, note=lambda what: say(Note(what)))
 
     def begin() -> Engine:
         return open_engine(chosen.engine, bundle, training.threads, providers=training.provider)
@@ -265,15 +281,9 @@ def _packer(config: Config, engine: Engine) -> Callable[[Mapping[str, NDArray[np
     return lambda parameters: pack(parameters, {"device": config.device.id})
 
 
-def complaint(problem: EdgedError, reason: str = "") -> dict[str, Any]:
+def complaint(problem: EdgedError, reason: str = "") -> OrderFailed:
     """What the daemon is told of an error."""
-    return {
-        "type": "error",
-        "what": problem.what,
-        "where": problem.where,
-        "remedy": problem.remedy,
-        "reason": reason or type(problem).__name__,
-    }
+    return OrderFailed(problem.what, problem.where, problem.remedy, reason or type(problem).__name__)
 
 
 def _foreign(problem: Exception) -> EdgedError:
@@ -293,7 +303,9 @@ def serve(orders: OrderReader) -> int:
     first = orders.next(None)
     if first is None:
         return 0
-    config = loader.from_json(json.dumps(first["config"]))
+    if not isinstance(first, Setup):
+        raise TrainingError(f"expected Setup as the first message, got {type(first).__name__}", where="stdin")
+    config = loader.from_json(first.config)
     training = config.training
     limits = ChildLimits(
         nice=training.nice,
@@ -302,60 +314,56 @@ def serve(orders: OrderReader) -> int:
         idle_cpu=training.scheduling == "idle",
     )
     for warning in apply(limits):
-        say({"type": "note", "what": warning})
+        say(Note(warning))
     threads = fitting(training.threads)
     if threads < training.threads:
-        say({"type": "note", "what": f"training.threads: there are processors for {threads} only"})
+        say(Note(f"training.threads: there are processors for {threads} only"))
         training = training.model_copy(update={"threads": threads})
         config = config.model_copy(update={"training": training})
-    with nullcontext() if first.get("durable", True) else scratch():
-        return _take(config, orders, first.get("base", "checkpoint"))
+    with nullcontext() if first.durable else scratch():
+        return _take(config, orders, first.base)
 
 
 def _take(config: Config, orders: OrderReader, base: Base) -> int:
     """Carry out one after the other."""
     trainee, adopter, part = open_trainee(config, orders, base)
-    say({"type": "ready", "pid": os.getpid()})
+    say(Ready(os.getpid()))
     code = 0
     while (order := orders.next(config.training.resident or None)) is not None:
         try:
             say(_carry_out(order, trainee, adopter, part))
             code = 0
         except NoDataError as problem:
-            say(
-                {
-                    "type": "error",
-                    "run": order["run"],
-                    "what": problem.line(),
-                    "reason": "no_data",
-                    "consumed": trainee.consumed,
-                }
-            )
+            say(OrderFailed(problem.line(), reason=NO_DATA, consumed=trainee.consumed))
         except RefusedError as problem:  # what came from elsewhere was no good; nothing is wrong here
-            say({"run": order["run"], **complaint(problem)})
+            say(complaint(problem))
         except EdgedError as problem:
-            say({"run": order["run"], **complaint(problem)})
+            say(complaint(problem))
             return problem.exit_code
     return code
 
 
 def _carry_out(
-    order: dict[str, Any], trainee: TrainingRun, adopter: WeightImporter, part: FleetUpdateTrainer | None
-) -> dict[str, Any]:
-    if "round" in order and part is not None:
-        return part.contribute(order["run"], order)
-    if "standing" in order:
-        return adopter.of_fleet(order["run"], order)
-    if "initial" in order:
-        return adopter.initial(order["run"], order["transfer"], order["update"])
-    if "model" in order:
-        return adopter.model(order["run"], Path(order["model"]))
-    if "apply" in order:
-        return adopter.apply(order["run"], Path(order["apply"]), mix=order["mix"])
-    before = written_bytes()
-    result = trainee.run(RunRequest(**order))
-    after = written_bytes()
-    return result | {"written": None if before is None or after is None else after - before}
+    order: Message, trainee: TrainingRun, adopter: WeightImporter, part: FleetUpdateTrainer | None
+) -> Message:
+    """The result of an order."""
+    match order:
+        case TrainRound() if part is not None:
+            return part.contribute(order)
+        case TryFleetModel():
+            return adopter.of_fleet(order)
+        case AdoptInitial():
+            return adopter.initial(order)
+        case AdoptModel():
+            return adopter.model(order)
+        case AdoptWeights():
+            return adopter.apply(order)
+        case RunRequest():
+            before = written_bytes()
+            result = trainee.run(order)
+            after = written_bytes()
+            return replace(result, written=None if before is None or after is None else after - before)
+    raise TrainingError(f"no order that is carried out here: {type(order).__name__}", where="stdin")
 
 
 def main() -> int:

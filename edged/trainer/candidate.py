@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from edged.domain.training.training_run import Challenge
 from edged.engines.model_parameters import WEIGHTS_FILE
 from edged.storage.models.candidates import publish_candidate
 from edged.storage.models.checkpoints import pack_arrays
@@ -57,15 +58,13 @@ class CandidateExporter:
                 notes[ANCHOR_FILE] = pack_arrays(guide.note())
             return self._publish(run, engine, probe, notes)
 
-    def challenger(
-        self, run: int, beside: Challenger | None, probe: NDArray[np.float32]
-    ) -> dict[str, Any] | None:
+    def challenger(self, run: int, beside: Challenger | None, probe: NDArray[np.float32]) -> Challenge | None:
         """Publish a challenger that has won, with the errors by which it did."""
         if not beside or not beside.won:
             return None
         notes = {NOTE: beside.note(), **self._beside_model(beside.engine)}
         path = self._publish(run, beside.engine, probe, notes, "-challenger")
-        return {"candidate": str(path), "contest": beside.contest.dump()}
+        return Challenge(path, beside.contest.dump())
 
     def _beside_model(self, engine: Engine) -> dict[str, bytes]:
         """What lies beside an exported model: its quantised form and its weights, where they are wanted."""

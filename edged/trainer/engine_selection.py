@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edged.domain.training.message import Message
 from edged.engines import candidates, reason_for, usual_engine
 from edged.engines.benchmark import Timing, Workload, measure
 from edged.engines.runtime.ort import onnxruntime
@@ -54,6 +55,15 @@ class EngineChoice:
         """
         times = f": {self.timing.line()}" if self.timing is not None else ""
         return f"{self.engine} ({self.reason}{times})"
+
+
+@dataclass(frozen=True)
+class MeasureEngines(Message):
+    """The order to the child process: time these engines on the steps of a bundle."""
+
+    bundle: Path
+    names: tuple[str, ...]
+    work: Workload
 
 
 def choose(
@@ -163,8 +173,8 @@ def _write(file: Path, key: dict[str, Any], timing: Timing, note: Callable[[str]
 
 
 def _time_in_child(bundle: Bundle, work: Workload, names: tuple[str, ...]) -> Timing:
-    order = {"bundle": str(bundle.path), "names": names, "work": asdict(work)}
-    answer = ask("edged.trainer.engine_selection", order, SECONDS)
+    order = MeasureEngines(bundle.path, names, work)
+    answer = ask("edged.trainer.engine_selection", order.to_json(), SECONDS)
     if answer is None:
         raise _untimed(f"took longer than {SECONDS:.0f} s")
     if answer.code != 0:
@@ -179,11 +189,9 @@ def _untimed(why: str) -> UnavailableError:
 def main() -> int:
     """Time what is ordered on stdin; microseconds by engine on stdout."""
     os.nice(max(0, NICE - os.nice(0)))
-    order = json.load(sys.stdin)
     try:
-        timing = measure(
-            Bundle.open(Path(order["bundle"]), verify=False), order["names"], Workload(**order["work"])
-        )
+        order = MeasureEngines.from_json(json.load(sys.stdin))
+        timing = measure(Bundle.open(order.bundle, verify=False), order.names, order.work)
     except EdgedError as problem:
         sys.stderr.write(f"{problem.line()}\n")
         return problem.exit_code

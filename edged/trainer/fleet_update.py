@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import time
-from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edged.domain.federated.messages import RoundAnnouncement
 from edged.domain.training.batch_pool import labels_for
+from edged.domain.training.training_run import KeptUpdate, RoundResult
 from edged.engines import open_engine
 from edged.errors import RefusedError
 from edged.mqtt import update_encoding
@@ -23,12 +20,15 @@ from edged.trainer.quality import quality
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
     from edged.config import Config
     from edged.domain.federated.evaluation import Quality
+    from edged.domain.federated.messages import RoundAnnouncement
     from edged.domain.protocols import Engine, Model
+    from edged.domain.training.trainer_messages import TrainRound
     from edged.storage.models.bundles import Bundle
     from edged.storage.samples.log import SampleLog
     from edged.trainer.run import TrainingRun
@@ -72,11 +72,8 @@ class FleetUpdateTrainer:
         self._participant, self._own, self._last_seq = participant, own, last_seq
         self._max_bytes = max_bytes
 
-    def contribute(self, run: int, order: dict[str, Any]) -> dict[str, Any]:
-        """Train in a round and keep the update, durably; what the daemon is told.
-
-        `order` has the `round` as it was announced, with what the device adds to its settings, the `model` as
-        a path and the `seconds` that it may take.
+    def contribute(self, order: TrainRound) -> RoundResult:
+        """Train in a round, whose settings hold what the device adds to them, and keep the update, durably.
 
         Raises
         ------
@@ -88,54 +85,54 @@ class FleetUpdateTrainer:
             When there is nothing to train on.
         """
         started = time.monotonic()
-        announced = RoundAnnouncement.read(json.dumps(order["round"]).encode())
+        announced = order.round
         upto = self._last_seq()
-        base = fleet_model(Path(order["model"]), announced.base.hash, self._max_bytes)
+        base = fleet_model(order.model, announced.base.hash, self._max_bytes)
         made = self._participant.train_round(
             base,
             announced.config,
             self._own(),
             self._carried(),
             rng=np.random.default_rng(secrets.randbits(256)),
-            seconds=order["seconds"],
+            seconds=order.seconds,
         )
         if not made.coded:
             raise RefusedError("training has changed nothing: there is nothing to send", where="round")
-        about = self._about(announced, made) | {"consumed": upto}
-        kept = self._kept.add(about, update_encoding.pack(made.coded), _flat(made.carried))
-        return {
-            "type": "result",
-            "run": run,
-            "number": kept.number,
-            "about": about,
-            "samples": made.samples,
-            "steps": made.steps,
-            "norm": made.norm,
-            "moved": made.moved,
-            "before": None if made.before is None else asdict(made.before),
-            "after": None if made.after is None else asdict(made.after),
-            "bytes": len(kept.blob),
-            "seconds": time.monotonic() - started,
-        }
+        about = self._about(announced, made, upto)
+        kept = self._kept.add(about.to_json(), update_encoding.pack(made.coded), _flat(made.carried))
+        return RoundResult(
+            run=order.run,
+            number=kept.number,
+            about=about,
+            samples=made.samples,
+            steps=made.steps,
+            norm=made.norm,
+            moved=made.moved,
+            before=made.before,
+            after=made.after,
+            bytes=len(kept.blob),
+            seconds=time.monotonic() - started,
+        )
 
-    def _about(self, announced: RoundAnnouncement, made: RoundContribution) -> dict[str, Any]:
+    def _about(self, announced: RoundAnnouncement, made: RoundContribution, upto: int) -> KeptUpdate:
         """What goes before the update; with noise nothing that was counted without noise but the samples."""
-        told: dict[str, Any] = {"loss": None, "metrics": {}}
+        loss, metrics = None, {}
         if made.after is not None and not announced.config.noise:
-            told = {"loss": made.after.loss, "metrics": {"metric": made.after.metric}}
+            loss, metrics = made.after.loss, {"metric": made.after.metric}
             if made.before is not None:
-                before = {"loss_before": made.before.loss, "metric_before": made.before.metric}
-                told["metrics"] |= before
-        return {
-            "device": self._device,
-            "round": announced.round,
-            "id": announced.id,
-            "base": announced.base.hash,
-            "samples": made.samples,
-            "norm": made.norm,
-            "noise": announced.config.noise,
-            **told,
-        }
+                metrics |= {"loss_before": made.before.loss, "metric_before": made.before.metric}
+        return KeptUpdate(
+            device=self._device,
+            round=announced.round,
+            id=announced.id,
+            base=announced.base.hash,
+            samples=made.samples,
+            norm=made.norm,
+            noise=announced.config.noise,
+            loss=loss,
+            metrics=metrics,
+            consumed=upto,
+        )
 
     def _carried(self) -> CarriedState:
         newest = self._kept.newest()

@@ -6,14 +6,13 @@ the device's holdout. It takes over through the gate or not at all; once it has,
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from edged.domain.federated.personal_layers import fitting, only
 from edged.domain.training.batch_pool import labels_for
+from edged.domain.training.training_run import Candidate, FleetModelResult, Received
 from edged.domain.training.weight_deltas import fingerprint
 from edged.domain.training.weight_mixing import SHARES, best_share, mixed
 from edged.engines.model_parameters import WEIGHTS_FILE, initial_parameters, parameters_of
@@ -29,6 +28,7 @@ from edged.trainer.quality import quality
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -36,15 +36,16 @@ if TYPE_CHECKING:
     from edged.domain.protocols import Engine, Holdout, Model
     from edged.domain.stream.sample import Window
     from edged.domain.stream.schema import Schema
+    from edged.domain.training.trainer_messages import AdoptInitial, AdoptModel, AdoptWeights, TryFleetModel
+    from edged.domain.training.training_run import Source
     from edged.storage.models.bundles import Bundle
 
     Weights = Mapping[str, NDArray[np.float32]]
 
 T = TypeVar("T")
-SOURCE = "weights"
+SOURCE: Source = "weights"
 JUDGED_ROWS = 1024
 PROBE_ROWS = 16
-TOLD = ("transfer", "update", "share", "losses")
 
 
 class WeightImporter:
@@ -86,8 +87,8 @@ class WeightImporter:
         self._quantised = quantised
         self._initial = engine.parameters()
 
-    def apply(self, run: int, folder: Path, *, mix: bool) -> dict[str, Any]:
-        """The candidate of a transfer that has come whole: its result, as that of a run.
+    def apply(self, order: AdoptWeights) -> Candidate:
+        """The candidate of a transfer that has come whole.
 
         Raises
         ------
@@ -97,27 +98,25 @@ class WeightImporter:
         CorruptError
             When it is damaged.
         """
-        manifest, chunks = read_transfer(folder)
+        manifest, chunks = read_transfer(order.folder)
         blob = weight_encoding.join(manifest, chunks)
         other = self._fitting(update_encoding.received(manifest, blob, self._known, self._max_bytes))
-        own = self._champion() if mix else None
+        own = self._champion() if order.mix else None
         losses = self._losses(own, other) if own is not None else {}
         share = best_share(losses) if losses else 1.0
         if share == 0.0:
             told = ", ".join(f"{tried:g}: {loss:.4g}" for tried, loss in losses.items())
             raise RefusedError(f"the device's own weights do better on its holdout: losses by share {told}")
         chosen = other if share is None or own is None else mixed(own, other, share)
-        return {
-            **_result(run, SOURCE, folder.name, manifest["sha256"]),
-            "told": list(TOLD),
-            "bundle": self._bundle.fingerprint,
-            "share": 1.0 if share is None else share,
-            "losses": {f"{tried:g}": loss for tried, loss in losses.items()},
-            "loss_last": None if share is None else losses.get(share),
-            "candidate": str(self._publish(run, chosen)),
-        }
+        received = Received(
+            order.folder.name,
+            manifest["sha256"],
+            share=1.0 if share is None else share,
+            losses={f"{tried:g}": loss for tried, loss in losses.items()},
+        )
+        return self._candidate(order.run, received, chosen, None if share is None else losses.get(share))
 
-    def model(self, run: int, folder: Path) -> dict[str, Any]:
+    def model(self, order: AdoptModel) -> Candidate:
         """The candidate that has the weights of a model file which has come whole, unmixed.
 
         Raises
@@ -127,22 +126,15 @@ class WeightImporter:
         CorruptError
             When it is no ONNX model.
         """
-        manifest, chunks = read_transfer(folder)
+        manifest, chunks = read_transfer(order.folder)
         names = (*self._bundle.trainable, *self._bundle.frozen)
         other = self._fitting(parameters_within(b"".join(chunks), names))
-        return {
-            **_result(run, SOURCE, folder.name, manifest["sha256"]),
-            "told": ["transfer", "update"],
-            "bundle": self._bundle.fingerprint,
-            "candidate": str(self._publish(run, other)),
-        }
+        return self._candidate(order.run, Received(order.folder.name, manifest["sha256"]), other)
 
-    def of_fleet(self, run: int, order: Mapping[str, Any]) -> dict[str, Any]:
+    def of_fleet(self, order: TryFleetModel) -> FleetModelResult:
         """What a fleet's model is worth here: its evaluation, and a candidate where a share of it helps.
 
-        `order` names the `model` and the one that the fleet had before as paths, `hash` and `standing_hash`
-        as their fingerprints, whether to `adopt` it, and patterns of `personal` layers, which stay the
-        device's own: of those, the ones that its last round has trained are mixed like the rest.
+        Of the personal layers, the ones that the device's last round has trained are mixed like the rest.
 
         Raises
         ------
@@ -151,49 +143,43 @@ class WeightImporter:
         CorruptError
             When it is not the one that was announced.
         """
-        own, patterns = self.own(), order["personal"]
-        other = self._of_fleet(order["model"], order["hash"], own, patterns)
+        own, patterns = self.own(), order.personal
+        other = self._of_fleet(order.model, order.hash, own, patterns)
         window = self._judged()
         losses = self._losses(own, other)
         share = best_share(losses)
         best = None if share is None else mixed(own, other, share)
-        found = {
-            "before": self._quality(own, window),
-            "model": self._quality(other, window),
-            "standing": self._standing(order, own, patterns, window),
-            "mixed": best and self._quality(best, window),
-        }
-        result = {
-            **_result(run, SOURCE, order["id"], order["hash"]),
-            "told": ["transfer", "update", "share"],
-            "bundle": self._bundle.fingerprint,
-            "samples_judged": len(window),
-            "share": share,
-            "loss_last": None if share is None else losses.get(share),
-            **{name: value and asdict(value) for name, value in found.items()},
-            "candidate": None,
-        }
-        result["serves"] = best is not None and fingerprint(best) == fingerprint(own)
-        if order["adopt"] and best is not None and not result["serves"]:
-            result["candidate"] = str(self._publish(run, best))
-        return result
+        serves = best is not None and fingerprint(best) == fingerprint(own)
+        candidate = None
+        if order.adopt and best is not None and share is not None and not serves:
+            received = Received(order.id, order.hash, share)
+            candidate = self._candidate(order.run, received, best, losses.get(share))
+        return FleetModelResult(
+            run=order.run,
+            share=share,
+            samples_judged=len(window),
+            before=self._quality(own, window),
+            model=self._quality(other, window),
+            standing=self._standing(order, own, patterns, window),
+            mixed=None if best is None else self._quality(best, window),
+            candidate=candidate,
+            serves=serves,
+        )
 
-    def _of_fleet(self, model: str, expected: str, own: Weights, patterns: Sequence[str]) -> Weights:
-        shared = update_encoding.fleet_model(Path(model), expected, self._max_bytes)
+    def _of_fleet(self, model: Path, expected: str, own: Weights, patterns: Sequence[str]) -> Weights:
+        shared = update_encoding.fleet_model(model, expected, self._max_bytes)
         last = SentUpdates(self._state, ROUNDS).newest()
         trained = {} if last is None else only(last.held(PERSONAL), patterns)
         return fitting(shared, {**own, **trained}, self._bundle.trainable, patterns)
 
     def _standing(
-        self, order: Mapping[str, Any], own: Weights, patterns: Sequence[str], window: Window
+        self, order: TryFleetModel, own: Weights, patterns: Sequence[str], window: Window
     ) -> Quality | None:
         """What the fleet had before, where that is still kept here and whole."""
-        if order.get("standing") is None:
+        if order.standing is None or order.standing_hash is None:
             return None
         try:
-            return self._quality(
-                self._of_fleet(order["standing"], order["standing_hash"], own, patterns), window
-            )
+            return self._quality(self._of_fleet(order.standing, order.standing_hash, own, patterns), window)
         except (CorruptError, RefusedError, StorageError):
             return None
 
@@ -206,14 +192,10 @@ class WeightImporter:
             ),
         )  # fmt: skip
 
-    def initial(self, run: int, transfer: str, update: str) -> dict[str, Any]:
+    def initial(self, order: AdoptInitial) -> Candidate:
         """The candidate that is the bundle's own model; that it is made shows that the bundle trains here."""
-        return {
-            **_result(run, "bundle_install", transfer, update),
-            "told": ["transfer", "update"],
-            "bundle": self._bundle.fingerprint,
-            "candidate": str(self._publish(run, self._initial)),
-        }
+        received = Received(order.transfer, order.update)
+        return self._candidate(order.run, received, self._initial, source="bundle_install")
 
     def own(self) -> dict[str, NDArray[np.float32]]:
         """All parameters of the model that is served."""
@@ -259,6 +241,17 @@ class WeightImporter:
 
         return self._with(values, evaluate)
 
+    def _candidate(
+        self,
+        run: int,
+        received: Received,
+        chosen: Weights,
+        loss: float | None = None,
+        source: Source = SOURCE,
+    ) -> Candidate:
+        folder, bundle = self._publish(run, chosen), self._bundle.fingerprint
+        return Candidate(run, folder, bundle, source, loss_last=loss, received=received)
+
     def _publish(self, run: int, chosen: Weights) -> Path:
         probe = self._holdout.holdout_window(PROBE_ROWS).x
         if len(probe) == 0:
@@ -301,23 +294,6 @@ class WeightImporter:
             yield sent.held()
         if self._bundle.portable is not None:
             yield initial_parameters(self._bundle)
-
-
-def _result(run: int, source: str, transfer: str, update: str) -> dict[str, Any]:
-    """What is said of a candidate that was not trained here, as of one that was."""
-    return {
-        "type": "result",
-        "source": source,
-        "run": run,
-        "trigger": source,
-        "transfer": transfer,
-        "update": update,
-        "loss_last": None,
-        "generation": None,
-        "first_offset": None,
-        "last_offset": None,
-        "samples": 0,
-    }
 
 
 def _readable(folder: Path, bundle: Bundle) -> dict[str, NDArray[np.float32]] | None:

@@ -21,11 +21,18 @@ from edged.domain.training.learner_state import (
     SHORT_AFTER_DRIFT,
     LearnerState,
     RunPlan,
-    RunRequest,
     planned_steps,
     scarcity,
     steps_of_epochs,
 )
+from edged.domain.training.trainer_messages import (
+    BadSamples,
+    ChallengerState,
+    CheckpointWritten,
+    DamagedCheckpoint,
+    Note,
+)
+from edged.domain.training.training_run import RunResult
 from edged.domain.training.weight_averaging import Average
 from edged.errors import NoDataError, NonFiniteError, TrainingError
 from edged.storage.files.atomic import disk_errors_of_others
@@ -48,12 +55,12 @@ if TYPE_CHECKING:
     from edged.domain.protocols import Engine, Model, Samples
     from edged.domain.stream.sample import Window
     from edged.domain.stream.schema import Schema
-    from edged.domain.training.learner_state import Base
+    from edged.domain.training.message import Message
+    from edged.domain.training.trainer_messages import RunRequest
+    from edged.domain.training.training_run import Base, RunOptions
     from edged.storage.models.bundles import Bundle
     from edged.storage.models.checkpoints import Checkpoints, Generation
     from edged.trainer.challenger import Challenger
-
-__all__ = ["InterruptedRunError", "RunRequest", "TrainingRun"]
 
 PROGRESS_SECONDS = 0.5
 PROBE_ROWS = 16
@@ -81,7 +88,7 @@ class TrainingRun:
         candidates: Path,
         load_model: Callable[[Path], Model],
         pack_weights: Callable[[Mapping[str, NDArray[np.float32]]], bytes] | None,
-        report: Callable[[dict[str, Any]], None],
+        report: Callable[[Message], None],
         stopping: Callable[[], bool],
         rest: Callable[[float], None] = lambda _: None,
         champion: Callable[[], Path | None] = lambda: None,
@@ -149,13 +156,11 @@ class TrainingRun:
     def _restore_newest(self, base: Base) -> None:
         generation = self._checkpoints.latest()
         for damaged in self._checkpoints.damaged:
-            self._report({"type": "damaged_checkpoint", "generation": damaged})
+            self._report(DamagedCheckpoint(damaged))
         if generation is None:
             return
         if generation.state.get("bundle") != self._bundle.fingerprint:
-            self._report(
-                {"type": "note", "what": "checkpoints belong to another bundle; starting from this one"}
-            )
+            self._report(Note("checkpoints belong to another bundle; starting from this one"))
             self._followed = -1
             return
         if base == "checkpoint":
@@ -204,7 +209,7 @@ class TrainingRun:
             with disk_errors_of_others(staging):
                 state["challenger"] = self._challenges.current.save(staging, arrays)
         self._generation = self._checkpoints.publish(staging, state, arrays)
-        self._report({"type": "checkpoint", "generation": self._generation, "step": self._state.step})
+        self._report(CheckpointWritten(self._generation, self._state.step))
         return self._generation
 
     @property
@@ -225,8 +230,8 @@ class TrainingRun:
 
     # ---- a run -----------------------------------------------------------------------------
 
-    def run(self, request: RunRequest) -> dict[str, Any]:
-        """Do one run and return its result, ready for JSON.
+    def run(self, request: RunRequest) -> RunResult:
+        """Do one run and return its result.
 
         Raises
         ------
@@ -237,7 +242,7 @@ class TrainingRun:
         TrainingError
             When the weights cannot be kept finite.
         """
-        started, self._dry_run = time.monotonic(), request.dry_run
+        started, self._dry_run = time.monotonic(), request.options.dry_run
         self._follow_elsewhere()
         self._state.plan, resumed = self._plan(request)
         new = self._window(self._state.plan)
@@ -248,7 +253,7 @@ class TrainingRun:
             if len(new):
                 self._units.follow(self._engine, self._state, new)
                 self._judge_averages(new)
-                self._challenge(new, wanted=request.challenge)
+                self._challenge(new, wanted=request.options.challenge)
             self._state.step, self._state.excluded = 0, []
             self._checkpoint()
         try:
@@ -260,9 +265,7 @@ class TrainingRun:
             self._checkpoint()
             raise
         except NonFiniteError as problem:
-            self._report(
-                {"type": "note", "what": f"{problem.what}; going back to generation {self._generation}"}
-            )
+            self._report(Note(f"{problem.what}; going back to generation {self._generation}"))
             if self._generation is None:
                 raise
             plan = self._state.plan
@@ -286,16 +289,14 @@ class TrainingRun:
         self._state.average = Average(self._config.average)
         self._units.begin_with(self._state, weights)
         self._checkpoint()
-        self._report(
-            {"type": "note", "what": f"training goes on from the weights of version {self._followed}"}
-        )
+        self._report(Note(f"training goes on from the weights of version {self._followed}"))
 
     def _go_on_from_challenger(self) -> None:
         """The gate has chosen the challenger: what it has become is what is learned on."""
         found = self._challenges and self._challenges.crowned(self._champion(), self._state)
         if found:
             self._engine, self._state = found
-            self._report({"type": "note", "what": "going on from the challenger, which serves now"})
+            self._report(Note("going on from the challenger, which serves now"))
 
     def _challenge(self, new: Window, *, wanted: bool) -> None:
         state, plan = self._state, self._state.plan
@@ -306,14 +307,14 @@ class TrainingRun:
             new, plan, self._champion(), wanted=wanted, recent=state.recent.ids,
             shared={name: values[name] for name in apart},
         )  # fmt: skip
-        if word not in (None, "open"):
-            self._report({"type": "challenger", "state": word})
+        if word is not None and word != "open":
+            self._report(ChallengerState(word))
         if word is not None and self._stopping():
             raise InterruptedRunError("the run was asked to stop", where="before its first step")
 
     def _plan(self, request: RunRequest) -> tuple[RunPlan, bool]:
-        kept = self._state.plan
-        if kept is not None and not request.dry_run:
+        kept, options = self._state.plan, request.options
+        if kept is not None and not options.dry_run:
             # Perhaps all its steps are done, and only the end of the run is missing.
             return replace(kept, run=request.run, trigger=request.trigger), True
         upto = self._samples.last_seq()
@@ -322,18 +323,18 @@ class TrainingRun:
         if count == 0 and not (request.trigger == "command" and len(self._state.remembered())):
             raise NoDataError("no labelled sample is new since the last run", where="sample log")
         arrived = self._samples.next_offset()
-        steps = request.steps or self._steps(request, count, arrived)
-        rate = request.learning_rate or self._config.learning_rate
-        share = request.new_share
+        steps = options.steps or self._steps(options, count, arrived)
+        rate = options.learning_rate or self._config.learning_rate
+        share = options.new_share
         return RunPlan(request.run, request.trigger, after, upto, steps, rate, share, arrived), False
 
-    def _steps(self, request: RunRequest, new: int, arrived: int) -> int:
+    def _steps(self, options: RunOptions, new: int, arrived: int) -> int:
         config = self._config
-        if request.epochs:
-            share = (request.new_share or config.new_share) if new and len(self._state.remembered()) else 1.0
+        if options.epochs:
+            share = (options.new_share or config.new_share) if new and len(self._state.remembered()) else 1.0
             rows = new or len(self._state.remembered())
             return steps_of_epochs(
-                request.epochs, rows, batch=config.batch, share=share or 1.0, accumulate=config.accumulate
+                options.epochs, rows, batch=config.batch, share=share or 1.0, accumulate=config.accumulate
             )
         before = self._state.arrived
         times = scarcity(new, arrived - before) if config.scarce_labels and before is not None else 1.0
@@ -351,7 +352,7 @@ class TrainingRun:
         good = self._schema.check(window.x, window.y)
         if good.all():
             return window
-        self._report({"type": "bad_samples", "offsets": window.offsets[~good].tolist()})
+        self._report(BadSamples(tuple(window.offsets[~good].tolist())))
         return window.take(good)
 
     def _judge_averages(self, new: Window) -> None:
@@ -409,7 +410,7 @@ class TrainingRun:
 
     # ---- the end of a run ------------------------------------------------------------------
 
-    def _finish(self, new: Window, losses: list[float], skipped: int, started: float) -> dict[str, Any]:
+    def _finish(self, new: Window, losses: list[float], skipped: int, started: float) -> RunResult:
         state = self._state
         plan = state.plan
         if plan is None:
@@ -424,28 +425,27 @@ class TrainingRun:
         )
         beside = self._challenges.current if self._challenges is not None else None
         tenth = max(1, len(losses) // 10)
-        return {
-            "type": "result",
-            "run": plan.run,
-            "trigger": plan.trigger,
-            "generation": generation,
-            "candidate": str(candidate),
-            "samples": len(new),
-            "first_offset": int(new.offsets[0]) if len(new) else None,
-            "last_offset": int(new.offsets[-1]) if len(new) else None,
-            "consumed": state.consumed,
-            "remembered": len(state.remembered()),
-            "memory": self._protected(beside).tolist(),
-            "challenger": self._handing_over.challenger(plan.run, beside, self._probe),
-            "averaged": state.average.better,
-            "bundle": self._bundle.fingerprint,
-            "steps": plan.steps,
-            "skipped": skipped,
-            "loss_first": float(np.mean(losses[:tenth])) if losses else None,
-            "loss_last": float(np.mean(losses[-tenth:])) if losses else None,
-            "engine": self._engine.name,
-            "seconds": time.monotonic() - started,
-        }
+        return RunResult(
+            run=plan.run,
+            trigger=plan.trigger,
+            generation=generation,
+            candidate=candidate,
+            samples=len(new),
+            first_offset=int(new.offsets[0]) if len(new) else None,
+            last_offset=int(new.offsets[-1]) if len(new) else None,
+            consumed=state.consumed,
+            remembered=len(state.remembered()),
+            memory=tuple(self._protected(beside).tolist()),
+            challenger=self._handing_over.challenger(plan.run, beside, self._probe),
+            averaged=state.average.better,
+            bundle=self._bundle.fingerprint,
+            steps=plan.steps,
+            skipped=skipped,
+            loss_first=float(np.mean(losses[:tenth])) if losses else None,
+            loss_last=float(np.mean(losses[-tenth:])) if losses else None,
+            engine=self._engine.name,
+            seconds=time.monotonic() - started,
+        )
 
     def _protected(self, beside: Challenger | None) -> NDArray[np.int64]:
         """Samples that must stay in the log."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from edged.domain.training.replay import BatchMix
+from edged.domain.training.trainer_messages import BadSamples, RunProgress
 from edged.errors import TrainingError
 from edged.trainer import averaging
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from edged.domain.protocols import Engine, StepResult
     from edged.domain.training.batch_pool import BatchPool
     from edged.domain.training.learner_state import LearnerState, RunPlan
+    from edged.domain.training.message import Message
     from edged.trainer.guidance import ChampionGuide
 
 CHECK_EVERY = 32
@@ -54,7 +56,7 @@ class TrainingLoop:
         *,
         guide: ChampionGuide | None,
         apart: list[str],
-        report: Callable[[dict[str, Any]], None],
+        report: Callable[[Message], None],
         careful: bool,
     ) -> None:
         if state.plan is None:
@@ -100,15 +102,8 @@ class TrainingLoop:
     def report(self) -> None:
         """Tell how far the run has come."""
         loss = self.losses[-1] if self.losses else float("nan")
-        self._report(
-            {
-                "type": "progress",
-                "run": self.plan.run,
-                "step": self._state.step,
-                "steps": self.plan.steps,
-                "loss": loss if np.isfinite(loss) else None,
-            }
-        )
+        finite = loss if np.isfinite(loss) else None
+        self._report(RunProgress(self.plan.run, self._state.step, self.plan.steps, finite))
 
     def _advance(self, pool: BatchPool) -> tuple[list[float], int]:
         """Losses of what was made, and how many of them were bad."""
@@ -169,4 +164,4 @@ class TrainingLoop:
         offsets = pool.offsets[bad].tolist() if bad else pool.offsets[np.unique(index)].tolist()
         state.excluded = sorted({*state.excluded, *offsets})
         pool.exclude(set(state.excluded))
-        self._report({"type": "bad_samples", "offsets": offsets})
+        self._report(BadSamples(tuple(offsets)))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from edged.domain.protocols import ServedModel
     from edged.domain.stream.schema import Schema
+    from edged.domain.training.training_run import Candidate
 
 
 class Gate:
@@ -77,7 +78,7 @@ class Gate:
         """Bring a new candidate before the gate."""
         return self.promoter.consider(candidate(self.candidates, run, slope, **options), self.champion)
 
-    def refused(self, result: dict[str, Any]) -> str:
+    def refused(self, result: Candidate) -> str:
         """The one reason why a candidate was refused before any comparison."""
         verdict, model = self.promoter.consider(result, self.champion)
         assert model is None

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,21 +10,26 @@ from numpy.typing import NDArray
 from edged.config import TrainingConfig
 from edged.domain.stream.sample import Batch, LabelUpdate
 from edged.domain.stream.schema import Schema
+from edged.domain.training.trainer_messages import RunRequest
+from edged.domain.training.training_run import RunOptions
 from edged.engines.inference import InferenceModel
 from edged.engines.native.engine import NativeEngine
 from edged.storage.models.checkpoints import Checkpoints
 from edged.storage.samples.log import SampleLog
-from edged.trainer import RunRequest, TrainingRun
+from edged.trainer import TrainingRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from edged.domain.protocols import Engine, StepResult
     from edged.domain.stream.sample import LabelValue
-    from edged.domain.training.learner_state import Base
+    from edged.domain.training.message import Message
+    from edged.domain.training.training_run import Base, RunResult
     from edged.storage.models.bundles import Bundle
 
 Floats = NDArray[np.float32]
+M = TypeVar("M", bound="Message")
 
 CLASSIFY = Schema((), 5, "classify", ("low", "mid", "high"))
 
@@ -77,7 +81,7 @@ class Workshop:
         folder.mkdir(exist_ok=True)
         self.log = SampleLog.open(folder / "samples.db", schema, holdout=0.1)
         self.checkpoints = Checkpoints(folder / "checkpoints", self.config.keep_checkpoints)
-        self.reports: list[dict[str, Any]] = []
+        self.reports: list[Message] = []
         self._runs = 0
 
     def feed(self, x: Floats, labels: list[LabelValue | None] | None = None) -> NDArray[np.int64]:
@@ -130,11 +134,11 @@ class Workshop:
     def request(self, trigger: str = "labels", **options: Any) -> RunRequest:
         """The next run."""
         self._runs += 1
-        return RunRequest(self._runs, trigger, **options)
+        return RunRequest(self._runs, trigger, RunOptions(**options))
 
-    def reported(self, kind: str) -> list[dict[str, Any]]:
+    def reported(self, kind: type[M]) -> list[M]:
         """What was reported of one kind."""
-        return [message for message in self.reports if message["type"] == kind]
+        return [message for message in self.reports if isinstance(message, kind)]
 
 
 def after(steps: int) -> Callable[[], bool]:
@@ -148,6 +152,13 @@ def weights(engine: Engine) -> dict[str, bytes]:
     return {name: value.tobytes() for name, value in engine.parameters().items()}
 
 
-def model_bytes(result: dict[str, Any]) -> bytes:
+def losses(result: RunResult) -> tuple[float, float]:
+    """The losses at the begin of a run and at its end."""
+    assert result.loss_first is not None
+    assert result.loss_last is not None
+    return result.loss_first, result.loss_last
+
+
+def model_bytes(result: RunResult) -> bytes:
     """The model that a run handed to the gate."""
-    return (Path(result["candidate"]) / "model.onnx").read_bytes()
+    return (result.candidate / "model.onnx").read_bytes()

@@ -13,6 +13,7 @@ from edged.bundles.graph.templates import mlp
 from edged.domain.protocols import ServedModel
 from edged.domain.stream.sample import Batch
 from edged.domain.stream.schema import Schema
+from edged.domain.training.training_run import Candidate
 from edged.engines.inference import InferenceModel
 from edged.storage.files.atomic import publish_directory
 
@@ -80,8 +81,8 @@ def candidate(
     expected: Floats | None = None,
     int8: float | bytes | None = None,
     **shape: int,
-) -> dict[str, Any]:
-    """What a training run leaves: a published folder, and its result message.
+) -> Candidate:
+    """What a training run leaves: a published folder, and what is handed to the gate.
 
     `int8` is the slope of the model that stands for its quantised form, or the content of that file.
     """
@@ -98,7 +99,6 @@ def candidate(
     np.save(staging / "probe_input.npy", x)
     np.save(staging / "probe_output.npy", expected)
     publish_directory(staging, final, extra={"run": run})
-    return {
-        "run": run, "candidate": str(final), "generation": run, "loss_last": 0.1,
-        "first_offset": 1, "last_offset": 90, "samples": 80,
-    }  # fmt: skip
+    return Candidate(
+        run, final, None, generation=run, loss_last=0.1, first_offset=1, last_offset=90, samples=80
+    )

@@ -9,6 +9,8 @@ from edged.clock import VirtualClock
 from edged.config import Config
 from edged.device.learning.scheduler import SETBACKS, TrainingScheduler
 from edged.device.learning.trainer_client import TrainerClient
+from edged.domain.training.message import Message
+from edged.domain.training.trainer_messages import CheckpointWritten
 from edged.storage.models.registry import Registry
 from edged.storage.samples.log import SampleLog
 from tests.device.learning_rig import CLASSIFY, batch, task
@@ -18,8 +20,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edged.storage.models.bundles import Bundle
-
-    Message = dict[str, Any]
 
 
 class Plant:
@@ -62,7 +62,7 @@ class Desk:
     ) -> None:
         self.clock = VirtualClock(1.7e9)
         self.registry = Registry.open(plant.config.storage.dir)
-        self.told: list[tuple[str, Message]] = []
+        self.told: list[tuple[str, dict[str, Any]]] = []
         self.learner = TrainingScheduler(
             plant.config,
             clock=self.clock,
@@ -88,24 +88,31 @@ class Desk:
 
 
 class Ear:
-    """Keeps what a trainer says, and acts once when it hears a word."""
+    """Keeps what a trainer says, and acts once when it hears a message of a kind."""
 
     def __init__(
-        self, word: str = "", action: Callable[[], object] | None = None, least_step: int = 1
+        self,
+        kind: type[Message] = Message,
+        action: Callable[[], object] | None = None,
+        least_step: int = 1,
     ) -> None:
         self.heard: list[Message] = []
-        self._word, self._action, self._least = word, action, least_step
+        self._kind, self._action, self._least = kind, action, least_step
 
     def __call__(self, message: Message) -> None:
         self.heard.append(message)
-        wanted = message["type"] == self._word and message.get("step", self._least) >= self._least
+        wanted = isinstance(message, self._kind) and getattr(message, "step", self._least) >= self._least
         if wanted and self._action is not None:
             action, self._action = self._action, None
             action()
 
-    def kinds(self) -> set[str]:
+    def kinds(self) -> set[type[Message]]:
         """The kinds of messages so far."""
-        return {message["type"] for message in self.heard}
+        return {type(message) for message in self.heard}
+
+    def checkpoints(self) -> list[int]:
+        """Steps of the checkpoints so far."""
+        return [message.step for message in self.heard if isinstance(message, CheckpointWritten)]
 
 
 def signalled(process: TrainerClient, number: int) -> Callable[[], None]:

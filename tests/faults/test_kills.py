@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from edged.domain.training.trainer_messages import RunRequest
 from edged.engines.native import api
 from edged.errors import TrainingError
 from tests.device.learning_rig import model_bytes
@@ -25,6 +26,7 @@ from tests.running_device import Device, running
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from edged.domain.training.training_run import RunResult
     from edged.storage.models.bundles import Bundle
     from edged.workbench.demo.broker import Mosquitto as Broker
 
@@ -93,10 +95,11 @@ def test_a_trainer_that_is_killed_at_random_ends_with_the_weights_of_one_that_is
     settings = RUN | {"steps": steps, "max_steps": steps}
     began = time.monotonic()
     with closing(Plant(tmp_path / "straight", bundle, **settings).process()) as process:
-        undisturbed = process.run({"run": 1, "trigger": "labels"}, Ear())
+        undisturbed = process.run(RunRequest(1, "labels"), Ear())
     latest = min(2.5, LONGEST_LIFE * (time.monotonic() - began))
     rng = random.Random(int(os.environ.get("EDGED_FAULTS_SEED", "1")))
-    plant, killed, run, result = Plant(tmp_path / "killed", bundle, **settings), 0, 0, None
+    plant, killed, run = Plant(tmp_path / "killed", bundle, **settings), 0, 0
+    result: RunResult | None = None
     endings: set[str] = set()
     with closing(plant.process()) as process:
         while result is None:
@@ -105,7 +108,7 @@ def test_a_trainer_that_is_killed_at_random_ends_with_the_weights_of_one_that_is
             if killed < kills:
                 timer.start()
             try:
-                result = process.run({"run": run, "trigger": "labels"}, Ear())
+                result = process.run(RunRequest(run, "labels"), Ear())
             except TrainingError as problem:
                 endings.add(problem.what)
                 killed += 1
@@ -116,7 +119,7 @@ def test_a_trainer_that_is_killed_at_random_ends_with_the_weights_of_one_that_is
     assert killed >= min(kills, 3)
     assert endings == {"the trainer was killed by SIGKILL"}
     assert model_bytes(result) == model_bytes(undisturbed)
-    assert (result["memory"], result["consumed"]) == (undisturbed["memory"], undisturbed["consumed"])
+    assert (result.memory, result.consumed) == (undisturbed.memory, undisturbed.consumed)
 
 
 def _moment(rng: random.Random, latest: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from edged.domain.judging.challenger_test import ROWS
+from edged.domain.training.trainer_messages import ChallengerState, Note
 from edged.engines.inference import InferenceModel
 from edged.engines.native.engine import NativeEngine
 from edged.engines.portable.engine import PortableEngine
@@ -18,6 +20,7 @@ from tests.device.learning_rig import Workshop, after, model_bytes, task, weight
 
 if TYPE_CHECKING:
     from edged.domain.protocols import Engine
+    from edged.domain.training.training_run import Challenge, RunResult
     from edged.storage.models.bundles import Bundle
     from edged.trainer import TrainingRun
 
@@ -46,22 +49,28 @@ class World:
         x, labels = task(90, self._seed)
         self.shop.feed(x, [2.0 - float(str(label)) for label in labels] if turned else labels)
 
-    def run(self, trainee: TrainingRun, *, turned: bool = True, challenge: bool = False) -> dict[str, Any]:
+    def run(self, trainee: TrainingRun, *, turned: bool = True, challenge: bool = False) -> RunResult:
         self.feed(turned=turned)
         result = trainee.run(self.shop.request(challenge=challenge))
         if self.champion is None or not turned:
-            self.champion = Path(result["candidate"])
+            self.champion = result.candidate
         return result
 
-    def until_won(self, trainee: TrainingRun | None = None) -> dict[str, Any]:
+    def until_won(self, trainee: TrainingRun | None = None) -> RunResult:
         """The run that hands in a challenger; each run in a trainee of its own without one."""
         for _ in range(3):
             self.run(trainee or self.trainee(), turned=False)
         for run in range(8):
             result = self.run(trainee or self.trainee(), challenge=run == 0)
-            if result["challenger"] is not None:
+            if result.challenger is not None:
                 return result
         raise AssertionError("the challenger has not won")
+
+
+def challenge(result: RunResult) -> Challenge:
+    """The challenger of a run that has handed one in."""
+    assert result.challenger is not None
+    return result.challenger
 
 
 def right(folder: str | Path) -> float:
@@ -76,24 +85,25 @@ def right(folder: str | Path) -> float:
 def test_it_wins_where_what_is_known_is_in_the_way(tmp_path: Path, bundle: Bundle, kind: Any) -> None:
     world = World(tmp_path, bundle, kind)
     result = world.until_won(world.trainee())
-    contest = result["challenger"]["contest"]
-    assert np.mean(contest["candidate"]) < np.mean(contest["champion"]) - 0.3
-    assert right(result["challenger"]["candidate"]) > right(result["candidate"]) + 0.1
-    assert [m["state"] for m in world.shop.reported("challenger")][:: len(contest)] == ["begun"]
+    won = challenge(result)
+    assert np.mean(won.contest.candidate) < np.mean(won.contest.champion) - 0.3
+    assert right(won.candidate) > right(result.candidate) + 0.1
+    assert [m.state for m in world.shop.reported(ChallengerState)][::2] == ["begun"]
 
 
 def test_its_memory_is_of_the_new_world_and_stays_in_the_log(tmp_path: Path, bundle: Bundle) -> None:
     world = World(tmp_path, bundle)
     trainee = world.trainee()
     result = world.until_won(trainee)
-    world.champion = Path(result["challenger"]["candidate"])
+    world.champion = challenge(result).candidate
     going_on = world.run(trainee)
-    assert "going on from the challenger" in world.shop.reported("note")[-1]["what"]
-    assert going_on["challenger"] is None
-    old = {offset for offset in going_on["memory"] if offset <= result["last_offset"]}
-    assert old <= set(result["memory"]), "rows it goes on with were protected"
-    assert min(going_on["memory"]) > 3 * 90 - 60, "all but the first are of the new world"
-    assert right(going_on["candidate"]) > right(result["candidate"]) + 0.1
+    assert "going on from the challenger" in world.shop.reported(Note)[-1].what
+    assert going_on.challenger is None
+    assert result.last_offset is not None
+    old = {offset for offset in going_on.memory if offset <= result.last_offset}
+    assert old <= set(result.memory), "rows it goes on with were protected"
+    assert min(going_on.memory) > 3 * 90 - 60, "all but the first are of the new world"
+    assert right(going_on.candidate) > right(result.candidate) + 0.1
 
 
 def test_where_the_gate_refuses_it_the_learner_stays_what_it_was(tmp_path: Path, bundle: Bundle) -> None:
@@ -110,15 +120,15 @@ def test_where_the_gate_refuses_it_the_learner_stays_what_it_was(tmp_path: Path,
             result = world.run(trainee, challenge=run == 0)
         ends.append((weights(world.engine), model_bytes(result)))
     assert ends[0] == ends[1]
-    assert with_one.shop.reported("challenger")
+    assert with_one.shop.reported(ChallengerState)
 
 
 def test_it_is_given_up_where_nothing_has_changed(tmp_path: Path, bundle: Bundle) -> None:
     world = World(tmp_path, bundle)
     trainee = world.trainee()
     for run in range(ROWS // 90 + 6):
-        assert world.run(trainee, turned=False, challenge=run == 3)["challenger"] is None
-    assert [m["state"] for m in world.shop.reported("challenger")] == ["begun", "lost"]
+        assert world.run(trainee, turned=False, challenge=run == 3).challenger is None
+    assert [m.state for m in world.shop.reported(ChallengerState)] == ["begun", "lost"]
 
 
 @pytest.mark.parametrize("kind", ENGINES)
@@ -128,9 +138,9 @@ def test_it_goes_on_bit_by_bit_in_another_process(tmp_path: Path, bundle: Bundle
         world = World(tmp_path / name, bundle, kind)
         trainee = world.trainee() if name == "one" else None
         result = world.until_won(trainee)
-        world.champion = Path(result["challenger"]["candidate"])
-        beside = dict(result, candidate=result["challenger"]["candidate"])
-        ends.append((model_bytes(result), model_bytes(beside), result["memory"],
+        world.champion = challenge(result).candidate
+        beside = replace(result, candidate=challenge(result).candidate)
+        ends.append((model_bytes(result), model_bytes(beside), result.memory,
                      model_bytes(world.run(trainee or world.trainee()))))  # fmt: skip
     assert ends[0] == ends[1]
 
@@ -148,7 +158,7 @@ def test_a_run_that_was_stopped_takes_its_challenger_up_again(tmp_path: Path, bu
                 world.trainee(stopping=after(steps)).run(world.shop.request())
         result = world.trainee().run(world.shop.request())
         result = world.run(world.trainee())
-        ends.append((model_bytes(result), result["memory"]))
+        ends.append((model_bytes(result), result.memory))
     assert ends[0] == ends[1]
 
 
@@ -160,8 +170,8 @@ def test_a_checkpoint_from_before_knows_of_none(tmp_path: Path, bundle: Bundle) 
     new.shop.request()  # the first run was the other's
     new.shop.feed(*task(80, 50))
     result = new.trainee().run(new.shop.request(challenge=True))
-    assert new.shop.reported("challenger")[0]["state"] == "begun"
-    assert not (Path(result["candidate"]) / NOTE).exists()
+    assert new.shop.reported(ChallengerState)[0].state == "begun"
+    assert not (result.candidate / NOTE).exists()
 
 
 def test_none_begins_beside_a_guide(tmp_path: Path, bundle: Bundle) -> None:
@@ -169,4 +179,4 @@ def test_none_begins_beside_a_guide(tmp_path: Path, bundle: Bundle) -> None:
     trainee = world.trainee()
     world.run(trainee, turned=False)
     world.run(trainee, challenge=True)
-    assert not world.shop.reported("challenger")
+    assert not world.shop.reported(ChallengerState)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from edged.config import TrainingConfig
+from edged.domain.training.trainer_messages import Note, RunRequest
+from edged.domain.training.training_run import RunOptions
 from edged.engines.runtime.ort import onnxruntime
 from edged.storage.files.checksummed_json import read_sealed, seal
 from edged.storage.models.bundles import Bundle
@@ -143,12 +145,12 @@ def test_when_timing_fails_the_usual_engine_is_taken_and_nothing_remembered(
 
 def test_the_trainer_says_what_it_measured_and_keeps_to_it(bundle: Bundle, tmp_path: Path) -> None:
     plant = Plant(tmp_path / "plant", bundle, resident=0, engine="auto")
-    engines = []
+    engines: list[str] = []
     for run in (1, 2):
         ear, process = Ear(), plant.process()
-        engines.append(process.run({"run": run, "trigger": "command", "steps": 5}, ear)["engine"])
+        engines.append(process.run(RunRequest(run, "command", RunOptions(steps=5)), ear).engine)
         process.close()
-        said = [message["what"] for message in ear.heard if message["type"] == "note"]
+        said = [message.what for message in ear.heard if isinstance(message, Note)]
         assert [what.startswith("engine: ") for what in said] == ([True] if run == 1 else [])
     assert engines[0] == engines[1]
     assert (tmp_path / "plant" / FILE).exists()

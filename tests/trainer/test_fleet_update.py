@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from edged.domain.federated.messages import RoundAnnouncement
 from edged.domain.federated.settings import BaseModelInfo, RoundSettings
+from edged.domain.training.trainer_messages import TrainRound
 from edged.domain.training.weight_deltas import Coding, code, fingerprint
 from edged.mqtt import weight_encoding
 from edged.trainer.fleet_training import CarriedState, RoundContribution, RoundTrainer
@@ -41,7 +41,6 @@ def test_what_is_carried_survives_a_restart(tmp_path: Path) -> None:
     announced = RoundAnnouncement(
         "plant", 1, "0" * 32, "open", "b" * 64, base, 1.0, 2e9, 0.0, None, RoundSettings(dynamic=0.1)
     )
-    order = {"round": asdict(announced), "model": str(model), "seconds": 60.0}
     given = []
     for run in range(3):
         participant = Moving()
@@ -49,7 +48,7 @@ def test_what_is_carried_survives_a_restart(tmp_path: Path) -> None:
             "d", tmp_path / "state", participant=participant, own=lambda: MODEL, last_seq=lambda: 10,
             max_bytes=1 << 20,
         )  # fmt: skip
-        assert part.contribute(run, order)["samples"] == 10
+        assert part.contribute(TrainRound(run, announced, model, seconds=60.0)).samples == 10
         given += participant.given
     assert given[0] == CarriedState()
     for count, carried in enumerate(given[1:], 1):

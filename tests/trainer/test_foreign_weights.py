@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from edged.clock import VirtualClock
+from edged.domain.training.trainer_messages import AdoptWeights, Note
 from edged.domain.training.weight_deltas import Coding, changes, fingerprint
 from edged.domain.training.weight_mixing import SHARES
 from edged.engines.inference import InferenceModel
@@ -25,8 +25,10 @@ from tests.device.learning_rig import weights as bits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from edged.domain.protocols import Engine
+    from edged.domain.training.training_run import Candidate
     from edged.storage.models.bundles import Bundle
 
     Weights = dict[str, np.ndarray[Any, np.dtype[np.float32]]]
@@ -45,7 +47,7 @@ class Bench:
         self.pack = weight_encoding.pack if engine.name == "native" else None
         self.trainee = self.make_trainee()
         result = self.trainee.run(self.shop.request())
-        self.champion = self.crowned(result["candidate"], "training")
+        self.champion = self.crowned(result.candidate, "training")
         self.adopter = WeightImporter(
             schema=self.shop.schema, bundle=bundle, engine=engine, holdout=self.shop.log, state=folder,
             load_model=InferenceModel, max_bytes=LIMIT,
@@ -58,8 +60,8 @@ class Bench:
             elsewhere=lambda followed: weights_to_follow(self.state, self.bundle, followed),
         )
 
-    def crowned(self, candidate: str, source: str) -> int:
-        record = self.registry.add(Path(candidate), created=1.0, source=source)
+    def crowned(self, candidate: Path, source: str) -> int:
+        record = self.registry.add(candidate, created=1.0, source=source)
         self.registry.set_champion(record.version, source, 1.0)
         return record.version
 
@@ -79,11 +81,11 @@ class Bench:
         assert folder is not None
         return folder
 
-    def applied(self, values: Weights, *, mix: bool = True) -> dict[str, Any]:
-        return self.adopter.apply(7, self.arrived({}, weight_encoding.pack(values)), mix=mix)
+    def applied(self, values: Weights, *, mix: bool = True) -> Candidate:
+        return self.adopter.apply(AdoptWeights(7, self.arrived({}, weight_encoding.pack(values)), mix=mix))
 
-    def model(self, result: dict[str, Any]) -> Weights:
-        return weight_encoding.unpack((Path(result["candidate"]) / "weights.safetensors.zst").read_bytes())[0]
+    def model(self, result: Candidate) -> Weights:
+        return weight_encoding.unpack((result.folder / "weights.safetensors.zst").read_bytes())[0]
 
 
 @pytest.fixture(params=["native", "portable"])
@@ -105,14 +107,19 @@ def test_the_share_that_is_best_on_the_holdout_becomes_the_candidate(bench: Benc
     good = bench.own()
     off = noisy({name: np.zeros_like(value) for name, value in good.items()}, 1.5)
     bench.engine.set_parameters({name: value + off[name] for name, value in good.items()})
-    spoiled = bench.adopter.apply(8, bench.arrived({}, weight_encoding.pack(bench.own())), mix=False)
-    bench.crowned(spoiled["candidate"], "training")
+    spoiled = bench.adopter.apply(
+        AdoptWeights(8, bench.arrived({}, weight_encoding.pack(bench.own())), mix=False)
+    )
+    bench.crowned(spoiled.folder, "training")
     before = bits(bench.engine)
     result = bench.applied({name: value - off[name] for name, value in good.items()})
-    losses = {float(share): loss for share, loss in result["losses"].items()}
+    received = result.received
+    assert received is not None
+    assert received.losses is not None
+    losses = {float(share): loss for share, loss in received.losses.items()}
     assert set(losses) == set(SHARES)
-    assert result["share"] == 0.5
-    assert result["loss_last"] == min(losses.values())
+    assert received.share == 0.5
+    assert result.loss_last == min(losses.values())
     assert near(bench.model(result), good)
     assert bits(bench.engine) == before, "the engine goes on with its own"
 
@@ -123,10 +130,13 @@ def test_worse_weights_are_refused_and_better_ones_taken_whole(bench: Bench) -> 
         bench.applied(noisy(better, 20.0))
     # A champion that was spoiled: the earlier weights are better in the largest share.
     bench.engine.set_parameters(noisy(better, 3.0))
-    spoiled = bench.adopter.apply(8, bench.arrived({}, weight_encoding.pack(bench.own())), mix=False)
-    bench.crowned(spoiled["candidate"], "training")
+    spoiled = bench.adopter.apply(
+        AdoptWeights(8, bench.arrived({}, weight_encoding.pack(bench.own())), mix=False)
+    )
+    bench.crowned(spoiled.folder, "training")
     result = bench.applied(better)
-    assert result["share"] == 1.0
+    assert result.received is not None
+    assert result.received.share == 1.0
     assert fingerprint(bench.model(result)) == fingerprint(better)
     model = InferenceModel(bench.state / "candidates" / "7" / "model.onnx")
     x = task(50, seed=5)[0]
@@ -141,14 +151,16 @@ def test_a_difference_to_a_known_model_is_applied_and_one_to_a_stranger_refused(
     coded, held = changes(target, own, Coding("int8", step=0.5))
     base = {"version": 1, "sha256": fingerprint(own)}
     manifest = {"encoding": weight_encoding.CODED, "base": base, "parameters": fingerprint(held)}
-    result = bench.adopter.apply(7, bench.arrived(manifest, update_encoding.pack(coded)), mix=False)
+    result = bench.adopter.apply(
+        AdoptWeights(7, bench.arrived(manifest, update_encoding.pack(coded)), mix=False)
+    )
     assert fingerprint(bench.model(result)) == fingerprint(held)
     strange = {**manifest, "base": {"version": 9, "sha256": "0" * 64}}
     with pytest.raises(RefusedError, match="not known here"):
-        bench.adopter.apply(7, bench.arrived(strange, update_encoding.pack(coded)), mix=False)
+        bench.adopter.apply(AdoptWeights(7, bench.arrived(strange, update_encoding.pack(coded)), mix=False))
     wrong = {**manifest, "parameters": "0" * 64}
     with pytest.raises(CorruptError, match="does not lead to"):
-        bench.adopter.apply(7, bench.arrived(wrong, update_encoding.pack(coded)), mix=False)
+        bench.adopter.apply(AdoptWeights(7, bench.arrived(wrong, update_encoding.pack(coded)), mix=False))
 
 
 def test_weights_of_another_network_are_refused(bench: Bench) -> None:
@@ -168,7 +180,7 @@ def test_weights_of_another_network_are_refused(bench: Bench) -> None:
 def test_training_goes_on_from_weights_that_took_over(bench: Bench) -> None:
     """One tiny step after it leaves them where they are, also in a new process; without them it did not."""
     other = noisy(bench.own(), 0.3, seed=2)
-    version = bench.crowned(bench.applied(other, mix=False)["candidate"], "weights")
+    version = bench.crowned(bench.applied(other, mix=False).folder, "weights")
     bench.shop.feed(*task(60, seed=3))
     request = bench.shop.request(steps=1, learning_rate=1e-6)
     bench.trainee.run(request)
@@ -177,7 +189,7 @@ def test_training_goes_on_from_weights_that_took_over(bench: Bench) -> None:
     bench.shop.feed(*task(60, seed=4))
     followed.run(bench.shop.request(steps=1, learning_rate=1e-6))
     assert near(bench.engine.parameters(), other)
-    notes = [m["what"] for m in bench.shop.reported("note")]
+    notes = [m.what for m in bench.shop.reported(Note)]
     assert [what for what in notes if "goes on from" in what] == [
         f"training goes on from the weights of version {version}"
     ]
@@ -185,7 +197,7 @@ def test_training_goes_on_from_weights_that_took_over(bench: Bench) -> None:
 
 def test_after_a_rollback_training_goes_on_from_the_model_before(bench: Bench) -> None:
     own = bench.own()
-    bench.crowned(bench.applied(noisy(own, 0.3), mix=False)["candidate"], "weights")
+    bench.crowned(bench.applied(noisy(own, 0.3), mix=False).folder, "weights")
     bench.shop.feed(*task(60, seed=3))
     bench.trainee.run(bench.shop.request(steps=1, learning_rate=1e-6))
     bench.registry.set_champion(bench.champion, "probation failed", 2.0, outgoing="rolled_back")
@@ -207,11 +219,11 @@ def test_quality_does_not_fall_back_after_an_update_was_applied(bench: Bench, tm
     engine = NativeEngine(bench.bundle)
     teacher.trainee(engine).run(teacher.request())
     teacher.log.close()
-    bench.crowned(bench.applied(engine.parameters(), mix=False)["candidate"], "weights")
+    bench.crowned(bench.applied(engine.parameters(), mix=False).folder, "weights")
     before = accuracy(bench, turned, x)
     bench.shop.feed(x[:100], [*turned[:100]])
     result = bench.trainee.run(bench.shop.request(steps=20, new_share=1.0))
-    bench.crowned(result["candidate"], "training")
+    bench.crowned(result.candidate, "training")
     assert before > 0.8
     assert accuracy(bench, turned, x) > before - 0.03
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +14,8 @@ from edged.errors import UnavailableError
 from tests.device.learning_rig import Workshop, task
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from edged.storage.models.bundles import Bundle
 
 PROBE = task(300, 7)[0]
@@ -24,13 +25,13 @@ def moved(folder: Path, bundle: Bundle, guide: str, weight: float) -> tuple[floa
     """A run on the opposite rule after one on the rule: how far weights and answers went."""
     shop = Workshop(folder, bundle, replay=0, average=0.0, guide=guide, guide_weight=weight)
     shop.feed(*task(300))
-    first = Path(shop.trainee(PortableEngine(bundle)).run(shop.request())["candidate"])
+    first = shop.trainee(PortableEngine(bundle)).run(shop.request()).candidate
     engine = PortableEngine(bundle)
     trainee = shop.trainee(engine, champion=lambda: first)
     start = engine.parameters()
     x, labels = task(300, 1)
     shop.feed(x, [2.0 - float(str(label)) for label in labels])
-    second = Path(trainee.run(shop.request())["candidate"])
+    second = trainee.run(shop.request()).candidate
     end = engine.parameters()
     weights = sum(float(((end[name] - start[name]) ** 2).sum()) for name in bundle.trainable)
     answers = [InferenceModel(path / "model.onnx").predict(PROBE) for path in (first, second)]

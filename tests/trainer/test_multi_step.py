@@ -9,6 +9,7 @@ import pytest
 from edged.bundles.build import build
 from edged.bundles.graph.templates import mlp
 from edged.domain.stream.schema import Schema
+from edged.domain.training.trainer_messages import BadSamples
 from edged.engines.portable.engine import TOGETHER, PortableEngine
 from edged.trainer import InterruptedRunError
 from tests.device.learning_rig import Workshop, after, model_bytes, task, weights
@@ -32,8 +33,8 @@ class OneByOne(PortableEngine):
 
 def end(shop: Workshop, engine: PortableEngine, **options: Any) -> tuple[Any, ...]:
     result = shop.trainee(engine, **options).run(shop.request())
-    told = {key: value for key, value in result.items() if key not in ("seconds", "candidate")}
-    return weights(engine), told, model_bytes(result), shop.reported("bad_samples")
+    told = {key: value for key, value in result.to_json().items() if key not in ("seconds", "candidate")}
+    return weights(engine), told, model_bytes(result), shop.reported(BadSamples)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +14,8 @@ from edged.bundles.graph.templates import mlp
 from edged.bundles.source.standardise import Statistics
 from edged.config import ServingConfig
 from edged.device.startup.bootstrap import with_bundle
+from edged.domain.training.trainer_messages import AdoptInitial, RunRequest
+from edged.domain.training.training_run import RunOptions
 from edged.engines.inference import InferenceModel
 from edged.engines.model_parameters import parameters_of
 from edged.engines.onnx.base_model import BaseModel
@@ -25,6 +26,8 @@ from edged.storage.models.bundles import Bundle
 from tests.device.trainers import Plant
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from edged.device.learning.trainer_client import TrainerClient
 
 
@@ -58,14 +61,13 @@ def test_a_run_and_the_bundles_own_model_come_in_both_forms(
     assert base is not None
     suffix = ".ort" if wanted.ort_format else ".onnx"
     with closing(process_on(tmp_path, bundle, engine)) as process:
-        trained = process.run({"run": 1, "trigger": "command"}, lambda _: None)
-        own = process.run({"run": 2, "initial": True, "transfer": "t", "update": "u"}, lambda _: None)
-    for result in (trained, own):
-        folder = Path(result["candidate"])
+        trained = process.run(RunRequest(1, "command"))
+        own = process.run(AdoptInitial(2, "t", "u"))
+    for folder in (trained.candidate, own.folder):
         assert {f"model{suffix}", f"model.int8{suffix}"} <= {path.name for path in folder.iterdir()}
         values = parameters_of(folder, bundle, lambda blob: weight_encoding.unpack(blob)[0])
         assert (folder / f"model.int8{suffix}").read_bytes() == base.with_parameters(values)
-    final = Path(trained["candidate"])
+    final = trained.candidate
     x = np.load(final / "probe_input.npy")
     one, other = (InferenceModel(final / f"{stem}{suffix}").predict(x) for stem in ("model", "model.int8"))
     assert 0 < np.abs(one - other).max() < 0.1 * np.abs(one).max()
@@ -95,9 +97,8 @@ def test_from_champion_reads_a_champion_in_ort_format(tmp_path: Path) -> None:
         record = registry.add(staged, created=1.0, source="bundle")
         registry.set_champion(record.version, "test", 1.0)
     with closing(plant.process()) as process:
-        order = {"run": 1, "trigger": "command", "base": "champion"}
-        result = process.run(order, lambda _: None)
-    found = values_of(Path(result["candidate"]), bundle)["layer2.bias"]
+        result = process.run(RunRequest(1, "command", RunOptions(base="champion")))
+    found = values_of(result.candidate, bundle)["layer2.bias"]
     np.testing.assert_allclose(found, values["layer2.bias"], atol=1e-3)
 
 

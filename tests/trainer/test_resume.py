@@ -10,6 +10,7 @@ import pytest
 from edged.bundles.build import build
 from edged.bundles.graph.templates import mlp
 from edged.bundles.source.standardise import Statistics
+from edged.domain.training.trainer_messages import DamagedCheckpoint, Note
 from edged.engines.native.engine import NativeEngine
 from edged.errors import NonFiniteError
 from edged.trainer import InterruptedRunError
@@ -44,7 +45,7 @@ def test_a_stopped_run_goes_on_and_ends_with_the_same_bits(
                 shop.feed(*task(20, 99))  # what comes in between belongs to the next run
             engine = NativeEngine(bundle)
             result = shop.trainee(engine).run(shop.request())
-        ends.append((weights(engine), result["memory"], result["consumed"], model_bytes(result)))
+        ends.append((weights(engine), result.memory, result.consumed, model_bytes(result)))
     assert ends[0] == ends[1]
 
 
@@ -73,7 +74,7 @@ def test_a_checkpoint_of_an_earlier_version_with_options_that_are_gone_is_taken_
             shop.checkpoints.publish(staging, kept.state | {"learner": learner}, kept.arrays | more)
         engine = NativeEngine(bundle)
         result = shop.trainee(engine).run(shop.request())
-        ends.append((weights(engine), result["memory"], result["steps"], model_bytes(result)))
+        ends.append((weights(engine), result.memory, result.steps, model_bytes(result)))
     assert ends[0] == ends[1]
 
 
@@ -83,8 +84,8 @@ def test_a_resumed_run_is_known_by_its_new_number(tmp_path: Path, bundle: Bundle
     with pytest.raises(InterruptedRunError, match="step 20 of 60"):
         shop.trainee(stopping=after(20)).run(shop.request())
     result = shop.trainee().run(shop.request("schedule"))
-    assert (result["run"], result["trigger"], result["steps"]) == (2, "schedule", 60)
-    assert result["candidate"].endswith("/2")
+    assert (result.run, result.trigger, result.steps) == (2, "schedule", 60)
+    assert result.candidate.name == "2"
 
 
 class OnceNotFinite(NativeEngine):
@@ -112,7 +113,7 @@ def test_destroyed_weights_send_the_run_back_to_its_checkpoint(tmp_path: Path, b
     engine = OnceNotFinite(bundle)
     result = shop.trainee(engine).run(shop.request())
     assert engine.careful == [False] * 32 + [True] * 60
-    assert "going back to generation 1" in shop.reported("note")[0]["what"]
+    assert "going back to generation 1" in shop.reported(Note)[0].what
     straight = Workshop(tmp_path / "other", bundle)
     straight.feed(*task(150))
     assert model_bytes(straight.trainee().run(straight.request())) == model_bytes(result)
@@ -124,8 +125,8 @@ def test_a_resumed_run_keeps_its_number_when_it_goes_back(tmp_path: Path, bundle
     with pytest.raises(InterruptedRunError):
         shop.trainee(stopping=after(20)).run(shop.request())
     result = shop.trainee(OnceNotFinite(bundle)).run(shop.request())
-    assert result["run"] == 2
-    assert result["candidate"].endswith("/2")
+    assert result.run == 2
+    assert result.candidate.name == "2"
 
 
 def test_a_damaged_checkpoint_is_passed_over_and_reported(tmp_path: Path, bundle: Bundle) -> None:
@@ -139,11 +140,12 @@ def test_a_damaged_checkpoint_is_passed_over_and_reported(tmp_path: Path, bundle
     file.write_bytes(content)
     engine = NativeEngine(bundle)
     trainee = shop.trainee(engine)
-    assert shop.reported("damaged_checkpoint") == [{"type": "damaged_checkpoint", "generation": newest}]
+    assert shop.reported(DamagedCheckpoint) == [DamagedCheckpoint(newest)]
     assert trainee.consumed == 0, "the one before was made within the run"
     again = trainee.run(shop.request())
     assert model_bytes(again) == model_bytes(straight)
-    assert again["generation"] > newest > before
+    assert again.generation is not None
+    assert again.generation > newest > before
 
 
 def test_checkpoints_of_another_bundle_are_left_alone(tmp_path: Path, bundle: Bundle) -> None:
@@ -156,10 +158,10 @@ def test_checkpoints_of_another_bundle_are_left_alone(tmp_path: Path, bundle: Bu
     engine = NativeEngine(other)
     trainee = shop.trainee(engine)
     assert weights(engine) == weights(NativeEngine(other))
-    assert "another bundle" in shop.reported("note")[0]["what"]
+    assert "another bundle" in shop.reported(Note)[0].what
     assert trainee.consumed == 0
     result = trainee.run(shop.request())
-    assert result["samples"] == shop.log.labelled_since(0), "everything is new to it"
+    assert result.samples == shop.log.labelled_since(0), "everything is new to it"
 
 
 def test_a_new_trainee_goes_on_where_the_last_run_ended(tmp_path: Path, bundle: Bundle) -> None:
@@ -170,7 +172,7 @@ def test_a_new_trainee_goes_on_where_the_last_run_ended(tmp_path: Path, bundle: 
     second = NativeEngine(bundle)
     trainee = shop.trainee(second)
     assert weights(second) == weights(first)
-    assert trainee.consumed == end["consumed"]
+    assert trainee.consumed == end.consumed
     assert not np.array_equal(
         second.parameters()["layer1.weight"], NativeEngine(bundle).parameters()["layer1.weight"]
     )

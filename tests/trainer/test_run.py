@@ -17,26 +17,28 @@ from edged.domain.stream.holdout import is_holdout
 from edged.domain.stream.schema import Schema
 from edged.domain.training.batch_pool import labels_for
 from edged.domain.training.learner_state import SHORT_AFTER_DRIFT
+from edged.domain.training.trainer_messages import BadSamples, RunProgress
 from edged.engines.inference import InferenceModel
 from edged.engines.native.engine import NativeEngine
 from edged.errors import NoDataError
 from edged.mqtt import weight_encoding as wire
-from tests.device.learning_rig import CLASSIFY, RecordingEngine, Workshop, rows, task
+from tests.device.learning_rig import CLASSIFY, RecordingEngine, Workshop, losses, rows, task
 
 if TYPE_CHECKING:
     from edged.domain.stream.sample import LabelValue
+    from edged.domain.training.training_run import RunResult
     from edged.storage.models.bundles import Bundle
 
 
-def candidate(result: dict[str, Any]) -> InferenceModel:
-    return InferenceModel(Path(result["candidate"]) / "model.onnx")
+def candidate(result: RunResult) -> InferenceModel:
+    return InferenceModel(result.candidate / "model.onnx")
 
 
 def accuracy(model: InferenceModel, schema: Schema, x: Any, labels: list[LabelValue | None]) -> float:
     return float((answers(schema, model.predict(x))[:, 0] == np.asarray(labels)).mean())
 
 
-def values(result: dict[str, Any], x: Any, y: Any) -> float:
+def values(result: RunResult, x: Any, y: Any) -> float:
     return float(np.abs(candidate(result).predict(x) - y).mean())
 
 
@@ -47,11 +49,12 @@ def test_a_run_learns_and_hands_over_a_model(tmp_path: Path, bundle: Bundle) -> 
     shop = Workshop(tmp_path, bundle, max_steps=300, steps=300)
     shop.feed(*task(600))
     result = shop.trainee().run(shop.request())
-    assert result["loss_last"] < 0.5 * result["loss_first"]
+    before, after = losses(result)
+    assert after < 0.5 * before
     assert accuracy(candidate(result), CLASSIFY, *task(500, seed=9)) > 0.85
-    assert (result["steps"], result["skipped"], result["engine"]) == (300, 0, "native")
-    assert result["samples"] == shop.log.labelled_since(0)
-    assert result["consumed"] == shop.log.last_seq()
+    assert (result.steps, result.skipped, result.engine) == (300, 0, "native")
+    assert result.samples == shop.log.labelled_since(0)
+    assert result.consumed == shop.log.last_seq()
 
 
 def test_labels_of_few_samples_get_more_steps_each_once_the_share_is_known(
@@ -63,7 +66,7 @@ def test_labels_of_few_samples_get_more_steps_each_once_the_share_is_known(
     def steps(samples: int, every: int) -> int:
         x, labels = task(samples)
         shop.feed(x, [label if i % every == 0 else None for i, label in enumerate(labels)])
-        made: int = trainee.run(shop.request())["steps"]
+        made: int = trainee.run(shop.request()).steps
         return made
 
     assert steps(100, 1) == 60
@@ -84,7 +87,7 @@ def test_a_network_of_random_weights_is_trained_four_times_as_long_at_first(
         trainee, made = shop.trainee(), []
         for _ in range(2):
             shop.feed(*task(100))
-            made.append(trainee.run(shop.request())["steps"])
+            made.append(trainee.run(shop.request()).steps)
         assert made == [first, 60]
 
 
@@ -108,7 +111,7 @@ def test_the_probe_holds_what_the_trainer_itself_got(tmp_path: Path, bundle: Bun
     shop = Workshop(tmp_path, bundle)
     shop.feed(*task(100))
     result = shop.trainee().run(shop.request())
-    folder = Path(result["candidate"])
+    folder = Path(result.candidate)
     probe, expected = np.load(folder / "probe_input.npy"), np.load(folder / "probe_output.npy")
     assert probe.shape == (16, 5)
     np.testing.assert_allclose(candidate(result).predict(probe), expected, atol=1e-6)
@@ -120,7 +123,7 @@ def test_packed_weights_lie_beside_the_model(tmp_path: Path, bundle: Bundle) -> 
     engine = NativeEngine(bundle)
     trainee = shop.trainee(engine, pack_weights=lambda values: wire.pack(values, {"device": "d"}))
     result = trainee.run(shop.request())
-    tensors, note = wire.unpack((Path(result["candidate"]) / wire.FILE).read_bytes())
+    tensors, note = wire.unpack((Path(result.candidate) / wire.FILE).read_bytes())
     assert note["device"] == "d"
     for name, value in engine.parameters().items():
         np.testing.assert_array_equal(tensors[name], value)
@@ -134,10 +137,10 @@ def test_an_average_of_the_last_steps_is_served_not_where_the_last_one_went(
     trainee = shop.trainee(engine, pack_weights=lambda values: wire.pack(values, {"device": "d"}))
     for _ in range(2):
         result = trainee.run(shop.request("command"))
-        served, _note = wire.unpack((Path(result["candidate"]) / wire.FILE).read_bytes())
+        served, _note = wire.unpack((Path(result.candidate) / wire.FILE).read_bytes())
         newest = shop.checkpoints.latest()
         assert newest is not None
-        name = "average/" if result["averaged"] else "short_average/"
+        name = "average/" if result.averaged else "short_average/"
         own = engine.parameters()
         for weight in bundle.trainable:
             np.testing.assert_array_equal(served[weight], newest.arrays[name + weight])
@@ -150,9 +153,10 @@ def test_progress_is_reported_with_the_run(tmp_path: Path, bundle: Bundle) -> No
     shop = Workshop(tmp_path, bundle)
     shop.feed(*task(100))
     shop.trainee().run(shop.request())
-    last = shop.reported("progress")[-1]
-    assert (last["run"], last["step"], last["steps"]) == (1, 60, 60)
-    assert np.isfinite(last["loss"])
+    last = shop.reported(RunProgress)[-1]
+    assert (last.run, last.step, last.steps) == (1, 60, 60)
+    assert last.loss is not None
+    assert np.isfinite(last.loss)
 
 
 @pytest.mark.parametrize("loss", ["mse", "l1"])
@@ -238,7 +242,7 @@ def test_late_labels_of_old_samples_are_learned_exactly_once(tmp_path: Path, bun
     second = trainee.run(shop.request())
     held = int(is_holdout(offsets, 0.1).sum())
     assert engine.trained_on() <= rows(old)
-    assert (second["samples"], second["consumed"]) == (100 - held, first["consumed"] + 100)
+    assert (second.samples, second.consumed) == (100 - held, first.consumed + 100)
     with pytest.raises(NoDataError):
         trainee.run(shop.request())
     shop.label(offsets, late)  # the same labels again make nothing new
@@ -259,17 +263,17 @@ def test_labels_that_come_during_a_run_are_for_the_next(tmp_path: Path, bundle: 
     trainee = shop.trainee(stopping=meanwhile)
     first = trainee.run(shop.request())
     second = trainee.run(shop.request())
-    assert (first["last_offset"] or 0) < came[0] <= (second["first_offset"] or 0)
-    assert first["samples"] + second["samples"] == shop.log.labelled_since(0)
+    assert (first.last_offset or 0) < came[0] <= (second.first_offset or 0)
+    assert first.samples + second.samples == shop.log.labelled_since(0)
 
 
 def test_the_window_keeps_the_newest(tmp_path: Path, bundle: Bundle) -> None:
     shop = Workshop(tmp_path, bundle, window=50)
     offsets = shop.feed(*task(300))
     result = shop.trainee().run(shop.request())
-    assert result["samples"] == 50
-    assert result["last_offset"] == offsets[~is_holdout(offsets, 0.1)][-1]
-    assert result["consumed"] == 300
+    assert result.samples == 50
+    assert result.last_offset == offsets[~is_holdout(offsets, 0.1)][-1]
+    assert result.consumed == 300
 
 
 def test_the_replay_memory_is_bounded_and_used(tmp_path: Path, bundle: Bundle) -> None:
@@ -281,12 +285,12 @@ def test_the_replay_memory_is_bounded_and_used(tmp_path: Path, bundle: Bundle) -
         x, labels = first if seed == 0 else task(200, seed)
         shop.feed(x, labels)
         result = trainee.run(shop.request())
-        assert 50 <= result["remembered"] == len(result["memory"]) == len(set(result["memory"])) <= 70
+        assert 50 <= result.remembered == len(result.memory) == len(set(result.memory)) <= 70
         seen = engine.trained_on()
         assert len(seen - rows(x)) == (0 if seed == 0 else len(seen - rows(x)))
         if seed:
             assert 0 < len(seen - rows(x)) <= 70
-    assert any(offset <= 200 for offset in result["memory"])
+    assert any(offset <= 200 for offset in result.memory)
 
 
 def test_a_command_with_nothing_new_trains_on_the_memory(tmp_path: Path, bundle: Bundle) -> None:
@@ -297,11 +301,11 @@ def test_a_command_with_nothing_new_trains_on_the_memory(tmp_path: Path, bundle:
         trainee.run(shop.request("command"))
     x, labels = task(200)
     offsets = shop.feed(x, labels)
-    kept = trainee.run(shop.request())["memory"]
+    kept = trainee.run(shop.request()).memory
     engine.trained_on()
     result = trainee.run(shop.request("command", steps=40, learning_rate=0.001))
     assert engine.trained_on() <= rows(x[np.isin(offsets, kept)])
-    assert (result["samples"], result["first_offset"], result["steps"]) == (0, None, 40)
+    assert (result.samples, result.first_offset, result.steps) == (0, None, 40)
     with pytest.raises(NoDataError):
         trainee.run(shop.request("schedule"))
 
@@ -312,7 +316,8 @@ def test_a_gradient_step_can_be_made_of_several_batches(tmp_path: Path, bundle: 
     engine = RecordingEngine(bundle)
     result = shop.trainee(engine).run(shop.request())
     assert len(engine.seen) == 3 * 60
-    assert result["loss_last"] < result["loss_first"]
+    before, after = losses(result)
+    assert after < before
 
 
 # ---- bad samples -----------------------------------------------------------------------------
@@ -327,9 +332,9 @@ def test_nan_and_foreign_labels_never_reach_a_step(tmp_path: Path, bundle: Bundl
     bad = [o for o in offsets[10:16].tolist() if not is_holdout(np.array([o]), 0.1)[0]]
     engine = RecordingEngine(bundle)
     result = shop.trainee(engine).run(shop.request())
-    assert [m["offsets"] for m in shop.reported("bad_samples")] == [bad]
+    assert [list(m.offsets) for m in shop.reported(BadSamples)] == [bad]
     assert not engine.trained_on() & rows(x[10:16])
-    assert not set(bad) & set(result["memory"])
+    assert not set(bad) & set(result.memory)
     assert all(np.isfinite(value).all() for value in engine.parameters().values())
 
 
@@ -344,11 +349,12 @@ def test_samples_with_an_infinite_loss_are_excluded(tmp_path: Path) -> None:
     assert bad
     engine = NativeEngine(bundle)
     result = shop.trainee(engine).run(shop.request())
-    assert 1 <= result["skipped"] <= len(bad)
-    assert sorted(o for m in shop.reported("bad_samples") for o in m["offsets"]) == bad
-    assert not set(bad) & set(result["memory"])
+    assert 1 <= result.skipped <= len(bad)
+    assert sorted(o for m in shop.reported(BadSamples) for o in m.offsets) == bad
+    assert not set(bad) & set(result.memory)
     engine.check()
-    assert result["loss_last"] < result["loss_first"] or np.isinf(result["loss_first"])
+    before, after = losses(result)
+    assert after < before or np.isinf(before)
 
 
 @pytest.mark.parametrize("trained_before", [False, True])
@@ -367,7 +373,7 @@ def test_a_window_of_bad_samples_only_is_passed_over(
     assert trainee.consumed == shop.log.last_seq()
     shop.feed(*task(100, 2))
     result = trainee.run(shop.request())
-    assert 0 < result["samples"] <= 100
+    assert 0 < result.samples <= 100
     assert np.isfinite(candidate(result).predict(x)).all()
 
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edged.config import Config
+    from edged.domain.training.trainer_messages import RunProgress
     from edged.storage.samples.log import SampleLog
 
 UNFINISHED = ("interrupted", "stopped")
@@ -112,7 +113,7 @@ def _add_registry(values: dict[str, Any], config: Config) -> None:
 
 
 def train_once(
-    config: Config, *, resume: bool = False, on_progress: Callable[[dict[str, Any]], None] = lambda _: None
+    config: Config, *, resume: bool = False, on_progress: Callable[[RunProgress], None] = lambda _: None
 ) -> dict[str, Any]:
     """One training run now, judged by the gate; what came of it.
 
@@ -153,17 +154,17 @@ def train_once(
                 where=str(config.storage.dir),
                 remedy="leave out --resume to begin a new one",
             )
-        result = learner.train("command", {}, on_progress)
+        result = learner.train("command", on_progress=on_progress)
         if result is None:
             last = registry.runs(1)[0]
             raise StorageError(
                 str((last.result or {}).get("error", "the run failed")), where=f"run {last.id}"
             )
         registry.set_value("consumed", learner.consumed)
-        verdict, served = promoter.consider(result, champion)
+        verdict, served = promoter.consider(result.own_candidate(), champion)
         if served is not None:
             promoter.crown(served, "; ".join(verdict.reasons))
-        answer = {k: v for k, v in result.items() if k not in ("type", "memory", "candidate")}
+        answer = {k: v for k, v in result.to_json().items() if k not in ("memory", "candidate")}
         return answer | {
             "verdict": verdict.as_dict(),
             "version": served.version if served else None,

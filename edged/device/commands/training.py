@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from edged.domain.training.training_run import RunOptions
 from edged.errors import RefusedError
 from edged.storage.models.checkpoints import Checkpoints
 
 if TYPE_CHECKING:
     from edged.device.commands.context import Parts
     from edged.domain.commands.tasks import Task
-
-WHOLE = ("steps",)
 
 
 class TrainingCommands:
@@ -79,7 +78,9 @@ class TrainingCommands:
         return {"forgotten": signals}
 
 
-def _options(request: dict[str, Any]) -> dict[str, Any]:
+def _options(request: dict[str, Any]) -> RunOptions:
     """What the trainer calls it."""
     options = {"base" if name == "from" else name: value for name, value in request.items()}
-    return options | {name: int(options[name]) for name in WHOLE if name in options}
+    if "steps" in options:
+        options["steps"] = int(options["steps"])
+    return RunOptions.from_json(options)

@@ -8,7 +8,7 @@ from edged.device.commands import InstallCommands, TransferCommands, WeightsComm
 from edged.device.events import Extension
 from edged.device.transfers.installer import TransferInstaller
 from edged.device.transfers.receiver import TransferReceiver
-from edged.logs import get_logger
+from edged.domain.training.trainer_messages import AdoptModel, AdoptWeights
 from edged.storage.journal.transfers import TransferStaging
 
 if TYPE_CHECKING:
@@ -24,14 +24,13 @@ if TYPE_CHECKING:
     from edged.device.outbound.weight_updates import WeightUpdates
     from edged.device.promotion.rollout import Rollout
     from edged.device.transfers.bundle_installer import BundleInstaller
+    from edged.domain.training.training_run import Candidate
     from edged.mqtt.client.session import Session
     from edged.mqtt.topics import Topics
     from edged.storage.journal.transfers import Transfer
     from edged.storage.models.registry import Registry
 
 Request = dict[str, Any]
-
-log = get_logger("edged.arrivals")
 
 
 class TransferService(Extension):
@@ -120,13 +119,11 @@ class TransferService(Extension):
 
         self._learning.between(carry_out)
 
-    def _mixed(self, run: int, transfer: Transfer, folder: Path) -> Request:
-        order = {"run": run, "apply": str(folder), "mix": transfer.note.get("mix", True)}
-        return self._process.run(order, lambda message: log.debug("trainer", **message))
+    def _mixed(self, run: int, transfer: Transfer, folder: Path) -> Candidate:
+        return self._process.run(AdoptWeights(run, folder, bool(transfer.note.get("mix", True))))
 
-    def _model(self, run: int, _: Transfer, folder: Path) -> Request:
-        order = {"run": run, "model": str(folder)}
-        return self._process.run(order, lambda message: log.debug("trainer", **message))
+    def _model(self, run: int, _: Transfer, folder: Path) -> Candidate:
+        return self._process.run(AdoptModel(run, folder))
 
     def _fetch(self, transfer: Transfer) -> None:
         url = transfer.note.get("url")

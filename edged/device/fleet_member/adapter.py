@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import time
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from edged import __version__
 from edged.device.events import Extension
 from edged.device.fleet_member import Member
 from edged.device.fleet_member.local_transport import LocalTransport
+from edged.device.fleet_member.protocols import Condition
 from edged.domain.federated.messages import FleetTopics
 from edged.domain.federated.participation import MembershipRecord
+from edged.domain.training.trainer_messages import TrainRound, TryFleetModel
 from edged.errors import EdgedError
-from edged.logs import get_logger
 from edged.storage.models.fleet_models import FleetModels
 from edged.storage.models.sent_updates import ROUNDS, SentUpdates
 
@@ -29,18 +30,19 @@ if TYPE_CHECKING:
     from edged.device.learning.worker import TrainingWorker
     from edged.device.promotion.rollout import Rollout
     from edged.domain.federated.messages import RoundAnnouncement
+    from edged.domain.training.message import Message
+    from edged.domain.training.trainer_messages import TrainingOrder
+    from edged.domain.training.training_run import FleetModelResult, RoundResult
     from edged.mqtt.client.message import ReceivedMessage
     from edged.mqtt.client.session import Session
     from edged.storage.models.bundles import Bundle
     from edged.storage.models.registry import Registry
 
-Message = dict[str, Any]
+    R = TypeVar("R", bound=Message)
 
 MEMORY = "fleet"  # name of the registry's value that outlives restarts
 FRESH_SECONDS = 30.0  # that it is remembered which bundle trains
 CHARGED = 50.0  # percent of a battery from which on it counts as charged, where no guard says
-
-log = get_logger("edged.membership")
 
 
 class MqttTransport:
@@ -120,77 +122,73 @@ class RoundExecutor:
             self._fingerprint, self._read_at = self._present_bundle().fingerprint, now
         return self._fingerprint
 
-    def state(self) -> Message:
-        """The fields `version`, `idle`, `charged` and `cool` of its state."""
+    def state(self) -> Condition:
+        """How the device is."""
         now, guards = self._learner.conditions(), self._config.training
         least = CHARGED if guards.min_battery is None else guards.min_battery
         hot = guards.max_temperature is not None and (now.temperature_c or -273.0) > guards.max_temperature
-        return {
-            "version": __version__,
-            "idle": self._learner.progress is None,
-            "charged": now.on_battery is not True or (now.battery_percent or 0.0) >= least,
-            "cool": not hot and not now.board,
-        }
+        return Condition(
+            version=__version__,
+            idle=self._learner.progress is None,
+            charged=now.on_battery is not True or (now.battery_percent or 0.0) >= least,
+            cool=not hot and not now.board,
+        )
 
-    def train(self, announced: RoundAnnouncement, model: Path) -> Message:
+    def train(self, announced: RoundAnnouncement, model: Path) -> RoundResult:
         """Train in the round and keep an update."""
         left = announced.deadline - self._clock.now()
-        order = {
-            "round": json.loads(announced.payload()),
-            "model": str(model),
-            # What comes after the deadline is taken into a later round; a clock may be wrong, too.
-            "seconds": min(self._fleet.budget, left) if left > 1.0 else self._fleet.budget,
-        }
-        result = self._run("fleet_round", announced, order)
-        told = ("samples", "steps", "norm", "moved", "before", "after", "bytes", "seconds")
-        self._registry.end_run(
-            result["run"], self._clock.now(), "done", {name: result[name] for name in told}
-        )
+        # What comes after the deadline is taken into a later round; a clock may be wrong, too.
+        seconds = min(self._fleet.budget, left) if left > 1.0 else self._fleet.budget
+        run = self._begin("fleet_round", announced)
+        result = self._run(TrainRound(run, announced, model, seconds))
+        self._registry.end_run(run, self._clock.now(), "done", result.record())
         return result
 
-    def judge(self, announced: RoundAnnouncement, model: Path, standing: tuple[str, Path] | None) -> Message:
+    def judge(
+        self, announced: RoundAnnouncement, model: Path, standing: tuple[str, Path] | None
+    ) -> FleetModelResult:
         """Try the fleet's model here; what came of it."""
         digest, path = standing or (None, None)
-        order = {
-            "id": announced.id,
-            "model": str(model),
-            "hash": announced.base.hash,
-            "standing": None if path is None else str(path),
-            "standing_hash": digest,
-            "personal": list(announced.config.personal),
-            "adopt": self._fleet.adopt,
-        }
-        result = self._run("fleet_model", announced, order)
+        order = TryFleetModel(
+            self._begin("fleet_model", announced),
+            id=announced.id,
+            model=model,
+            hash=announced.base.hash,
+            standing=path,
+            standing_hash=digest,
+            personal=announced.config.personal,
+            adopt=self._fleet.adopt,
+        )
+        result = self._run(order)
         taken, reason = self._decided(result)
-        told = {"share": result["share"], "taken": taken, "reason": reason}
-        self._registry.end_run(result["run"], self._clock.now(), "done", told)
-        return result | told
+        told = {"share": result.share, "taken": taken, "reason": reason}
+        self._registry.end_run(order.run, self._clock.now(), "done", told)
+        return replace(result, taken=taken, reason=reason)
 
-    def _decided(self, result: Message) -> tuple[bool, str]:
-        if result["candidate"] is not None:
-            served = self._succession.consider(result)
+    def _decided(self, result: FleetModelResult) -> tuple[bool, str]:
+        if result.candidate is not None:
+            judged, served = self._succession.consider(result.candidate)
             if served is not None:
                 self._learning.crowned(served)
-            return served is not None, "; ".join(map(str, self._succession.told.get("reasons", ())))
-        if result["share"] == 0.0:
+            return served is not None, "; ".join(judged.verdict.reasons)
+        if result.share == 0.0:
             return False, "the device's own weights do better on its holdout"
-        if result["serves"]:
+        if result.serves:
             return True, "it serves already"
         if not self._fleet.adopt:
             return False, "fleet.adopt is false"
         return False, "there is no holdout to choose by"
 
-    def _run(self, kind: str, announced: RoundAnnouncement, order: Message) -> Message:
-        run = self._registry.begin_run(
-            kind, self._clock.now(), {"round": announced.round, "id": announced.id}
-        )
+    def _begin(self, kind: str, announced: RoundAnnouncement) -> int:
+        about = {"round": announced.round, "id": announced.id}
+        return self._registry.begin_run(kind, self._clock.now(), about)
+
+    def _run(self, order: TrainingOrder[R]) -> R:
         started = time.monotonic()
         try:
-            return self._learner.process.run(
-                {"run": run, **order}, lambda message: log.debug("trainer", **message)
-            )
+            return self._learner.process.run(order)
         except EdgedError as problem:
-            self._registry.end_run(run, self._clock.now(), "failed", {"error": problem.line()})
+            self._registry.end_run(order.run, self._clock.now(), "failed", {"error": problem.line()})
             raise
         finally:
             self._learner.spend(time.monotonic() - started)
@@ -234,7 +232,7 @@ class Membership(Extension):
         self.post = self._post(fleet, work) if fleet.flower else None
         self._line = self.post or MqttTransport(session)
 
-        def told(event: str, fields: Message) -> None:
+        def told(event: str, fields: dict[str, Any]) -> None:
             if self.post is not None:
                 self.post.heard(event, fields)
             events.event(event, fields)

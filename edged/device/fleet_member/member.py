@@ -8,13 +8,13 @@ from __future__ import annotations
 import queue
 import random
 import threading
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from edged.device.fleet_member.fetching import ModelFetcher
 from edged.device.fleet_member.sending import UpdateSender
 from edged.device.learning.trainer_client import StoppedRunError
-from edged.domain.federated.evaluation import Evaluation, Mixed, Quality
+from edged.domain.federated.evaluation import Evaluation, Mixed
 from edged.domain.federated.messages import DeviceState, FleetTopics, RoundAnnouncement
 from edged.domain.federated.participation import DeviceRules, MembershipRecord, stranger, terms
 from edged.domain.federated.settings import RoundSettings
@@ -26,10 +26,14 @@ if TYPE_CHECKING:
 
     from edged.clock import Clock
     from edged.config import FleetConfig
-    from edged.device.fleet_member.protocols import FleetTransport, Message, RoundWork
+    from edged.device.fleet_member.protocols import FleetTransport, RoundWork
+    from edged.domain.training.training_run import FleetModelResult, RoundResult
     from edged.mqtt.client.message import ReceivedMessage
     from edged.storage.models.fleet_models import FleetModels
     from edged.storage.models.sent_updates import SentUpdates
+
+Fields = dict[str, Any]
+T = TypeVar("T")
 
 LOOK_SECONDS = 1.0
 AGAIN_SECONDS = 30.0  # until something that has failed is tried again
@@ -72,7 +76,7 @@ class Member:
         kept: SentUpdates,
         memory: MembershipRecord,
         remember: Callable[[MembershipRecord], None],
-        notify: Callable[[str, Message], None],
+        notify: Callable[[str, Fields], None],
         clock: Clock,
     ) -> None:
         self._device, self._config, self._topics = device, config, topics
@@ -94,7 +98,7 @@ class Member:
         self._failures: dict[str, int] = {}
         self._not_before = 0.0
         self._declined: tuple[str, str] = ("", "")
-        self._told: tuple[float, Message] = (float("-inf"), {})
+        self._told: tuple[float, Fields] = (float("-inf"), {})
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._loop, name="fleet", daemon=True)
 
@@ -242,7 +246,7 @@ class Member:
                 return refusal
         return self._work.why_not()
 
-    def _do(self, name: str, work: Callable[[], Message], then: Callable[[Message], None]) -> None:
+    def _do(self, name: str, work: Callable[[], T], then: Callable[[T], None]) -> None:
         """Have something done between two runs, and go on with what came of it on this thread."""
         self._busy = True
 
@@ -265,7 +269,7 @@ class Member:
         self._busy = False
         self._not_before = self._clock.monotonic() + AGAIN_SECONDS
 
-    def _succeeded(self, found: Message, then: Callable[[Message], None]) -> None:
+    def _succeeded(self, found: T, then: Callable[[T], None]) -> None:
         self._busy = False
         self._tell_state()
         then(found)
@@ -282,23 +286,30 @@ class Member:
 
     # ---- what was trained ------------------------------------------------------------------
 
-    def _trained(self, found: Message) -> None:
-        number, about = int(found["number"]), dict(found["about"])
+    def _trained(self, found: RoundResult) -> None:
+        number, about = found.number, found.about
         window = self._round.window if self._round is not None else 0.0
         self._sending.add(number, about, self._clock.monotonic() + window * random.random())
         self._event(
             "fleet_trained",
             {
-                "round": about["round"],
-                **{name: found[name] for name in ("samples", "steps", "bytes", "norm")},
+                "round": about.round,
+                "samples": found.samples,
+                "steps": found.steps,
+                "bytes": found.bytes,
+                "norm": found.norm,
             },
         )
         self._changed(self._memory.trained(number, about))
 
     def _settle(self, payload: bytes) -> None:
-        for number, told in self._sending.settle(payload):
-            self._event("fleet_refused" if "reason" in told else "fleet_accepted", told)
-            self._changed(self._memory.done_with(number))
+        for sent, refused in self._sending.settle(payload):
+            told: Fields = {"round": sent.about.round, "sendings": sent.sendings}
+            if refused is None:
+                self._event("fleet_accepted", told)
+            else:
+                self._event("fleet_refused", told | {"reason": refused})
+            self._changed(self._memory.done_with(sent.number))
 
     # ---- the fleet's model -----------------------------------------------------------------
 
@@ -320,19 +331,18 @@ class Member:
             digest = topic.split("/")[-2]
             self._models.put(digest, blob, keep=(self._memory.judged, self._memory.standing))
 
-    def _judged(self, announced: RoundAnnouncement, found: Message) -> None:
-        share, taken, reason = found["share"], bool(found["taken"]), str(found["reason"])
+    def _judged(self, announced: RoundAnnouncement, found: FleetModelResult) -> None:
+        share, taken, reason = found.share, found.taken, found.reason
         self._event(
             "fleet_model",
             {"round": announced.round, "model": announced.base.hash, "share": share, "taken": taken,
              "reason": reason},
         )  # fmt: skip
-        before, model, standing = (_quality(found[name]) for name in ("before", "model", "standing"))
+        before, model, mixed = found.before, found.model, found.mixed
         if self._config.report and announced.config.evaluate and before is not None and model is not None:
-            mixed = _quality(found["mixed"])
             report = Evaluation(
                 self._device, announced.round, announced.id, announced.base.hash,
-                int(found["samples_judged"]), before, model, standing,
+                found.samples_judged, before, model, found.standing,
                 None if mixed is None or share is None else Mixed(share, mixed.loss, mixed.metric),
                 taken, reason[:900],
             )  # fmt: skip
@@ -346,7 +356,7 @@ class Member:
         config = self._round.config if self._round is not None else RoundSettings()
         reason = self._why_not(config) if why_not is None else why_not
         fields = {
-            **self._work.state(),
+            **asdict(self._work.state()),
             "bundle": self._work.bundle(),
             "ready": not reason,
             "why_not": reason[:200],
@@ -362,10 +372,6 @@ class Member:
         if self._line.publish(self._topics.state(self._device), state.payload(), retain=True):
             self._told = now, fields
 
-    def _event(self, what: str, fields: Message) -> None:
+    def _event(self, what: str, fields: Fields) -> None:
         log.info(what, **fields)
         self._notify(what, fields)
-
-
-def _quality(values: Message | None) -> Quality | None:
-    return None if values is None else Quality(**values)

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from edged.domain.federated.messages import RoundAnnouncement
+    from edged.domain.training.training_run import FleetModelResult, RoundResult
     from edged.mqtt.client.message import ReceivedMessage
 
-Message = dict[str, Any]
+
+@dataclass(frozen=True)
+class Condition:
+    """How a device is: its version, and the fields of `DeviceState` of these names."""
+
+    version: str
+    idle: bool
+    charged: bool
+    cool: bool
 
 
 class FleetTransport(Protocol):
@@ -43,11 +53,13 @@ class RoundWork(Protocol):
     def bundle(self) -> str:
         """Fingerprint of what it trains."""
 
-    def state(self) -> Message:
-        """The fields `version`, `idle`, `charged` and `cool` of its state."""
+    def state(self) -> Condition:
+        """How the device is."""
 
-    def train(self, announced: RoundAnnouncement, model: Path) -> Message:
-        """Train in the round and keep an update; `number` and `about` of it, and figures."""
+    def train(self, announced: RoundAnnouncement, model: Path) -> RoundResult:
+        """Train in the round and keep an update."""
 
-    def judge(self, announced: RoundAnnouncement, model: Path, standing: tuple[str, Path] | None) -> Message:
+    def judge(
+        self, announced: RoundAnnouncement, model: Path, standing: tuple[str, Path] | None
+    ) -> FleetModelResult:
         """Try the fleet's model here; what came of it."""

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edged.domain.federated.messages import FleetTopics, Receipts, UpdateHeader
 from edged.domain.federated.participation import pause_before
+from edged.domain.training.training_run import KeptUpdate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from edged.config import FleetConfig
-    from edged.device.fleet_member.protocols import FleetTransport, Message
+    from edged.device.fleet_member.protocols import FleetTransport
     from edged.storage.models.sent_updates import SentUpdates
 
 
@@ -22,7 +23,7 @@ class PendingUpdate:
     """An update without receipt: what was kept with it, how often it was sent, and when it is to be next."""
 
     number: int
-    about: Mapping[str, Any]
+    about: KeptUpdate
     at: float
     sendings: int = 0
 
@@ -51,11 +52,12 @@ class UpdateSender:
         for sent in self._kept.all():  # newest first
             if sent.number not in settled:
                 at = now + self._config.resend * random.random()
-                newest.setdefault(str(sent.about["id"]), PendingUpdate(sent.number, sent.about, at))
+                about = KeptUpdate.from_json(sent.about)
+                newest.setdefault(about.id, PendingUpdate(sent.number, about, at))
         self._waiting = {waiting.number: waiting for waiting in newest.values()}
         return [self._waiting[number] for number in sorted(self._waiting)]
 
-    def add(self, number: int, about: Mapping[str, Any], at: float) -> None:
+    def add(self, number: int, about: KeptUpdate, at: float) -> None:
         """A new one, to be sent at that moment of the monotonic clock."""
         self._waiting[number] = PendingUpdate(number, about, at)
 
@@ -74,8 +76,8 @@ class UpdateSender:
                 waiting.sendings, self._config.resend, self._config.spread, random.random()
             )
 
-    def settle(self, payload: bytes) -> list[tuple[int, Message]]:
-        """Number, and what is told, of each that these receipts name; it is sent no more.
+    def settle(self, payload: bytes) -> list[tuple[PendingUpdate, str | None]]:
+        """Each that these receipts name, and why it was refused, if it was; it is sent no more.
 
         Raises
         ------
@@ -83,27 +85,26 @@ class UpdateSender:
             When they are not as they should be.
         """
         receipts, settled = Receipts.read(payload), []
-        for waiting in [w for w in self._waiting.values() if w.about["id"] == receipts.id]:
+        for waiting in [w for w in self._waiting.values() if w.about.id == receipts.id]:
             refused = receipts.refused.get(self._device)
             if refused is None and self._device not in receipts.accepted:
                 continue
             del self._waiting[waiting.number]
-            told = {"round": waiting.about["round"], "sendings": waiting.sendings}
-            settled.append((waiting.number, told if refused is None else told | {"reason": refused}))
+            settled.append((waiting, refused))
         return settled
 
-    def _before(self, about: Mapping[str, Any]) -> UpdateHeader:
+    def _before(self, about: KeptUpdate) -> UpdateHeader:
         """The line before the update."""
         report = self._config.report
         return UpdateHeader(
             device=self._device,
-            round=about["round"],
-            id=about["id"],
-            base=about["base"],
-            samples=about["samples"],
-            loss=about["loss"] if report else None,
-            norm=about["norm"],
+            round=about.round,
+            id=about.id,
+            base=about.base,
+            samples=about.samples,
+            loss=about.loss if report else None,
+            norm=about.norm,
             bytes=0,
             sha256="",
-            metrics=about["metrics"] if report else {},
+            metrics=about.metrics if report else {},
         )

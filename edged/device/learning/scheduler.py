@@ -11,6 +11,15 @@ from edged.domain.drift import Level
 from edged.domain.training.failure_backoff import BackoffRules, FailureBackoff
 from edged.domain.training.guards import Budget, Conditions, refusals
 from edged.domain.training.learning_policy import LearningPolicy
+from edged.domain.training.trainer_messages import (
+    BadSamples,
+    CheckpointWritten,
+    DamagedCheckpoint,
+    Note,
+    RunProgress,
+    RunRequest,
+)
+from edged.domain.training.training_run import RunEnd, RunOptions
 from edged.domain.training.triggers import TriggerRules, Triggers
 from edged.errors import ConfigError, EdgedError, StorageError, TrainingError, UnavailableError
 from edged.logs import get_logger
@@ -21,12 +30,14 @@ if TYPE_CHECKING:
     from edged.clock import Clock
     from edged.config import Config, TrainingConfig
     from edged.domain.drift import DriftSignal
+    from edged.domain.training.message import Message
+    from edged.domain.training.training_run import RunResult
 
 log = get_logger("edged.learn")
 
-Message = dict[str, Any]
+Fields = dict[str, Any]
 
-NOT_KEPT = ("type", "memory", "run", "challenger")  # of a result: long, or said already
+USUAL = RunOptions()
 URGENT = ("drift", "quality", "resume")  # triggers that flash has to bear
 SETBACKS = "setbacks"  # name of the registry's value that `keep` writes
 UNHURRIED = 400  # new samples for a run where all label themselves: what learns faster learns anomalies
@@ -75,12 +86,12 @@ class TrainingScheduler:
         clock: Clock,
         labelled_since: Callable[[int], int],
         next_offset: Callable[[], int],
-        begin: Callable[[str, float, Message], int],
-        end: Callable[[int, float, str, Message], None],
-        notify: Callable[[str, Message], None],
+        begin: Callable[[str, float, Fields], int],
+        end: Callable[[int, float, str, Fields], None],
+        notify: Callable[[str, Fields], None],
         consumed: int = 0,
-        keep: Callable[[Message], None] = lambda _: None,
-        kept: Message | None = None,
+        keep: Callable[[Fields], None] = lambda _: None,
+        kept: Fields | None = None,
         bundle: str = "",
         conditions: Callable[[], Conditions] | None = None,
         error: Callable[[], float | None] = lambda: None,
@@ -109,16 +120,16 @@ class TrainingScheduler:
         self._conditions = conditions or (lambda: Conditions.at(clock.now()))
         self.process = TrainerClient(config)
         self.consumed = consumed
-        self.progress: Message | None = None
-        self.ended: tuple[str, Message] | None = None
+        self.progress: RunProgress | None = None
+        self.ended: RunEnd | None = None
         self.paused = not config.training.enabled
         self.trainings = 0
         self.train_seconds = 0.0
         self.engine: str | None = None
         self.damaged: set[int] = set()
-        self._on_progress: Callable[[Message], None] | None = None
+        self._on_progress: Callable[[RunProgress], None] | None = None
         self.asked_by: list[str] = []  # ids of the commands that ask for the next run
-        self.checkpointed: Callable[[Message], None] = lambda _: None
+        self.checkpointed: Callable[[CheckpointWritten], None] = lambda _: None
 
     def configure(self, config: Config) -> None:
         """Go by another configuration from the next run on."""
@@ -205,20 +216,23 @@ class TrainingScheduler:
         """Count something else that the trainer did as a run of today."""
         self.budget = self.budget.spent(self._conditions().day, seconds)
 
-    def step(self, options: Message | None = None) -> Message | None:
+    def step(self, options: RunOptions = USUAL) -> RunResult | None:
         """Train if a trigger says so; the result of the run, or None."""
         trigger = self.due()
         if trigger is None:
             return None
-        return self.train(trigger, self.usual_options() | (options or {}))
+        return self.train(trigger, options.over(self.usual_options()))
 
-    def usual_options(self) -> Message:
+    def usual_options(self) -> RunOptions:
         """What the next run asks for beyond the configuration."""
         return self.effort.options(*self._usual, self._error() if self._follows_error else None)
 
     def train(
-        self, trigger: str, options: Message, on_progress: Callable[[Message], None] | None = None
-    ) -> Message | None:
+        self,
+        trigger: str,
+        options: RunOptions = USUAL,
+        on_progress: Callable[[RunProgress], None] | None = None,
+    ) -> RunResult | None:
         """One run now. A failure is recorded and reported, and holds back the next one for a while.
 
         `ended` says afterwards how it went; it is None when the disk did not let it begin.
@@ -226,17 +240,17 @@ class TrainingScheduler:
         self.ended, began = None, self._next_offset()
         try:
             asked = {"asked_by": self.asked_by} if self.asked_by else {}
-            run = self._begin(trigger, self._clock.now(), options | asked)
+            run = self._begin(trigger, self._clock.now(), options.to_json() | asked)
         except StorageError as problem:
             self._held_by_disk(problem, DISK_SECONDS)
             return None
         self._notify("training_started", {"run": run, "trigger": trigger, "new": self.new()})
-        self.progress = {"run": run, "step": 0}
+        self.progress = RunProgress(run)
         self._on_progress = on_progress
         day, started = self._conditions().day, time.monotonic()
-        result: Message | None = None
+        result: RunResult | None = None
         try:
-            result = self.process.run({"run": run, "trigger": trigger, **options}, self._on_message)
+            result = self.process.run(RunRequest(run, trigger, options), self._on_message)
         except NothingNewError as problem:
             self.consumed = problem.consumed
             self._close(run, "no_data", {"error": problem.line()})
@@ -249,7 +263,7 @@ class TrainingScheduler:
             self._close(run, "failed", {"error": problem.line()})
             self._failed(run, problem)
         else:
-            self._succeeded(run, result, learned=not options.get("dry_run"), began=began)
+            self._succeeded(run, result, learned=not options.dry_run, began=began)
         finally:
             self.progress = None
             self.triggers.last_end = self._clock.monotonic()
@@ -277,14 +291,14 @@ class TrainingScheduler:
         self._held_by_disk(problem, min(most, self._retry_after * 2.0 ** min(self._disk_ended, 30)))
         self._disk_ended += 1
 
-    def _succeeded(self, run: int, result: Message, *, learned: bool, began: int) -> None:
+    def _succeeded(self, run: int, result: RunResult, *, learned: bool, began: int) -> None:
         self.trainings += 1
         self._disk_ended = 0
         if learned:
-            self.consumed, self._seen = result["consumed"], began
-        self.train_seconds += result["seconds"]
-        self.engine = result["engine"]
-        self._close(run, "done", {k: v for k, v in result.items() if k not in NOT_KEPT})
+            self.consumed, self._seen = result.consumed, began
+        self.train_seconds += result.seconds
+        self.engine = result.engine
+        self._close(run, "done", result.record())
         if self.failures:
             was_paused = self.setbacks.paused
             self.setbacks.succeeded()
@@ -309,31 +323,31 @@ class TrainingScheduler:
         except StorageError as problem:
             log.warning("setbacks_not_kept", problem=problem.line())
 
-    def _close(self, run: int, outcome: str, result: Message) -> None:
-        self.ended = outcome, {"run": run, **result}
+    def _close(self, run: int, outcome: str, record: Fields) -> None:
+        self.ended = RunEnd.of_record(run, outcome, record)
         try:
-            self._end(run, self._clock.now(), outcome, result)
+            self._end(run, self._clock.now(), outcome, record)
         except StorageError as problem:
             # The next start of the daemon finds it open and calls it interrupted.
             log.warning("run_not_recorded", run=run, outcome=outcome, problem=problem.line())
-        self._notify("training_finished", {"run": run, "outcome": outcome, **result})
+        self._notify("training_finished", {"run": run, "outcome": outcome, **record})
 
     def _on_message(self, message: Message) -> None:
-        kind = message.pop("type")
-        if kind == "progress":
-            self.progress = message
-            if self._on_progress is not None:
-                self._on_progress(message)
-        elif kind == "bad_samples":
-            self._notify("sample_quarantined", {"reason": "bad_for_training", **message})
-        elif kind == "damaged_checkpoint":
-            self._damaged(message["generation"])
-        elif kind == "checkpoint":
-            self.checkpointed(message)
-        elif kind == "note":
-            log.warning(kind, **message)
-        else:
-            log.debug(kind, **message)
+        match message:
+            case RunProgress():
+                self.progress = message
+                if self._on_progress is not None:
+                    self._on_progress(message)
+            case BadSamples():
+                self._notify("sample_quarantined", {"reason": "bad_for_training", **message.to_json()})
+            case DamagedCheckpoint():
+                self._damaged(message.generation)
+            case CheckpointWritten():
+                self.checkpointed(message)
+            case Note():
+                log.warning("note", what=message.what)
+            case _:
+                log.debug("trainer", message=str(message))
 
     def _damaged(self, generation: int) -> None:
         """A generation that the trainer passed over; each trainer finds it again until it is pruned."""

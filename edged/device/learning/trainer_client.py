@@ -10,8 +10,22 @@ import subprocess
 import threading
 import time
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar, cast
 
+from edged.domain.training.message import Message, decode, encode
+from edged.domain.training.trainer_messages import (
+    NO_DATA,
+    REPORTS,
+    RESULTS,
+    OrderFailed,
+    Pace,
+    Ready,
+    RunRequest,
+    Setup,
+    TrainingOrder,
+    WriteCheckpoint,
+)
+from edged.domain.training.training_run import RunOptions
 from edged.errors import (
     ConfigError,
     EdgedError,
@@ -33,13 +47,10 @@ if TYPE_CHECKING:
 
 log = get_logger("edged.trainer_process")
 
-Message = dict[str, Any]
+R = TypeVar("R", bound=Message)
 
 KILL_AFTER = 5.0
 LONGEST_LINE = 1 << 24  # bytes; what the trainer says is far shorter
-OF_PROCESS = ("engine", "base", "dry_run")
-"""What a run may ask for that changes the whole process: it has one of its own."""
-
 RESTARTS = 2  # how often an order is given again to a trainer that left for idleness just then
 
 
@@ -53,6 +64,10 @@ class NothingNewError(NoDataError):
 
 class StoppedRunError(TrainingError):
     """The run was asked to stop; the next one takes it up. No failure."""
+
+
+def _note(message: Message) -> None:
+    log.debug("trainer", message=str(message))
 
 
 class TrainerClient:
@@ -78,7 +93,7 @@ class TrainerClient:
         self._lock = threading.Lock()
         self._cancelled = False
         self._rest: float | None = 0.0
-        self._special: Message = {}
+        self._special = RunOptions()
         self._outdated = False
         self._started_with: Path | None = None
         self.written = 0
@@ -98,13 +113,12 @@ class TrainerClient:
 
     def ask_checkpoint(self) -> bool:
         """Have the run write a checkpoint after its present step; False where it cannot hear of it."""
-        return self.pid is not None and self._send({"checkpoint": True})
+        return self.pid is not None and self._send(WriteCheckpoint())
 
-    def run(self, request: Message, on_message: Callable[[Message], None]) -> Message:
-        """Do one training run and return its result message.
+    def run(self, order: TrainingOrder[R], on_message: Callable[[Message], None] = _note) -> R:
+        """Have an order carried out and return its result.
 
-        `engine` and `base` in the request hold for this run alone, which has a process of its own then, as
-        one with `dry_run` has.
+        A run whose options are `of_process` has a process of its own.
 
         Raises
         ------
@@ -122,20 +136,19 @@ class TrainerClient:
             When the run failed, or made no progress for `training.timeout`.
         """
         self._cancelled = False
-        special = {name: request[name] for name in OF_PROCESS if request.get(name)}
-        if special or self._outdated:
+        self._special = order.options if isinstance(order, RunRequest) else RunOptions()
+        if self._special.of_process or self._outdated:
             self._end()
             self._outdated = False
-        self._special = special
         try:
-            return self._run({k: v for k, v in request.items() if k not in ("engine", "base")}, on_message)
+            return self._run(order, on_message)
         finally:
-            if special:
-                self._special = {}
+            if self._special.of_process:
+                self._special = RunOptions()
                 self._end()
 
-    def _run(self, request: Message, on_message: Callable[[Message], None]) -> Message:
-        self._order(request)
+    def _run(self, order: TrainingOrder[R], on_message: Callable[[Message], None]) -> R:
+        self._order(order)
         answered, restarts = False, 0
         while True:
             message = self._receive(self._config.training.timeout)
@@ -145,14 +158,13 @@ class TrainerClient:
                 if code == 0 and not answered and restarts < RESTARTS:
                     # It had idled too long and was leaving when the order came.
                     restarts += 1
-                    self._order(request)
+                    self._order(order)
                     continue
                 raise self._ended(code)
-            answered = answered or message["type"] != "ready"
-            kind = message["type"]
-            if kind == "result":
-                return message
-            if kind == "error":
+            answered = answered or not isinstance(message, Ready)
+            if isinstance(message, RESULTS):
+                return cast("R", message)
+            if isinstance(message, OrderFailed):
                 self._raise(message)
             on_message(message)
 
@@ -175,18 +187,18 @@ class TrainerClient:
         told = rest if isfinite(rest) else None
         if told != self._rest:
             self._rest = told
-            self._send({"pace": told})
+            self._send(Pace(told))
 
     def close(self) -> None:
         """End the process for good."""
         self._end()
         self._selector.close()
 
-    def _order(self, request: Message) -> None:
-        """Hand a request to the process, starting one where there is none."""
+    def _order(self, order: Message) -> None:
+        """Hand an order to the process, starting one where there is none."""
         for _ in range(2):
             self._ensure()
-            if self._send(request):
+            if self._send(order):
                 break
             self._end()
         if (
@@ -217,22 +229,21 @@ class TrainerClient:
             os.set_blocking(self._process.stdout.fileno(), False)
             self._selector.register(self._process.stdout, selectors.EVENT_READ)
         settings = self._config.model_dump(mode="json", exclude_unset=True)
-        if "engine" in self._special:
-            settings.setdefault("training", {})["engine"] = self._special["engine"]
+        if self._special.engine:
+            settings.setdefault("training", {})["engine"] = self._special.engine
         if bundle is not None:
             settings["model"] = {**settings.get("model", {}), "bundle": str(bundle)}
         self._started_with = bundle
-        base = self._special.get("base", "checkpoint")
-        self._send({"config": settings, "base": base, "durable": self.durable})
+        self._send(Setup(json.dumps(settings), self._special.base or "checkpoint", self.durable))
         if self._rest != 0.0:
-            self._send({"pace": self._rest})
+            self._send(Pace(self._rest))
 
     def _send(self, message: Message) -> bool:
         process = self._process
         if process is None or process.stdin is None:
             return False
         try:
-            process.stdin.write(json.dumps(message).encode() + b"\n")
+            process.stdin.write(encode(message))
             process.stdin.flush()
         except (BrokenPipeError, ValueError):
             return False
@@ -245,9 +256,16 @@ class TrainerClient:
             line = self._line(deadline, timeout)
             if line is None:
                 return None
-            message = message_in(line)
-            if message is not None:
-                return message
+            values = message_in(line)
+            if values is not None:
+                return self._decoded(values)
+
+    def _decoded(self, values: object) -> Message:
+        try:
+            return decode(values, REPORTS)
+        except TrainingError:
+            self._end()
+            raise
 
     def _line(self, deadline: float, timeout: float) -> bytes | None:
         """The next whole line of output; None at its end, and at the deadline, which ends the process."""
@@ -264,12 +282,12 @@ class TrainerClient:
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line
 
-    def _raise(self, message: Message) -> None:
-        what, reason = message["what"], message.get("reason")
-        if reason == "no_data":
-            raise NothingNewError(what, message["consumed"])
+    def _raise(self, message: OrderFailed) -> None:
+        what, where, remedy, reason = message.what, message.where, message.remedy, message.reason
+        if reason == NO_DATA and message.consumed is not None:
+            raise NothingNewError(what, message.consumed)
         if reason == "RefusedError":
-            raise RefusedError(what, where=message.get("where", ""), remedy=message.get("remedy", ""))
+            raise RefusedError(what, where=where, remedy=remedy)
         self._end()
         kind: type[EdgedError] = TrainingError
         if reason == "UnavailableError":
@@ -280,7 +298,7 @@ class TrainerClient:
             kind = StoppedRunError
         elif reason == "StorageError":
             kind = StorageError
-        raise kind(what, where=message.get("where", ""), remedy=message.get("remedy", ""))
+        raise kind(what, where=where, remedy=remedy)
 
     def _ended(self, code: int | None) -> TrainingError:
         what, remedy = ending(code)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from edged.device.learning.anomaly_exclusion import AnomalyExclusion
 from edged.domain.training.run_queue import QueuedRun, RunQueue
+from edged.domain.training.training_run import RunEnd
 from edged.errors import EdgedError, RefusedError, StorageError
 from edged.logs import get_logger
 from edged.storage.samples.erasure import erase_files
@@ -20,11 +21,12 @@ if TYPE_CHECKING:
 
     from edged.device.learning.regime_recall import RegimeRecall
     from edged.device.learning.scheduler import TrainingScheduler
-    from edged.device.promotion.rollout import Rollout
+    from edged.device.promotion.rollout import Judged, Rollout
     from edged.domain.commands.tasks import Task
     from edged.domain.drift import DriftSignal
     from edged.domain.protocols import ServedModel
     from edged.domain.stream.anomaly import Anomalies
+    from edged.domain.training.training_run import RunOptions, RunResult
     from edged.storage.models.registry import Registry
     from edged.storage.samples.log import SampleLog
 
@@ -86,7 +88,7 @@ class TrainingWorker:
         self._orders = RunQueue(self._command_wanted)
         self._running: QueuedRun | None = None
         self._checkpointing: list[Task] = []
-        learner.checkpointed = self._checkpointed
+        learner.checkpointed = lambda written: self._checkpointed(written.generation, written.step)
         self._between: deque[Callable[[], None]] = deque()
         self._changes: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._changer = threading.Thread(target=self._change, name="change", daemon=True)
@@ -132,7 +134,7 @@ class TrainingWorker:
         """Live quality has fallen, errors are larger by the share `rise`: from any thread."""
         self.later(lambda: self._fallen(rise))
 
-    def command(self, options: dict[str, Any], task: Task | None = None) -> None:
+    def command(self, options: RunOptions, task: Task | None = None) -> None:
         """Train as soon as the present run has ended, whatever the guards say; `task` ends with that run.
 
         Those that ask for the same before it has begun get the same run.
@@ -148,11 +150,11 @@ class TrainingWorker:
     def _command_wanted(self, wanted: bool) -> None:
         self._learner.triggers.commanded = wanted
 
-    def adopt(self, options: dict[str, Any], task: Task) -> None:
+    def adopt(self, options: RunOptions, task: Task) -> None:
         """After a restart: `task` is about a run that ended untold, or was cut off, or has not begun."""
         if self._told_late(task):
             return
-        if not self._learner.triggers.interrupted or options.get("dry_run"):
+        if not self._learner.triggers.interrupted or options.dry_run:
             self.command(options, task)
             return
         self._orders.resume(QueuedRun(options, [task]))
@@ -163,9 +165,8 @@ class TrainingWorker:
         for run in self._registry.runs(ASKED_RUNS):
             if task.key in run.request.get("asked_by", ()) and run.outcome not in UNTOLD:
                 found = (r.verdict for r in self._registry.records() if r.run == run.id)
-                QueuedRun({}, [task]).finish(
-                    str(run.outcome), {"run": run.id, **(run.result or {})}, next(found, None)
-                )
+                end = RunEnd.of_record(run.id, str(run.outcome), run.result or {})
+                QueuedRun(tasks=[task]).finish(end, next(found, None))
                 return True
         return False
 
@@ -190,7 +191,7 @@ class TrainingWorker:
         running.cancelled = True
         self._registry.set_value(CANCELLED, True)
         self._learner.process.cancel()
-        return int(progress["run"])
+        return progress.run
 
     def between(self, action: Callable[[], None]) -> None:
         """Do something between two runs; again where it raises StorageError."""
@@ -219,16 +220,16 @@ class TrainingWorker:
                 "the trainer cannot be told within a run", where="training.resident", remedy="set it above 0"
             )
         if not self._under_way():
-            self._checkpointed({})  # the run has ended meanwhile
+            self._checkpointed()  # the run has ended meanwhile
         return True
 
     def _under_way(self) -> bool:
         return self._learner.progress is not None
 
-    def _checkpointed(self, message: dict[str, Any]) -> None:
+    def _checkpointed(self, generation: int | None = None, step: int | None = None) -> None:
         tasks, self._checkpointing = self._checkpointing, []
         for task in tasks:
-            task.done({"generation": message.get("generation"), "step": message.get("step")})
+            task.done({"generation": generation, "step": step})
 
     def erase(
         self,
@@ -352,7 +353,7 @@ class TrainingWorker:
             for task in order.tasks:
                 task.executing()
             self._learner.asked_by = [task.key for task in order.tasks if task.key is not None]
-            options = self._learner.usual_options() | order.options
+            options = order.options.over(self._learner.usual_options())
             result = self._learner.train(trigger, options, order.progress)
             verdict = None if result is None else self._judged(result, order)
         except Exception:
@@ -360,21 +361,22 @@ class TrainingWorker:
             raise
         finally:
             self._running = None
-            self._checkpointed((self._learner.ended or ("", {}))[1])
-        ended = self._learner.ended
+            ended = self._learner.ended
+            self._checkpointed(None if ended is None else ended.generation)
         if ended is None:
             self._orders.resume(order)  # the disk did not let it begin: it is tried again by itself
-        elif order.cancelled and ended[0] == "stopped":
+        elif order.cancelled and ended.outcome == "stopped":
             self._learner.triggers.cancelled(self._learner.new())
             order.fail(EdgedError("it was cancelled", where="train"))
-        elif ended[0] != "stopped" or not self._ending.is_set():
-            order.finish(*ended, verdict)
+        elif ended.outcome != "stopped" or not self._ending.is_set():
+            order.finish(ended, verdict)
 
-    def _judged(self, result: dict[str, Any], order: QueuedRun) -> dict[str, Any]:
-        if not order.options.get("dry_run"):
-            return self._learned(result)
-        self._succession.rehearse(result)
-        return {**self._succession.told, "promoted": None}
+    def _judged(self, result: RunResult, order: QueuedRun) -> dict[str, Any]:
+        if order.options.dry_run:
+            judged, promoted = self._succession.rehearse(result.own_candidate()), None
+        else:
+            judged, promoted = self._learned(result)
+        return {**judged.told(), "promoted": promoted}
 
     def _forget_cancelled(self) -> None:
         try:
@@ -383,12 +385,12 @@ class TrainingWorker:
         except StorageError as problem:
             log.warning("cancellation_not_forgotten", problem=problem.line())
 
-    def _learned(self, result: dict[str, Any]) -> dict[str, Any]:
-        """A run has ended well: judge its candidate and remember how far it came; the verdict."""
-        served = self._succession.consider(result)
+    def _learned(self, result: RunResult) -> tuple[Judged, int | None]:
+        """A run has ended well: judge its candidate and remember how far it came; the version that serves."""
+        judged, served = self._succession.consider(*result.candidates())
         self._learner.effort.judged(forgets=self._succession.forgets)
         try:
-            self._samples.protect(result["memory"])
+            self._samples.protect(result.memory)
             self._registry.set_value("consumed", self._learner.consumed)
             self._registry.set_value("budget", self._learner.budget.state())
             if time.monotonic() >= self._kept_at + KEEP_SECONDS:
@@ -400,7 +402,7 @@ class TrainingWorker:
         if served is not None:
             self._recall.crowned(served.version)
             self._promoted(served.version)
-        return {**self._succession.told, "promoted": None if served is None else served.version}
+        return judged, None if served is None else served.version
 
     def _change(self) -> None:
         """Carry out changes as they come, and make those durable that a full disk has refused."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from edged.config import GateConfig
     from edged.device.promotion.model_loader import ModelLoader
+    from edged.domain.judging.challenger_test import ContestErrors
     from edged.domain.judging.regimes import Regimes
     from edged.domain.protocols import Holdout, Model, ServedModel
     from edged.domain.stream.sample import Window
@@ -103,7 +104,7 @@ class CandidateEvaluator:
         champion: ServedModel,
         *,
         first: bool = False,
-        contest: dict[str, list[float]] | None = None,
+        contest: ContestErrors | None = None,
     ) -> tuple[Verdict, NDArray[np.float32] | None]:
         """The verdict on a loaded candidate, and what weighed the errors. `first` compares nothing."""
         recent = self._holdout.holdout_window(self._config.recent)
@@ -114,7 +115,9 @@ class CandidateEvaluator:
         pinned = [record.version for record in self._registry.records() if record.pinned]
         if pinned:
             return refuse(f"version {pinned[0]} is pinned"), scale
-        evidence = Evidence(**{name: np.asarray(of) for name, of in contest.items()}) if contest else None
+        evidence = None
+        if contest is not None:
+            evidence = Evidence(np.asarray(contest.candidate), np.asarray(contest.champion))
         return self._comparison.judge(model, champion.model, recent, scale, evidence), scale
 
     def scale(self, champion: ServedModel, recent: Window) -> NDArray[np.float32] | None:

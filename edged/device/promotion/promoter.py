@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edged.device.promotion.evaluator import CandidateEvaluator
@@ -21,6 +20,7 @@ from edged.storage.models.records import BAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     import numpy as np
     from numpy.typing import NDArray
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from edged.domain.protocols import Holdout, Model, ServedModel
     from edged.domain.stream.sample import Window
     from edged.domain.stream.schema import Schema
+    from edged.domain.training.training_run import Candidate
     from edged.storage.models.records import ModelRecord
     from edged.storage.models.registry import Registry
 
 log = get_logger("edged.promote")
 
 TRUST = "label_trust"
-DATA = ("first_offset", "last_offset", "samples")
 
 
 class Promoter:
@@ -141,15 +141,15 @@ class Promoter:
     # ---- a candidate -----------------------------------------------------------------------
 
     def consider(
-        self, result: dict[str, Any], champion: ServedModel, *, first: bool = False
+        self, candidate: Candidate, champion: ServedModel, *, first: bool = False
     ) -> tuple[Verdict, ServedModel | None]:
-        """Verify and judge the candidate of a training run; store it with its verdict.
+        """Verify and judge a candidate; store it with its verdict.
 
         Returns the verdict and, when accepted, the loaded and warmed-up model, which is durable in
         the registry but not yet champion. `first` skips the comparison, not the verification.
         """
-        folder = Path(result["candidate"])
-        self._clear_candidates(folder, Path(result.get("beside", folder)))
+        folder = candidate.folder
+        self._clear_candidates(folder, candidate.beside or folder)
         doing = "verification"
         try:
             model, seconds = within(self._config.timeout, doing, lambda: self._judging.verify(folder))
@@ -157,21 +157,21 @@ class Promoter:
             verdict, scale = within(
                 self._config.timeout,
                 doing,
-                lambda: self._judging.judge(model, champion, first=first, contest=result.get("contest")),
+                lambda: self._judging.judge(model, champion, first=first, contest=candidate.contest),
             )
-            if result.get("source", "training") == "training":  # others say nothing about the labels
+            if candidate.source == "training":  # others say nothing about the labels
                 verdict = self._review(verdict)
             verdict = self._judging.with_form(verdict, folder, (model, champion), scale, first=first)
             verdict = replace(verdict, numbers=verdict.numbers | {"latency_s": seconds})
             doing = "storing"
-            record = self._store(folder, result, champion, verdict, scale)
+            record = self._store(candidate, champion, verdict, scale)
         except (EdgedError, OSError, ValueError, MemoryError) as problem:
             verdict = refuse(f"{doing} failed: {line_of(problem)}")
-            self._rejected(result, verdict, None)
+            self._rejected(candidate, verdict, None)
             _discard(folder)
             return verdict, None
         if not verdict.accepted:
-            self._rejected(result, verdict, record)
+            self._rejected(candidate, verdict, record)
             return verdict, None
         try:
             loaded = self._models.load(record.version)
@@ -179,9 +179,9 @@ class Promoter:
             return self.withdraw(record.version, f"loading failed: {line_of(problem)}"), None
         return verdict, loaded
 
-    def appraise(self, result: dict[str, Any], champion: ServedModel) -> Verdict:
+    def appraise(self, candidate: Candidate, champion: ServedModel) -> Verdict:
         """Verify and judge the candidate of a dry run, then throw it away."""
-        folder = Path(result["candidate"])
+        folder = candidate.folder
         try:
             model, _ = within(self._config.timeout, "verification", lambda: self._judging.verify(folder))
             verdict, scale = within(
@@ -256,13 +256,13 @@ class Promoter:
 
     def _store(
         self,
-        folder: Path,
-        result: dict[str, Any],
+        candidate: Candidate,
         champion: ServedModel,
         verdict: Verdict,
         scale: NDArray[np.float32] | None,
     ) -> ModelRecord:
-        metrics: dict[str, Any] = {"loss_last": result["loss_last"], **verdict.numbers}
+        folder = candidate.folder
+        metrics: dict[str, Any] = {"loss_last": candidate.loss_last, **verdict.numbers}
         if scale is not None:
             metrics["scale"] = [float(v) for v in scale]
         for name in PROBE_FILES:  # they have done their work, and hold samples
@@ -273,13 +273,10 @@ class Promoter:
             folder,
             parent=champion.version,
             created=self._clock.now(),
-            source=result.get("source", "training"),
-            run=result["run"],
-            generation=result["generation"],
-            data={
-                **{k: result[k] for k in (*DATA, *result.get("told", ()), "bundle") if k in result},
-                **({"form": INT8} if verdict.form == INT8 else {}),
-            },
+            source=candidate.source,
+            run=candidate.run,
+            generation=candidate.generation,
+            data=candidate.data() | ({"form": INT8} if verdict.form == INT8 else {}),
             metrics=metrics,
             verdict=verdict.as_dict(),
             status="candidate" if verdict.accepted else "rejected",
@@ -287,11 +284,11 @@ class Promoter:
         self._registry.prune(self._keep, protect={champion.version, record.version, *self.bank()})
         return record
 
-    def _rejected(self, result: dict[str, Any], verdict: Verdict, record: ModelRecord | None) -> None:
+    def _rejected(self, candidate: Candidate, verdict: Verdict, record: ModelRecord | None) -> None:
         self.rejections += 1
         log.info(
             "candidate_rejected",
-            run=result["run"],
+            run=candidate.run,
             version=record.version if record else None,
             reasons=list(verdict.reasons),
         )

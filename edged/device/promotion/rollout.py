@@ -10,8 +10,10 @@ Safe to call from several threads.
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from edged.domain.judging.gate import refuse
 from edged.errors import CorruptError, EdgedError, RefusedError, StorageError
 from edged.logs import get_logger
 
@@ -21,20 +23,32 @@ if TYPE_CHECKING:
     from edged.domain.judging.gate import Verdict
     from edged.domain.protocols import ServedModel
     from edged.domain.stream.sample import Window
-
+    from edged.domain.training.training_run import Candidate
 
 log = get_logger("edged.succession")
 
 DISAPPOINTED = "probation failed: on live samples it was worse than its predecessor"
 
 
+@dataclass(frozen=True)
+class Judged:
+    """A candidate and the verdict on it."""
+
+    candidate: Candidate
+    verdict: Verdict
+
+    def told(self) -> dict[str, Any]:
+        """Return the fields of events and answers."""
+        return {"run": self.candidate.run, **self.candidate.told(), **self.verdict.as_dict()}
+
+
 class Promotion(Protocol):
     """The durable side."""
 
-    def consider(self, result: dict[str, Any], champion: ServedModel) -> tuple[Verdict, ServedModel | None]:
+    def consider(self, candidate: Candidate, champion: ServedModel) -> tuple[Verdict, ServedModel | None]:
         """Verify, judge and store a candidate."""
 
-    def appraise(self, result: dict[str, Any], champion: ServedModel) -> Verdict:
+    def appraise(self, candidate: Candidate, champion: ServedModel) -> Verdict:
         """Verify and judge a candidate that is not to be kept."""
 
     def open(self, version: int) -> ServedModel:
@@ -102,51 +116,52 @@ class Rollout:
         self._owed: list[tuple[int, str]] = []  # failed versions that the registry does not know of yet
         self.origins: dict[str, int] = {}
         self.forgets = False
-        self.told: dict[str, Any] = {}
-        """What was told of the newest verdict on a candidate."""
 
     @property
     def champion(self) -> int:
         """Version of the model that serves."""
         return self._serving.champion.version
 
-    def consider(self, result: dict[str, Any]) -> ServedModel | None:
-        """Bring the candidate of a training run before the gate; the new champion, if it became one."""
-        beside = result.get("challenger")
-        if beside is not None:
-            served = self._judge({**result, **beside, "beside": result["candidate"]})
-            if served is not None:
-                return served
-        return self._judge(result)
+    def consider(self, *candidates: Candidate) -> tuple[Judged, ServedModel | None]:
+        """Bring the candidates of a run before the gate until one takes over.
 
-    def _judge(self, result: dict[str, Any]) -> ServedModel | None:
+        Returns
+        -------
+        The newest verdict, and the new champion, if there is one.
+        """
+        for candidate in candidates:
+            judged, served = self._judge(candidate)
+            if served is not None:
+                break
+        return judged, served
+
+    def _judge(self, candidate: Candidate) -> tuple[Judged, ServedModel | None]:
         champion = self._serving.champion
         try:
-            verdict, served = self._promotion.consider(result, champion)
+            verdict, served = self._promotion.consider(candidate, champion)
         except StorageError as problem:  # there will be a newer candidate; this one was no worse for it
-            self.told = {"run": result["run"], "accepted": False, "reasons": [problem.line()]}
-            self._notify("candidate_rejected", self.told)
-            return None
+            return self._rejected(Judged(candidate, refuse(problem.line()))), None
         self.forgets = verdict.forgets
-        told = {"run": result["run"], **{k: result[k] for k in result.get("told", ())}, **verdict.as_dict()}
-        self.told = told
+        judged = Judged(candidate, verdict)
         if served is None:
-            self._notify("candidate_rejected", told)
-            if "source" not in result:
+            self._rejected(judged)
+            if candidate.source == "training":
                 self._perhaps_rest()
-            return None
+            return judged, None
         against = self._take_over(served, champion, "; ".join(verdict.reasons))
         if against is not None:
-            self.told = told | self._promotion.withdraw(served.version, against).as_dict()
-            self._notify("candidate_rejected", self.told)
-            return None
-        self._crowned(served, champion, result.get("source", "training"), told)
-        return served
+            withdrawn = self._promotion.withdraw(served.version, against)
+            return self._rejected(Judged(candidate, withdrawn)), None
+        self._crowned(served, champion, candidate.source, judged.told())
+        return judged, served
 
-    def rehearse(self, result: dict[str, Any]) -> None:
+    def _rejected(self, judged: Judged) -> Judged:
+        self._notify("candidate_rejected", judged.told())
+        return judged
+
+    def rehearse(self, candidate: Candidate) -> Judged:
         """Bring the candidate of a dry run before the gate; whatever the verdict, nothing changes."""
-        verdict = self._promotion.appraise(result, self._serving.champion)
-        self.told = {"run": result["run"], **verdict.as_dict()}
+        return Judged(candidate, self._promotion.appraise(candidate, self._serving.champion))
 
     def promote(self, to: int, *, watch: bool = True) -> dict[str, Any]:
         """Serve a stored model because somebody wants it, with `watch` on probation; what changed.

@@ -151,7 +151,7 @@ class StatusCollector:
             "training": {
                 "runs": self._registry.run_count(),
                 "last": asdict(runs[0]) if runs else None,
-                "progress": self._learner.progress,
+                "progress": self._progress(),
                 "paused": self._learner.setbacks.pause(),
                 "waiting_for": list(self._learner.waiting_for),
             },
@@ -229,6 +229,10 @@ class StatusCollector:
         last = None if drift.last is None else drift.last.as_dict(names)
         return {"signals": drift.signals, "last": last}
 
+    def _progress(self) -> dict[str, Any] | None:
+        progress = self._learner.progress
+        return None if progress is None else progress.to_json()
+
     def _last_run(self) -> dict[str, Any] | None:
         """The newest run that has ended, one that goes on left out."""
         ended = [run for run in self._registry.runs(2) if run.ended is not None]
@@ -274,7 +278,7 @@ class StatusCollector:
             "training": {
                 "runs": self._registry.run_count(),
                 "failures": self._learner.failures,
-                "running": self._learner.progress,
+                "running": self._progress(),
                 "new": self.new_labelled(),
             },
             "model": self._server.champion.version,

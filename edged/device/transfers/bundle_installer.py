@@ -6,10 +6,10 @@ on in which its model takes over, and no longer when that is rolled back, whatev
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edged.device.learning.trainer_client import TrainerClient
-from edged.logs import get_logger
+from edged.domain.training.trainer_messages import AdoptInitial
 from edged.storage.journal.transfers import chunk_file
 from edged.storage.models.bundle_archive import InstalledBundles
 from edged.storage.models.signatures import open_bundle
@@ -18,15 +18,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edged.config import Config
+    from edged.domain.training.training_run import Candidate
     from edged.storage.journal.transfers import Transfer
     from edged.storage.models.bundles import Bundle
     from edged.storage.models.registry import Registry
-
-Message = dict[str, Any]
-
-SOURCE = "bundle_install"
-
-log = get_logger("edged.installing")
 
 
 class BundleInstaller:
@@ -51,7 +46,7 @@ class BundleInstaller:
         data = {} if version is None else self._registry.get(version).data
         return self._installed.find(data.get("bundle")) or self._config.model.bundle
 
-    def candidate(self, run: int, transfer: Transfer, folder: Path) -> Message:
+    def candidate(self, run: int, transfer: Transfer, folder: Path) -> Candidate:
         """Install what a transfer has brought, and have its model exported by a trainer of its own.
 
         Raises
@@ -65,8 +60,7 @@ class BundleInstaller:
         model = self._config.model.model_copy(update={"bundle": bundle.path})
         process = TrainerClient(self._config.model_copy(update={"model": model}))
         try:
-            order = {"run": run, "initial": True, "transfer": transfer.name, "update": transfer.sha256}
-            return process.run(order, lambda message: log.debug("trainer", **message))
+            return process.run(AdoptInitial(run, transfer.name, transfer.sha256))
         finally:
             process.close()
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from edged.clock import Clock
     from edged.domain.protocols import ServedModel
+    from edged.domain.training.training_run import Candidate
     from edged.storage.journal.transfers import Transfer
     from edged.storage.models.registry import Registry
 
@@ -36,7 +37,7 @@ class TransferInstaller:
         Keeps runs, models and outcomes.
     make
         For each kind of transfer what makes a candidate of it: called with the run's number, the transfer
-        and the folder that it lies in, it gives the result of the run.
+        and the folder that it lies in.
     bring
         Fetches what a transfer names an address for.
     whole
@@ -44,7 +45,7 @@ class TransferInstaller:
     done
         Forgets a transfer.
     consider
-        Brings the candidate before the gate; the new champion, if it became one.
+        Brings the candidate before the gate: the verdict, and the new champion, if it became one.
     notify
         Told `(event, fields)`.
     """
@@ -53,11 +54,11 @@ class TransferInstaller:
         self,
         *,
         registry: Registry,
-        make: Mapping[str, Callable[[int, Transfer, Path], Message]],
+        make: Mapping[str, Callable[[int, Transfer, Path], Candidate]],
         bring: Callable[[Transfer], None],
         whole: Callable[[Transfer], Path | None],
         done: Callable[[Transfer], None],
-        consider: Callable[[Message], ServedModel | None],
+        consider: Callable[[Candidate], tuple[object, ServedModel | None]],
         notify: Callable[[str, Message], None],
         clock: Clock,
     ) -> None:
@@ -90,7 +91,7 @@ class TransferInstaller:
             self._done(transfer)  # a crash came between the outcome and this
             return None
         try:
-            result = self._candidate(transfer)
+            candidate = self._candidate(transfer)
         except StoppedRunError:
             return None  # the next start takes it up
         except StorageError as problem:
@@ -102,9 +103,9 @@ class TransferInstaller:
         except EdgedError as problem:
             self._refused(transfer, problem)
             return None
-        if result is None:
+        if candidate is None:
             return None  # a chunk was torn: its sender is told that it is missing
-        served = self._consider(result)
+        _, served = self._consider(candidate)
         told = self._of_model(transfer.name, transfer.sha256) or {
             "transfer": transfer.name,
             "update": transfer.sha256,
@@ -114,20 +115,19 @@ class TransferInstaller:
         self._end(transfer, told)
         return served
 
-    def _candidate(self, transfer: Transfer) -> Message | None:
+    def _candidate(self, transfer: Transfer) -> Candidate | None:
         self._bring(transfer)
         folder = self._whole(transfer)
         if folder is None:
             return None
         run = self._registry.begin_run(_kind(transfer), self._clock.now(), {"transfer": transfer.name})
         try:
-            result = self._make[_kind(transfer)](run, transfer, folder)
+            candidate = self._make[_kind(transfer)](run, transfer, folder)
         except EdgedError as problem:
             self._registry.end_run(run, self._clock.now(), "failed", {"error": problem.line()})
             raise
-        told = {name: result[name] for name in result["told"]}
-        self._registry.end_run(run, self._clock.now(), "done", told)
-        return result
+        self._registry.end_run(run, self._clock.now(), "done", candidate.told())
+        return candidate
 
     def _of_model(self, name: str, sha256: str) -> Message | None:
         """The outcome as the registry's models tell it: an accepted one has served, or serves."""

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from edged.domain.federated.messages import RoundAnnouncement
     from edged.domain.federated.settings import RoundSettings
+    from edged.domain.training.training_run import KeptUpdate
 
 LONGEST_PAUSE = 3600.0
 KEPT_ROUNDS = 16
@@ -80,20 +81,19 @@ class MembershipRecord:
     judged: str = ""
     standing: str = ""
 
-    def trained(self, number: int, about: Mapping[str, Any]) -> MembershipRecord:
+    def trained(self, number: int, about: KeptUpdate) -> MembershipRecord:
         """After training in a round: its update will be sent, so the ledger is charged now, once.
 
         `about` is what was kept with the update.
         """
         if number in self.charged:
             return self
-        noise = float(about["noise"])
         return replace(
             self,
-            ledger=self.ledger.charged(noise) if noise else self.ledger,
-            consumed=int(about["consumed"]),
-            last_round=int(about["round"]),
-            rounds=(*self.rounds, str(about["id"]))[-KEPT_ROUNDS:],
+            ledger=self.ledger.charged(about.noise) if about.noise else self.ledger,
+            consumed=about.consumed,
+            last_round=about.round,
+            rounds=(*self.rounds, about.id)[-KEPT_ROUNDS:],
             charged=(*self.charged, number)[-KEPT_ROUNDS:],
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -19,6 +20,14 @@ ROWS = 1000  # after which a challenger that has not won is given up
 FEWEST = 40
 WINNING = 0.001  # significance: the contest is looked at again and again while it goes on
 LOSING = 0.05
+
+
+@dataclass(frozen=True)
+class ContestErrors:
+    """Errors of a challenger, who is the candidate, and of the champion on the same rows, oldest first."""
+
+    candidate: tuple[float, ...]
+    champion: tuple[float, ...]
 
 
 class ChallengerTest:
@@ -46,9 +55,9 @@ class ChallengerTest:
         self.challenger = np.concatenate([self.challenger, challenger[usable]])
         self.champion = np.concatenate([self.champion, champion[usable]])
 
-    def dump(self) -> dict[str, list[float]]:
+    def dump(self) -> ContestErrors:
         """The errors, for JSON."""
-        return {"candidate": self.challenger.tolist(), "champion": self.champion.tolist()}
+        return ContestErrors(tuple(self.challenger.tolist()), tuple(self.champion.tolist()))
 
     def outcome(self, task: Task) -> Literal["won", "lost", "open"]:
         """Whether the challenger is better beyond chance, has no prospect any more, or neither."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,9 +23,6 @@ FROM_RANDOM_TIMES = 4.0
 # Samples that are left in the short memory when a drift starts a run: about those that showed it.
 SHORT_AFTER_DRIFT = 200
 
-Base = Literal["checkpoint", "champion", "bundle"]
-"""Which weights a run begins with."""
-
 
 @dataclass(frozen=True)
 class RunPlan:
@@ -43,24 +40,6 @@ class RunPlan:
     learning_rate: float
     new_share: float | None = None
     arrived: int | None = None
-
-
-@dataclass(frozen=True)
-class RunRequest:
-    """What the daemon asks for; None takes the configured value.
-
-    `epochs` are passes over the new samples, instead of `steps`. A `dry_run` leaves a candidate and nothing
-    else: the learner does not go on from it. `challenge` begins a fresh learner beside this one.
-    """
-
-    run: int
-    trigger: str
-    steps: int | None = None
-    learning_rate: float | None = None
-    new_share: float | None = None
-    epochs: float | None = None
-    dry_run: bool = False
-    challenge: bool = False
 
 
 @dataclass

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+
+from edged.domain.training.training_run import RunOptions
 
 # Part of the share of new rows that is left where no answer is wrong; from this error on it is whole.
 LEAST_PART, WHOLE_FROM = 0.3, 0.15
@@ -31,7 +32,7 @@ class LearningPolicy:
     `least`. Otherwise the share follows the live error, where that is known (`emphasis`). After a severe
     drift a run with a fresh start beside the learner is asked for, until one ends.
 
-    >>> effort = LearningPolicy(); effort.drifted(); effort.options(1e-3, 0.25)
+    >>> effort = LearningPolicy(); effort.drifted(); effort.options(1e-3, 0.25).to_json()
     {'learning_rate': 0.002, 'new_share': 0.5}
     """
 
@@ -52,18 +53,16 @@ class LearningPolicy:
         self.forgotten = self.forgotten + 1 if forgets else 0
         self.challenge = False
 
-    def options(self, rate: float, share: float, error: float | None = None) -> dict[str, Any]:
+    def options(self, rate: float, share: float, error: float | None = None) -> RunOptions:
         """Options of the next run, for the configured learning rate and share of new rows.
 
         `error` is the share of the newest answers that were wrong; None where that is not known.
         """
         usual = share if error is None else emphasis(share, error)
-        options: dict[str, Any] = {} if usual == share else {"new_share": usual}
+        options = RunOptions(new_share=None if usual == share else usual, challenge=self.challenge)
         if self.left:
             self.left -= 1
-            options = {"learning_rate": rate * self.rate, "new_share": max(share, self.share)}
+            options = replace(options, learning_rate=rate * self.rate, new_share=max(share, self.share))
         if self.forgotten:
-            options["new_share"] = min(usual, max(self.least, share / 2**self.forgotten))
-        if self.challenge:
-            options["challenge"] = True
+            options = replace(options, new_share=min(usual, max(self.least, share / 2**self.forgotten)))
         return options

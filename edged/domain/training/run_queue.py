@@ -7,14 +7,15 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from edged.domain.training.training_run import RunOptions
 from edged.errors import EdgedError, RefusedError, TrainingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from edged.domain.commands.tasks import Task
-
-TOLD = ("run", "engine", "steps", "samples", "skipped", "seconds", "loss_first", "loss_last", "generation")
+    from edged.domain.training.trainer_messages import RunProgress
+    from edged.domain.training.training_run import RunEnd
 
 
 @dataclass
@@ -24,24 +25,23 @@ class QueuedRun:
     `resumes` says that it is a run which was cut off, or held back, and begins again by itself.
     """
 
-    options: dict[str, Any]
+    options: RunOptions = field(default_factory=RunOptions)
     tasks: list[Task] = field(default_factory=list)
     resumes: bool = False
     cancelled: bool = False
 
-    def progress(self, message: dict[str, Any]) -> None:
+    def progress(self, message: RunProgress) -> None:
         """The run has come so far."""
         for task in self.tasks:
-            task.progress(message)
+            task.progress(message.to_json())
 
-    def finish(self, outcome: str, result: dict[str, Any], verdict: dict[str, Any] | None) -> None:
-        """The run has ended: `result` is what it came to, or its `error`."""
-        if outcome != "done":
-            self.fail(TrainingError(str(result.get("error", outcome))))
+    def finish(self, end: RunEnd, verdict: dict[str, Any] | None) -> None:
+        """The run has ended, and its candidate has this verdict, as events tell it."""
+        if end.outcome != "done":
+            self.fail(TrainingError(end.error or end.outcome))
             return
-        told = {name: result[name] for name in TOLD if name in result}
         for task in self.tasks:
-            task.done(told | {"outcome": outcome, "verdict": verdict})
+            task.done(end.answer() | {"verdict": verdict})
 
     def fail(self, problem: EdgedError) -> None:
         """The run has come to nothing."""
@@ -62,7 +62,7 @@ class RunQueue:
         self._wanted = wanted
         self._lock = threading.Lock()
 
-    def add(self, options: dict[str, Any], task: Task | None) -> None:
+    def add(self, options: RunOptions, task: Task | None) -> None:
         """One more; those that ask for the same get the same run.
 
         Raises
@@ -93,7 +93,7 @@ class RunQueue:
     def take(self, trigger: str) -> QueuedRun:
         """What was asked for and begins now; an empty order where nothing was."""
         with self._lock:
-            order = QueuedRun({})
+            order = QueuedRun()
             if self._waiting and (trigger == "command" or self._waiting[0].resumes):
                 order = self._waiting.popleft()
             self._tell()

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from edged import __version__
+from edged.device.fleet_member.protocols import Condition
+from edged.domain.federated.evaluation import Quality
 from edged.domain.federated.personal_layers import fitting, only
+from edged.domain.training.trainer_messages import TrainRound
+from edged.domain.training.training_run import FleetModelResult
 from edged.domain.training.weight_deltas import fingerprint
 from edged.domain.training.weight_mixing import SHARES, best_share, mixed
 from edged.engines.inference import InferenceModel
@@ -25,9 +29,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from edged.domain.federated.evaluation import Quality
     from edged.domain.federated.messages import RoundAnnouncement
     from edged.domain.protocols import Engine
+    from edged.domain.training.training_run import RoundResult
     from edged.fleet.simulation.shared import Evaluated, SharedSetup
     from edged.trainer.fleet_training import RoundContribution
 
@@ -143,18 +147,17 @@ class VirtualDevice:
         """Fingerprint of the bundle that it trains."""
         return self._bench.bundle.fingerprint
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> Condition:
         """Return its state, which is always good."""
-        return {"version": __version__, "idle": True, "charged": True, "cool": True}
+        return Condition(version=__version__, idle=True, charged=True, cool=True)
 
-    def train(self, announced: RoundAnnouncement, model: Path) -> dict[str, Any]:
+    def train(self, announced: RoundAnnouncement, model: Path) -> RoundResult:
         """Train in the round and store an update."""
-        order = {"round": asdict(announced), "model": str(model), "seconds": 3600.0}
-        return self._part.contribute(announced.round, order)
+        return self._part.contribute(TrainRound(announced.round, announced, model, seconds=3600.0))
 
     def judge(
         self, announced: RoundAnnouncement, model: Path, standing: tuple[str, Path] | None
-    ) -> dict[str, Any]:
+    ) -> FleetModelResult:
         """Mix the fleet's model with its own, note what that gives, and learn on by itself."""
         patterns = announced.config.personal
         other = self._fitting(model, announced.base.hash, patterns)
@@ -170,16 +173,17 @@ class VirtualDevice:
         self.own = mixed(self.own, other, best)
         serves = fingerprint(self.own) == announced.base.hash
         self.own = self._bench.trained(self.own, self.learned, announced.config, self._seed + announced.round)
-        return {
-            "share": share,
-            "taken": best > 0.0 or serves,
-            "reason": "" if best > 0.0 else "the device's own weights do better on its holdout",
-            "samples_judged": len(self.chosen_by),
-            "before": _quality(tried[0.0][0]),
-            "model": _quality(tried[1.0][0]),
-            "standing": None if before is None else _quality(before),
-            "mixed": _quality(tried[best][0]),
-        }
+        return FleetModelResult(
+            run=announced.round,
+            share=share,
+            samples_judged=len(self.chosen_by),
+            before=_quality(tried[0.0][0]),
+            model=_quality(tried[1.0][0]),
+            standing=None if before is None else _quality(before),
+            mixed=_quality(tried[best][0]),
+            taken=best > 0.0 or serves,
+            reason="" if best > 0.0 else "the device's own weights do better on its holdout",
+        )
 
     # ---- its own -----------------------------------------------------------------------------
 
@@ -193,5 +197,5 @@ class VirtualDevice:
         return fitting(shared, {**self.own, **trained}, self._bench.bundle.trainable, patterns)
 
 
-def _quality(found: Evaluated) -> dict[str, float]:
-    return {"loss": found.loss, "metric": found.accuracy}
+def _quality(found: Evaluated) -> Quality:
+    return Quality(found.loss, found.accuracy)

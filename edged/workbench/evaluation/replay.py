@@ -214,14 +214,14 @@ class Replay:
         head = np.arange(self.pretrain)
         for start in range(0, self.pretrain, BLOCK):
             self._append(head[start : start + BLOCK], with_labels=True)
-        result = self.learner.train("pretraining", {})
+        result = self.learner.train("pretraining")
         if result is None:
             raise TrainingError(
                 "pre-training failed",
                 where="first part of the stream",
                 remedy=str(self.events[-1].get("error", "see the log")),
             )
-        verdict, served = self.promoter.consider(result, self.server.champion, first=True)
+        verdict, served = self.promoter.consider(result.own_candidate(), self.server.champion, first=True)
         if served is None:
             raise TrainingError("the pre-trained model is unusable", remedy="; ".join(verdict.reasons))
         self.promoter.crown(served, "pre-training")
@@ -335,7 +335,7 @@ class Replay:
         result = self.learner.step()
         if result is None:
             return
-        self._serves(self.succession.consider(result))
+        self._serves(self.succession.consider(*result.candidates())[1])
         self.learner.effort.judged(forgets=self.succession.forgets)
 
     def _serves(self, served: ServedModel | None) -> None:

@@ -26,6 +26,7 @@ from tests.running_device import wait_until
 
 if TYPE_CHECKING:
     from edged.config import Config
+    from edged.domain.training.trainer_messages import RunProgress
 
 STREAM = {"features": 4, "classes": 2}
 ROWS = 600
@@ -75,12 +76,12 @@ def test_status_of_a_device_that_never_ran_is_all_zeros(tmp_path: Path) -> None:
 
 
 def test_a_run_is_seen_in_the_status(config: Config) -> None:
-    progress: list[dict[str, Any]] = []
+    progress: list[RunProgress] = []
     result = train_once(config, on_progress=progress.append)
     assert result["verdict"]["accepted"]
     assert result["version"] == result["champion"] == 2
     assert result["loss_last"] < result["loss_first"]
-    assert progress[-1]["step"] == progress[-1]["steps"] == result["steps"]
+    assert progress[-1].step == progress[-1].steps == result["steps"]
     status = status_of(config)
     assert (status["samples"], status["labels"]) == (ROWS, ROWS)
     assert status["model"]["version"] == 2

@@ -12,6 +12,7 @@ from edged.device.events import Events, Listener
 from edged.device.learning.conditions import BoardWatch, ClockWatch, ConditionsReader, Pacer
 from edged.domain.judging.latencies import Latencies
 from edged.domain.training.guards import FlashWear
+from edged.domain.training.trainer_messages import Resting, RunRequest
 from edged.host.board import BoardReader
 from edged.host.vitals import VitalsReader
 from tests.device.trainers import Plant
@@ -19,6 +20,7 @@ from tests.device.trainers import Plant
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from edged.domain.training.message import Message
     from edged.storage.models.bundles import Bundle
 
 
@@ -106,17 +108,17 @@ def test_slow_predictions_halt_the_trainer_and_fast_ones_let_it_go_on(tmp_path: 
                 latencies.add(np.full(20, seconds))
                 pacer.look()
 
-        heard: list[str] = []
+        heard: list[type[Message]] = []
 
-        def on_message(message: dict[str, Any]) -> None:
-            heard.append(message["type"])
-            if message["type"] == "resting":
+        def on_message(message: Message) -> None:
+            heard.append(type(message))
+            if isinstance(message, Resting):
                 served(0.001)
 
         served(0.050)
-        result = process.run({"run": 1, "trigger": "labels"}, on_message)
-    assert heard.count("resting") == 1
-    assert result["type"] == "result"
+        result = process.run(RunRequest(1, "labels"), on_message)
+    assert heard.count(Resting) == 1
+    assert result.run == 1
 
 
 def test_a_throttled_board_is_told_of_once_and_its_end_after_a_while(tmp_path: Path) -> None:

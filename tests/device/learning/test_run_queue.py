@@ -8,6 +8,8 @@ import pytest
 
 from edged.domain.commands.tasks import Task
 from edged.domain.training.run_queue import QueuedRun, RunQueue
+from edged.domain.training.trainer_messages import RunProgress
+from edged.domain.training.training_run import RunEnd, RunOptions
 from edged.domain.training.triggers import TriggerRules, Triggers
 from edged.errors import EdgedError, RefusedError
 from tests.device.learning.test_urgent_work import House
@@ -54,20 +56,20 @@ class Desk:
 def test_those_who_ask_for_the_same_share_a_run_and_others_wait(house: House) -> None:
     desk, learning = Desk(), house.learning
     for name in ("a", "b"):
-        learning.command({"steps": 5}, desk.task(name))
+        learning.command(RunOptions(steps=5), desk.task(name))
     for steps in range(1, RunQueue.MOST):
-        learning.command({"steps": 100 + steps})
+        learning.command(RunOptions(steps=100 + steps))
     with pytest.raises(RefusedError, match="8 runs that were asked for have not begun"):
-        learning.command({"steps": 1})
-    learning.command({"steps": 5}, desk.task("c"))
+        learning.command(RunOptions(steps=1))
+    learning.command(RunOptions(steps=5), desk.task("c"))
     assert house.desk.learner.triggers.wanted(0) == "command"
 
 
 def test_a_run_that_has_not_begun_can_be_cancelled_by_each_who_asked(house: House) -> None:
     desk, learning, wanted = Desk(), house.learning, house.desk.learner.triggers.wanted
     first, second = desk.task("a"), desk.task("b")
-    learning.command({"steps": 5}, first)
-    learning.command({"steps": 5}, second)
+    learning.command(RunOptions(steps=5), first)
+    learning.command(RunOptions(steps=5), second)
     assert learning.cancel(first) is None
     assert desk.told == [("a", "finished", "it was cancelled before it began")]
     assert wanted(0) == "command", "the other one still wants it"
@@ -81,12 +83,14 @@ def test_a_run_that_has_not_begun_can_be_cancelled_by_each_who_asked(house: Hous
 def test_a_run_that_had_ended_untold_is_told_of_after_a_restart_and_not_done_again(house: House) -> None:
     desk, registry, wanted = Desk(), house.desk.registry, house.desk.learner.triggers.wanted
     ended = registry.begin_run("command", 1.0, {"steps": 5, "asked_by": ["a"]})
-    registry.end_run(ended, 2.0, "done", {"steps": 5})
+    registry.end_run(ended, 2.0, "done", {"steps": 5, "consumed": 90, "engine": "native"})
     registry.begin_run("command", 3.0, {"asked_by": ["b"]})
-    house.learning.adopt({"steps": 5}, desk.task("a"))
-    assert desk.told == [("a", "finished", {"run": ended, "steps": 5, "outcome": "done", "verdict": None})]
+    house.learning.adopt(RunOptions(steps=5), desk.task("a"))
+    end = RunEnd(ended, engine="native", steps=5)
+    assert desk.told == [("a", "finished", {**end.answer(), "verdict": None})]
+    assert end.answer()["steps"] == 5
     assert wanted(0) is None
-    house.learning.adopt({}, desk.task("b"))
+    house.learning.adopt(RunOptions(), desk.task("b"))
     assert wanted(0) == "command", "that one has not ended"
     assert len(desk.told) == 1
 
@@ -102,13 +106,19 @@ def test_after_a_cancelled_run_as_many_labels_have_to_come_as_start_one() -> Non
 
 def test_the_end_of_a_run_is_told_to_all_who_asked_for_it() -> None:
     desk = Desk()
-    order = QueuedRun({"steps": 5}, [desk.task("a"), desk.task("b")])
-    order.progress({"step": 3})
-    order.finish("done", {"run": 7, "steps": 5, "candidate": "/a/path"}, {"accepted": True})
-    told = {"run": 7, "steps": 5, "outcome": "done", "verdict": {"accepted": True}}
+    order = QueuedRun(RunOptions(steps=5), [desk.task("a"), desk.task("b")])
+    order.progress(RunProgress(7, 3, 5, None))
+    record = {
+        "engine": "native", "steps": 5, "samples": 40, "skipped": 0, "seconds": 0.5, "loss_first": 1.0,
+        "loss_last": 0.1, "generation": 3,
+    }  # fmt: skip
+    order.finish(RunEnd.of_record(7, "done", record | {"candidate": "/a/path"}), {"accepted": True})
+    told = {"run": 7, **record, "outcome": "done", "verdict": {"accepted": True}}
+    shown = {"run": 7, "step": 3, "steps": 5, "loss": None}
+    assert desk.told[:2] == [("a", "progress", shown), ("b", "progress", shown)]
     assert desk.told[2:] == [("a", "finished", told), ("b", "finished", told)]
     order.fail(EdgedError("too late"))
     assert len(desk.told) == 4
-    failed = QueuedRun({}, [desk.task("c")])
-    failed.finish("failed", {"run": 8, "error": "no memory"}, None)
+    failed = QueuedRun(tasks=[desk.task("c")])
+    failed.finish(RunEnd.of_record(8, "failed", {"error": "no memory"}), None)
     assert desk.told[-1] == ("c", "finished", "no memory")

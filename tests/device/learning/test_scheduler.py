@@ -14,10 +14,19 @@ from edged.bundles.graph.templates import mlp
 from edged.device.learning.scheduler import DISK_SECONDS, trigger_rules
 from edged.device.learning.trainer_client import NothingNewError
 from edged.domain.drift import DriftSignal, Level
+from edged.domain.training.trainer_messages import (
+    CheckpointWritten,
+    DamagedCheckpoint,
+    Ready,
+    Resting,
+    RunProgress,
+    RunRequest,
+)
+from edged.domain.training.training_run import RunOptions
 from edged.errors import ConfigError, StorageError, TrainingError, UnavailableError
 from edged.host.vitals import written_bytes
 from edged.storage.journal import journal
-from tests.device.learning_rig import model_bytes
+from tests.device.learning_rig import losses, model_bytes
 from tests.device.trainers import Desk, Ear, Plant, signalled
 from tests.running_device import wait_until
 
@@ -25,13 +34,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from edged.domain.training.message import Message
     from edged.storage.models.bundles import Bundle
 
 LONG: dict[str, Any] = {"steps": 6000, "max_steps": 6000, "checkpoint_every": 100, "batch": 16}
 
 
-def order(run: int, trigger: str = "labels", **options: Any) -> dict[str, Any]:
-    return {"run": run, "trigger": trigger, **options}
+def order(run: int, trigger: str = "labels", **options: Any) -> RunRequest:
+    return RunRequest(run, trigger, RunOptions(**options))
 
 
 @pytest.fixture(scope="module")
@@ -55,12 +65,12 @@ def test_where_answers_are_right_a_run_takes_fewer_new_rows_unless_their_share_i
         plant = Plant(tmp_path / name, bundle, steps=5, **chosen)
         desk = Desk(plant, error=0.0)
         with closing(desk.learner.process):
-            assert desk.learner.usual_options() == options
+            assert desk.learner.usual_options().to_json() == options
             assert desk.learner.step() is not None
         assert desk.registry.runs(1)[0].request == options
         changed = plant.config.training.model_copy(update={"new_share": 0.5})
         desk.learner.configure(plant.config.model_copy(update={"training": changed}))
-        assert desk.learner.usual_options() == {}
+        assert desk.learner.usual_options() == RunOptions()
         desk.registry.close()
         plant.log.close()
 
@@ -77,28 +87,29 @@ def test_one_process_does_run_after_run(tmp_path: Path, bundle: Bundle) -> None:
             process.run(order(3), ear)
         assert process.pid == pid, "having nothing to learn is no failure"
     assert not process.pid
-    assert first["loss_last"] < first["loss_first"]
-    assert first["consumed"] == 300
-    assert second["consumed"] == caught.value.consumed == 500
-    assert {"ready", "checkpoint", "progress"} <= ear.kinds()
-    assert second["candidate"] == str(tmp_path / "candidates" / "2")
+    before, after = losses(first)
+    assert after < before
+    assert first.consumed == 300
+    assert second.consumed == caught.value.consumed == 500
+    assert {Ready, CheckpointWritten, RunProgress} <= ear.kinds()
+    assert second.candidate == tmp_path / "candidates" / "2"
 
 
 def test_options_of_a_command_reach_the_run(tmp_path: Path, bundle: Bundle) -> None:
     with closing(Plant(tmp_path, bundle).process()) as process:
-        assert process.run(order(1, "command", steps=7, learning_rate=0.5), Ear())["steps"] == 7
+        assert process.run(order(1, "command", steps=7, learning_rate=0.5), Ear()).steps == 7
 
 
 def test_a_cancelled_run_is_taken_up_by_the_next(tmp_path: Path, bundle: Bundle, undisturbed: bytes) -> None:
     plant = Plant(tmp_path, bundle, **LONG)
     with closing(plant.process()) as process:
         with pytest.raises(TrainingError, match="asked to stop"):
-            process.run(order(1), Ear("checkpoint", process.cancel))
+            process.run(order(1), Ear(CheckpointWritten, process.cancel))
         assert process.pid is None
         ear = Ear()
         result = process.run(order(2), ear)
-    assert result["run"] == 2
-    steps = [m["step"] for m in ear.heard if m["type"] == "checkpoint"]
+    assert result.run == 2
+    steps = ear.checkpoints()
     assert steps[0] > 100, "it did not begin anew"
     assert model_bytes(result) == undisturbed
 
@@ -109,10 +120,10 @@ def test_a_killed_trainer_is_named_and_its_run_taken_up(
     plant = Plant(tmp_path, bundle, **LONG)
     with closing(plant.process()) as process:
         with pytest.raises(TrainingError, match="killed by SIGKILL"):
-            process.run(order(1), Ear("checkpoint", signalled(process, signal.SIGKILL), 300))
+            process.run(order(1), Ear(CheckpointWritten, signalled(process, signal.SIGKILL), 300))
         ear = Ear()
         result = process.run(order(2), ear)
-    steps = [m["step"] for m in ear.heard if m["type"] == "checkpoint"]
+    steps = ear.checkpoints()
     assert steps[0] > 300
     assert model_bytes(result) == undisturbed
 
@@ -131,8 +142,8 @@ def test_a_trainer_that_left_for_idleness_is_started_again(tmp_path: Path, bundl
         wait_until(lambda: process.pid is None)
         plant.feed(200, 1)
         ear = Ear()
-        assert process.run(order(2), ear)["consumed"] == 500
-        assert "ready" in ear.kinds()
+        assert process.run(order(2), ear).consumed == 500
+        assert Ready in ear.kinds()
 
 
 def test_a_trainer_that_died_between_runs_is_started_again(tmp_path: Path, bundle: Bundle) -> None:
@@ -142,7 +153,7 @@ def test_a_trainer_that_died_between_runs_is_started_again(tmp_path: Path, bundl
         signalled(process, signal.SIGKILL)()
         wait_until(lambda: process.pid is None)
         plant.feed(200, 1)
-        assert process.run(order(2), Ear())["consumed"] == 500
+        assert process.run(order(2), Ear()).consumed == 500
 
 
 def test_with_resident_0_each_run_has_its_own_process(tmp_path: Path, bundle: Bundle) -> None:
@@ -150,8 +161,8 @@ def test_with_resident_0_each_run_has_its_own_process(tmp_path: Path, bundle: Bu
     with closing(plant.process()) as process:
         for run in (1, 2):
             ear = Ear()
-            assert process.run(order(run), ear)["run"] == run
-            assert "ready" in ear.kinds()
+            assert process.run(order(run), ear).run == run
+            assert Ready in ear.kinds()
             wait_until(lambda: process.pid is None)
             plant.feed(200, run)
 
@@ -202,7 +213,7 @@ def test_the_learner_trains_when_enough_is_new_and_keeps_its_position(tmp_path: 
     assert desk.outcomes() == ["done"]
     assert [name for name, _ in desk.told] == ["training_started", "training_finished"]
     assert desk.told[1][1]["outcome"] == "done"
-    assert desk.told[1][1]["samples"] == result["samples"]
+    assert desk.told[1][1]["samples"] == result.samples
 
 
 def test_a_position_that_was_lost_is_found_again(tmp_path: Path, bundle: Bundle) -> None:
@@ -220,10 +231,10 @@ def test_a_position_that_was_lost_is_found_again(tmp_path: Path, bundle: Bundle)
 
 def test_progress_can_be_followed(tmp_path: Path, bundle: Bundle) -> None:
     desk = Desk(Plant(tmp_path, bundle))
-    seen: list[dict[str, Any]] = []
+    seen: list[RunProgress] = []
     with closing(desk.learner.process):
-        desk.learner.train("command", {"steps": 40}, lambda m: seen.append(dict(m)))
-    assert (seen[-1]["step"], seen[-1]["steps"]) == (40, 40)
+        desk.learner.train("command", RunOptions(steps=40), seen.append)
+    assert (seen[-1].step, seen[-1].steps) == (40, 40)
 
 
 def test_failures_hold_back_the_next_run_longer_each_time(tmp_path: Path, bundle: Bundle) -> None:
@@ -251,7 +262,7 @@ def test_a_killed_run_counts_as_one_failure_and_success_forgets_it(tmp_path: Pat
     learner = desk.learner
     with closing(learner.process):
         kill = signalled(learner.process, signal.SIGKILL)
-        assert learner.train("labels", {}, lambda _: kill()) is None
+        assert learner.train("labels", on_progress=lambda _: kill()) is None
         assert (learner.failures, learner.trainings) == (1, 0)
         assert "SIGKILL" in desk.told[-1][1]["error"]
         desk.wait(10.1)
@@ -268,8 +279,8 @@ def test_what_a_run_has_written_counts_although_it_is_killed(tmp_path: Path, bun
     learner = desk.learner
     with closing(learner.process):
         # Once it has written a checkpoint: they come every 100 steps.
-        ended = Ear("progress", signalled(learner.process, signal.SIGKILL), least_step=301)
-        assert learner.train("labels", {}, lambda message: ended({"type": "progress", **message})) is None
+        ended = Ear(RunProgress, signalled(learner.process, signal.SIGKILL), least_step=301)
+        assert learner.train("labels", on_progress=ended) is None
     assert desk.outcomes() == ["failed"]
     assert learner.written >= checkpoint_bytes(tmp_path)
 
@@ -301,10 +312,10 @@ def test_a_run_whose_end_cannot_be_noted_counts_all_the_same(
     desk = Desk(Plant(tmp_path, bundle))
     full = disk_full(monkeypatch)
     with closing(desk.learner.process):
-        result = desk.learner.train("labels", {"steps": 40}, lambda _: full.__enter__())
+        result = desk.learner.train("labels", RunOptions(steps=40), lambda _: full.__enter__())
         full.__exit__(None, None, None)
     assert result is not None
-    assert (desk.learner.consumed, desk.told[-1][0]) == (result["consumed"], "training_finished")
+    assert (desk.learner.consumed, desk.told[-1][0]) == (result.consumed, "training_finished")
     assert desk.outcomes() == [None]
 
 
@@ -339,9 +350,9 @@ def test_a_paused_learner_obeys_commands_only(tmp_path: Path, bundle: Bundle) ->
     with closing(desk.learner.process):
         assert desk.learner.due() is None
         desk.learner.triggers.commanded = True
-        result = desk.learner.step({"steps": 5})
+        result = desk.learner.step(RunOptions(steps=5))
     assert result is not None
-    assert (result["trigger"], result["steps"]) == ("command", 5)
+    assert (result.trigger, result.steps) == ("command", 5)
 
 
 def test_guards_hold_a_run_back_and_say_so(tmp_path: Path, bundle: Bundle) -> None:
@@ -381,7 +392,7 @@ def test_a_drift_of_errors_trains_now_and_harder(tmp_path: Path, bundle: Bundle)
         desk.learner.drifted(drift("error"))
         result = desk.learner.step()
     assert result is not None
-    assert result["trigger"] == "drift"
+    assert result.trigger == "drift"
     (record,) = desk.registry.runs()
     assert record.request == {"learning_rate": 0.02, "new_share": 0.5}
 
@@ -398,17 +409,17 @@ def test_a_trainer_that_rests_takes_longer_and_does_the_same(
     """It is told to rest half of the time, then to halt, and when it has said that it does, to go on."""
     with closing(Plant(tmp_path, bundle, **LONG).process()) as process:
         process.pace(0.5)
-        heard: list[str] = []
+        heard: list[type[Message]] = []
 
-        def on_message(message: dict[str, Any]) -> None:
-            heard.append(message["type"])
-            if message["type"] == "checkpoint" and message["step"] == 300:
+        def on_message(message: Message) -> None:
+            heard.append(type(message))
+            if isinstance(message, CheckpointWritten) and message.step == 300:
                 process.pace(float("inf"))
-            if message["type"] == "resting":
+            if isinstance(message, Resting):
                 process.pace(0.0)
 
         result = process.run(order(1), on_message)
-    assert heard.count("resting") == 1
+    assert heard.count(Resting) == 1
     assert model_bytes(result) == undisturbed
 
 
@@ -425,14 +436,14 @@ def test_how_many_labels_start_a_run(
 def test_a_damaged_checkpoint_is_told_and_counted_once(tmp_path: Path, bundle: Bundle) -> None:
     plant = Plant(tmp_path, bundle, keep_checkpoints=3)
     with closing(plant.process()) as process:
-        generation = process.run(order(50), Ear())["generation"]
+        generation = process.run(order(50), Ear()).generation
     engine_file = tmp_path / "checkpoints" / str(generation) / "state.json"
     engine_file.write_bytes(engine_file.read_bytes().replace(b"consumed", b"Consumed"))
     desk = Desk(plant)
     for _ in range(2):
-        desk.learner._on_message({"type": "damaged_checkpoint", "generation": 77})  # noqa: SLF001  twice
+        desk.learner._on_message(DamagedCheckpoint(77))  # noqa: SLF001  twice
     with closing(desk.learner.process):
-        assert desk.learner.train("labels", {}) is not None
+        assert desk.learner.train("labels") is not None
     told = [fields for name, fields in desk.told if name == "checkpoint_damaged"]
     assert told == [{"generation": 77}, {"generation": generation}]
     assert desk.learner.damaged == {77, generation}

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import signal
+import subprocess
 import sys
 import textwrap
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from edged.device.learning.trainer_client import StoppedRunError
+from edged.domain.training.message import decode, encode
+from edged.domain.training.trainer_messages import CheckpointWritten, OrderFailed, RunRequest
 from edged.errors import StorageError, TrainingError
 from edged.storage.models.checkpoints import Checkpoints
 from tests.device.trainers import Desk, Ear, Plant, signalled
@@ -23,7 +28,7 @@ if TYPE_CHECKING:
     from edged.storage.models.bundles import Bundle
 
 LONG: dict[str, Any] = {"steps": 1000, "max_steps": 1000, "checkpoint_every": 50, "batch": 16}
-ORDER = {"run": 1, "trigger": "labels"}
+ORDER = RunRequest(1, "labels")
 
 
 @pytest.fixture
@@ -46,7 +51,7 @@ def at_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_a_trainer_that_crashes_is_told_with_a_remedy(tmp_path: Path, bundle: Bundle, number: int) -> None:
     with closing(Plant(tmp_path, bundle, **LONG).process()) as process:
         with pytest.raises(TrainingError, match="the trainer was killed by") as caught:
-            process.run(ORDER, Ear("checkpoint", signalled(process, number)))
+            process.run(ORDER, Ear(CheckpointWritten, signalled(process, number)))
         assert process.pid is None
     name = f"signal {number}" if number > signal.SIGRTMIN else signal.Signals(number).name
     assert caught.value.what.endswith(name)
@@ -81,7 +86,35 @@ def test_what_libraries_print_is_passed_over(tmp_path: Path, bundle: Bundle, at_
     plant = Plant(tmp_path, bundle)
     at_start('import os; os.write(1, b"loading...\\n17\\n{\\n" + bytes([255]) + b"\\n")')
     with closing(plant.process()) as process:
-        assert process.run(ORDER, Ear())["run"] == 1
+        assert process.run(ORDER, Ear()).run == 1
+
+
+def test_a_malformed_message_of_the_trainer_ends_it_and_its_run(
+    tmp_path: Path, bundle: Bundle, at_start: Any
+) -> None:
+    plant = Plant(tmp_path, bundle)
+    at_start("""import os; os.write(1, b'{"type":"RunProgress","run":"one","step":1}\\n')""")
+    with closing(plant.process()) as process:
+        with pytest.raises(TrainingError, match=r"RunProgress\.run: expected int, got 'one'"):
+            process.run(ORDER, Ear())
+        assert process.pid is None
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        (b'{"type":"Pace","rest":"soon"}\n', "Pace.rest: expected float, got 'soon'"),
+        (encode(ORDER), "stdin: expected Setup as the first message, got RunRequest"),
+        (b"nothing\n", "JSONDecodeError"),
+    ],
+)
+def test_a_malformed_order_is_told_in_one_line(line: bytes, problem: str) -> None:
+    trainer = [sys.executable, "-m", "edged.trainer"]
+    done = subprocess.run(trainer, input=line, capture_output=True, check=False, timeout=60)
+    assert done.returncode == 1
+    failed = decode(json.loads(done.stdout), [OrderFailed])
+    assert isinstance(failed, OrderFailed)
+    assert problem in f"{failed.where}: {failed.what}"
 
 
 def test_an_error_that_nobody_expected_is_one_line(tmp_path: Path, bundle: Bundle, at_start: Any) -> None:
@@ -110,7 +143,7 @@ def test_memory_that_runs_out_in_mid_run_is_told(tmp_path: Path, bundle: Bundle)
             resource.prlimit(process.pid, resource.RLIMIT_AS, (2**20, 2**20))
 
         with pytest.raises(TrainingError) as caught:
-            process.run(ORDER, Ear("checkpoint", starve, 50))
+            process.run(ORDER, Ear(CheckpointWritten, starve, 50))
     assert caught.value.remedy
     assert "\n" not in caught.value.line()
     assert "memory" in caught.value.line()
@@ -126,12 +159,12 @@ def test_a_disk_that_fills_up_in_mid_run_leaves_the_last_checkpoint(tmp_path: Pa
             resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (2000, 2000))
 
         with pytest.raises(StorageError) as caught:
-            process.run(ORDER, Ear("checkpoint", fill, 100))
+            process.run(ORDER, Ear(CheckpointWritten, fill, 100))
         assert "\n" not in caught.value.line()
         whole = Checkpoints(tmp_path / "checkpoints", 3).latest()
         assert whole is not None
-        result = process.run(ORDER | {"run": 2}, Ear())
-    assert result["run"] == 2
+        result = process.run(replace(ORDER, run=2), Ear())
+    assert result.run == 2
     left = [path.name for path in (tmp_path / "checkpoints").iterdir() if path.name.startswith(".")]
     assert not left, "what the full disk cut off is swept"
     assert [path.name for path in (tmp_path / "candidates").iterdir()] == ["2"]
@@ -149,10 +182,10 @@ def test_a_hanging_trainer_is_killed_soon_after_its_time_and_its_run_taken_up(
             plant.config.training.__dict__["timeout"] = 0.5  # not before: a busy machine starts slowly
 
         with pytest.raises(TrainingError, match="made no progress"):
-            process.run(ORDER, Ear("checkpoint", hang, 100))
+            process.run(ORDER, Ear(CheckpointWritten, hang, 100))
         assert process.pid is None
         plant.config.training.__dict__["timeout"] = 600.0
-        assert process.run(ORDER | {"run": 2}, Ear())["run"] == 2
+        assert process.run(replace(ORDER, run=2), Ear()).run == 2
 
 
 # ---- the disk --------------------------------------------------------------------------------
@@ -179,7 +212,7 @@ def test_runs_that_the_disk_ends_are_no_failures_and_go_on_by_themselves(
     with closing(learner.process):
         trigger = "schedule"
         for pause in (10.0, 20.0):
-            assert learner.train(trigger, {}) is None
+            assert learner.train(trigger) is None
             assert (learner.failures, learner.setbacks.pause()) == (0, None)
             desk.wait(pause - 0.1)
             assert learner.due() is None, "held back"
@@ -188,9 +221,9 @@ def test_runs_that_the_disk_ends_are_no_failures_and_go_on_by_themselves(
             trigger = learner.due() or ""
             assert trigger == "resume", "whatever had started the first"
         full.unlink()
-        result = learner.train(trigger, {})
+        result = learner.train(trigger)
     assert result is not None
-    assert result["steps"] == LONG["steps"]
+    assert result.steps == LONG["steps"]
     assert desk.outcomes() == ["failed", "failed", "done"]
     assert "training_paused" not in [name for name, _ in desk.told]
     errors = [
@@ -225,7 +258,7 @@ def fail(desk: Desk, times: int, trigger: str = "labels") -> None:
     for _ in range(times):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sys, "executable", str(desk.registry._path.parent / "nowhere"))  # noqa: SLF001
-            assert desk.learner.train(trigger, {}) is None
+            assert desk.learner.train(trigger) is None
         desk.wait(1.0)
 
 
@@ -296,7 +329,7 @@ def test_a_run_that_was_asked_to_stop_is_no_failure(tmp_path: Path, bundle: Bund
     desk = Desk(Plant(tmp_path, bundle, max_failures=1, **endless))
     learner = desk.learner
     with closing(learner.process):
-        assert learner.train("labels", {}, lambda _: learner.process.cancel()) is None
+        assert learner.train("labels", on_progress=lambda _: learner.process.cancel()) is None
         assert (desk.outcomes(), learner.failures) == (["stopped"], 0)
         assert learner.due() == "labels"
 
@@ -307,4 +340,4 @@ def test_a_trainer_that_dies_of_the_request_to_stop_is_no_failure(
     plant = Plant(tmp_path, bundle, **LONG)
     at_start("import signal; signal.signal = lambda *_: None")
     with closing(plant.process()) as process, pytest.raises(StoppedRunError, match="asked to stop"):
-        process.run(ORDER, Ear("checkpoint", process.cancel))
+        process.run(ORDER, Ear(CheckpointWritten, process.cancel))

@@ -79,7 +79,7 @@ def test_a_rollback_does_not_wait_for_a_training_run(house: House) -> None:
     learner = house.desk.learner
     house.learning.start()
     house.learning.wake()
-    wait_until(lambda: learner.progress is not None and learner.progress["step"] > 0)
+    wait_until(lambda: learner.progress is not None and learner.progress.step > 0)
     signalled(learner.process, signal.SIGSTOP)()  # a run that takes for ever
     done = threading.Event()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +18,7 @@ from tests.device.linear import BAD, BROKEN, GOOD, candidate, inputs, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 
 @pytest.fixture
@@ -132,7 +133,7 @@ def test_what_an_earlier_regime_needs_is_defended_unless_it_was_superseded(
 @pytest.mark.parametrize("how", ["flip", "cut", "gone"])
 def test_a_damaged_candidate_is_refused(gate: Gate, name: str, how: str) -> None:
     result = candidate(gate.candidates, 1, GOOD)
-    file = Path(result["candidate"]) / name
+    file = result.folder / name
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     if how == "gone":
@@ -145,12 +146,12 @@ def test_a_damaged_candidate_is_refused(gate: Gate, name: str, how: str) -> None
 
 def test_a_candidate_that_is_gone_is_refused(gate: Gate) -> None:
     result = candidate(gate.candidates, 1, GOOD)
-    assert "missing" in gate.refused(result | {"candidate": str(gate.candidates / "77")})
+    assert "missing" in gate.refused(replace(result, folder=gate.candidates / "77"))
 
 
 def test_a_model_that_is_no_model_is_refused(gate: Gate, tmp_path: Path) -> None:
     result = candidate(gate.candidates, 1, GOOD)
-    folder = Path(result["candidate"])
+    folder = result.folder
     (folder / "model.onnx").write_bytes(b"no model at all")
     (folder / "manifest.json").unlink()
     folder.rename(gate.candidates / ".staging-2")

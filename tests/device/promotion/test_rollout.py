@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from edged.config import GateConfig, ServingConfig
 from edged.device.promotion.rollout import Rollout
 from edged.device.serving import Predictor
+from edged.domain.judging.challenger_test import ContestErrors
 from edged.domain.judging.label_trust import PATIENCE
 from edged.errors import ModelError, RefusedError
 from tests.device.gates import Gate
@@ -18,6 +20,8 @@ from tests.device.linear import BAD, BROKEN, GOOD, SCHEMA, candidate, inputs, nu
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from edged.domain.training.training_run import Candidate
 
 
 class House:
@@ -38,7 +42,7 @@ class House:
 
     def consider(self, slope: float, run: int = 1) -> int | None:
         """The version that took over."""
-        served = self.succession.consider(candidate(self.gate.candidates, run, slope))
+        _, served = self.succession.consider(candidate(self.gate.candidates, run, slope))
         return None if served is None else served.version
 
     def serving(self) -> tuple[int, int | None]:
@@ -187,16 +191,16 @@ def test_a_champion_without_predecessor_is_rescued_by_the_registry(house: House)
     assert house.succession.rescue(house.server.champion, "fails") is None, "there is no other"
 
 
-def beside(house: House, slope: float, errors: tuple[float, float]) -> dict[str, Any]:
-    """A run whose candidate changes nothing, with a challenger and the errors by which it has won."""
-    result = candidate(house.gate.candidates, 1, BAD)
-    other = candidate(house.gate.candidates, 2, slope)["candidate"]
-    contest = {"candidate": [errors[0]] * 50, "champion": [errors[1]] * 50}
-    return result | {"challenger": {"candidate": other, "contest": contest}}
+def beside(house: House, slope: float, errors: tuple[float, float]) -> tuple[Candidate, Candidate]:
+    """A challenger with the errors by which it has won, and a candidate of the run that changes nothing."""
+    own = candidate(house.gate.candidates, 1, BAD)
+    other = candidate(house.gate.candidates, 2, slope)
+    contest = ContestErrors((errors[0],) * 50, (errors[1],) * 50)
+    return replace(own, folder=other.folder, contest=contest, beside=own.folder), own
 
 
 def test_a_challenger_that_has_won_serves_instead_of_the_candidate(house: House) -> None:
-    served = house.succession.consider(beside(house, GOOD, (0.0, 1.0)))
+    _, served = house.succession.consider(*beside(house, GOOD, (0.0, 1.0)))
     assert served is not None
     assert [event for event, _ in house.told] == ["model_promoted"]
     assert "better on 25, worse on 0" in house.told[0][1]["reasons"][0], "the newer half decides"
@@ -204,7 +208,7 @@ def test_a_challenger_that_has_won_serves_instead_of_the_candidate(house: House)
 
 
 def test_where_a_challenger_is_refused_the_candidate_is_judged(house: House) -> None:
-    served = house.succession.consider(beside(house, GOOD, (1.0, 0.0)))
+    _, served = house.succession.consider(*beside(house, GOOD, (1.0, 0.0)))
     assert served is not None
     assert [event for event, _ in house.told] == ["candidate_rejected", "model_promoted"]
     assert served.model.predict(inputs(5)).tolist() == house.gate.model(BAD).predict(inputs(5)).tolist()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from edged.domain.judging.challenger_test import FEWEST, ROWS, ChallengerTest
+from edged.domain.judging.challenger_test import FEWEST, ROWS, ChallengerTest, ContestErrors
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -55,4 +55,4 @@ def test_equals_hardly_ever_win() -> None:
 def test_errors_that_are_no_numbers_do_not_count() -> None:
     contest = ChallengerTest()
     contest.add(np.array([0.0, np.nan, 1.0]), np.array([1.0, 0.0, np.inf]))
-    assert contest.dump() == {"candidate": [0.0], "champion": [1.0]}
+    assert contest.dump() == ContestErrors((0.0,), (1.0,))

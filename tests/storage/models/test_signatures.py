@@ -16,6 +16,8 @@ from edged.clock import SystemClock
 from edged.config.loader import load
 from edged.device.admin.state import train_once
 from edged.device.startup.open_state import open_state
+from edged.domain.training.message import encode
+from edged.domain.training.trainer_messages import Setup
 from edged.errors import BundleError, ConfigError, EdgedError, RefusedError
 from edged.signing import new_pair, sign
 from edged.storage.models.bundles import Bundle, seal
@@ -197,7 +199,7 @@ def test_a_device_uses_nothing_of_a_bundle_that_was_changed(
         open_state(config, SystemClock())
     with pytest.raises(RefusedError, match="not as it was signed"):
         train_once(config)
-    order = json.dumps({"config": config.model_dump(mode="json")}) + "\n"
+    order = encode(Setup(json.dumps(config.model_dump(mode="json")))).decode()
     trainer = [sys.executable, "-m", "edged.trainer"]
     done = subprocess.run(trainer, input=order, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, "not as it was signed" in done.stdout) == (3, True), done

@@ -1,0 +1,135 @@
+"""Messages between the processes of one device: frozen dataclasses, to JSON and back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from edged.errors import TrainingError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from typing_extensions import Self
+
+SCALARS = (int, str, bool, float)
+SHOWN = 40  # characters of a wrong value that an error quotes
+
+
+class Message:
+    """Base of frozen dataclasses that become JSON objects.
+
+    Fields are numbers, texts, paths, literals, optional ones (`X | None`), tuples of one kind, mappings by
+    name, and further dataclasses.
+    """
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return {name: _plain(value) for name, value in vars(self).items()}
+
+    @classmethod
+    def from_json(cls, values: object) -> Self:
+        """Read the message from JSON values; unknown fields are ignored.
+
+        Raises
+        ------
+        TrainingError
+            When it is not an object, lacks a field without a default, or a value has another type.
+        """
+        made: Self = _read(cls, values, cls.__name__)
+        return made
+
+
+def encode(message: Message) -> bytes:
+    """Return one line of JSON that names the message's class as `type`."""
+    tagged = {"type": type(message).__name__, **message.to_json()}
+    return json.dumps(tagged, separators=(",", ":")).encode() + b"\n"
+
+
+def decode(values: object, kinds: Iterable[type[Message]]) -> Message:
+    """Read a message by its `type`.
+
+    Parameters
+    ----------
+    values
+        The JSON object of a line from `encode`.
+    kinds
+        The messages that may come.
+
+    Raises
+    ------
+    TrainingError
+        When the type is unknown, or the fields are not those of the type.
+    """
+    known = {kind.__name__: kind for kind in kinds}
+    name = values.get("type") if isinstance(values, dict) else values
+    if not isinstance(name, str) or name not in known:
+        raise _wrong(f"one of {', '.join(known)}", name, "type of the message")
+    return known[name].from_json(values)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Message):
+        return value.to_json()
+    if is_dataclass(value):
+        return {name: _plain(inner) for name, inner in vars(value).items()}
+    if isinstance(value, tuple):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, Mapping):
+        return {name: _plain(inner) for name, inner in value.items()}
+    return str(value) if isinstance(value, Path) else value
+
+
+def _read(kind: Any, value: object, where: str) -> Any:
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        made = None if value is None else _read(next(k for k in inner if k is not NoneType), value, where)
+    elif origin is tuple and isinstance(value, list):
+        made = _read_items(inner[0], value, where)
+    elif origin is Mapping and isinstance(value, dict):
+        made = {name: _read(inner[1], item, f"{where}.{name}") for name, item in value.items()}
+    elif is_dataclass(kind) and isinstance(value, dict):
+        made = _read_fields(kind, value, where)
+    elif kind is Path and isinstance(value, str):
+        made = Path(value)
+    elif kind is float and type(value) is int:
+        made = float(value)
+    elif (kind in SCALARS and type(value) is kind) or (origin is Literal and value in inner):
+        made = value
+    else:
+        raise _wrong(_name(kind), value, where)
+    return made
+
+
+def _read_items(kind: Any, values: list[Any], where: str) -> tuple[Any, ...]:
+    if kind in SCALARS and all(type(value) is kind for value in values):
+        return tuple(values)  # thousands of offsets, in the daemon
+    return tuple(_read(kind, value, f"{where}[{at}]") for at, value in enumerate(values))
+
+
+def _read_fields(kind: Any, values: Mapping[str, object], where: str) -> Any:
+    hints, found = _hints(kind), {}
+    for field in fields(kind):
+        if field.name in values:
+            found[field.name] = _read(hints[field.name], values[field.name], f"{where}.{field.name}")
+        elif field.default is MISSING and field.default_factory is MISSING:
+            raise TrainingError("the field is missing", where=f"{where}.{field.name}")
+    return kind(**found)
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _name(kind: Any) -> str:
+    return kind.__name__ if isinstance(kind, type) and not get_args(kind) else str(kind)
+
+
+def _wrong(expected: str, value: object, where: str) -> TrainingError:
+    return TrainingError(f"expected {expected}, got {value!r:.{SHOWN}}", where=where)

@@ -1,0 +1,212 @@
+"""Messages between the daemon and the trainer: orders, what comes within a run, and reports.
+
+Both are of one version, so their JSON may change.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from edged.domain.federated.messages import RoundAnnouncement
+from edged.domain.training.message import Message
+from edged.domain.training.training_run import (
+    Base,
+    Candidate,
+    FleetModelResult,
+    RoundResult,
+    RunOptions,
+    RunResult,
+)
+
+R_co = TypeVar("R_co", bound=Message, covariant=True)
+
+
+@dataclass(frozen=True)
+class TrainingOrder(Message, Generic[R_co]):
+    """An order to the trainer that it answers with one `R_co`, or with `OrderFailed`."""
+
+    run: int
+
+
+@dataclass(frozen=True)
+class RunRequest(TrainingOrder[RunResult]):
+    """Train."""
+
+    trigger: str
+    options: RunOptions = field(default_factory=RunOptions)
+
+
+@dataclass(frozen=True)
+class AdoptWeights(TrainingOrder[Candidate]):
+    """Make a candidate of the weights in a transfer; `mix` them with the champion's own."""
+
+    folder: Path
+    mix: bool = True
+
+
+@dataclass(frozen=True)
+class AdoptModel(TrainingOrder[Candidate]):
+    """Make a candidate of the model file in a transfer."""
+
+    folder: Path
+
+
+@dataclass(frozen=True)
+class AdoptInitial(TrainingOrder[Candidate]):
+    """Make a candidate of the bundle's own model; `transfer` and `update` name how the bundle came."""
+
+    transfer: str
+    update: str
+
+
+@dataclass(frozen=True)
+class TrainRound(TrainingOrder[RoundResult]):
+    """Train in a round of the fleet from the model in a file, for at most `seconds`."""
+
+    round: RoundAnnouncement
+    model: Path
+    seconds: float
+
+
+@dataclass(frozen=True)
+class TryFleetModel(TrainingOrder[FleetModelResult]):
+    """Evaluate a fleet's model, and make a candidate of the best mixture with it.
+
+    Attributes
+    ----------
+    id
+        Of the round.
+    model, hash
+        File and fingerprint of the model.
+    standing, standing_hash
+        Likewise of the one that the fleet had before.
+    personal
+        Patterns of layers that stay the device's own.
+    adopt
+        Whether a candidate is wanted.
+    """
+
+    id: str
+    model: Path
+    hash: str
+    standing: Path | None
+    standing_hash: str | None
+    personal: tuple[str, ...]
+    adopt: bool
+
+
+@dataclass(frozen=True)
+class Setup(Message):
+    """The first line: the configuration as JSON text, and whether to wait for the disk."""
+
+    config: str
+    base: Base = "checkpoint"
+    durable: bool = True
+
+
+@dataclass(frozen=True)
+class Pace(Message):
+    """Rest after each step for `rest` times its length; without end for None. May come within a run."""
+
+    rest: float | None
+
+
+@dataclass(frozen=True)
+class WriteCheckpoint(Message):
+    """Write a checkpoint after the present step. May come within a run."""
+
+
+# ---- what the trainer says in between --------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Ready(Message):
+    """The trainer takes orders."""
+
+    pid: int
+
+
+@dataclass(frozen=True)
+class RunProgress(Message):
+    """How far a run is; `steps` is None before the trainer has said how many it makes."""
+
+    run: int
+    step: int = 0
+    steps: int | None = None
+    loss: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the progress as states, metrics and answers show it."""
+        return super().to_json() if self.steps is not None else {"run": self.run, "step": self.step}
+
+
+@dataclass(frozen=True)
+class CheckpointWritten(Message):
+    """A checkpoint was published."""
+
+    generation: int
+    step: int
+
+
+@dataclass(frozen=True)
+class Resting(Message):
+    """A run that rests without end still lives."""
+
+
+@dataclass(frozen=True)
+class BadSamples(Message):
+    """Samples at these offsets cannot be learned from."""
+
+    offsets: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class DamagedCheckpoint(Message):
+    """A generation was passed over."""
+
+    generation: int
+
+
+@dataclass(frozen=True)
+class ChallengerState(Message):
+    """A challenger has `begun`, `won` or `lost`."""
+
+    state: str
+
+
+@dataclass(frozen=True)
+class Note(Message):
+    """Something for the log."""
+
+    what: str
+
+
+NO_DATA = "no_data"
+
+
+@dataclass(frozen=True)
+class OrderFailed(Message):
+    """An order, or the whole process, has failed.
+
+    `reason` is the name of the error's class, or `NO_DATA` where nothing is new up to the position `consumed`
+    in label order.
+    """
+
+    what: str
+    where: str = ""
+    remedy: str = ""
+    reason: str = ""
+    consumed: int | None = None
+
+
+ORDERS = (
+    Setup, Pace, WriteCheckpoint,
+    RunRequest, AdoptWeights, AdoptModel, AdoptInitial, TrainRound, TryFleetModel,
+)  # fmt: skip
+RESULTS = (RunResult, Candidate, RoundResult, FleetModelResult)
+REPORTS = (
+    *RESULTS, OrderFailed,
+    Ready, RunProgress, CheckpointWritten, Resting, BadSamples, DamagedCheckpoint, ChallengerState, Note,
+)  # fmt: skip

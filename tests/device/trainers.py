@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from edged.domain.training.guards import Conditions
     from edged.storage.models.bundles import Bundle
 
 
@@ -58,7 +59,12 @@ class Desk:
     """A learner with its registry, on a clock that stands still."""
 
     def __init__(
-        self, plant: Plant, consumed: int = 0, bundle: str = "one", error: float | None = None
+        self,
+        plant: Plant,
+        consumed: int = 0,
+        bundle: str = "one",
+        error: float | None = None,
+        conditions: Conditions | None = None,
     ) -> None:
         self.clock = VirtualClock(1.7e9)
         self.registry = Registry.open(plant.config.storage.dir)
@@ -75,6 +81,7 @@ class Desk:
             keep=lambda values: self.registry.set_value(SETBACKS, values),
             kept=self.registry.get_value(SETBACKS),
             bundle=bundle,
+            conditions=None if conditions is None else lambda: conditions,
             error=lambda: error,
         )
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tests.device.learning_rig import RecordingEngine, Workshop, batch, task
+from tests.device.learning_rig import RecordingEngine, Workshop, batch, rows, task
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,6 +31,38 @@ def test_one_key_fills_no_more_of_what_is_trained_on(
     seen = np.concatenate(engine.seen)
     assert len(seen) == 60 * 32
     assert np.mean([row.tobytes() in loud for row in seen]) == pytest.approx(expected, abs=0.04)
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.0, 0.0), (0.5, 0.5)])
+def test_the_short_memory_fills_its_share_of_what_is_trained_on(
+    tmp_path: Path, bundle: Bundle, share: float, expected: float
+) -> None:
+    """It holds a hundred samples, the long memory all thousand: few of its draws fall on those."""
+    shop = Workshop(tmp_path / "state", bundle, new_share=0.25, recent_share=share, recent=100)
+    shop.feed(*task(2000))
+    trainee = shop.trainee()
+    trainee.run(shop.request())
+    engine = RecordingEngine(bundle)
+    x, labels = task(300, seed=1)
+    shop.feed(x, labels)
+    shop.trainee(engine).run(shop.request())
+    newest = rows(task(2000)[0][-100:])
+    part = np.mean([row.tobytes() in newest for row in np.concatenate(engine.seen)])
+    assert part == pytest.approx(expected, abs=0.06)
+
+
+@pytest.mark.parametrize(("balance", "rare"), [(False, 0.1), (True, 0.5)])
+def test_the_memory_keeps_rare_classes_where_that_is_configured(
+    tmp_path: Path, bundle: Bundle, balance: bool, rare: float
+) -> None:
+    shop = Workshop(tmp_path / "state", bundle, replay=100, recent=0, balance=balance)
+    x, _ = task(1000)
+    shop.feed(x, [float(number % 10 == 0) for number in range(1000)])
+    shop.trainee().run(shop.request())
+    newest = shop.checkpoints.latest()
+    assert newest is not None
+    kept = newest.arrays["memory_ids"]
+    assert np.mean((kept - 1) % 10 == 0) == pytest.approx(rare, abs=0.1)
 
 
 def test_samples_that_are_gone_have_no_key(tmp_path: Path, bundle: Bundle) -> None:

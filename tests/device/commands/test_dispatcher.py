@@ -302,6 +302,16 @@ def test_what_only_reads_is_answered_anew(tmp_path: Path) -> None:
         assert panel.registry.commands() == []
 
 
+@pytest.mark.parametrize(("keep_for", "times"), [("1h", 2), ("1d", 1)])
+def test_a_command_is_done_once_for_as_long_as_it_is_remembered(keep_for: str, times: int) -> None:
+    with running(keep_for=keep_for, max_age=None) as panel:
+        for other in ("u", "v"):
+            panel.ask("echo", '{"transaction": "t", "n": 1}')
+            panel.clock.step(7200)
+            panel.ask("echo", json.dumps({"transaction": other}))
+        assert panel.done.count({"n": 1}) == times
+
+
 @pytest.mark.parametrize(
     ("fields", "word"),
     [

@@ -6,16 +6,16 @@ import time
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+import pytest
+
 from edged.clock import VirtualClock
 from edged.config import MqttConfig
 from edged.domain.stream.admission import AdmissionRules
-from tests.device.dock import Dock, again, delivery, running
+from tests.device.dock import CLASSIFY, Dock, again, delivery, running
 from tests.running_device import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 
 def guarded(folder: Path, rules: AdmissionRules) -> Dock:
@@ -68,6 +68,23 @@ def test_readings_of_a_failed_commit_do_not_count_twice_for_stillness(tmp_path: 
         dock.ingest.work([again(message) for message in still])
         assert dock.stored() == 45
         assert dock.notices == []
+
+
+@pytest.mark.parametrize(("key", "ts"), [("max_skew", 1.8e9 + 100), ("max_late", 1.8e9 - 100)])
+def test_event_times_are_believed_as_far_from_the_arrival_as_configured(
+    tmp_path: Path, key: str, ts: float
+) -> None:
+    believed = []
+    for number, limit in enumerate(("50s", "150s")):
+        (tmp_path / str(number)).mkdir()
+        with closing(Dock(tmp_path / str(number), CLASSIFY | {key: limit})) as dock:
+            dock.clock.advance_to(1.8e9)
+            dock.rules = dock.stream.admission_rules()
+            dock.close()
+            dock.open()
+            dock.ingest.work([delivery(1, ts=ts)])
+            believed.append(dock.batches[0].ts.tolist() == [ts])
+    assert believed == [False, True]
 
 
 def test_beyond_the_rate_the_acknowledgement_waits_but_the_commit_does_not(tmp_path: Path) -> None:

@@ -55,6 +55,33 @@ def test_a_window_is_a_sample_and_the_readings_before_it_are_durable(dock: Dock)
     assert len(dock.log.open_windows().rows) == 2, "what the next window has in common with it"
 
 
+@pytest.mark.parametrize(("longest", "windows"), [("5s", [1.0, 3.0]), ("20s", [1.0, 3.0, 5.0, 7.0])])
+def test_a_break_ends_a_window_where_it_is_longer_than_configured(
+    tmp_path: Path, longest: str, windows: list[float]
+) -> None:
+    section = {**WINDOWS, "window": {"size": 4, "stride": 2, "max_gap": longest}}
+    with closing(Dock(tmp_path, section)) as dock:
+        dock.ingest.work(readings(1, 7))
+        dock.ingest.work([delivery(mid, "s/m1", ts=mid + 10.0, id=f"r{mid}") for mid in (8, 9, 10)])
+        assert starts(dock) == windows
+
+
+@pytest.mark.parametrize(("which", "label"), [("last", 1.0), ("majority", 0.0)])
+def test_a_window_has_the_label_that_is_configured(tmp_path: Path, which: str, label: float) -> None:
+    with closing(Dock(tmp_path, {**WINDOWS, "window": {"size": 4, "label": which}})) as dock:
+        dock.ingest.work(readings(1, 3, label="ok") + readings(4, 4, label="worn"))
+        assert [batch.labels for batch in dock.batches] == [[label]]
+
+
+@pytest.mark.parametrize(("most", "windows"), [(1, 0), (2, 2)])
+def test_as_many_keys_have_open_windows_as_configured(tmp_path: Path, most: int, windows: int) -> None:
+    section = {**WINDOWS, "window": {"size": 4, "max_keys": most}}
+    with closing(Dock(tmp_path, section)) as dock:
+        for mid in range(1, 9):
+            dock.ingest.work(readings(mid, mid, key=f"m{mid % 2}"))
+        assert len(starts(dock)) == windows
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 7])
 def test_a_restart_after_any_commit_loses_and_doubles_no_window(dock: Dock, size: int) -> None:
     messages = readings(1, 20)

@@ -173,6 +173,13 @@ def test_outputs_within_the_tolerance_pass(gate: Gate) -> None:
     assert gate.consider(GOOD, expected=near)[0].accepted
 
 
+@pytest.mark.parametrize(("tolerance", "accepted"), [(0.001, False), (0.1, True)])
+def test_the_tolerance_is_the_configured_one(tmp_path: Path, tolerance: float, accepted: bool) -> None:
+    with closing(Gate(tmp_path, BAD, tolerance=tolerance)) as gate:
+        near = InferenceModel(write(gate.folder / "other.onnx", GOOD + 0.01)).predict(inputs(16, 99))
+        assert gate.consider(GOOD, expected=near)[0].accepted is accepted
+
+
 def test_expected_outputs_that_are_not_finite_are_refused(gate: Gate) -> None:
     expected = np.full((16, 2), np.nan, np.float32)
     assert "differ" in gate.refused(candidate(gate.candidates, 1, GOOD, expected=expected))

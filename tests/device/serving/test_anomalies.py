@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edged.config import GateConfig, ServingConfig
+from edged.config import AnomalyConfig, GateConfig, ServingConfig
 from edged.device.serving import Predictor
 from edged.domain.protocols import ServedModel
 from edged.domain.stream.anomaly import AnomalyRules
@@ -57,6 +57,25 @@ def test_an_alarm_is_told_when_it_begins_and_ends(tmp_path: Path) -> None:
     assert server.anomalies is not None
     aside, _ = server.anomalies.take()
     assert set(range(521, 541)) <= set(aside)
+
+
+def test_alarms_and_their_threshold_follow_the_configured_sensitivity(tmp_path: Path) -> None:
+    """After 250 samples that slowly grow, every third one is unusual."""
+    found = []
+    for sensitivity in ("low", "high"):
+        rules = AnomalyConfig.model_validate({"sensitivity": sensitivity}).rules()
+        server = Predictor(ServingConfig(), GateConfig(), SCHEMA, zeros(tmp_path, 1), None, rules)
+        with serving(server) as outlet:
+            outlet.submit(samples(1, small(1250) * np.linspace(1, 2, 1250, dtype="f4")[:, None]))
+        assert server.anomalies is not None
+        threshold = server.anomalies.threshold
+        assert threshold is not None
+        with serving(server) as outlet:
+            outlet.submit(samples(1251, small(12) + 5 * (np.arange(12) % 3 == 0)[:, None].astype("f4")))
+        found.append((threshold, [change["offset"] for change in outlet.named("anomaly")]))
+    (low, quiet), (high, alarmed) = found
+    assert low > high
+    assert len(quiet) < len(alarmed)
 
 
 def test_what_is_unusual_is_no_fall_of_quality(tmp_path: Path) -> None:

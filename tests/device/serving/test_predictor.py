@@ -301,6 +301,20 @@ def test_probation_compares_both_models_on_live_samples(
     assert [p["model"] for p in outlet.published] == [2] * 200
 
 
+@pytest.mark.parametrize(("drop", "passed"), [(0.1, False), (0.5, True)])
+def test_a_probation_allows_a_fall_as_large_as_is_configured(
+    tmp_path: Path, drop: float, passed: bool
+) -> None:
+    """Two of three labels are as the predecessor says, one is as the new model says: a third worse."""
+    server = make_server(served(tmp_path, 1, GOOD), probation=100, probation_drop=drop)
+    server.swap(served(tmp_path, 2, BAD))
+    x = inputs(200)
+    given = [float(c) if i % 3 else 1.0 - float(c) for i, c in enumerate(labels(x)[:, 0])]
+    with serving(server) as outlet:
+        outlet.submit(samples(1, x, given))
+    assert outlet.outcomes == [passed]
+
+
 def test_a_probation_that_is_switched_off_has_no_outcome(tmp_path: Path) -> None:
     x = inputs(200)
     for watch, length in ((False, 100), (True, 0)):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +16,12 @@ from edged.config import Config
 from edged.config.training import OptimizerConfig
 from edged.device.startup.bootstrap import open_samples, with_bundle
 from edged.domain.protocols import LearningRate
-from edged.domain.stream.sample import Batch, LabelReading, Reading
+from edged.domain.stream.sample import Batch, LabelReading, Reading, Rejected
 from edged.engines.native.engine import NativeEngine
 from edged.errors import BundleError, EdgedError
 from edged.storage.models.bundles import Bundle
+from tests.commands import write_config
+from tests.faults.tracing import require_strace
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -166,6 +170,41 @@ def test_labels_are_joined_within_the_configured_tolerance(tmp_path: Path) -> No
         log.commit(Batch.of([reading], [None], first=1, now=100.0, ts=np.array([100.0])))
         wanted = [LabelReading(1.0, key="k", ts=ts) for ts in (97.5, 102.9, 103.1)]
         assert log.find_many(wanted) == [1, 1, None]
+
+
+@pytest.mark.parametrize("rows", [2, 3])
+def test_the_quarantine_keeps_as_many_messages_as_configured(tmp_path: Path, rows: int) -> None:
+    plain = config(tmp_path)
+    storage = plain.storage.model_validate({"dir": plain.storage.dir, "quarantine_rows": rows})
+    plain.storage.dir.mkdir()
+    with closing(open_samples(plain.model_copy(update={"storage": storage}))) as log:
+        for number in range(5):
+            log.commit(quarantined=[Rejected(1.0, "s", "not_json", b"x", str(number))])
+        assert len(log.quarantine(10)) == rows
+
+
+COMMITS = """
+import sys
+from pathlib import Path
+from edged import configfile
+from edged.device.startup.bootstrap import open_samples
+log = open_samples(configfile.load(Path(sys.argv[1]), {}))
+for number in range(20):
+    log.commit(packets=[(1 + number, number)])
+"""
+
+
+@pytest.mark.parametrize(("durability", "waits"), [("full", True), ("relaxed", False)])
+def test_commits_wait_for_the_disk_where_that_is_configured(
+    tmp_path: Path, durability: str, waits: bool
+) -> None:
+    require_strace()
+    (tmp_path / "state").mkdir()
+    path = write_config(tmp_path, {"features": 2, "classes": 2}, storage={"durability": durability})
+    calls = tmp_path / "calls"
+    command = ["strace", "-f", "-e", "trace=fsync,fdatasync", "-o", str(calls), sys.executable, "-c", COMMITS]
+    subprocess.run([*command, str(path)], check=True, timeout=60)
+    assert (calls.read_text(encoding="ascii").count("sync(") >= 20) is waits
 
 
 def test_statistics_of_the_stream_go_into_the_graph(tmp_path: Path) -> None:

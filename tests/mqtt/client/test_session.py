@@ -77,6 +77,21 @@ def test_many_threads_may_publish_and_acknowledge(connect: Connect) -> None:
         assert mine == [b"%d %d" % (name, number) for number in range(200)]
 
 
+@pytest.mark.parametrize(("expiry", "kept"), [("1h", [b"away", b"back"]), (0, [b"back"])])
+def test_the_broker_keeps_messages_for_as_long_as_it_is_asked_to(
+    connect: Connect, expiry: str | int, kept: list[bytes]
+) -> None:
+    receiver = connect("receiver", config={"session_expiry": expiry}, subscribe=("s", Inbox()))
+    receiver.stop()
+    sender = connect("sender", subscribe=("s", seen := Inbox()))
+    assert sender.publish("s", b"away", qos=1)
+    seen.wait(1)  # the broker has passed it on to all who are to get it
+    inbox = Inbox()
+    connect("receiver", config={"session_expiry": expiry}, subscribe=("s", inbox))
+    assert sender.publish("s", b"back", qos=1)
+    assert inbox.payloads(len(kept)) == kept
+
+
 def test_the_most_specific_subscription_gets_the_message(connect: Connect) -> None:
     session = connect("me")
     every, labels = Inbox(session), Inbox(session)

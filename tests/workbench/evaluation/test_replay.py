@@ -287,6 +287,24 @@ def test_without_labels_nothing_is_trained_and_the_first_champion_stays(tmp_path
     assert report["forgetting"] == 0
 
 
+def test_label_requests_are_drawn_at_random_as_far_as_is_configured(tmp_path: Path) -> None:
+    """The others are for samples near the boundary, which is where the first feature is 0."""
+    x, y = two_classes(1500)
+    data, far = save(tmp_path, X=x, y=y), []
+    for random in (0.0, 1.0):
+        folder = tmp_path / str(random)
+        folder.mkdir()
+        replayed, report = replay(
+            folder, data, CLASSIFY,
+            options=LabelOptions(ask=True, rate=0.1, delay=0), training=NEVER,
+            labels={"request_random": random},
+        )  # fmt: skip
+        rows = np.flatnonzero(replayed.stream.labelled[150:]) + 150
+        assert len(rows) == report["labels_used"] > 100
+        far.append(np.abs(x[rows, 0]).mean())
+    assert far[1] > 2 * far[0]
+
+
 # ---- other tasks ---------------------------------------------------------------------------------
 
 
@@ -324,6 +342,16 @@ def test_reconstruction_finds_anomalies_it_was_never_told(tmp_path: Path) -> Non
     assert report["no_change"] == {"auroc": 0.5, "f1": 0.0}
     assert report["scored"] == report["labels_used"] + report["anomaly"]["flagged"] == 2700
     assert report["labels_used"] > 2500
+
+
+def test_more_samples_are_unusual_where_more_false_alarms_are_allowed(tmp_path: Path) -> None:
+    x, _ = correlated(1500)
+    data, section = save(tmp_path, X=x), {"features": 6, "target": "reconstruct"}
+    few, many = (
+        evaluate(tmp_path, data, section, training=NEVER, anomaly={"sensitivity": share})["anomaly"]
+        for share in ("low", "high")
+    )
+    assert many["flagged"] > 2 * few["flagged"] > 0
 
 
 @pytest.mark.slow

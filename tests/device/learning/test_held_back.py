@@ -1,0 +1,64 @@
+"""What holds training back, as it is configured: with one value a run is due, with the other it waits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from edged.domain.drift import DriftSignal, Level
+from edged.domain.training.guards import Conditions
+from tests.device.trainers import Desk, Plant
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from edged.storage.models.bundles import Bundle
+
+HARD = Conditions(
+    minute=720, day=7, temperature_c=80.0, on_battery=True, battery_percent=25.0, load_per_core=0.5,
+    serving_p99=0.02, board=("throttled",),
+)  # fmt: skip
+EASY: dict[str, Any] = {"wait_throttled": False, "min_new_samples": 100}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("quiet", "11:00-13:00"),
+        ("max_temperature", 70.0),
+        ("wait_throttled", True),
+        ("mains_only", True),
+        ("min_battery", 30.0),
+        ("max_load", 0.4),
+        ("serving_p99", "10ms"),
+        ("max_runs_per_day", 2),
+        ("max_minutes_per_day", 5.0),
+    ],
+)
+def test_a_run_waits_for_what_is_configured(tmp_path: Path, bundle: Bundle, key: str, value: Any) -> None:
+    decided = []
+    for number, chosen in enumerate(({}, {key: value})):
+        plant = Plant(tmp_path / str(number), bundle, **EASY | chosen)
+        desk = Desk(plant, conditions=HARD)
+        for _ in range(2):
+            desk.learner.spend(180.0)
+        decided.append((desk.learner.due(), len(desk.learner.waiting_for)))
+        desk.learner.process.close()
+        desk.registry.close()
+        plant.log.close()
+    assert decided == [("labels", 0), (None, 1)]
+
+
+@pytest.mark.parametrize(("rise", "severe"), [(0.3, True), (0.8, False)])
+def test_a_challenger_begins_after_a_rise_of_the_configured_share(
+    tmp_path: Path, bundle: Bundle, rise: float, severe: bool
+) -> None:
+    plant = Plant(tmp_path, bundle, challenger="auto", challenger_rise=rise)
+    desk = Desk(plant)
+    signal = DriftSignal(Level.DRIFT, "adwin", "error", 0.4, 0.2, 250)
+    desk.learner.drifted(signal, 0.5)
+    assert desk.learner.usual_options().challenge is severe
+    desk.learner.process.close()
+    desk.registry.close()
+    plant.log.close()

@@ -1,0 +1,324 @@
+"""Two daemons side by side with different values of the same keys, and how they differ to the outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from edged.bundles.build import build
+from edged.bundles.graph.templates import mlp
+from edged.bundles.source.standardise import Statistics
+from edged.config import MqttConfig
+from edged.domain.federated.settings import RoundSettings
+from edged.engines.model_parameters import initial_parameters
+from edged.mqtt import weight_encoding
+from edged.mqtt.client.session import Session
+from edged.storage.models.bundles import Bundle
+from edged.workbench.demo.broker import Mosquitto, free_port
+from tests.coordinator import Coordinator
+from tests.device.web.client import TOKENS, Client, rows, token_files
+from tests.faults.plant import trainer_of
+from tests.mqtt.inbox import Inbox
+from tests.running_device import Device, Listener, running, wait_until
+from tests.steered import ask, data
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from edged.domain.federated.messages import DeviceState
+
+pytestmark = pytest.mark.slow
+
+ROWS = 300
+CPU = min(os.sched_getaffinity(0))
+PAUSE = {"what": "serving"}
+BOTH: dict[str, dict[str, Any]] = {
+    "stream": {"features": 2, "classes": ["low", "high"], "label": "y"},
+    "model": {"bundle": "bundle"},
+    "training": {"min_new_samples": 10**6, "every": None, "engine": "portable"},
+    "gate": {"min_gain": 10.0},
+    "labels": {"request_share": 0.5},
+    "mqtt": {"host": "127.0.0.1", "receive_maximum": 20},
+    "storage": {"commit_delay": "500ms"},
+    "fleet": {"name": "plant"},
+    "install": {"accept": True},
+    "discovery": {"enabled": True},
+    "sparkplug": {"group": "plant"},
+    "log": {},
+    "web": {},
+}
+TIGHT: dict[str, dict[str, Any]] = {
+    "stream": {"max_rate": 100},
+    "training": {"scheduling": "idle", "affinity": [CPU]},
+    "labels": {"requests_per_day": 5},
+    "fleet": {"state_every": "1s", "budget": "20ms", "max_bytes": "4KiB"},
+    "install": {"max_bytes": "64KiB"},
+    "discovery": {"prefix": "home"},
+    "mqtt": {"client_id": "mine"},
+    "sparkplug": {"node": "press"},
+    "log": {"format": "console"},
+    "web": {
+        "limits": {"requests": 1, "rows": 4},
+        "model_name": "press-model",
+        "allowed_hosts": ["press.example"],
+        "tokens": {
+            "infer_file": "infer.token", "control_file": "control.token", "scrape_file": "scrape.token"
+        },
+    },
+}  # fmt: skip
+
+
+@dataclass
+class Site:
+    """A daemon that has answered `ROWS` samples."""
+
+    device: Device
+    listener: Listener
+    client: Client
+
+    @property
+    def infer(self) -> str:
+        """Path of inference requests."""
+        return f"/v2/models/{'press-model' if self.name == 'tight' else self.name}/infer"
+
+    @property
+    def name(self) -> str:
+        """Of the device."""
+        return self.listener.root.rpartition("/")[2]
+
+
+def make(folder: Path, broker: int, name: str, keys: dict[str, dict[str, Any]]) -> tuple[Device, Client]:
+    """The device of this name, with the sections of `BOTH` and these keys."""
+    folder = folder / name
+    folder.mkdir()
+    token_files(folder)
+    build(
+        mlp(2, 2, (8,)), folder / "bundle", loss="cross_entropy", standardise=Statistics.identity(2),
+        engine="portable",
+    )  # fmt: skip
+    sections = {section: values | keys.get(section, {}) for section, values in BOTH.items()}
+    port = free_port()
+    sections |= {"device": {"id": name}}
+    sections["mqtt"] |= {"port": broker}
+    sections["web"] |= {"listen": f"127.0.0.1:{port}"}
+    sections["stream"] |= {"topic": f"{name}/#"}
+    return Device(folder, broker, sections.pop("stream"), **sections), Client(port)
+
+
+def feed(listener: Listener) -> None:
+    """Samples in rounds, the second half labelled: whether the first feature is above 0."""
+    name = listener.root.rpartition("/")[2]
+    for i, x in enumerate(np.random.default_rng(0).normal(size=(ROWS, 2)).round(3).tolist(), 1):
+        label = {} if i <= ROWS // 2 else {"y": "high" if x[0] > 0 else "low"}
+        listener.send(f"{name}/a", {"x": x} | label)
+        if i % 50 == 0:
+            listener.wait(lambda i=i: len(listener.messages["predictions"]) == i)  # type: ignore[misc]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mosquitto]:
+    """For both."""
+    lines = ("allow_anonymous true", "log_type notice")  # which tell who connects
+    made = Mosquitto(tmp_path_factory.mktemp("broker"), free_port(), lines)
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="module")
+def coordinator(broker: Mosquitto) -> Iterator[Coordinator]:
+    """What both tell their fleet."""
+    made = Coordinator(broker.port)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def sites(
+    tmp_path_factory: pytest.TempPathFactory, broker: Mosquitto, coordinator: Coordinator
+) -> Iterator[tuple[Site, Site]]:
+    """With the keys of `TIGHT`, and without; they run until the last test."""
+    folder = tmp_path_factory.mktemp("devices")
+    first, second = (
+        make(folder, broker.port, name, keys) for name, keys in (("tight", TIGHT), ("loose", {}))
+    )
+    with (
+        running(first[0], broker.port, "edged/tight") as one,
+        running(second[0], broker.port, "edged/loose") as other,
+    ):
+        for listener in (one, other):
+            feed(listener)
+        yield Site(first[0], one, first[1]), Site(second[0], other, second[1])
+
+
+def test_messages_are_taken_no_faster_than_configured(sites: tuple[Site, Site]) -> None:
+    """100 at once and 100 a second: the last round of 50 begins when 200 or more have been acknowledged."""
+    took = [
+        sent[-1]["ts"] - sent[0]["ts"] for sent in (site.listener.messages["predictions"] for site in sites)
+    ]
+    assert took[0] > 0.9
+    assert took[1] < took[0]
+
+
+def test_labels_are_requested_as_often_a_day_as_configured(sites: tuple[Site, Site]) -> None:
+    tight, loose = sites
+    loose.listener.wait(lambda: len(loose.listener.events("label_requested")) > 30)
+    tight.listener.wait(lambda: len(tight.listener.events("label_requested")) >= 5)
+    assert len(tight.listener.events("label_requested")) == 5
+
+
+def test_a_trainer_runs_where_and_in_the_scheduling_class_that_is_configured(
+    sites: tuple[Site, Site],
+) -> None:
+    idle, processors = [], []
+    for site in sites:
+        assert data(site.listener, "train", steps=5)["outcome"] == "done"
+        assert site.device.process is not None
+        trainer = trainer_of(site.device.process.pid)
+        assert trainer is not None
+        idle.append(os.sched_getscheduler(trainer) == os.SCHED_IDLE)
+        processors.append(os.sched_getaffinity(trainer))
+    assert idle == [True, False]
+    assert processors[0] == {CPU}
+    assert processors[1] != {CPU} or len(os.sched_getaffinity(0)) == 1
+
+
+def told(coordinator: Coordinator, name: str) -> list[DeviceState]:
+    """The states of a device."""
+    return [state for state in coordinator.states if state.device == name]
+
+
+def test_the_fleet_is_told_of_a_device_as_often_as_configured(
+    sites: tuple[Site, Site], coordinator: Coordinator
+) -> None:
+    before = {name: len(told(coordinator, name)) for name in ("tight", "loose")}
+    coordinator.wait(lambda: len(told(coordinator, "tight")) >= before["tight"] + 3)
+    assert len(told(coordinator, "loose")) <= before["loose"] + 1
+
+
+def test_a_round_trains_for_no_longer_than_configured(
+    sites: tuple[Site, Site], coordinator: Coordinator
+) -> None:
+    base = coordinator.model(initial_parameters(Bundle.open(sites[0].device.folder / "bundle")))
+    coordinator.wait(lambda: all(told(coordinator, name)[-1].ready for name in ("tight", "loose")))
+    settings = RoundSettings(epochs=500, batch_size=16)
+    coordinator.announce(1, base, told(coordinator, "tight")[-1].bundle, settings)
+    for site in sites:
+        site.listener.wait(lambda site=site: site.listener.events("fleet_trained"), 60)  # type: ignore[misc]
+    tight, loose = (site.listener.events("fleet_trained")[0]["steps"] for site in sites)
+    assert 0 < tight < loose
+
+
+def test_a_model_of_the_fleet_may_be_as_large_as_configured(
+    sites: tuple[Site, Site], coordinator: Coordinator
+) -> None:
+    """One that does not fit: it is refused for that by who has fetched it, for its size by who has not."""
+    base = coordinator.model({"w": np.random.default_rng(0).normal(size=2000).astype(np.float32)})
+    coordinator.announce(2, base, told(coordinator, "tight")[-1].bundle, RoundSettings(), state="done")
+    reasons = []
+    for site in sites:
+        site.listener.wait(lambda site=site: site.listener.events("fleet_failed"), 60)  # type: ignore[misc]
+        reasons.append(site.listener.events("fleet_failed")[-1]["reason"])
+    assert ["fleet.max_bytes" in reason for reason in reasons] == [True, False]
+
+
+def test_connections_have_the_names_that_are_configured(sites: tuple[Site, Site], broker: Mosquitto) -> None:
+    connected = broker.log.read_text(encoding="utf-8")
+    assert " as mine " in connected
+    assert " as edged-tight " not in connected
+    assert " as edged-loose " in connected
+
+
+def test_an_edge_node_has_the_name_that_is_configured(sites: tuple[Site, Site], broker: Mosquitto) -> None:
+    inbox, host = Inbox(), Session(MqttConfig(host="127.0.0.1", port=broker.port), client_id="host")
+    host.subscribe(["spBv1.0/plant/+/+/#"], 1, inbox)
+    host.start()
+    assert host.wait_ready(20)
+    for name in ("press", "loose"):
+        wait_until(lambda name=name: any(d.topic.split("/")[3] == name for d in inbox.deliveries))  # type: ignore[misc]
+    host.stop(1.0)
+    assert {d.topic.split("/")[3] for d in inbox.deliveries} == {"press", "loose"}
+
+
+def test_the_log_has_the_form_that_is_configured(sites: tuple[Site, Site]) -> None:
+    tight, loose = (site.device.log.read_text(encoding="utf-8").splitlines()[0] for site in sites)
+    assert json.loads(loose)["event"]
+    assert not tight.startswith("{")
+
+
+def test_announcements_to_home_assistant_begin_as_configured(
+    sites: tuple[Site, Site], broker: Mosquitto
+) -> None:
+    for site, prefix in zip(sites, ("home", "homeassistant"), strict=True):
+        home = Listener(broker.port, prefix)
+        home.wait(lambda home=home, name=site.name: any(name in topic for topic in home.messages))  # type: ignore[misc]
+        home.close()
+
+
+def test_a_bundle_may_be_as_large_as_configured(sites: tuple[Site, Site]) -> None:
+    content = b"x" * 100_000
+    manifest = weight_encoding.manifest("bundle", content, weight_encoding.split(content, 20_000))
+    tight, loose = (
+        ask(site.listener, "bundle.install", transfer="t", manifest=manifest)["status"] for site in sites
+    )
+    assert (tight, loose) == ("error", "ok")
+
+
+def test_a_request_may_have_as_many_rows_as_configured(sites: tuple[Site, Site]) -> None:
+    tight, loose = (
+        client("POST", site.infer, rows([[1.0, 2.0]] * 5)).status
+        for site, client in zip(sites, (sites[0].client.using(TOKENS["infer"]), sites[1].client), strict=True)
+    )
+    assert (tight // 100, loose) == (4, 200)
+
+
+def test_the_device_answers_under_the_names_that_are_configured(sites: tuple[Site, Site]) -> None:
+    tight, loose = (site.client("GET", "/v2/health/ready", Host="press.example").status for site in sites)
+    assert (tight, loose) == (200, 421)
+
+
+def test_each_token_opens_and_closes_its_scope(sites: tuple[Site, Site]) -> None:
+    asked: dict[str, tuple[str, str, Any]] = {
+        "infer": ("POST", "", rows([[1.0, 2.0]])),
+        "control": ("POST", "/api/commands/pause", PAUSE),
+        "scrape": ("GET", "/metrics", None),
+    }
+    found = {
+        (site.name, scope, bool(token)): client(method, path or site.infer, body).status
+        for scope, (method, path, body) in asked.items()
+        for site in sites
+        for token, client in ((False, site.client), (True, site.client.using(TOKENS[scope])))
+    }
+    assert {key: status == 200 for key, status in found.items()} == {
+        ("tight", "infer", False): False, ("tight", "infer", True): True,
+        ("tight", "control", False): False, ("tight", "control", True): True,
+        ("tight", "scrape", False): False, ("tight", "scrape", True): True,
+        ("loose", "infer", False): True, ("loose", "infer", True): False,
+        ("loose", "control", False): False, ("loose", "control", True): False,
+        ("loose", "scrape", False): True, ("loose", "scrape", True): False,
+    }, found  # fmt: skip
+
+
+def test_as_many_requests_are_under_way_as_configured(sites: tuple[Site, Site]) -> None:
+    """Twenty at once, each of which waits until its row is on the disk."""
+    found = []
+    for site, token in zip(sites, (TOKENS["infer"], ""), strict=True):
+        together = threading.Barrier(20)
+        body = rows([[1.0, 2.0]], parameters={"record": True})
+        client = site.client.using(token) if token else site.client
+
+        def ask(_: int, site: Site = site, client: Client = client, body: Any = body) -> int:
+            together.wait(20)  # noqa: B023
+            return client("POST", site.infer, body).status
+
+        with ThreadPoolExecutor(20) as threads:
+            found.append(set(threads.map(ask, range(20))))
+    assert found == [{200, 503}, {200}]

@@ -95,7 +95,7 @@ def edged(stream: Recording, seed: int, rate: float, *, ask: bool = False) -> di
         figures = report(replay)
         kept = {}
         if stream.held is not None:
-            for name, served in (("held_out", replay.server.champion), ("held_out_frozen", replay.frozen)):
+            for name, served in (("held_out", replay.predictor.champion), ("held_out_frozen", replay.frozen)):
                 right = served.model.predict(stream.held[0]).argmax(axis=1) == stream.held[1]
                 kept[name] = round(100 * float(right.mean()), 2)
     return {

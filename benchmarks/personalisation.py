@@ -107,7 +107,7 @@ def lived(people: People, who: int, config: Config, seed: int) -> Row:
 
         def note(position: int) -> None:
             if position > int((~second).sum()) and not morning:
-                morning.append(replay.server.champion)
+                morning.append(replay.predictor.champion)
 
         replay.run()
         figures = report(replay)

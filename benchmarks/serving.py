@@ -39,6 +39,7 @@ from edged.device.serving.label_requester import LabelRequester
 from edged.device.startup.bootstrap import with_bundle
 from edged.domain.judging.label_requests import LabelRequests
 from edged.domain.judging.latencies import Latencies
+from edged.domain.judging.regimes import Regimes
 from edged.domain.stream.sample import Batch
 from edged.domain.training.trainer_messages import RunProgress, RunRequest
 from edged.domain.training.training_run import RunOptions
@@ -59,6 +60,21 @@ FEATURES = 64
 AROUND = 0.02
 SWAP_EVERY = 0.1
 STATES = ("idle", "training", "swapping")
+
+
+class Reader:
+    """Loads models as the daemon does, with pauses that take notes."""
+
+    def __init__(self, breath: Breath) -> None:
+        self._breath = breath
+
+    def load(self, path: Path) -> InferenceModel:
+        model = InferenceModel(path, breathe=self._breath)
+        model.warm_up()
+        return model
+
+    def breathe(self) -> None:
+        self._breath()
 
 
 class Bystander:
@@ -120,10 +136,8 @@ class Bench(Listener):
         self._fill()
         self.registry = Registry.open(folder)
         self.promoter = Promoter(
-            config=self.config.gate, schema=self.schema, registry=self.registry, holdout=self.log,
-            load_model=self._load, clock=SystemClock(), keep_models=10, staging=folder / "candidates",
-            breathe=self.breathe,
-        )  # fmt: skip
+            self.config, self.registry, self.log, Reader(self.breathe), Regimes(), SystemClock()
+        )
         bundle = Bundle.open(self.config.model.bundle or folder / "bundle")
         self.server = Predictor(
             self.config.serving, self.config.gate, self.schema, self.promoter.boot(bundle.inference_model)
@@ -138,11 +152,6 @@ class Bench(Listener):
         self._offset = 0
         gc.collect()
         gc.freeze()
-
-    def _load(self, path: Path) -> InferenceModel:
-        model = InferenceModel(path, breathe=self.breathe)
-        model.warm_up()
-        return model
 
     def _fill(self) -> None:
         rng = np.random.default_rng(0)

@@ -30,10 +30,11 @@ from edged.device.learning.trainer_client import TrainerClient
 from edged.device.promotion import Promoter
 from edged.device.serving import Predictor
 from edged.device.startup.bootstrap import with_bundle
+from edged.domain.judging.regimes import Regimes
 from edged.domain.stream.sample import Batch
 from edged.domain.training.trainer_messages import RunRequest
 from edged.domain.training.training_run import RunOptions
-from edged.engines.inference import InferenceModel
+from edged.engines.inference import InferenceReader
 from edged.storage.models.bundles import Bundle
 from edged.storage.models.registry import Registry
 from edged.storage.samples.log import SampleLog
@@ -58,10 +59,8 @@ class Bench:
         self.log = SampleLog.open(folder / "samples.db", self.schema, holdout=self.config.gate.holdout)
         self.registry = Registry.open(folder)
         self.promoter = Promoter(
-            config=self.config.gate, schema=self.schema, registry=self.registry, holdout=self.log,
-            load_model=self._load, clock=SystemClock(), keep_models=self.config.storage.keep_models,
-            staging=folder / "candidates",
-        )  # fmt: skip
+            self.config, self.registry, self.log, InferenceReader(warm=True), Regimes(), SystemClock()
+        )
         bundle = Bundle.open(self.config.model.bundle or folder / "bundle")
         self.server = Predictor(
             self.config.serving, self.config.gate, self.schema, self.promoter.boot(bundle.inference_model)
@@ -69,11 +68,6 @@ class Bench:
         self.process = TrainerClient(self.config)
         self._rng, self._next, self._run = np.random.default_rng(0), 1, 0
         self.label(5000)
-
-    def _load(self, path: Path) -> InferenceModel:
-        model = InferenceModel(path)
-        model.warm_up()
-        return model
 
     def label(self, count: int) -> None:
         """So many new labelled samples, durable."""

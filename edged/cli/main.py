@@ -163,7 +163,7 @@ def train(
     from edged.device.admin.state import train_once
 
     with TrainingProgress() as progress:
-        result = train_once(_load(config), resume=resume, on_progress=progress.update)
+        result = train_once(_load(config), resume=resume, observer=progress)
     print_json(result) if as_json else show_training(result)
     if not result["verdict"]["accepted"]:
         raise typer.Exit(3)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from edged.cli.doctor import CheckResult
-    from edged.domain.training.trainer_messages import RunProgress
+    from edged.domain.training.trainer_messages import CheckpointWritten, RunProgress
 
 ALARMS_SHOWN = 8
 out = Console()
@@ -306,10 +306,13 @@ class TrainingProgress(_Bar):
     def __init__(self) -> None:
         super().__init__("training", "{task.completed}/{task.total} steps", "{task.fields[note]}")
 
-    def update(self, message: RunProgress) -> None:
-        """A progress message of the trainer."""
+    def progress(self, message: RunProgress) -> None:
+        """Show how far the trainer is."""
         note = f"loss {_number(message.loss)}"
         self._progress.update(self._task, total=message.steps, completed=message.step, note=note)
+
+    def checkpointed(self, message: CheckpointWritten) -> None:
+        """Show nothing: the bar goes on."""
 
 
 class ReplayProgress(_Bar):

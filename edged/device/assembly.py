@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 from edged import logs
@@ -12,40 +11,28 @@ from edged.device.commands.authorisation import authorisation
 from edged.device.commands.dispatcher import CommandDispatcher
 from edged.device.commands.transfers import TransferService
 from edged.device.events import Events, Extension
-from edged.device.ingest import IngestNotices, Ingestor, SampleDecoder
 from edged.device.integrations.home_assistant import HomeAssistantDiscovery
 from edged.device.learning.conditions import BoardWatch, ClockWatch, ConditionsReader
-from edged.device.learning.regime_recall import RegimeRecall
-from edged.device.learning.scheduler import SETBACKS, TrainingScheduler
-from edged.device.learning.worker import CANCELLED, TrainingWorker
+from edged.device.learning.trainer_client import TrainerClient
+from edged.device.learning.worker import CANCELLED
 from edged.device.outbound.publisher import OutboundRouter
 from edged.device.outbound.reporter import Reporter, will_payload
 from edged.device.outbound.weight_updates import WeightUpdates
-from edged.device.pipeline import LivePipeline
-from edged.device.promotion import Promoter
-from edged.device.promotion.rollout import Rollout
+from edged.device.pipeline import Host, LivePipeline, go_live, open_pipeline
 from edged.device.reactions import Reactions
 from edged.device.reporting.periodic import PeriodicReporter
 from edged.device.reporting.status import StatusCollector
-from edged.device.serving import Predictor, ServingWorker
-from edged.device.serving.label_requester import LabelRequester
-from edged.device.startup import open_state as restore
 from edged.device.startup.open_state import open_state
 from edged.device.transfers.bundle_installer import BundleInstaller
-from edged.domain.judging.label_requests import LabelRequests
 from edged.domain.judging.latencies import Latencies
-from edged.domain.judging.overlap import judged_on
-from edged.domain.model_files import INT8
-from edged.domain.stream.admission import AdmissionControl
 from edged.domain.training.guards import FlashWear
-from edged.engines.inference import InferenceModel
+from edged.engines.inference import InferenceReader
 from edged.host.board import BoardReader
 from edged.host.cpu_affinity import fitting
 from edged.host.scheduler import Scheduler
 from edged.host.systemd import Notifier, Watchdog
 from edged.host.vitals import VitalsReader
 from edged.mqtt.client.session import Session
-from edged.mqtt.codecs import sample_codec
 from edged.mqtt.topics import Topics
 from edged.storage.models.signatures import open_bundle
 from edged.storage.sequence import Sequence
@@ -58,17 +45,11 @@ if TYPE_CHECKING:
     from edged.device.fleet_member.adapter import Membership
     from edged.device.integrations.sparkplug import EdgeNode
     from edged.device.web.front import WebServer
-    from edged.domain.protocols import ServedModel
-    from edged.domain.training.guards import Conditions
     from edged.storage.models.bundles import Bundle
 
 log = logs.get_logger("edged.device")
 
 BREATH = 0.003  # seconds left to the serving thread between two pieces of loading a model
-
-
-def _breathe() -> None:
-    time.sleep(BREATH)
 
 
 class Assembly:
@@ -94,8 +75,12 @@ class Assembly:
         self.timetable = Scheduler(self.clock)
         self.watchdog = Watchdog(notifier, ("ingest", "serve"))
         self._connect()
-        self._judge_and_serve()
-        self._learn()
+        self.pipeline = self._open_pipeline()
+        self.server, self.learner = self.pipeline.predictor, self.pipeline.scheduler
+        self.succession, self.promoter = self.pipeline.rollout, self.pipeline.promoter
+        self.recall, self.learning = self.pipeline.recall, self.pipeline.worker
+        self.serving, self.ingest = self.pipeline.serving, self.pipeline.ingestor
+        self.asking = self.pipeline.requester
         self._report(give_up)
         self.learner.triggers.interrupted = state.interrupted and not self.registry.get_value(CANCELLED)
 
@@ -140,87 +125,33 @@ class Assembly:
             return self._state.bundle
         return open_bundle(path, self.config.model.keys)
 
-    def _judge_and_serve(self) -> None:
-        config = self.config
-        self.promoter = Promoter(
-            config=config.gate,
-            schema=self.schema,
-            registry=self.registry,
-            holdout=judged_on(self._reader, config.stream.window_rules),
-            load_model=self._load_model,
-            clock=self.clock,
-            keep_models=config.storage.keep_models,
-            staging=config.storage.dir / "candidates",
-            int8=config.serving.quantise == INT8,
-            breathe=_breathe,
-            regimes=restore.regimes(self.registry),
-        )
-        self.recall = RegimeRecall(
-            self.schema, self.promoter.regimes, self._reader, enabled=config.gate.recall
-        )
-        self.promoter.bank = self.recall.bank
-        self.server = Predictor(
-            config.serving,
-            config.gate,
-            self.schema,
-            self._first_model(),
-            config.drift.rules(),
-            config.anomaly.rules(),
-        )
-        restore.restore_drift(self.registry, self.server.drift)
-        restore.restore_anomalies(self.registry, self.server.anomalies)
-        self.recall.crowned(self.server.champion.version)
-        predecessor = self.promoter.unproven(self.server.champion.version)
-        if predecessor is not None:
-            self.server.resume(predecessor)
-        self.succession = Rollout(self.promoter, self.server, self.events.event, self.on.rest)
-        self.asking = self._asking()
-        self.latencies = Latencies()
-
-    def _learn(self) -> None:
-        config = self.config
+    def _open_pipeline(self) -> LivePipeline:
+        """The stream of this device, with its threads."""
+        config, latencies = self.config, Latencies()
         self.board_watch = BoardWatch(self.clock, BoardReader(), self.events)
         self.clock_watch = ClockWatch(self.clock, self.events)
         rate = config.training.max_write_rate
-        self.conditions = ConditionsReader(
+        wear = None if rate is None else FlashWear(rate)
+        host = Host(
+            self.events,
             self.clock,
-            VitalsReader(config.storage.dir),
-            self.latencies,
-            self.board_watch,
-            None if rate is None else FlashWear(rate),
+            InferenceReader(
+                threads=fitting(config.serving.threads),
+                providers=config.serving.provider,
+                pause=BREATH,
+                warm=True,
+            ),
+            TrainerClient(config),
+            ConditionsReader(self.clock, VitalsReader(config.storage.dir), latencies, self.board_watch, wear),
         )
-        self.learner = TrainingScheduler(
-            config,
-            clock=self.clock,
-            labelled_since=self._reader.labelled_since,
-            next_offset=self._reader.next_offset,
-            begin=self.registry.begin_run,
-            end=self.registry.end_run,
-            notify=self.events.event,
-            consumed=int(self.registry.get_value("consumed") or 0),
-            keep=lambda values: self.registry.set_value(SETBACKS, values),
-            kept=self.registry.get_value(SETBACKS),
-            bundle=self._state.bundle.fingerprint,
-            conditions=self._conditions_now,
-            error=self.server.live_error,
+        pipeline = open_pipeline(config, self._state.bundle, self.registry, self.samples, self._reader, host)
+        pipeline.resume()
+        for version in pipeline.promoter.unusable:
+            serves = pipeline.predictor.champion.version
+            self.recovery.note(f"model {version} cannot be used: model {serves} serves")
+        return go_live(
+            pipeline, host, session=self.session, boot=self.boot, watchdog=self.watchdog, latencies=latencies
         )
-        self.learner.budget = restore.budget(self.registry)
-        self.learning = TrainingWorker(
-            learner=self.learner,
-            succession=self.succession,
-            samples=self.samples,
-            registry=self.registry,
-            recall=self.recall,
-            drift_state=self.server.drift_state,
-            publish_states=self.events.states_changed,
-            promoted=self.events.champion_changed,
-            anomalies=self.server.anomalies,
-        )
-        self.serving = self._serving_worker()
-        self.ingest = self._ingestor()
-
-    def _conditions_now(self) -> Conditions:
-        return self.conditions.read(self.learner.written)
 
     def _report(self, give_up: Callable[[str], None]) -> None:
         config = self.config
@@ -260,23 +191,6 @@ class Assembly:
         self._steer()
 
     def _steer(self) -> None:
-        self.pipeline = LivePipeline(
-            config=self.config,
-            schema=self.schema,
-            clock=self.clock,
-            registry=self.registry,
-            samples=self.samples,
-            reader=self._reader,
-            predictor=self.server,
-            promoter=self.promoter,
-            rollout=self.succession,
-            recall=self.recall,
-            scheduler=self.learner,
-            requester=self.asking,
-            serving=self.serving,
-            worker=self.learning,
-            ingestor=self.ingest,
-        )
         parts = Parts(
             config=self.config,
             path=self._path,
@@ -314,7 +228,7 @@ class Assembly:
             updates=self.updates,
             learning=self.learning,
             succession=self.succession,
-            process=self.learner.process,
+            process=self.learner.client,
             installing=self.installing,
             events=self.events,
         )
@@ -392,61 +306,4 @@ class Assembly:
             session=self.session,
             worker=self.learning,
             events=self.events,
-        )
-
-    def _first_model(self) -> ServedModel:
-        bundle = self._state.bundle
-        served = self.promoter.boot(bundle.inference_model, bundle.inference_sha256)
-        for version in self.promoter.unusable:
-            self.recovery.note(f"model {version} cannot be used: model {served.version} serves")
-        return served
-
-    def _load_model(self, path: Path) -> InferenceModel:
-        model = InferenceModel(
-            path,
-            threads=fitting(self.config.serving.threads),
-            breathe=_breathe,
-            providers=self.config.serving.provider,
-        )
-        model.warm_up()
-        return model
-
-    def _asking(self) -> LabelRequester:
-        labels = self.config.labels
-        rule = LabelRequests(
-            labels.request_share,
-            random=labels.request_random,
-            holdout=self.config.gate.holdout,
-            per_day=labels.requests_per_day,
-            seed=self.boot,
-        )
-        return LabelRequester(rule, self.schema, self.clock, self.events)
-
-    def _serving_worker(self) -> ServingWorker:
-        return ServingWorker(
-            self.server,
-            batch=self.config.serving.batch,
-            boot=self.boot,
-            supervisor=self.learning,
-            requester=self.asking,
-            events=self.events,
-            watchdog=self.watchdog,
-            latencies=self.latencies,
-        )
-
-    def _ingestor(self) -> Ingestor:
-        stream = self.config.stream
-        codec = sample_codec(stream, clock=self.clock, publisher=self.session)
-        admission = AdmissionControl(stream.admission_rules(), self.schema.channels)
-        notices = IngestNotices(self.schema, self.events, self.clock)
-        return Ingestor(
-            self.config,
-            self.samples,
-            decoder=SampleDecoder(stream, codec, admission, self.clock, notices),
-            broker=self.session,
-            serving=self.serving,
-            supervisor=self.learning,
-            notices=notices,
-            clock=self.clock,
-            watchdog=self.watchdog,
         )

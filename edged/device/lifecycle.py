@@ -72,7 +72,7 @@ class Device(Assembly):
         pacer = Pacer(
             training.serving_p99,
             self.serving.latencies,
-            self.learner.process,
+            self.learner.client,
             self.board_watch if training.wait_throttled else None,
         )
         self.timetable.every(1.0, pacer.look)
@@ -111,7 +111,7 @@ class Device(Assembly):
         self.notifier.stopping()
         self.learning.end()
         self.timetable.stop(1.0)
-        self.learner.process.cancel()
+        self.learner.client.cancel()
         for extension in reversed(self.extensions):
             extension.stop()
         self.ingest.stop()
@@ -119,7 +119,7 @@ class Device(Assembly):
         self.control.stop()
         self.steering.pauses.end()
         self.learning.join(8.0)
-        self.learner.process.close()
+        self.learner.client.close()
         self._keep_learning()
         self.reporter.farewell()
         if damaged is None:

@@ -10,18 +10,33 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from edged.device.ingest import IngestNotices, Ingestor, SampleDecoder
+from edged.device.learning.anomaly_exclusion import AnomalyExclusion
+from edged.device.learning.regime_recall import RegimeRecall
+from edged.device.learning.scheduler import TrainingScheduler
+from edged.device.learning.worker import TrainingWorker
+from edged.device.promotion import Promoter
+from edged.device.promotion.rollout import Rollout
+from edged.device.serving import Predictor, ServingWorker
+from edged.device.serving.label_requester import LabelRequester
+from edged.device.startup.restore import restore_anomalies, restore_drift, stored_regimes
+from edged.domain.judging.label_requests import LabelRequests
+from edged.domain.judging.overlap import judged_on
+from edged.domain.stream.admission import AdmissionControl
+from edged.mqtt.codecs import sample_codec
+
 if TYPE_CHECKING:
     from edged.clock import Clock
     from edged.config import Config
-    from edged.device.ingest import Ingestor
-    from edged.device.learning.regime_recall import RegimeRecall
-    from edged.device.learning.scheduler import TrainingScheduler
-    from edged.device.learning.worker import TrainingWorker
-    from edged.device.promotion import Promoter
-    from edged.device.promotion.rollout import Rollout
-    from edged.device.serving import Predictor, ServingWorker
-    from edged.device.serving.label_requester import LabelRequester
+    from edged.device.events import Events
+    from edged.device.learning.conditions import ConditionsReader
+    from edged.device.learning.trainer_client import TrainerClient
+    from edged.domain.judging.latencies import Latencies
+    from edged.domain.protocols import ModelReader
     from edged.domain.stream.schema import Schema
+    from edged.host.systemd import Watchdog
+    from edged.mqtt.client.session import Session
+    from edged.storage.models.bundles import Bundle
     from edged.storage.models.registry import Registry
     from edged.storage.samples.log import SampleLog
 
@@ -44,6 +59,17 @@ class Pipeline:
     rollout: Rollout
     recall: RegimeRecall
     scheduler: TrainingScheduler
+    exclusion: AnomalyExclusion
+
+    def resume(self) -> None:
+        """Restore what an earlier process left: detectors, thresholds, the probation of the champion."""
+        restore_drift(self.registry, self.predictor.drift)
+        restore_anomalies(self.registry, self.predictor.anomalies)
+        champion = self.predictor.champion.version
+        self.recall.crowned(champion)
+        predecessor = self.promoter.unproven(champion)
+        if predecessor is not None:
+            self.predictor.resume(predecessor)
 
 
 @dataclass(frozen=True)
@@ -51,6 +77,148 @@ class LivePipeline(Pipeline):
     """One stream as the daemon runs it: with its three threads and its label requests."""
 
     requester: LabelRequester
-    serving: ServingWorker
     worker: TrainingWorker
+    serving: ServingWorker
     ingestor: Ingestor
+
+
+@dataclass(frozen=True)
+class Host:
+    """What a stream runs on: a device, a replay, or a command beside the daemon.
+
+    `events` hears what happens, `models` loads models, `client` is the trainer process. Without `conditions`
+    training is held back by nothing but the time of day.
+    """
+
+    events: Events
+    clock: Clock
+    models: ModelReader
+    client: TrainerClient
+    conditions: ConditionsReader | None = None
+
+
+def open_pipeline(
+    config: Config, bundle: Bundle, registry: Registry, samples: SampleLog, reader: SampleLog, host: Host
+) -> Pipeline:
+    """Make the pipeline of one stream on an open state directory; its first model is loaded and serves.
+
+    Raises
+    ------
+    ModelError
+        When not even the bundle's own model can be loaded.
+    ConfigError, UnavailableError
+        When no model can be loaded the way the configuration asks for.
+    """
+    schema = config.stream.to_schema()
+    regimes = stored_regimes(registry)
+    holdout = judged_on(reader, config.stream.window_rules)
+    promoter = Promoter(config, registry, holdout, host.models, regimes, host.clock)
+    recall = RegimeRecall(schema, regimes, reader, enabled=config.gate.recall)
+    predictor = Predictor(
+        config.serving,
+        config.gate,
+        schema,
+        promoter.boot(bundle.inference_model, bundle.inference_sha256),
+        config.drift.rules(),
+        config.anomaly.rules(),
+    )
+    scheduler = TrainingScheduler(
+        config,
+        registry=registry,
+        samples=reader,
+        client=host.client,
+        predictor=predictor,
+        bundle=bundle.fingerprint,
+        events=host.events,
+        clock=host.clock,
+        conditions=host.conditions,
+    )
+    return Pipeline(
+        config=config,
+        schema=schema,
+        clock=host.clock,
+        registry=registry,
+        samples=samples,
+        reader=reader,
+        predictor=predictor,
+        promoter=promoter,
+        rollout=Rollout(promoter, predictor, host.events, scheduler.triggers),
+        recall=recall,
+        scheduler=scheduler,
+        exclusion=AnomalyExclusion(predictor.anomalies, samples),
+    )
+
+
+def go_live(
+    pipeline: Pipeline, host: Host, *, session: Session, boot: int, watchdog: Watchdog, latencies: Latencies
+) -> LivePipeline:
+    """Add the threads of a daemon to a pipeline; none of them runs yet.
+
+    Parameters
+    ----------
+    pipeline, host
+        The stream, and what it runs on.
+    session
+        Samples and labels arrive over it and are acknowledged there.
+    boot
+        Which start of the daemon this is.
+    watchdog
+        Watches the loops `ingest` and `serve`.
+    latencies
+        Collects seconds from the arrival of a sample to its prediction.
+    """
+    config, schema, clock = pipeline.config, pipeline.schema, pipeline.clock
+    worker = TrainingWorker(
+        scheduler=pipeline.scheduler,
+        rollout=pipeline.rollout,
+        recall=pipeline.recall,
+        exclusion=pipeline.exclusion,
+        predictor=pipeline.predictor,
+        samples=pipeline.samples,
+        registry=pipeline.registry,
+        events=host.events,
+    )
+    requester = LabelRequester(label_requests(config, boot), schema, clock, host.events)
+    serving = ServingWorker(
+        pipeline.predictor,
+        batch=config.serving.batch,
+        boot=boot,
+        supervisor=worker,
+        requester=requester,
+        events=host.events,
+        watchdog=watchdog,
+        latencies=latencies,
+    )
+    notices = IngestNotices(schema, host.events, clock)
+    decoder = SampleDecoder(
+        config.stream,
+        sample_codec(config.stream, clock=clock, publisher=session),
+        AdmissionControl(config.stream.admission_rules(), schema.channels),
+        clock,
+        notices,
+    )
+    ingestor = Ingestor(
+        config,
+        pipeline.samples,
+        decoder=decoder,
+        broker=session,
+        serving=serving,
+        supervisor=worker,
+        notices=notices,
+        clock=clock,
+        watchdog=watchdog,
+    )
+    return LivePipeline(
+        **vars(pipeline), requester=requester, worker=worker, serving=serving, ingestor=ingestor
+    )
+
+
+def label_requests(config: Config, seed: int) -> LabelRequests:
+    """Make the rule that chooses samples whose labels are asked for."""
+    return LabelRequests(
+        config.labels.request_share,
+        random=config.labels.request_random,
+        holdout=config.gate.holdout,
+        per_day=config.labels.requests_per_day,
+        seed=seed,
+    )

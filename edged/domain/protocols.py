@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from edged.domain.drift import DriftSignal
     from edged.domain.stream.sample import Batch, LabelReading, LabelUpdate, Rejected, Window
     from edged.domain.stream.windowing import OpenWindowChanges, OpenWindows
+    from edged.domain.training.trainer_messages import CheckpointWritten, RunProgress
 
     # Of one label, or one after the other of several.
     Labels: TypeAlias = NDArray[np.generic] | Sequence[NDArray[np.generic]]
@@ -141,6 +142,16 @@ class Model(Protocol):
         """Run the model on a batch."""
 
 
+class ModelReader(Protocol):
+    """Loads models from files, as serving runs them."""
+
+    def load(self, path: Path) -> Model:
+        """Load a model and warm it up; raises ModelError when that fails."""
+
+    def breathe(self) -> None:
+        """Let other threads run: call it between pieces of work that hold the interpreter's lock."""
+
+
 @dataclass(frozen=True)
 class ServedModel:
     """A model as the serving loop holds it, in one form. `scale` `(width,)` weights reconstruction errors."""
@@ -255,6 +266,16 @@ class ModelSupervisor(Protocol):
 
     def rescue(self, failing: ServedModel, reason: str) -> ServedModel | None:
         """Return another model for a champion that fails and has no predecessor; None without any."""
+
+
+class RunObserver(Protocol):
+    """Hears how far one training run is."""
+
+    def progress(self, message: RunProgress) -> None:
+        """The trainer has made some steps."""
+
+    def checkpointed(self, message: CheckpointWritten) -> None:
+        """The trainer has written a checkpoint."""
 
 
 class SampleStore(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -120,3 +121,28 @@ class InferenceModel:
         for n in rows:
             self._breathe()
             self.predict(np.zeros((n, self._width), np.float32))
+
+
+class InferenceReader:
+    """Loads models as the section `serving` says; sleeps `pause` seconds between pieces of work.
+
+    Loading a model holds the interpreter's lock several times for about half a millisecond. A daemon that
+    sleeps in between lets its serving thread answer, so that no prediction waits for all of it.
+    """
+
+    def __init__(
+        self, *, threads: int = 1, providers: Sequence[str] = CPU, pause: float = 0.0, warm: bool = False
+    ) -> None:
+        self._threads, self._providers, self._pause, self._warm = threads, providers, pause, warm
+
+    def load(self, path: Path) -> InferenceModel:
+        """Load a model; with `warm` it has predicted once when it is returned."""
+        model = InferenceModel(path, threads=self._threads, breathe=self.breathe, providers=self._providers)
+        if self._warm:
+            model.warm_up()
+        return model
+
+    def breathe(self) -> None:
+        """Sleep for the pause, where there is one."""
+        if self._pause:
+            time.sleep(self._pause)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from edged.clock import VirtualClock
-from edged.config import GateConfig
+from edged.config import Config
 from edged.device.promotion import Promoter
-from edged.engines.inference import InferenceModel
+from edged.domain.judging.regimes import Regimes
+from edged.domain.model_files import INT8
+from edged.engines.inference import InferenceModel, InferenceReader
 from edged.storage.models.registry import Registry
 from edged.storage.samples.log import SampleLog
 from tests.device.learning_rig import batch
@@ -19,6 +21,26 @@ if TYPE_CHECKING:
     from edged.domain.protocols import ServedModel
     from edged.domain.stream.schema import Schema
     from edged.domain.training.training_run import Candidate
+
+
+def configured(folder: Path, schema: Schema, gate: dict[str, Any], *, int8: bool = False) -> Config:
+    """The configuration of a device with such a stream and gate; at most ten models are kept."""
+    stream: dict[str, Any] = {"features": schema.width}
+    if schema.task == "classify":
+        stream["classes"] = list(schema.classes)
+    elif schema.task == "regress":
+        stream["targets"] = schema.targets
+    else:
+        stream["target"] = schema.task
+    return Config.model_validate(
+        {
+            "device": {"id": "d"},
+            "stream": stream,
+            "gate": gate,
+            "storage": {"dir": folder, "keep_models": 10},
+            "serving": {"quantise": INT8 if int8 else "none"},
+        }
+    )
 
 
 class Gate:
@@ -60,18 +82,11 @@ class Gate:
         found.champion = found.promoter.boot(found.base)
         return found
 
-    def make_promoter(self, schema: Schema = SCHEMA, provider: str = "CPUExecutionProvider") -> Promoter:
-        """A promoter on what is here, its models run by `provider`."""
+    def make_promoter(self, schema: Schema = SCHEMA, reader: InferenceReader | None = None) -> Promoter:
+        """A promoter on what is here."""
+        config = configured(self.folder, schema, self.settings, int8=self.int8)
         return Promoter(
-            config=GateConfig(**self.settings),
-            schema=schema,
-            registry=self.registry,
-            holdout=self.log,
-            load_model=lambda path: InferenceModel(path, providers=[provider]),
-            clock=VirtualClock(1000.0),
-            keep_models=10,
-            staging=self.candidates,
-            int8=self.int8,
+            config, self.registry, self.log, reader or InferenceReader(), Regimes(), VirtualClock(1000.0)
         )
 
     def consider(self, slope: float, run: int = 1, **options: Any) -> tuple[Any, ServedModel | None]:

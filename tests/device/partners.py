@@ -11,13 +11,14 @@ from edged.domain.judging.label_requests import LabelRequests
 from edged.host.systemd import Notifier, Watchdog
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from edged.clock import Clock
     from edged.domain.drift import DriftSignal
     from edged.domain.protocols import ServedModel
     from edged.domain.stream.sample import Batch, LabelUpdate
     from edged.domain.stream.schema import Schema
+    from edged.domain.training.trainer_messages import CheckpointWritten, RunProgress
 
 
 class Supervisor:
@@ -53,6 +54,18 @@ class Connection:
     def ack(self, deliveries: Sequence[Any]) -> None: ...
 
     def drop(self) -> None: ...
+
+
+class Observer:
+    """Hands the progress of a run to a function."""
+
+    def __init__(self, action: Callable[[RunProgress], object]) -> None:
+        self._action = action
+
+    def progress(self, message: RunProgress) -> None:
+        self._action(message)
+
+    def checkpointed(self, message: CheckpointWritten) -> None: ...
 
 
 class Recorder(Listener):

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from edged.clock import VirtualClock
 from edged.config import Config
-from edged.device.learning.scheduler import SETBACKS, TrainingScheduler
+from edged.device.events import Events
+from edged.device.learning.scheduler import TrainingScheduler
 from edged.device.learning.trainer_client import TrainerClient
 from edged.domain.training.message import Message
 from edged.domain.training.trainer_messages import CheckpointWritten
 from edged.storage.models.registry import Registry
 from edged.storage.samples.log import SampleLog
 from tests.device.learning_rig import CLASSIFY, batch, task
+from tests.device.partners import Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from edged.device.learning.conditions import ConditionsReader
+    from edged.device.serving.predictor import Predictor
     from edged.domain.training.guards import Conditions
     from edged.storage.models.bundles import Bundle
 
@@ -55,6 +59,27 @@ class Plant:
         return TrainerClient(self.config)
 
 
+class Answering:
+    """What a scheduler asks of the predictor: the share of wrong answers."""
+
+    def __init__(self, error: float | None) -> None:
+        self._error = error
+
+    def live_error(self) -> float | None:
+        return self._error
+
+
+class Constant:
+    """Conditions that never change."""
+
+    def __init__(self, conditions: Conditions) -> None:
+        self._conditions = conditions
+
+    def read(self, written: int) -> Conditions:
+        del written
+        return self._conditions
+
+
 class Desk:
     """A learner with its registry, on a clock that stands still."""
 
@@ -68,22 +93,26 @@ class Desk:
     ) -> None:
         self.clock = VirtualClock(1.7e9)
         self.registry = Registry.open(plant.config.storage.dir)
-        self.told: list[tuple[str, dict[str, Any]]] = []
+        self.heard = Recorder()
+        self.events = Events(self.heard)
+        if consumed:
+            self.registry.set_value("consumed", consumed)
         self.learner = TrainingScheduler(
             plant.config,
-            clock=self.clock,
-            labelled_since=plant.log.labelled_since,
-            next_offset=plant.log.next_offset,
-            begin=self.registry.begin_run,
-            end=self.registry.end_run,
-            notify=lambda name, fields: self.told.append((name, fields)),
-            consumed=consumed,
-            keep=lambda values: self.registry.set_value(SETBACKS, values),
-            kept=self.registry.get_value(SETBACKS),
+            registry=self.registry,
+            samples=plant.log,
+            client=TrainerClient(plant.config),
+            predictor=cast("Predictor", Answering(error)),
             bundle=bundle,
-            conditions=None if conditions is None else lambda: conditions,
-            error=lambda: error,
+            events=self.events,
+            clock=self.clock,
+            conditions=None if conditions is None else cast("ConditionsReader", Constant(conditions)),
         )
+
+    @property
+    def told(self) -> list[tuple[str, dict[str, Any]]]:
+        """All events."""
+        return self.heard.events
 
     def wait(self, seconds: float) -> None:
         """Let virtual time pass."""

@@ -30,11 +30,13 @@ from edged.device.promotion import Promoter
 from edged.device.promotion.rollout import Rollout
 from edged.device.serving import Predictor, ServingWorker
 from edged.domain.judging.latencies import Latencies
+from edged.domain.judging.regimes import Regimes
+from edged.domain.training.triggers import TriggerRules, Triggers
 from edged.engines.inference import InferenceModel
 from edged.errors import ModelError, StorageError
 from edged.storage.files.atomic import Disk
 from edged.storage.models.registry import Registry
-from tests.device.gates import Gate
+from tests.device.gates import Gate, configured
 from tests.device.linear import BAD, GOOD, SCHEMA, candidate, classes, inputs, samples
 from tests.device.partners import Recorder, Supervisor, no_requests, watchdog
 
@@ -121,15 +123,12 @@ class Episode(Supervisor, Recorder):
             probation_time=0.5 if (stage, fault) == ("probation", "timeout") else 3600.0,
         )  # fmt: skip
         self.registry = Registry.open(folder, disk=SeamDisk(self.seam))
-        self.promoter = Promoter(
-            config=rules, schema=SCHEMA, registry=self.registry, holdout=self, load_model=self._load,
-            clock=VirtualClock(1000.0), keep_models=10, staging=self.gate.candidates,
-        )  # fmt: skip
+        config = configured(folder, SCHEMA, rules.model_dump())
+        clock = VirtualClock(1000.0)
+        self.promoter = Promoter(config, self.registry, self, self, Regimes(), clock)
         self.server = Predictor(ServingConfig(), rules, SCHEMA, self.promoter.boot(self.gate.base))
-        self.told: list[str] = []
-        self.succession = Rollout(
-            self.promoter, self.server, lambda name, _: self.told.append(name), lambda _: 0
-        )
+        triggers = Triggers(TriggerRules(new_labels=100))
+        self.succession = Rollout(self.promoter, self.server, Events(self), triggers)
         self.decided_at = self.back_at = 0.0
         self.submitted = 0
         self.has_labels = False
@@ -142,7 +141,9 @@ class Episode(Supervisor, Recorder):
 
     # ---- what the parts are handed ---------------------------------------------------------
 
-    def _load(self, path: Path) -> InferenceModel | SeamModel:
+    def breathe(self) -> None: ...
+
+    def load(self, path: Path) -> InferenceModel | SeamModel:
         if path.parent.parent == self.gate.candidates:
             self.seam.hit("verify")
         elif path.parent.name == str(NEW):
@@ -205,7 +206,8 @@ class Episode(Supervisor, Recorder):
             "serving": last, "champion": self.registry.champion(), "settled": settled,
             "took": took, "back_after": self.back_at - self.decided_at,
             "submitted": self.submitted, "answered": len({p["id"] for p in self.published}),
-            "published": len(self.published), "errors": self.loop.errors, "told": self.told,
+            "published": len(self.published), "errors": self.loop.errors,
+            "told": [name for name, _ in self.events],
             "hit": not self.seam.armed or self.stage == "probation",
         }  # fmt: skip
 

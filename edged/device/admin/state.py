@@ -8,14 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 from edged.clock import SystemClock
 from edged.device.admin.health import problem_of
-from edged.device.learning.scheduler import SETBACKS, TrainingScheduler, setback_rules
+from edged.device.events import Events
+from edged.device.learning.scheduler import SETBACKS, setback_rules
+from edged.device.learning.trainer_client import TrainerClient
+from edged.device.pipeline import Host, open_pipeline
 from edged.device.promotion import Promoter
 from edged.device.startup.bootstrap import open_samples, with_bundle
 from edged.device.transfers.bundle_installer import BundleInstaller
 from edged.domain.judging.overlap import judged_on
-from edged.domain.model_files import INT8, SUFFIXES
+from edged.domain.judging.regimes import Regimes
+from edged.domain.model_files import SUFFIXES
 from edged.domain.training.failure_backoff import FailureBackoff
-from edged.engines.inference import InferenceModel
+from edged.engines.inference import InferenceReader
 from edged.errors import ConfigError, RefusedError, StorageError
 from edged.storage.backup.restore import RESTORED
 from edged.storage.files.atomic import DirectoryLock, publish_file
@@ -26,11 +30,11 @@ from edged.storage.outbox import queue
 from edged.storage.samples.erasure import erase_files, erase_members
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from edged.config import Config
-    from edged.domain.training.trainer_messages import RunProgress
+    from edged.domain.protocols import RunObserver
     from edged.storage.samples.log import SampleLog
 
 UNFINISHED = ("interrupted", "stopped")
@@ -113,7 +117,7 @@ def _add_registry(values: dict[str, Any], config: Config) -> None:
 
 
 def train_once(
-    config: Config, *, resume: bool = False, on_progress: Callable[[RunProgress], None] = lambda _: None
+    config: Config, *, resume: bool = False, observer: RunObserver | None = None
 ) -> dict[str, Any]:
     """One training run now, judged by the gate; what came of it.
 
@@ -130,38 +134,27 @@ def train_once(
         stack.callback(registry.close)
         samples = open_samples(config, readonly=False)
         stack.callback(samples.close)
-        promoter = _promoter(config, registry, samples, clock)
         bundle = open_bundle(config.model.bundle or config.storage.dir / "bundle", config.model.keys)
-        champion = promoter.boot(bundle.inference_model, bundle.inference_sha256)
-        learner = TrainingScheduler(
-            config,
-            clock=clock,
-            labelled_since=samples.labelled_since,
-            next_offset=samples.next_offset,
-            begin=registry.begin_run,
-            end=registry.end_run,
-            notify=lambda *_: None,
-            consumed=int(registry.get_value("consumed") or 0),
-            keep=lambda values: registry.set_value(SETBACKS, values),
-            kept=registry.get_value(SETBACKS),
-            bundle=bundle.fingerprint,
-        )
-        learner.process.bundle = BundleInstaller(config, registry).present
-        stack.callback(learner.process.close)
+        client = TrainerClient(config)
+        client.bundle = BundleInstaller(config, registry).present
+        stack.callback(client.close)
+        host = Host(Events(), clock, _models(config), client)
+        pipeline = open_pipeline(config, bundle, registry, samples, samples, host)
+        promoter, scheduler = pipeline.promoter, pipeline.scheduler
         if resume and (not (runs := registry.runs(1)) or runs[0].outcome not in UNFINISHED):
             raise RefusedError(
                 "no run was interrupted",
                 where=str(config.storage.dir),
                 remedy="leave out --resume to begin a new one",
             )
-        result = learner.train("command", on_progress=on_progress)
+        result = scheduler.train("command", observer=observer)
         if result is None:
             last = registry.runs(1)[0]
             raise StorageError(
                 str((last.result or {}).get("error", "the run failed")), where=f"run {last.id}"
             )
-        registry.set_value("consumed", learner.consumed)
-        verdict, served = promoter.consider(result.own_candidate(), champion)
+        registry.set_value("consumed", scheduler.consumed)
+        verdict, served = promoter.consider(result.own_candidate(), pipeline.predictor.champion)
         if served is not None:
             promoter.crown(served, "; ".join(verdict.reasons))
         answer = {k: v for k, v in result.to_json().items() if k not in ("memory", "candidate")}
@@ -186,19 +179,12 @@ def _lock(state: Path, command: str | None = None) -> DirectoryLock:
 
 
 def _promoter(config: Config, registry: Registry, samples: SampleLog, clock: SystemClock) -> Promoter:
-    return Promoter(
-        config=config.gate,
-        schema=config.stream.to_schema(),
-        registry=registry,
-        holdout=judged_on(samples, config.stream.window_rules),
-        load_model=lambda path: InferenceModel(
-            path, threads=config.serving.threads, providers=config.serving.provider
-        ),
-        clock=clock,
-        keep_models=config.storage.keep_models,
-        staging=config.storage.dir / "candidates",
-        int8=config.serving.quantise == INT8,
-    )
+    holdout = judged_on(samples, config.stream.window_rules)
+    return Promoter(config, registry, holdout, _models(config), Regimes(), clock)
+
+
+def _models(config: Config) -> InferenceReader:
+    return InferenceReader(threads=config.serving.threads, providers=config.serving.provider)
 
 
 def wipe(config: Config, what: Sequence[str]) -> dict[str, Any]:

@@ -186,7 +186,7 @@ class RoundExecutor:
     def _run(self, order: TrainingOrder[R]) -> R:
         started = time.monotonic()
         try:
-            return self._learner.process.run(order)
+            return self._learner.client.run(order)
         except EdgedError as problem:
             self._registry.end_run(order.run, self._clock.now(), "failed", {"error": problem.line()})
             raise

@@ -22,7 +22,6 @@ log = get_logger("edged.recall")
 ROWS = 60  # newest labelled rows on which a model of the bank is tried
 FEWEST = 20
 EVERY = 25  # new labels between two tries
-BANK = 4  # models of earlier regimes that are tried
 NEAR = 1.0  # distance of signatures beyond which a regime is another one
 BEFORE = 300  # labels before a signal at which the model of the ended regime served: what adapts is not it
 REIGNS = 32
@@ -84,10 +83,7 @@ class RegimeRecall:
 
     def bank(self) -> list[int]:
         """Versions of the models of the newest regimes, newest first, which the registry must keep."""
-        if not self._enabled:
-            return []
-        versions = [r.version for r in reversed(self.regimes.ended) if r.version is not None]
-        return list(dict.fromkeys(versions))[:BANK]
+        return self.regimes.bank() if self._enabled else []
 
     def worth_trying(self, consumed: int, champion: int) -> tuple[list[int], Window] | None:
         """Versions whose regime may be back, nearest first, and the rows to try them on.

@@ -6,10 +6,11 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from edged.device.learning.trainer_client import NothingNewError, StoppedRunError, TrainerClient
+from edged.device.learning.trainer_client import NothingNewError, StoppedRunError
+from edged.device.startup.restore import stored_budget
 from edged.domain.drift import Level
 from edged.domain.training.failure_backoff import BackoffRules, FailureBackoff
-from edged.domain.training.guards import Budget, Conditions, refusals
+from edged.domain.training.guards import Conditions, refusals
 from edged.domain.training.learning_policy import LearningPolicy
 from edged.domain.training.trainer_messages import (
     BadSamples,
@@ -25,13 +26,20 @@ from edged.errors import ConfigError, EdgedError, StorageError, TrainingError, U
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
 
     from edged.clock import Clock
     from edged.config import Config, TrainingConfig
+    from edged.device.events import Events
+    from edged.device.learning.conditions import ConditionsReader
+    from edged.device.learning.trainer_client import TrainerClient
+    from edged.device.serving.predictor import Predictor
     from edged.domain.drift import DriftSignal
+    from edged.domain.protocols import RunObserver
     from edged.domain.training.message import Message
     from edged.domain.training.training_run import RunResult
+    from edged.storage.models.registry import Registry
+    from edged.storage.samples.log import SampleLog
 
 log = get_logger("edged.learn")
 
@@ -71,39 +79,48 @@ def setback_rules(config: TrainingConfig) -> BackoffRules:
 class TrainingScheduler:
     """Decides when to train and does it, one run at a time.
 
-    `labelled_since(seq)` counts labelled samples after a position, and `next_offset` tells how many samples
-    have come; `begin` and `end` keep the
-    record of runs. The daemon calls `step` from its learning thread, a replay calls it in between
-    samples. `keep` is given what is to be known of failures after a restart, and `kept` is what it
-    was given last; it holds for the `bundle` of that fingerprint alone. `error` tells the share of the newest
-    answers that were wrong, or None.
+    The daemon calls `step` from its learning thread, a replay in between samples.
+
+    Parameters
+    ----------
+    config
+        Sections `training` and `drift`, and the task of the stream.
+    registry
+        Records runs; knows how far was learned, and earlier failures.
+    samples
+        Counts samples and labels.
+    client
+        The trainer process.
+    predictor
+        Knows the share of the newest answers that were wrong.
+    bundle
+        Fingerprint of what is trained: earlier failures of another bundle do not count.
+    conditions
+        Temperature, power and load; without it only the time is known.
     """
 
     def __init__(
         self,
         config: Config,
         *,
+        registry: Registry,
+        samples: SampleLog,
+        client: TrainerClient,
+        predictor: Predictor,
+        bundle: str,
+        events: Events,
         clock: Clock,
-        labelled_since: Callable[[int], int],
-        next_offset: Callable[[], int],
-        begin: Callable[[str, float, Fields], int],
-        end: Callable[[int, float, str, Fields], None],
-        notify: Callable[[str, Fields], None],
-        consumed: int = 0,
-        keep: Callable[[Fields], None] = lambda _: None,
-        kept: Fields | None = None,
-        bundle: str = "",
-        conditions: Callable[[], Conditions] | None = None,
-        error: Callable[[], float | None] = lambda: None,
+        conditions: ConditionsReader | None = None,
     ) -> None:
-        self._clock, self._error = clock, error
-        self._labelled_since = labelled_since
-        self._next_offset, self._seen = next_offset, next_offset()
-        self._begin = begin
-        self._end = end
-        self._notify = notify
-        self._keep = keep
+        self._registry, self._samples = registry, samples
+        self._predictor = predictor
+        self._events = events
+        self._clock = clock
         self._bundle = bundle
+        self._seen = samples.next_offset()
+        self._conditions = conditions
+        self.client = client
+        kept = registry.get_value(SETBACKS)
         self._fewest = UNHURRIED if config.stream.resolved_task == "reconstruct" else 0
         self.triggers = Triggers(
             trigger_rules(config.training, drift=config.drift.train, fewest=self._fewest)
@@ -112,14 +129,12 @@ class TrainingScheduler:
         self.setbacks = FailureBackoff.recalled(setback_rules(config.training), kept if same else None)
         self.triggers.hold(clock.monotonic(), self.setbacks.wait)
         self.effort = LearningPolicy()
-        self.budget = Budget()
+        self.budget = stored_budget(registry)
         self.waiting_for: tuple[str, ...] = ()
         self._disk_ended = 0  # runs that the disk has ended since it last let one through
         self._severe = None if config.training.challenger == "off" else config.training.challenger_rise
         self._go_by(config.training)
-        self._conditions = conditions or (lambda: Conditions.at(clock.now()))
-        self.process = TrainerClient(config)
-        self.consumed = consumed
+        self.consumed = int(registry.get_value("consumed") or 0)
         self.progress: RunProgress | None = None
         self.ended: RunEnd | None = None
         self.paused = not config.training.enabled
@@ -127,9 +142,7 @@ class TrainingScheduler:
         self.train_seconds = 0.0
         self.engine: str | None = None
         self.damaged: set[int] = set()
-        self._on_progress: Callable[[RunProgress], None] | None = None
-        self.asked_by: list[str] = []  # ids of the commands that ask for the next run
-        self.checkpointed: Callable[[CheckpointWritten], None] = lambda _: None
+        self._observer: RunObserver | None = None
 
     def configure(self, config: Config) -> None:
         """Go by another configuration from the next run on."""
@@ -137,7 +150,7 @@ class TrainingScheduler:
         self.triggers.rules = trigger_rules(training, drift=config.drift.train, fewest=self._fewest)
         self.setbacks.rules = setback_rules(training)
         self._go_by(training)
-        self.process.configure(config)
+        self.client.configure(config)
 
     def _go_by(self, training: TrainingConfig) -> None:
         self._retry_after = training.retry_after
@@ -152,12 +165,12 @@ class TrainingScheduler:
 
     def new(self) -> int:
         """Labelled samples that no run has learned from."""
-        return self._labelled_since(self.consumed)
+        return self._samples.labelled_since(self.consumed)
 
     @property
     def arrived(self) -> int:
         """Samples that have come since the last run began that was learned from, or this process."""
-        return self._next_offset() - self._seen
+        return self._samples.next_offset() - self._seen
 
     def drifted(self, signal: DriftSignal, rise: float = 0.0) -> None:
         """A drift, or a warning of one. Inputs that move are no reason by themselves to learn.
@@ -197,7 +210,7 @@ class TrainingScheduler:
         resting = self.triggers.resting(self._clock.monotonic())
         if resting:
             return (resting,)
-        now = self._conditions()
+        now = self.conditions()
         if wanted in URGENT:
             now = replace(now, worn=False)
         return refusals(self._guards, now, self.budget)
@@ -206,15 +219,17 @@ class TrainingScheduler:
         """What keeps this device from training now, whatever would be trained."""
         if self.paused:
             return ("training is paused",)
-        return refusals(self._guards, self._conditions(), self.budget)
+        return refusals(self._guards, self.conditions(), self.budget)
 
     def conditions(self) -> Conditions:
-        """How things are, as the guards see it."""
-        return self._conditions()
+        """Return the time, and temperature, power and load where they are known, as the guards judge them."""
+        if self._conditions is None:
+            return Conditions.at(self._clock.now())
+        return self._conditions.read(self.written)
 
     def spend(self, seconds: float) -> None:
         """Count something else that the trainer did as a run of today."""
-        self.budget = self.budget.spent(self._conditions().day, seconds)
+        self.budget = self.budget.spent(self.conditions().day, seconds)
 
     def step(self, options: RunOptions = USUAL) -> RunResult | None:
         """Train if a trigger says so; the result of the run, or None."""
@@ -225,32 +240,35 @@ class TrainingScheduler:
 
     def usual_options(self) -> RunOptions:
         """What the next run asks for beyond the configuration."""
-        return self.effort.options(*self._usual, self._error() if self._follows_error else None)
+        return self.effort.options(
+            *self._usual, self._predictor.live_error() if self._follows_error else None
+        )
 
     def train(
         self,
         trigger: str,
         options: RunOptions = USUAL,
-        on_progress: Callable[[RunProgress], None] | None = None,
+        observer: RunObserver | None = None,
+        asked_by: Sequence[str] = (),
     ) -> RunResult | None:
         """One run now. A failure is recorded and reported, and holds back the next one for a while.
 
         `ended` says afterwards how it went; it is None when the disk did not let it begin.
         """
-        self.ended, began = None, self._next_offset()
+        self.ended, began = None, self._samples.next_offset()
         try:
-            asked = {"asked_by": self.asked_by} if self.asked_by else {}
-            run = self._begin(trigger, self._clock.now(), options.to_json() | asked)
+            asked = {"asked_by": list(asked_by)} if asked_by else {}
+            run = self._registry.begin_run(trigger, self._clock.now(), options.to_json() | asked)
         except StorageError as problem:
             self._held_by_disk(problem, DISK_SECONDS)
             return None
-        self._notify("training_started", {"run": run, "trigger": trigger, "new": self.new()})
+        self._events.event("training_started", {"run": run, "trigger": trigger, "new": self.new()})
         self.progress = RunProgress(run)
-        self._on_progress = on_progress
-        day, started = self._conditions().day, time.monotonic()
+        self._observer = observer
+        day, started = self.conditions().day, time.monotonic()
         result: RunResult | None = None
         try:
-            result = self.process.run(RunRequest(run, trigger, options), self._on_message)
+            result = self.client.run(RunRequest(run, trigger, options), self._on_message)
         except NothingNewError as problem:
             self.consumed = problem.consumed
             self._close(run, "no_data", {"error": problem.line()})
@@ -273,7 +291,7 @@ class TrainingScheduler:
     @property
     def written(self) -> int:
         """Bytes that runs have handed to the disk, also those that failed or were ended."""
-        return self.process.written
+        return self.client.written
 
     def rest(self, times: int) -> int:
         """Begin no run by itself before so many times the usual new labels have come; how many that is."""
@@ -304,7 +322,7 @@ class TrainingScheduler:
             self.setbacks.succeeded()
             self._keep_setbacks()
             if was_paused:
-                self._notify("training_resumed", {"run": run})
+                self._events.event("training_resumed", {"run": run})
 
     def _failed(self, run: int, problem: EdgedError) -> None:
         where = f"{problem.where}: " if problem.where else ""
@@ -315,35 +333,36 @@ class TrainingScheduler:
         pause = self.setbacks.pause()
         if pause is not None:
             log.error("training_paused", **pause)
-            self._notify("training_paused", pause)
+            self._events.event("training_paused", pause)
 
     def _keep_setbacks(self) -> None:
         try:
-            self._keep({"bundle": self._bundle, **self.setbacks.dump()})
+            self._registry.set_value(SETBACKS, {"bundle": self._bundle, **self.setbacks.dump()})
         except StorageError as problem:
             log.warning("setbacks_not_kept", problem=problem.line())
 
     def _close(self, run: int, outcome: str, record: Fields) -> None:
         self.ended = RunEnd.of_record(run, outcome, record)
         try:
-            self._end(run, self._clock.now(), outcome, record)
+            self._registry.end_run(run, self._clock.now(), outcome, record)
         except StorageError as problem:
             # The next start of the daemon finds it open and calls it interrupted.
             log.warning("run_not_recorded", run=run, outcome=outcome, problem=problem.line())
-        self._notify("training_finished", {"run": run, "outcome": outcome, **record})
+        self._events.event("training_finished", {"run": run, "outcome": outcome, **record})
 
     def _on_message(self, message: Message) -> None:
         match message:
             case RunProgress():
                 self.progress = message
-                if self._on_progress is not None:
-                    self._on_progress(message)
+                if self._observer is not None:
+                    self._observer.progress(message)
             case BadSamples():
-                self._notify("sample_quarantined", {"reason": "bad_for_training", **message.to_json()})
+                self._events.event("sample_quarantined", {"reason": "bad_for_training", **message.to_json()})
             case DamagedCheckpoint():
                 self._damaged(message.generation)
             case CheckpointWritten():
-                self.checkpointed(message)
+                if self._observer is not None:
+                    self._observer.checkpointed(message)
             case Note():
                 log.warning("note", what=message.what)
             case _:
@@ -353,4 +372,4 @@ class TrainingScheduler:
         """A generation that the trainer passed over; each trainer finds it again until it is pruned."""
         if generation not in self.damaged:
             self.damaged.add(generation)
-            self._notify("checkpoint_damaged", {"generation": generation})
+            self._events.event("checkpoint_damaged", {"generation": generation})

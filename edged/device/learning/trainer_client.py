@@ -85,7 +85,7 @@ class TrainerClient:
         Whether what the next process writes must outlive a power cut.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, *, durable: bool = True) -> None:
         self._config = config
         self._process: subprocess.Popen[bytes] | None = None
         self._selector = selectors.DefaultSelector()
@@ -97,7 +97,7 @@ class TrainerClient:
         self._outdated = False
         self._started_with: Path | None = None
         self.written = 0
-        self.durable = True
+        self._durable = durable
         self._counted = 0  # of them by the present process
         self.bundle: Callable[[], Path | None] = lambda: self._config.model.bundle
 
@@ -234,7 +234,7 @@ class TrainerClient:
         if bundle is not None:
             settings["model"] = {**settings.get("model", {}), "bundle": str(bundle)}
         self._started_with = bundle
-        self._send(Setup(json.dumps(settings), self._special.base or "checkpoint", self.durable))
+        self._send(Setup(json.dumps(settings), self._special.base or "checkpoint", self._durable))
         if self._rest != 0.0:
             self._send(Pace(self._rest))
 

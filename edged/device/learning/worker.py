@@ -8,7 +8,6 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from edged.device.learning.anomaly_exclusion import AnomalyExclusion
 from edged.domain.training.run_queue import QueuedRun, RunQueue
 from edged.domain.training.training_run import RunEnd
 from edged.errors import EdgedError, RefusedError, StorageError
@@ -19,13 +18,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from edged.device.events import Events
+    from edged.device.learning.anomaly_exclusion import AnomalyExclusion
     from edged.device.learning.regime_recall import RegimeRecall
     from edged.device.learning.scheduler import TrainingScheduler
     from edged.device.promotion.rollout import Judged, Rollout
+    from edged.device.serving.predictor import Predictor
     from edged.domain.commands.tasks import Task
     from edged.domain.drift import DriftSignal
     from edged.domain.protocols import ServedModel
-    from edged.domain.stream.anomaly import Anomalies
     from edged.domain.training.training_run import RunOptions, RunResult
     from edged.storage.models.registry import Registry
     from edged.storage.samples.log import SampleLog
@@ -51,44 +52,43 @@ class TrainingWorker:
 
     Parameters
     ----------
-    learner, succession, samples, registry
-        The parts that it brings together.
-    publish_states
-        Called after each run that ended well, and after each change of champion.
-    promoted
-        Called with the version of each candidate that became champion.
+    scheduler, rollout, recall
+        Decide when to train, carry out verdicts, and try models of earlier regimes.
+    exclusion
+        Keeps unusual samples out of the training data.
+    predictor
+        Its detectors are stored for the next start.
+    samples, registry
+        What training reads and changes in the state directory.
+    events
+        Hears of changed states, and of each candidate that became champion.
     """
 
     def __init__(
         self,
         *,
-        learner: TrainingScheduler,
-        succession: Rollout,
+        scheduler: TrainingScheduler,
+        rollout: Rollout,
+        recall: RegimeRecall,
+        exclusion: AnomalyExclusion,
+        predictor: Predictor,
         samples: SampleLog,
         registry: Registry,
-        recall: RegimeRecall,
-        drift_state: Callable[[], dict[str, Any]],
-        publish_states: Callable[[], None],
-        promoted: Callable[[int], None],
-        anomalies: Anomalies | None = None,
+        events: Events,
     ) -> None:
-        self._learner = learner
-        self._succession = succession
+        self._scheduler = scheduler
+        self._rollout = rollout
+        self._recall = recall
+        self._exclusion = exclusion
+        self._predictor = predictor
         self._samples = samples
         self._registry = registry
-        self._recall = recall
-        self._anomalies = anomalies
-        self._aside = AnomalyExclusion(anomalies, samples)
-        self._drift_state = drift_state
-        self._publish_states = publish_states
-        self._promoted = promoted
+        self._events = events
         self._kept_at = float("-inf")
         self._wake = threading.Event()
         self._ending = threading.Event()
-        self._orders = RunQueue(self._command_wanted)
+        self._orders = RunQueue(scheduler.triggers)
         self._running: QueuedRun | None = None
-        self._checkpointing: list[Task] = []
-        learner.checkpointed = lambda written: self._checkpointed(written.generation, written.step)
         self._between: deque[Callable[[], None]] = deque()
         self._changes: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._changer = threading.Thread(target=self._change, name="change", daemon=True)
@@ -116,15 +116,15 @@ class TrainingWorker:
 
     def probation_ended(self, version: int, passed: bool) -> None:
         """Confirm a champion, or roll it back; from any thread."""
-        self.later(lambda: self._succession.probation_ended(version, passed))
+        self.later(lambda: self._rollout.probation_ended(version, passed))
 
     def champion_failed(self, version: int, reason: str) -> None:
         """Make durable that the predecessor of `version` serves; from any thread."""
-        self.later(lambda: self._succession.champion_failed(version, reason))
+        self.later(lambda: self._rollout.champion_failed(version, reason))
 
     def rescue(self, failing: ServedModel, reason: str) -> ServedModel | None:
         """Return another model for a champion without predecessor; None where there is none."""
-        return self._succession.rescue(failing, reason)
+        return self._rollout.rescue(failing, reason)
 
     def drifted(self, signal: DriftSignal, rise: float) -> None:
         """A drift or a warning of one was signalled, with errors larger by `rise`: from any thread."""
@@ -147,14 +147,11 @@ class TrainingWorker:
         self._orders.add(options, task)
         self.wake()
 
-    def _command_wanted(self, wanted: bool) -> None:
-        self._learner.triggers.commanded = wanted
-
     def adopt(self, options: RunOptions, task: Task) -> None:
         """After a restart: `task` is about a run that ended untold, or was cut off, or has not begun."""
         if self._told_late(task):
             return
-        if not self._learner.triggers.interrupted or options.dry_run:
+        if not self._scheduler.triggers.interrupted or options.dry_run:
             self.command(options, task)
             return
         self._orders.resume(QueuedRun(options, [task]))
@@ -185,12 +182,12 @@ class TrainingWorker:
         if task is not None and self._orders.withdraw(task):
             task.fail(EdgedError("it was cancelled before it began", where="train"))
             return None
-        running, progress = self._running, self._learner.progress
+        running, progress = self._running, self._scheduler.progress
         if progress is None or running is None or not (task is None or task in running.tasks):
             raise RefusedError("no run is under way", where="cancel")
         running.cancelled = True
         self._registry.set_value(CANCELLED, True)
-        self._learner.process.cancel()
+        self._scheduler.client.cancel()
         return progress.run
 
     def between(self, action: Callable[[], None]) -> None:
@@ -201,8 +198,8 @@ class TrainingWorker:
     def crowned(self, served: ServedModel) -> None:
         """A model that was not trained here has taken over."""
         self._recall.crowned(served.version)
-        self._publish_states()
-        self._promoted(served.version)
+        self._events.states_changed()
+        self._events.champion_changed(served.version)
 
     def want_checkpoint(self, task: Task) -> bool:
         """Have the present run written down, and `task` told; False where there is none.
@@ -212,24 +209,20 @@ class TrainingWorker:
         RefusedError
             When the trainer cannot hear of it.
         """
-        if not self._under_way():
+        running = self._running
+        if running is None or not self._under_way():
             return False
-        self._checkpointing.append(task)
-        if not self._learner.process.ask_checkpoint():
+        running.checkpointing.append(task)
+        if not self._scheduler.client.ask_checkpoint():
             raise RefusedError(
                 "the trainer cannot be told within a run", where="training.resident", remedy="set it above 0"
             )
         if not self._under_way():
-            self._checkpointed()  # the run has ended meanwhile
+            running.end_checkpointing(None, None)  # the run has ended meanwhile
         return True
 
     def _under_way(self) -> bool:
-        return self._learner.progress is not None
-
-    def _checkpointed(self, generation: int | None = None, step: int | None = None) -> None:
-        tasks, self._checkpointing = self._checkpointing, []
-        for task in tasks:
-            task.done({"generation": generation, "step": step})
+        return self._scheduler.progress is not None
 
     def erase(
         self,
@@ -261,14 +254,14 @@ class TrainingWorker:
         """
 
         def between_runs() -> None:
-            self._learner.process.end()
+            self._scheduler.client.end()
             gone: dict[str, int] = {}
             before()
             if samples or labels:
                 gone |= self._samples.erase(samples=samples, labels=labels)
             if checkpoints:
                 gone["checkpoints"] = erase_files([state / "checkpoints"])
-                self._learner.consumed = 0
+                self._scheduler.consumed = 0
                 self._registry.set_value("consumed", 0)
             done(gone | also())
 
@@ -293,9 +286,9 @@ class TrainingWorker:
             self._wake.clear()
             try:
                 self._do_between_runs()
-                self._aside.settle()
+                self._exclusion.settle()
                 self._try_recall()
-                trigger = self._learner.due()
+                trigger = self._scheduler.due()
                 if trigger is not None:
                     self._run(trigger)
             except StorageError as problem:
@@ -318,32 +311,32 @@ class TrainingWorker:
             self._between.popleft()
 
     def _drifted(self, signal: DriftSignal, rise: float) -> None:
-        self._learner.drifted(signal, rise)
+        self._scheduler.drifted(signal, rise)
         if self._recall.drifted(signal):
             self._registry.set_value("regimes", self._recall.regimes.state())
 
     def _fallen(self, rise: float) -> None:
-        self._learner.fallen(rise)
+        self._scheduler.fallen(rise)
         if self._recall.ended("error"):
             self._registry.set_value("regimes", self._recall.regimes.state())
 
     def _try_recall(self) -> None:
         """A regime may be back: its model is tried before anything is learned."""
-        found = self._recall.worth_trying(self._learner.consumed, self._succession.champion)
+        found = self._recall.worth_trying(self._scheduler.consumed, self._rollout.champion)
         if found is None:
             return
-        served = self._succession.recall(*found)
+        served = self._rollout.recall(*found)
         if served is not None:
             self._recall.crowned(served.version)
-            self._publish_states()
+            self._events.states_changed()
 
     def keep(self) -> None:
         """Remember what a restart goes on from: the drift detectors, and what training has cost today."""
         self._kept_at = time.monotonic()
-        self._registry.set_value("drift", self._drift_state())
-        self._registry.set_value("budget", self._learner.budget.state())
-        if self._anomalies is not None:
-            self._registry.set_value("anomalies", self._anomalies.state())
+        self._registry.set_value("drift", self._predictor.drift_state())
+        self._registry.set_value("budget", self._scheduler.budget.state())
+        if self._predictor.anomalies is not None:
+            self._registry.set_value("anomalies", self._predictor.anomalies.state())
 
     def _run(self, trigger: str) -> None:
         """One run, and what becomes of it; who has asked for it is told."""
@@ -352,28 +345,28 @@ class TrainingWorker:
             self._forget_cancelled()
             for task in order.tasks:
                 task.executing()
-            self._learner.asked_by = [task.key for task in order.tasks if task.key is not None]
-            options = order.options.over(self._learner.usual_options())
-            result = self._learner.train(trigger, options, order.progress)
+            asked_by = [task.key for task in order.tasks if task.key is not None]
+            options = order.options.over(self._scheduler.usual_options())
+            result = self._scheduler.train(trigger, options, order, asked_by)
             verdict = None if result is None else self._judged(result, order)
         except Exception:
             order.fail(EdgedError("internal error, see the device's log", where="train"))
             raise
         finally:
             self._running = None
-            ended = self._learner.ended
-            self._checkpointed(None if ended is None else ended.generation)
+            ended = self._scheduler.ended
+            order.end_checkpointing(None if ended is None else ended.generation, None)
         if ended is None:
             self._orders.resume(order)  # the disk did not let it begin: it is tried again by itself
         elif order.cancelled and ended.outcome == "stopped":
-            self._learner.triggers.cancelled(self._learner.new())
+            self._scheduler.triggers.cancelled(self._scheduler.new())
             order.fail(EdgedError("it was cancelled", where="train"))
         elif ended.outcome != "stopped" or not self._ending.is_set():
             order.finish(ended, verdict)
 
     def _judged(self, result: RunResult, order: QueuedRun) -> dict[str, Any]:
         if order.options.dry_run:
-            judged, promoted = self._succession.rehearse(result.own_candidate()), None
+            judged, promoted = self._rollout.rehearse(result.own_candidate()), None
         else:
             judged, promoted = self._learned(result)
         return {**judged.told(), "promoted": promoted}
@@ -387,21 +380,21 @@ class TrainingWorker:
 
     def _learned(self, result: RunResult) -> tuple[Judged, int | None]:
         """A run has ended well: judge its candidate and remember how far it came; the version that serves."""
-        judged, served = self._succession.consider(*result.candidates())
-        self._learner.effort.judged(forgets=self._succession.forgets)
+        judged, served = self._rollout.consider(*result.candidates())
+        self._scheduler.effort.judged(forgets=self._rollout.forgets)
         try:
             self._samples.protect(result.memory)
-            self._registry.set_value("consumed", self._learner.consumed)
-            self._registry.set_value("budget", self._learner.budget.state())
+            self._registry.set_value("consumed", self._scheduler.consumed)
+            self._registry.set_value("budget", self._scheduler.budget.state())
             if time.monotonic() >= self._kept_at + KEEP_SECONDS:
                 self.keep()
         except StorageError as problem:
             # The trainer's checkpoint knows it, too, and says so when nothing is new.
             log.warning("position_not_kept", problem=problem.line())
-        self._publish_states()
+        self._events.states_changed()
         if served is not None:
             self._recall.crowned(served.version)
-            self._promoted(served.version)
+            self._events.champion_changed(served.version)
         return judged, None if served is None else served.version
 
     def _change(self) -> None:
@@ -416,13 +409,13 @@ class TrainingWorker:
             try:
                 action()
                 if action != self._settle:
-                    self._publish_states()
+                    self._events.states_changed()
             except Exception:
                 log.exception("change_failed")
 
     def _settle(self) -> None:
-        self._succession.settle()
+        self._rollout.settle()
         try:
-            self._aside.settle()  # here, too: a run that goes on for hours holds up the other thread
+            self._exclusion.settle()  # here, too: a run that goes on for hours holds up the other thread
         except StorageError as problem:
             log.warning("not_set_aside", problem=problem.line(), remedy="tried again")

@@ -9,23 +9,22 @@ import numpy as np
 from edged.device.promotion.model_loader import line_of
 from edged.domain.judging.comparison import ModelComparison
 from edged.domain.judging.gate import Evidence, GateRules, Verdict, judge_recalled, refuse
+from edged.domain.model_files import INT8
 from edged.errors import EdgedError
 from edged.host.timeout import within
 from edged.storage.models.candidates import ProbeRules, verify_candidate, verify_quantised
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from numpy.typing import NDArray
 
-    from edged.config import GateConfig
+    from edged.config import Config, GateConfig
     from edged.device.promotion.model_loader import ModelLoader
     from edged.domain.judging.challenger_test import ContestErrors
     from edged.domain.judging.regimes import Regimes
-    from edged.domain.protocols import Holdout, Model, ServedModel
+    from edged.domain.protocols import Holdout, Model, ModelReader, ServedModel
     from edged.domain.stream.sample import Window
-    from edged.domain.stream.schema import Schema
     from edged.storage.models.registry import Registry
 
 UNIT_ROWS = 1000  # newest samples by which the errors of a reconstruction are weighed
@@ -36,26 +35,21 @@ class CandidateEvaluator:
 
     def __init__(
         self,
-        config: GateConfig,
-        schema: Schema,
+        config: Config,
         registry: Registry,
         holdout: Holdout,
         models: ModelLoader,
-        *,
-        load_model: Callable[[Path], Model],
+        reader: ModelReader,
         regimes: Regimes,
-        breathe: Callable[[], None],
-        int8: bool,
     ) -> None:
-        self._config = config
-        self._comparison = ModelComparison(schema, holdout, gate_rules(config), regimes, breathe)
-        self._schema = schema
+        self._config = config.gate
+        self._schema = schema = config.stream.to_schema()
+        self._comparison = ModelComparison(schema, holdout, gate_rules(config.gate), regimes, reader)
         self._registry = registry
         self._holdout = holdout
         self._models = models
-        self._load_model = load_model
-        self._breathe = breathe
-        self._int8 = int8
+        self._reader = reader
+        self._int8 = config.serving.quantise == INT8
 
     def configure(self, config: GateConfig) -> None:
         """Judge by other rules from the next candidate on."""
@@ -64,7 +58,7 @@ class CandidateEvaluator:
 
     def verify(self, folder: Path) -> tuple[Model, float]:
         """Whole, loadable, with the trainer's own outputs, and fast enough."""
-        return verify_candidate(folder, self._load_model, self._probing(), self._breathe)
+        return verify_candidate(folder, self._reader.load, self._probing(), self._reader.breathe)
 
     def _probing(self) -> ProbeRules:
         return ProbeRules(
@@ -86,7 +80,7 @@ class CandidateEvaluator:
         from edged.domain.judging.quantised import choose_form, served_as_float32
 
         def load() -> tuple[Model, float] | None:
-            return verify_quantised(folder, self._load_model, self._probing(), self._breathe)
+            return verify_quantised(folder, self._reader.load, self._probing(), self._reader.breathe)
 
         def choose() -> Verdict:
             recent = self._holdout.holdout_window(self._config.recent)
@@ -108,7 +102,7 @@ class CandidateEvaluator:
     ) -> tuple[Verdict, NDArray[np.float32] | None]:
         """The verdict on a loaded candidate, and what weighed the errors. `first` compares nothing."""
         recent = self._holdout.holdout_window(self._config.recent)
-        self._breathe()
+        self._reader.breathe()
         scale = self.scale(champion, recent)
         if first:
             return Verdict(True, ("first model trained for this stream",)), scale

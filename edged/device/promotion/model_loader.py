@@ -23,12 +23,11 @@ from edged.logs import get_logger
 from edged.storage.models.bundles import CHECKPOINT_DATA, PARAMETERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from edged.clock import Clock
-    from edged.domain.protocols import Model
-    from edged.domain.stream.schema import Schema
+    from edged.config import Config
+    from edged.domain.protocols import Model, ModelReader
     from edged.storage.models.records import Status
     from edged.storage.models.registry import Registry
 
@@ -52,24 +51,18 @@ class ModelLoader:
 
     def __init__(
         self,
+        config: Config,
         registry: Registry,
-        schema: Schema,
-        load_model: Callable[[Path], Model],
-        *,
+        reader: ModelReader,
         clock: Clock,
-        staging: Path,
-        breathe: Callable[[], None],
-        int8: bool,
-        timeout: float,
     ) -> None:
         self._registry = registry
-        self._schema = schema
-        self._load_model = load_model
+        self._schema = config.stream.to_schema()
+        self._reader = reader
         self._clock = clock
-        self._staging = staging
-        self._breathe = breathe
-        self._int8 = int8
-        self.timeout = timeout
+        self._staging = config.storage.dir / "candidates"
+        self._int8 = config.serving.quantise == INT8
+        self.timeout = config.gate.timeout
         self._base: Path | None = None
         self._base_hash: str | None = None
         self.unusable: list[int] = []
@@ -179,7 +172,7 @@ class ModelLoader:
         ModelError
             When it cannot be loaded.
         """
-        return None if self._base is None else self._load_model(self._base)
+        return None if self._base is None else self._reader.load(self._base)
 
     def unproven(self, champion: int) -> ServedModel | None:
         """The predecessor, loaded, of a champion whose probation the end of an earlier process cut short."""
@@ -204,15 +197,15 @@ class ModelLoader:
             When its files are damaged or it does not answer.
         """
         record = self._registry.get(version)
-        self._breathe()
+        self._reader.breathe()
         form = INT8 if self._int8 and record.data.get("form") == INT8 else FLOAT32
         path = self._registry.verify(version, form)
-        self._breathe()
-        model = self._load_model(path)
+        self._reader.breathe()
+        model = self._reader.load(path)
         out = model.predict(np.zeros((1, self._schema.width), np.float32))
         if out.shape[1] not in self.widths or not np.isfinite(out).all():
             raise ModelError(f"it answers {out.tolist()} to zeros", where=f"version {version}")
-        self._breathe()
+        self._reader.breathe()
         scale = record.metrics.get("scale")
         return ServedModel(version, model, None if scale is None else np.asarray(scale, np.float32), form)
 

@@ -9,7 +9,6 @@ from edged.device.promotion.evaluator import CandidateEvaluator
 from edged.device.promotion.model_loader import ModelLoader, line_of
 from edged.domain.judging.gate import Verdict, refuse
 from edged.domain.judging.label_trust import LabelTrust
-from edged.domain.judging.regimes import Regimes
 from edged.domain.model_files import INT8, model_in
 from edged.errors import EdgedError, RefusedError, StorageError
 from edged.host.timeout import within
@@ -19,17 +18,16 @@ from edged.storage.models.candidates import PROBE_FILES
 from edged.storage.models.records import BAD
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     import numpy as np
     from numpy.typing import NDArray
 
     from edged.clock import Clock
-    from edged.config import GateConfig
-    from edged.domain.protocols import Holdout, Model, ServedModel
+    from edged.config import Config, GateConfig
+    from edged.domain.judging.regimes import Regimes
+    from edged.domain.protocols import Holdout, Model, ModelReader, ServedModel
     from edged.domain.stream.sample import Window
-    from edged.domain.stream.schema import Schema
     from edged.domain.training.training_run import Candidate
     from edged.storage.models.records import ModelRecord
     from edged.storage.models.registry import Registry
@@ -42,44 +40,44 @@ TRUST = "label_trust"
 class Promoter:
     """Judges candidates, keeps the registry, and knows which model may be served.
 
-    `breathe` is called between the pieces of work that hold the interpreter's lock: a daemon that sleeps
-    a little in it lets its serving thread answer in between, so that no prediction waits for them all.
-    With `int8` models are served in their quantised form, where they have one that passed the gate too.
+    Parameters
+    ----------
+    config
+        Sections `gate`, `stream`, `storage` and `serving`.
+    registry
+        Where models are kept.
+    holdout
+        Labelled rows that no model has learned from.
+    reader
+        Loads models. A daemon's sleeps a little between pieces of work, so that the serving thread answers
+        in between.
+    regimes
+        Earlier regimes, whose models are kept and can be tried again.
+    clock
+        Dates what is stored.
     """
 
     def __init__(
         self,
-        *,
-        config: GateConfig,
-        schema: Schema,
+        config: Config,
         registry: Registry,
         holdout: Holdout,
-        load_model: Callable[[Path], Model],
+        reader: ModelReader,
+        regimes: Regimes,
         clock: Clock,
-        keep_models: int,
-        staging: Path,
-        breathe: Callable[[], None] = lambda: None,
-        regimes: Regimes | None = None,
-        int8: bool = False,
     ) -> None:
-        self.regimes = Regimes() if regimes is None else regimes
-        self._config = config
-        self._models = ModelLoader(
-            registry, schema, load_model,
-            clock=clock, staging=staging, breathe=breathe, int8=int8, timeout=config.timeout,
-        )  # fmt: skip
-        self._judging = CandidateEvaluator(
-            config, schema, registry, holdout, self._models,
-            load_model=load_model, regimes=self.regimes, breathe=breathe, int8=int8,
-        )  # fmt: skip
-        self._schema = schema
+        self.regimes = regimes
+        self._config = config.gate
+        self._models = ModelLoader(config, registry, reader, clock)
+        self._judging = CandidateEvaluator(config, registry, holdout, self._models, reader, regimes)
+        self._schema = config.stream.to_schema()
         self._registry = registry
         self._clock = clock
-        self._keep = keep_models
-        self._staging = staging
-        self.trust = LabelTrust.load(schema.task, registry.get_value(TRUST))
+        self._keep = config.storage.keep_models
+        self._staging = config.storage.dir / "candidates"
+        self._recalls = config.gate.recall
+        self.trust = LabelTrust.load(self._schema.task, registry.get_value(TRUST))
         self._recalled: dict[int, ServedModel] = {}
-        self.bank: Callable[[], list[int]] = list
         self.promotions = 0
         self.rejections = 0
         self.rollbacks = 0
@@ -281,8 +279,12 @@ class Promoter:
             verdict=verdict.as_dict(),
             status="candidate" if verdict.accepted else "rejected",
         )
-        self._registry.prune(self._keep, protect={champion.version, record.version, *self.bank()})
+        self._registry.prune(self._keep, protect={champion.version, record.version, *self._bank()})
         return record
+
+    def _bank(self) -> list[int]:
+        """Versions that serve again when their regime is back."""
+        return self.regimes.bank() if self._recalls else []
 
     def _rejected(self, candidate: Candidate, verdict: Verdict, record: ModelRecord | None) -> None:
         self.rejections += 1

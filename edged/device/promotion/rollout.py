@@ -1,4 +1,4 @@
-"""Succession: who serves. Candidates take over, disappointing ones go, failing ones are replaced.
+"""Who serves: candidates take over, disappointing ones go, failing ones are replaced.
 
 Joins promotion (what is durable) with serving (what answers). A candidate becomes durable first, then
 the one reference that the serving loop looks at is exchanged. A champion that fails leaves in the other
@@ -11,19 +11,21 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from edged.domain.judging.gate import refuse
 from edged.errors import CorruptError, EdgedError, RefusedError, StorageError
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from edged.device.events import Events
+    from edged.device.promotion.promoter import Promoter
+    from edged.device.serving.predictor import Predictor
     from edged.domain.judging.gate import Verdict
     from edged.domain.protocols import ServedModel
     from edged.domain.stream.sample import Window
     from edged.domain.training.training_run import Candidate
+    from edged.domain.training.triggers import Triggers
 
 log = get_logger("edged.succession")
 
@@ -42,76 +44,23 @@ class Judged:
         return {"run": self.candidate.run, **self.candidate.told(), **self.verdict.as_dict()}
 
 
-class Promotion(Protocol):
-    """The durable side."""
-
-    def consider(self, candidate: Candidate, champion: ServedModel) -> tuple[Verdict, ServedModel | None]:
-        """Verify, judge and store a candidate."""
-
-    def appraise(self, candidate: Candidate, champion: ServedModel) -> Verdict:
-        """Verify and judge a candidate that is not to be kept."""
-
-    def open(self, version: int) -> ServedModel:
-        """Load a stored model."""
-
-    def base(self, reason: str) -> ServedModel:
-        """Make the bundle's own model the durable champion, under a new version."""
-
-    def resting(self) -> dict[str, Any] | None:
-        """Whether training should pause after this verdict, and why."""
-
-    def recall(
-        self, versions: list[int], champion: ServedModel, window: Window
-    ) -> tuple[Verdict, ServedModel] | None:
-        """Try models of earlier regimes."""
-
-    def crown(self, served: ServedModel, reason: str) -> None:
-        """Make it the durable champion."""
-
-    def withdraw(self, version: int, reason: str) -> Verdict:
-        """Refuse an accepted one after all."""
-
-    def confirm(self, version: int) -> None:
-        """Probation passed."""
-
-    def stand_down(self, failing: int, to: int, reason: str) -> None:
-        """Make durable that another serves in the place of one that failed."""
-
-    def rollback(self, failing: int, reason: str, to: int | None = None) -> ServedModel:
-        """Make an earlier one the durable champion again."""
-
-
-class Serving(Protocol):
-    """The side that answers."""
-
-    champion: ServedModel
-    previous: ServedModel | None
-
-    def swap(self, served: ServedModel, *, watch: bool = True) -> None:
-        """Serve another model from the next batch on."""
-
-    def revert(self, served: ServedModel) -> None:
-        """The same when what is served has failed: nothing goes back to that."""
-
-
 class Rollout:
     """Decides nothing by itself: carries out verdicts, probation outcomes and commands.
 
-    `notify(event, fields)` is told of every change; `rest(times)` holds back the next
-    training run and answers for how many new labels.
+    `events` hears of every change; `triggers` holds back the next training run after suspect labels.
     """
 
     def __init__(
         self,
-        promotion: Promotion,
-        serving: Serving,
-        notify: Callable[[str, dict[str, Any]], None],
-        rest: Callable[[int], int],
+        promoter: Promoter,
+        predictor: Predictor,
+        events: Events,
+        triggers: Triggers,
     ) -> None:
-        self._promotion = promotion
-        self._serving = serving
-        self._notify = notify
-        self._rest = rest
+        self._promoter = promoter
+        self._predictor = predictor
+        self._events = events
+        self._triggers = triggers
         self._lock = threading.RLock()
         self._owed: list[tuple[int, str]] = []  # failed versions that the registry does not know of yet
         self.origins: dict[str, int] = {}
@@ -120,7 +69,7 @@ class Rollout:
     @property
     def champion(self) -> int:
         """Version of the model that serves."""
-        return self._serving.champion.version
+        return self._predictor.champion.version
 
     def consider(self, *candidates: Candidate) -> tuple[Judged, ServedModel | None]:
         """Bring the candidates of a run before the gate until one takes over.
@@ -136,9 +85,9 @@ class Rollout:
         return judged, served
 
     def _judge(self, candidate: Candidate) -> tuple[Judged, ServedModel | None]:
-        champion = self._serving.champion
+        champion = self._predictor.champion
         try:
-            verdict, served = self._promotion.consider(candidate, champion)
+            verdict, served = self._promoter.consider(candidate, champion)
         except StorageError as problem:  # there will be a newer candidate; this one was no worse for it
             return self._rejected(Judged(candidate, refuse(problem.line()))), None
         self.forgets = verdict.forgets
@@ -150,18 +99,18 @@ class Rollout:
             return judged, None
         against = self._take_over(served, champion, "; ".join(verdict.reasons))
         if against is not None:
-            withdrawn = self._promotion.withdraw(served.version, against)
+            withdrawn = self._promoter.withdraw(served.version, against)
             return self._rejected(Judged(candidate, withdrawn)), None
         self._crowned(served, champion, candidate.source, judged.told())
         return judged, served
 
     def _rejected(self, judged: Judged) -> Judged:
-        self._notify("candidate_rejected", judged.told())
+        self._events.event("candidate_rejected", judged.told())
         return judged
 
     def rehearse(self, candidate: Candidate) -> Judged:
         """Bring the candidate of a dry run before the gate; whatever the verdict, nothing changes."""
-        return Judged(candidate, self._promotion.appraise(candidate, self._serving.champion))
+        return Judged(candidate, self._promoter.appraise(candidate, self._predictor.champion))
 
     def promote(self, to: int, *, watch: bool = True) -> dict[str, Any]:
         """Serve a stored model because somebody wants it, with `watch` on probation; what changed.
@@ -173,31 +122,31 @@ class Rollout:
         EdgedError
             When it cannot be loaded.
         """
-        champion = self._serving.champion
+        champion = self._predictor.champion
         if to == champion.version:
             raise RefusedError("that version is being served already", where=f"version {to}")
-        served = self._promotion.open(to)
+        served = self._promoter.open(to)
         with self._lock:
-            if self._serving.champion is not champion:
+            if self._predictor.champion is not champion:
                 raise RefusedError("another model took over meanwhile", where=f"version {to}")
-            self._promotion.crown(served, "command")
-            self._serving.swap(served, watch=watch)
+            self._promoter.crown(served, "command")
+            self._predictor.swap(served, watch=watch)
         self._crowned(served, champion, "command", {"reasons": ["command"]})
         return {"from": champion.version, "to": to}
 
     def begin_anew(self, reason: str) -> None:
         """Serve the bundle's own model, as on the first day."""
         with self._lock:
-            before = self._serving.champion.version
-            served = self._promotion.base(reason)
-            self._serving.revert(served)
+            before = self._predictor.champion.version
+            served = self._promoter.base(reason)
+            self._predictor.revert(served)
             self._owed.clear()
-        self._notify("model_rolled_back", {"from": before, "to": served.version, "reason": reason})
+        self._events.event("model_rolled_back", {"from": before, "to": served.version, "reason": reason})
 
     def recall(self, versions: list[int], window: Window) -> ServedModel | None:
         """Try models of earlier regimes on rows that nobody has learned from; the one that serves now."""
-        champion = self._serving.champion
-        found = self._promotion.recall(versions, champion, window)
+        champion = self._predictor.champion
+        found = self._promoter.recall(versions, champion, window)
         if found is None:
             return None
         verdict, served = found
@@ -210,7 +159,7 @@ class Rollout:
 
     def _crowned(self, served: ServedModel, before: ServedModel, origin: str, told: dict[str, Any]) -> None:
         self.origins[origin] = self.origins.get(origin, 0) + 1
-        self._notify(
+        self._events.event(
             "model_promoted",
             {"version": served.version, "parent": before.version, "origin": origin, **told},
         )
@@ -218,39 +167,39 @@ class Rollout:
     def _take_over(self, served: ServedModel, champion: ServedModel, reason: str) -> str | None:
         """Durable first, then serving; what stood against it."""
         with self._lock:
-            if self._serving.champion is not champion:
+            if self._predictor.champion is not champion:
                 return "another model took over while it was judged"
             try:
-                self._promotion.crown(served, reason)
+                self._promoter.crown(served, reason)
             except StorageError as problem:
                 return problem.line()
-            self._serving.swap(served)
+            self._predictor.swap(served)
         return None
 
     def _perhaps_rest(self) -> None:
-        pause = self._promotion.resting()
+        pause = self._promoter.resting()
         if pause is not None:
-            labels = self._rest(pause.pop("times"))
-            self._notify("training_paused", {**pause, "new_labels": labels})
+            labels = self._triggers.rest(pause.pop("times"))
+            self._events.event("training_paused", {**pause, "new_labels": labels})
 
     def probation_ended(self, version: int, passed: bool) -> None:
         """The probation of a version has an outcome; void if another serves by now."""
         with self._lock:
-            if self._serving.champion.version != version:
+            if self._predictor.champion.version != version:
                 return
             if passed:
                 self._confirm(version)
                 return
-            previous = self._serving.previous
+            previous = self._predictor.previous
             if previous is None:
                 self.roll_back(DISAPPOINTED)
                 return
-            self._serving.revert(previous)
+            self._predictor.revert(previous)
             self._fallen(version, DISAPPOINTED)
 
     def _confirm(self, version: int) -> None:
         try:
-            self._promotion.confirm(version)
+            self._promoter.confirm(version)
         except StorageError as problem:
             log.warning("confirmation_not_kept", version=version, problem=problem.line())
 
@@ -260,8 +209,8 @@ class Rollout:
             self._fallen(failing, reason)
 
     def _fallen(self, failing: int, reason: str) -> None:
-        back = self._serving.champion.version
-        self._notify("model_rolled_back", {"from": failing, "to": back, "reason": reason})
+        back = self._predictor.champion.version
+        self._events.event("model_rolled_back", {"from": failing, "to": back, "reason": reason})
         self._owed.append((failing, reason))
         self.settle()
 
@@ -282,27 +231,27 @@ class Rollout:
         return True
 
     def _stand_down(self, failing: int, reason: str) -> None:
-        serving = self._serving.champion.version
+        serving = self._predictor.champion.version
         try:
-            self._promotion.stand_down(failing, serving, reason)
+            self._promoter.stand_down(failing, serving, reason)
         except CorruptError as problem:
             # What is served cannot be read back: find one that can, and serve that.
-            served = self._promotion.rollback(failing, reason)
-            self._serving.revert(served)
+            served = self._promoter.rollback(failing, reason)
+            self._predictor.revert(served)
             change = {"from": serving, "to": served.version, "reason": problem.line()}
-            self._notify("model_rolled_back", change)
+            self._events.event("model_rolled_back", change)
 
     def rescue(self, failing: ServedModel, reason: str) -> ServedModel | None:
         """Another model when what is served fails and has no predecessor; None when there is none."""
         with self._lock:
-            if self._serving.champion is not failing:
-                return self._serving.champion
+            if self._predictor.champion is not failing:
+                return self._predictor.champion
             try:
                 self.roll_back(reason)
             except EdgedError as problem:
                 log.error("no_model_left", problem=problem.line())
                 return None
-            return self._serving.champion
+            return self._predictor.champion
 
     def roll_back(self, reason: str, to: int | None = None) -> dict[str, Any]:
         """Serve `to` again, or the model that served before; what changed.
@@ -313,13 +262,13 @@ class Rollout:
             When that version serves already, or none can be loaded.
         """
         with self._lock:
-            failing, previous = self._serving.champion.version, self._serving.previous
+            failing, previous = self._predictor.champion.version, self._predictor.previous
             if to is None and previous is not None:
                 to = previous.version
             if to == failing:
                 raise RefusedError("that version is being served already", where=f"version {to}")
-            served = self._promotion.rollback(failing, reason, to=to)
-            self._serving.revert(served)
+            served = self._promoter.rollback(failing, reason, to=to)
+            self._predictor.revert(served)
         change = {"from": failing, "to": served.version, "reason": reason}
-        self._notify("model_rolled_back", change)
+        self._events.event("model_rolled_back", change)
         return change

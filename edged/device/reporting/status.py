@@ -163,7 +163,7 @@ class StatusCollector:
 
     def flash_bytes(self) -> int | None:
         """What daemon and trainers have written to the disk since the start."""
-        return self._vitals.flash_bytes(self._learner.process.pid)
+        return self._vitals.flash_bytes(self._learner.client.pid)
 
     def _flash(self, samples: int) -> dict[str, float | None]:
         since = self._clock.monotonic() - self._started
@@ -300,7 +300,7 @@ class StatusCollector:
                 "damaged_checkpoints": len(self._learner.damaged),
                 "damaged_models": len(self._promoter.unusable),
             },
-            "host": self._vitals.read(self._learner.process.pid).as_dict(),
+            "host": self._vitals.read(self._learner.client.pid).as_dict(),
             "flash": self._flash(counters.samples),
         }
 

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 
 from edged.device.startup.bootstrap import open_samples, with_bundle
 from edged.device.startup.recovery import CHECK_SECONDS, Recovery, recover, renumber, unfinished
-from edged.domain.judging.regimes import Regimes
-from edged.domain.training.guards import Budget
 from edged.errors import BundleError, ConfigError, CorruptError, StorageError
 from edged.host.time_sync import boot_id
 from edged.logs import get_logger
@@ -25,8 +23,6 @@ if TYPE_CHECKING:
 
     from edged.clock import Clock
     from edged.config import Config
-    from edged.domain.drift import LiveDrift
-    from edged.domain.stream.anomaly import Anomalies
     from edged.storage.journal.last_shutdown import Ending
     from edged.storage.samples.log import SampleLog
 
@@ -124,41 +120,3 @@ def note_end(state: Path, how: Ending, damaged: str | None = None) -> None:
         last_shutdown.end(state, boot_id(), how, damaged)
     except StorageError as problem:
         log.warning("end_not_noted", problem=problem.line())
-
-
-def regimes(registry: Registry) -> Regimes:
-    """The regimes that had ended; none where they cannot be read."""
-    kept = registry.get_value("regimes")
-    try:
-        return Regimes() if kept is None else Regimes.from_state(kept)
-    except CorruptError as problem:
-        log.warning("regimes_lost", problem=problem.line())
-        return Regimes()
-
-
-def restore_drift(registry: Registry, drift: LiveDrift) -> bool:
-    """Let the detectors go on where they were; False where they begin anew."""
-    kept = registry.get_value("drift")
-    try:
-        return kept is not None and drift.restore(kept)
-    except CorruptError as problem:
-        log.warning("drift_state_lost", problem=problem.line())
-        return False
-
-
-def restore_anomalies(registry: Registry, anomalies: Anomalies | None) -> bool:
-    """Let thresholds and alarms go on where they were; False where they begin anew."""
-    kept = registry.get_value("anomalies")
-    if anomalies is None or kept is None:
-        return False
-    try:
-        anomalies.restore(kept)
-    except (LookupError, TypeError, ValueError) as problem:
-        log.warning("anomalies_lost", problem=f"{type(problem).__name__}: {problem}")
-        return False
-    return True
-
-
-def budget(registry: Registry) -> Budget:
-    """What training has cost today."""
-    return Budget.from_state(registry.get_value("budget"))

@@ -9,12 +9,10 @@ from edged.domain.judging.outputs import answers, errors, unit_scale
 from edged.domain.judging.regimes import Regimes, elsewhere
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import numpy as np
     from numpy.typing import NDArray
 
-    from edged.domain.protocols import Holdout, Model
+    from edged.domain.protocols import Holdout, Model, ModelReader
     from edged.domain.stream.sample import Window
     from edged.domain.stream.schema import Schema, Task
 
@@ -24,7 +22,7 @@ RETAINED = 200  # holdout samples of an earlier regime that are asked at most
 class ModelComparison:
     """Asks champion and candidate about the same rows, which neither has learned from.
 
-    `breathe` is called between pieces of work that hold the interpreter's lock.
+    `reader` lets other threads run between pieces of work that hold the interpreter's lock.
     """
 
     def __init__(
@@ -33,13 +31,13 @@ class ModelComparison:
         holdout: Holdout,
         rules: GateRules,
         regimes: Regimes,
-        breathe: Callable[[], None],
+        reader: ModelReader,
     ) -> None:
         self._schema = schema
         self._holdout = holdout
         self.rules = rules
         self._regimes = regimes
-        self._breathe = breathe
+        self._reader = reader
 
     @property
     def task(self) -> Task:
@@ -92,7 +90,7 @@ class ModelComparison:
         retained = []
         for name, after, until, drifted in stretches:
             window = self._holdout.older_holdout(RETAINED, min(until + 1, first), seed=0, after_seq=after)
-            self._breathe()
+            self._reader.breathe()
             if len(window):
                 evidence = self.evidence(model, champion, window, scale)
                 retained.append(Retained(name, evidence, elsewhere(window.x, recent.x), drifted))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     Inputs = NDArray[np.float32]
 
+BANK = 4  # models of earlier regimes that are tried
 KEPT = 8
 SHORTEST = 200  # labels; what is shorter is the change itself, not a regime
 DIFFERENT = 0.01  # significance at which inputs count as lying elsewhere
@@ -94,6 +95,11 @@ class Regimes:
     def begun(self) -> int:
         """Position in label order after which the present regime began."""
         return self.ended[-1].until if self.ended else 0
+
+    def bank(self) -> list[int]:
+        """Versions of the models of the newest regimes, newest first, which the registry must keep."""
+        versions = [r.version for r in reversed(self.ended) if r.version is not None]
+        return list(dict.fromkeys(versions))[:BANK]
 
     def end(
         self, until: int, source: str, version: int | None = None, signature: Signature | None = None

@@ -11,11 +11,10 @@ from edged.domain.training.training_run import RunOptions
 from edged.errors import EdgedError, RefusedError, TrainingError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from edged.domain.commands.tasks import Task
-    from edged.domain.training.trainer_messages import RunProgress
+    from edged.domain.training.trainer_messages import CheckpointWritten, RunProgress
     from edged.domain.training.training_run import RunEnd
+    from edged.domain.training.triggers import Triggers
 
 
 @dataclass
@@ -29,11 +28,22 @@ class QueuedRun:
     tasks: list[Task] = field(default_factory=list)
     resumes: bool = False
     cancelled: bool = False
+    checkpointing: list[Task] = field(default_factory=list)
 
     def progress(self, message: RunProgress) -> None:
         """The run has come so far."""
         for task in self.tasks:
             task.progress(message.to_json())
+
+    def checkpointed(self, message: CheckpointWritten) -> None:
+        """Report a checkpoint to the commands that asked for one."""
+        self.end_checkpointing(message.generation, message.step)
+
+    def end_checkpointing(self, generation: int | None, step: int | None) -> None:
+        """Report to the commands that wait for a checkpoint which one there is."""
+        tasks, self.checkpointing = self.checkpointing, []
+        for task in tasks:
+            task.done({"generation": generation, "step": step})
 
     def finish(self, end: RunEnd, verdict: dict[str, Any] | None) -> None:
         """The run has ended, and its candidate has this verdict, as events tell it."""
@@ -52,14 +62,14 @@ class QueuedRun:
 class RunQueue:
     """Runs that have not begun; may be used from any thread.
 
-    `wanted(yes)` is called, under the lock, with whether one of them asks for a run of its own.
+    While one of them asks for a run of its own, `triggers.commanded` is set.
     """
 
     MOST = 8
 
-    def __init__(self, wanted: Callable[[bool], None]) -> None:
+    def __init__(self, triggers: Triggers) -> None:
         self._waiting: deque[QueuedRun] = deque()
-        self._wanted = wanted
+        self._triggers = triggers
         self._lock = threading.Lock()
 
     def add(self, options: RunOptions, task: Task | None) -> None:
@@ -81,7 +91,7 @@ class RunQueue:
                 self._waiting.append(order)
             if task is not None:
                 order.tasks.append(task)
-            self._wanted(True)
+            self._triggers.commanded = True
 
     def resume(self, order: QueuedRun) -> None:
         """One that begins again by itself, before all others."""
@@ -112,4 +122,4 @@ class RunQueue:
         return True
 
     def _tell(self) -> None:
-        self._wanted(any(not order.resumes for order in self._waiting))
+        self._triggers.commanded = any(not order.resumes for order in self._waiting)

@@ -12,21 +12,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.clock import VirtualClock
-from edged.device.learning.anomaly_exclusion import AnomalyExclusion
-from edged.device.learning.regime_recall import EVERY, RegimeRecall
-from edged.device.learning.scheduler import TrainingScheduler
-from edged.device.promotion import Promoter
-from edged.device.promotion.rollout import Rollout
-from edged.device.serving import Predictor
+from edged.device.events import Events, Listener
+from edged.device.learning.regime_recall import EVERY
+from edged.device.learning.trainer_client import TrainerClient
+from edged.device.pipeline import Host, open_pipeline
 from edged.device.startup.bootstrap import open_samples, with_bundle
 from edged.domain.judging.label_requests import LabelRequests
 from edged.domain.judging.outputs import answers
-from edged.domain.judging.overlap import judged_on
-from edged.domain.model_files import INT8
 from edged.domain.stream.forecast import Forecast
 from edged.domain.stream.sample import Batch, LabelUpdate
 from edged.domain.training.triggers import FEWEST
-from edged.engines.inference import InferenceModel
+from edged.engines.inference import InferenceReader
 from edged.errors import TrainingError
 from edged.storage.files.atomic import scratch
 from edged.storage.models.registry import Registry
@@ -50,7 +46,7 @@ if TYPE_CHECKING:
 BLOCK = 256
 
 
-class Replay:
+class Replay(Listener):
     """The loop on a recorded stream. It waits for no disk: nobody needs its state after a power cut."""
 
     def __init__(
@@ -81,7 +77,7 @@ class Replay:
         width = 1 if self.schema.task == "classify" or self.schema.labels_itself else self.schema.targets
         self.answers = np.zeros((len(stream), width), np.float32)
         self.versions = np.zeros(len(stream), np.int64)
-        self.detections = Detections(self.server.anomalies, stream)
+        self.detections = Detections(self.predictor.anomalies, stream)
         self.labels_used = 0
         self._requests = self._ask_for_labels(config) if options.ask else None
         self._answers_due: deque[tuple[int, int]] = deque()
@@ -99,41 +95,13 @@ class Replay:
         stack.callback(self.registry.close)
         self.log = open_samples(config)
         stack.callback(self.log.close)
-        self.promoter = Promoter(
-            config=config.gate,
-            schema=self.schema,
-            registry=self.registry,
-            holdout=judged_on(self.log, config.stream.window_rules),
-            load_model=self._load_model,
-            clock=self._clock,
-            keep_models=config.storage.keep_models,
-            staging=config.storage.dir / "candidates",
-            int8=config.serving.quantise == INT8,
-        )
-        self.recall = RegimeRecall(self.schema, self.promoter.regimes, self.log, enabled=config.gate.recall)
-        self.promoter.bank = self.recall.bank
-        self.server = Predictor(
-            config.serving,
-            config.gate,
-            self.schema,
-            self.promoter.boot(bundle.inference_model, bundle.inference_sha256),
-            config.drift.rules(),
-            config.anomaly.rules(),
-        )
-        self._aside = AnomalyExclusion(self.server.anomalies, self.log)
-        self.succession = Rollout(self.promoter, self.server, self._notify, self._rest)
-        self.learner = TrainingScheduler(
-            config,
-            clock=self._clock,
-            labelled_since=self.log.labelled_since,
-            next_offset=self.log.next_offset,
-            begin=self.registry.begin_run,
-            end=self.registry.end_run,
-            notify=self._notify,
-            error=self.server.live_error,
-        )
-        self.learner.process.durable = False
-        stack.callback(self.learner.process.close)
+        client = TrainerClient(config, durable=False)
+        stack.callback(client.close)
+        models = InferenceReader(threads=config.serving.threads, providers=config.serving.provider)
+        host = Host(Events(self), self._clock, models, client)
+        self.pipeline = pipeline = open_pipeline(config, bundle, self.registry, self.log, self.log, host)
+        self.promoter, self.recall, self.rollout = pipeline.promoter, pipeline.recall, pipeline.rollout
+        self.predictor, self.scheduler = pipeline.predictor, pipeline.scheduler
 
     def _ask_for_labels(self, config: Config) -> LabelRequests:
         """From the end of pre-training on only those labels arrive that are asked for."""
@@ -141,16 +109,9 @@ class Replay:
         share, random = self.options.rate, config.labels.request_random
         return LabelRequests(share, random=random, holdout=config.gate.holdout, seed=self.options.seed)
 
-    def _load_model(self, path: Path) -> InferenceModel:
-        return InferenceModel(
-            path, threads=self.config.serving.threads, providers=self.config.serving.provider
-        )
-
-    def _notify(self, event: str, fields: dict[str, Any]) -> None:
-        self.events.append({"event": event, "sample": self._position, **fields})
-
-    def _rest(self, times: int) -> int:
-        return self.learner.rest(times)
+    def event(self, name: str, fields: dict[str, Any]) -> None:
+        """Record what happens, with the row where it did."""
+        self.events.append({"event": name, "sample": self._position, **fields})
 
     _position = 0
 
@@ -189,57 +150,57 @@ class Replay:
                 position = self._position = end
                 self._heed()
                 self._learn()
-                self.retention.passed(position, self.server.champion)
-                self._on_progress(position, len(self.stream), self.server.champion.version)
+                self.retention.passed(position, self.predictor.champion)
+                self._on_progress(position, len(self.stream), self.predictor.champion.version)
             if self.schema.labels_itself:
                 self.detections.end(self.answers[:, 0])
 
     def _heed(self) -> None:
         """What the detectors have signalled starts what it starts in the daemon."""
-        for signal in self.server.drift.take():
+        for signal in self.predictor.drift.take():
             self.drifts.append(signal)
-            self.learner.drifted(signal, self.server.rise)
+            self.scheduler.drifted(signal, self.predictor.rise)
             self.recall.drifted(signal)
-        if self.server.take_fall():
-            self.learner.fallen(self.server.rise)
+        if self.predictor.take_fall():
+            self.scheduler.fallen(self.predictor.rise)
             self.recall.ended("error")
 
     def _begin(self) -> ServedModel:
         """Go on from the bundle's own model, as a device does on its first day."""
         self.first_holdout = self.log.holdout_window(0)
-        self.recall.crowned(self.server.champion.version)
-        return self.server.champion
+        self.recall.crowned(self.predictor.champion.version)
+        return self.predictor.champion
 
     def _pre_train(self) -> ServedModel:
         head = np.arange(self.pretrain)
         for start in range(0, self.pretrain, BLOCK):
             self._append(head[start : start + BLOCK], with_labels=True)
-        result = self.learner.train("pretraining")
+        result = self.scheduler.train("pretraining")
         if result is None:
             raise TrainingError(
                 "pre-training failed",
                 where="first part of the stream",
                 remedy=str(self.events[-1].get("error", "see the log")),
             )
-        verdict, served = self.promoter.consider(result.own_candidate(), self.server.champion, first=True)
+        verdict, served = self.promoter.consider(result.own_candidate(), self.predictor.champion, first=True)
         if served is None:
             raise TrainingError("the pre-trained model is unusable", remedy="; ".join(verdict.reasons))
         self.promoter.crown(served, "pre-training")
         self.first_holdout = self.log.holdout_window(self.pretrain)
         self.promoter.promotions = 0
-        self.learner.trainings = 0
-        self.server.swap(served, watch=False)
+        self.scheduler.trainings = 0
+        self.predictor.swap(served, watch=False)
         self.recall.crowned(served.version)
-        self.server.quality.clear()
+        self.predictor.quality.clear()
         return served
 
     def _block(self, position: int) -> int:
         """How many samples can pass before a trigger could fire: each brings one label at most."""
-        rules = self.learner.triggers.rules
+        rules = self.scheduler.triggers.rules
         need = BLOCK
-        triggers = self.learner.triggers
+        triggers = self.scheduler.triggers
         if rules.new_labels is not None:
-            triggers.arrived, new = self.learner.arrived, self.learner.new()
+            triggers.arrived, new = self.scheduler.arrived, self.scheduler.new()
             need = max(1, ceil(triggers.needed) - new)
             if rules.scarce and triggers.until_scarce > 0:
                 need = min(need, max(triggers.until_scarce, ceil(rules.new_labels / 2) - new))
@@ -253,8 +214,8 @@ class Replay:
     def _replay(self, start: int, end: int) -> None:
         index = np.arange(start, end)
         self._clock.advance_to(float(self.stream.t[end - 1]))
-        made = self.server.predict(index + 1, self.stream.x[index])
-        self.server.shadow(index + 1, self.stream.x[index])
+        made = self.predictor.predict(index + 1, self.stream.x[index])
+        self.predictor.shadow(index + 1, self.stream.x[index])
         self.answers[index] = made.output if self.schema.labels_itself else made.answers
         self.versions[index] = made.version
         if self._requests is not None:
@@ -301,11 +262,11 @@ class Replay:
     def _judge_itself(self, index: NDArray[np.int64], made: Predictions) -> None:
         """Each sample is its own label, but what is unusual is not learned from."""
         keys = [self.stream.keys[i] for i in index]
-        judged = self.server.judge(made, keys, self.stream.t[index])
+        judged = self.predictor.judge(made, keys, self.stream.t[index])
         self.detections.add(index, judged)
         self._judge(index, self.stream.x[index], scored=True)
         self.labels_used -= int(judged.flagged.sum())
-        self._aside.settle()
+        self.pipeline.exclusion.settle()
 
     def _answered(self, position: int) -> NDArray[np.int64]:
         """Rows that were asked for, as far as the answer has come and the recording knows it."""
@@ -321,22 +282,22 @@ class Replay:
         if not scored or len(rows) == 0:
             return
         self.labels_used += len(rows)
-        outcome = self.server.label(rows + 1, y)
+        outcome = self.predictor.label(rows + 1, y)
         if outcome is not None:
-            self.succession.probation_ended(self.server.champion.version, outcome)
+            self.rollout.probation_ended(self.predictor.champion.version, outcome)
 
     def _learn(self) -> None:
         if self._clock.now() >= self._next_schedule:
-            self.learner.triggers.scheduled = True
+            self.scheduler.triggers.scheduled = True
             self._next_schedule = self._after(self._clock.now())
-        found = self.recall.worth_trying(self.learner.consumed, self.server.champion.version)
+        found = self.recall.worth_trying(self.scheduler.consumed, self.predictor.champion.version)
         if found is not None:
-            self._serves(self.succession.recall(*found))
-        result = self.learner.step()
+            self._serves(self.rollout.recall(*found))
+        result = self.scheduler.step()
         if result is None:
             return
-        self._serves(self.succession.consider(*result.candidates())[1])
-        self.learner.effort.judged(forgets=self.succession.forgets)
+        self._serves(self.rollout.consider(*result.candidates())[1])
+        self.scheduler.effort.judged(forgets=self.rollout.forgets)
 
     def _serves(self, served: ServedModel | None) -> None:
         if served is not None:

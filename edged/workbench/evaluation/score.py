@@ -34,9 +34,9 @@ def report(replay: Replay) -> dict[str, Any]:
         "frozen": score_rows(replay, scored, replay.frozen_answers),
         "no_change": score_rows(replay, scored, no_change(replay)),
         "windows": _windows(replay, scored),
-        "trainings": replay.learner.trainings,
+        "trainings": replay.scheduler.trainings,
         "promotions": replay.promoter.promotions,
-        "origins": replay.succession.origins,
+        "origins": replay.rollout.origins,
         "rejections": replay.promoter.rejections,
         "rollbacks": replay.promoter.rollbacks,
         "drifts": [_drift(signal, replay.schema.names) for signal in replay.drifts],
@@ -45,8 +45,8 @@ def report(replay: Replay) -> dict[str, Any]:
         "anomaly": anomaly_figures(replay),
         "forgetting": _forgetting(replay),
         "retention": replay.retention.figures(replay.frozen),
-        "engine": replay.learner.engine,
-        "train_seconds": round(replay.learner.train_seconds, 3),
+        "engine": replay.scheduler.engine,
+        "train_seconds": round(replay.scheduler.train_seconds, 3),
     }
 
 
@@ -152,7 +152,7 @@ def _forgetting(replay: Replay) -> float | None:
             window.y.astype(np.float64),
             answers(replay.schema, served.model.predict(window.x)).astype(np.float64),
         )
-        for served in (replay.server.champion, replay.frozen)
+        for served in (replay.predictor.champion, replay.frozen)
     )
     name = "accuracy" if replay.schema.task == "classify" else "mae"
     return theirs[name] - ours[name] if name == "accuracy" else ours[name] - theirs[name]

@@ -22,6 +22,7 @@ from edged.storage.models.bundles import Bundle
 from edged.storage.models.checkpoints import Checkpoints
 from edged.storage.models.registry import Registry
 from tests.commands import COMMAND, edged, two_classes, write_config
+from tests.device.partners import Observer
 from tests.running_device import wait_until
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def test_status_of_a_device_that_never_ran_is_all_zeros(tmp_path: Path) -> None:
 
 def test_a_run_is_seen_in_the_status(config: Config) -> None:
     progress: list[RunProgress] = []
-    result = train_once(config, on_progress=progress.append)
+    result = train_once(config, observer=Observer(progress.append))
     assert result["verdict"]["accepted"]
     assert result["version"] == result["champion"] == 2
     assert result["loss_last"] < result["loss_first"]

@@ -44,7 +44,7 @@ def test_a_run_waits_for_what_is_configured(tmp_path: Path, bundle: Bundle, key:
         for _ in range(2):
             desk.learner.spend(180.0)
         decided.append((desk.learner.due(), len(desk.learner.waiting_for)))
-        desk.learner.process.close()
+        desk.learner.client.close()
         desk.registry.close()
         plant.log.close()
     assert decided == [("labels", 0), (None, 1)]
@@ -59,6 +59,6 @@ def test_a_challenger_begins_after_a_rise_of_the_configured_share(
     signal = DriftSignal(Level.DRIFT, "adwin", "error", 0.4, 0.2, 250)
     desk.learner.drifted(signal, 0.5)
     assert desk.learner.usual_options().challenge is severe
-    desk.learner.process.close()
+    desk.learner.client.close()
     desk.registry.close()
     plant.log.close()

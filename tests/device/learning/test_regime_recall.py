@@ -9,19 +9,21 @@ import numpy as np
 import pytest
 
 from edged.config import GateConfig, ServingConfig
-from edged.device.learning.regime_recall import BANK, EVERY, FEWEST, NEAR, RegimeRecall
+from edged.device.events import Events
+from edged.device.learning.regime_recall import EVERY, FEWEST, NEAR, RegimeRecall
 from edged.device.promotion.rollout import Rollout
 from edged.device.serving import Predictor
 from edged.domain.drift import DriftSignal, Level
-from edged.domain.judging.regimes import Regimes
+from edged.domain.judging.regimes import BANK, Regimes
+from edged.domain.training.triggers import TriggerRules, Triggers
 from tests.device.gates import Gate
 from tests.device.learning_rig import batch
 from tests.device.linear import BAD, GOOD, SCHEMA, candidate, classes, inputs
+from tests.device.partners import Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-    from typing import Any
 
 
 class Stream:
@@ -30,12 +32,10 @@ class Stream:
     def __init__(self, gate: Gate) -> None:
         self.gate = gate
         self.recall = RegimeRecall(SCHEMA, gate.promoter.regimes, gate.log)
-        gate.promoter.bank = self.recall.bank
-        self.told: list[tuple[str, dict[str, Any]]] = []
+        self.heard = Recorder()
         self.server = Predictor(ServingConfig(), GateConfig(), SCHEMA, gate.champion)
-        self.succession = Rollout(
-            gate.promoter, self.server, lambda *event: self.told.append(event), lambda _: 0
-        )
+        triggers = Triggers(TriggerRules(new_labels=100))
+        self.succession = Rollout(gate.promoter, self.server, Events(self.heard), triggers)
         self.consumed = 0
         self.runs = 0
 
@@ -89,7 +89,7 @@ def test_the_model_of_a_regime_that_is_back_serves_at_once(stream: Stream) -> No
     stream.feed(EVERY)
     assert stream.tried() == first
     assert (stream.server.champion.version, stream.gate.registry.champion()) == (first, first)
-    ((event, told),) = stream.told
+    ((event, told),) = stream.heard.events
     assert (event, told["version"], told["origin"], told["accepted"]) == (
         "model_promoted",
         first,
@@ -106,7 +106,7 @@ def test_while_the_world_stays_the_champion_stays(stream: Stream) -> None:
     for _ in range(5):
         stream.feed(EVERY, turned=True)
         assert stream.tried() is None
-    assert stream.told == []
+    assert stream.heard.events == []
 
 
 def test_a_regime_with_other_inputs_is_not_tried(stream: Stream) -> None:

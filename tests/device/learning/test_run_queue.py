@@ -27,7 +27,7 @@ def house(tmp_path: Path, bundle: Bundle) -> Iterator[House]:
     """Its threads are not started: what was asked for waits."""
     made = House(tmp_path, bundle)
     yield made
-    made.desk.learner.process.close()
+    made.desk.learner.client.close()
     made.gate.close()
 
 

@@ -27,6 +27,7 @@ from edged.errors import ConfigError, StorageError, TrainingError, UnavailableEr
 from edged.host.vitals import written_bytes
 from edged.storage.journal import journal
 from tests.device.learning_rig import losses, model_bytes
+from tests.device.partners import Observer
 from tests.device.trainers import Desk, Ear, Plant, signalled
 from tests.running_device import wait_until
 
@@ -64,7 +65,7 @@ def test_where_answers_are_right_a_run_takes_fewer_new_rows_unless_their_share_i
     for name, chosen, options in cases:
         plant = Plant(tmp_path / name, bundle, steps=5, **chosen)
         desk = Desk(plant, error=0.0)
-        with closing(desk.learner.process):
+        with closing(desk.learner.client):
             assert desk.learner.usual_options().to_json() == options
             assert desk.learner.step() is not None
         assert desk.registry.runs(1)[0].request == options
@@ -201,7 +202,7 @@ def test_the_learner_trains_when_enough_is_new_and_keeps_its_position(tmp_path: 
     plant = Plant(tmp_path, bundle, samples=60, min_new_samples=100)
     desk = Desk(plant)
     learner = desk.learner
-    with closing(learner.process):
+    with closing(learner.client):
         assert learner.step() is None
         plant.feed(100, 1)
         assert learner.new() >= 100
@@ -218,10 +219,10 @@ def test_the_learner_trains_when_enough_is_new_and_keeps_its_position(tmp_path: 
 
 def test_a_position_that_was_lost_is_found_again(tmp_path: Path, bundle: Bundle) -> None:
     plant = Plant(tmp_path, bundle)
-    with closing(Desk(plant).learner.process) as process:
+    with closing(Desk(plant).learner.client) as process:
         process.run(order(1), Ear())
     desk = Desk(plant)  # as after a crash before the position was written
-    with closing(desk.learner.process):
+    with closing(desk.learner.client):
         assert desk.learner.step() is None
         assert desk.learner.consumed == 300
         assert desk.learner.due() is None, "it does not try again for ever"
@@ -232,8 +233,8 @@ def test_a_position_that_was_lost_is_found_again(tmp_path: Path, bundle: Bundle)
 def test_progress_can_be_followed(tmp_path: Path, bundle: Bundle) -> None:
     desk = Desk(Plant(tmp_path, bundle))
     seen: list[RunProgress] = []
-    with closing(desk.learner.process):
-        desk.learner.train("command", RunOptions(steps=40), seen.append)
+    with closing(desk.learner.client):
+        desk.learner.train("command", RunOptions(steps=40), Observer(seen.append))
     assert (seen[-1].step, seen[-1].steps) == (40, 40)
 
 
@@ -241,7 +242,7 @@ def test_failures_hold_back_the_next_run_longer_each_time(tmp_path: Path, bundle
     plant = Plant(tmp_path, bundle, timeout="10ms", retry_after="1s", max_failures=0)
     desk = Desk(plant)
     learner = desk.learner
-    with closing(learner.process):
+    with closing(learner.client):
         for failures, pause in ((1, 1.0), (2, 2.0), (3, 4.0)):
             assert learner.step() is None
             assert learner.failures == failures
@@ -260,9 +261,9 @@ def test_a_killed_run_counts_as_one_failure_and_success_forgets_it(tmp_path: Pat
     plant = Plant(tmp_path, bundle, **LONG)
     desk = Desk(plant)
     learner = desk.learner
-    with closing(learner.process):
-        kill = signalled(learner.process, signal.SIGKILL)
-        assert learner.train("labels", on_progress=lambda _: kill()) is None
+    with closing(learner.client):
+        kill = signalled(learner.client, signal.SIGKILL)
+        assert learner.train("labels", observer=Observer(lambda _: kill())) is None
         assert (learner.failures, learner.trainings) == (1, 0)
         assert "SIGKILL" in desk.told[-1][1]["error"]
         desk.wait(10.1)
@@ -277,10 +278,10 @@ def test_what_a_run_has_written_counts_although_it_is_killed(tmp_path: Path, bun
     if written_bytes() == before:
         pytest.skip("nothing is ever written to a disk here")
     learner = desk.learner
-    with closing(learner.process):
+    with closing(learner.client):
         # Once it has written a checkpoint: they come every 100 steps.
-        ended = Ear(RunProgress, signalled(learner.process, signal.SIGKILL), least_step=301)
-        assert learner.train("labels", on_progress=ended) is None
+        ended = Ear(RunProgress, signalled(learner.client, signal.SIGKILL), least_step=301)
+        assert learner.train("labels", observer=Observer(ended)) is None
     assert desk.outcomes() == ["failed"]
     assert learner.written >= checkpoint_bytes(tmp_path)
 
@@ -296,11 +297,11 @@ def test_a_run_whose_begin_cannot_be_noted_is_held_back_and_no_failure(
 ) -> None:
     desk = Desk(Plant(tmp_path, bundle))
     learner = desk.learner
-    with closing(learner.process):
+    with closing(learner.client):
         for _ in range(4):
             with disk_full(monkeypatch):
                 assert learner.step() is None
-            assert (learner.failures, learner.due(), learner.process.pid) == (0, None, None)
+            assert (learner.failures, learner.due(), learner.client.pid) == (0, None, None)
             desk.wait(DISK_SECONDS + 0.1)
         assert desk.told == []
         assert learner.step() is not None
@@ -311,8 +312,8 @@ def test_a_run_whose_end_cannot_be_noted_counts_all_the_same(
 ) -> None:
     desk = Desk(Plant(tmp_path, bundle))
     full = disk_full(monkeypatch)
-    with closing(desk.learner.process):
-        result = desk.learner.train("labels", RunOptions(steps=40), lambda _: full.__enter__())
+    with closing(desk.learner.client):
+        result = desk.learner.train("labels", RunOptions(steps=40), Observer(lambda _: full.__enter__()))
         full.__exit__(None, None, None)
     assert result is not None
     assert (desk.learner.consumed, desk.told[-1][0]) == (result.consumed, "training_finished")
@@ -322,7 +323,7 @@ def test_a_run_whose_end_cannot_be_noted_counts_all_the_same(
 def test_a_trainer_that_cannot_be_started_is_a_failed_run(tmp_path: Path, bundle: Bundle) -> None:
     desk = Desk(Plant(tmp_path, bundle))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with closing(desk.learner.process):
+    with closing(desk.learner.client):
         # Not one more than the standard ones: what the collector closes meanwhile frees none.
         resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
         try:
@@ -347,7 +348,7 @@ def disk_full(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_a_paused_learner_obeys_commands_only(tmp_path: Path, bundle: Bundle) -> None:
     desk = Desk(Plant(tmp_path, bundle, enabled=False))
-    with closing(desk.learner.process):
+    with closing(desk.learner.client):
         assert desk.learner.due() is None
         desk.learner.triggers.commanded = True
         result = desk.learner.step(RunOptions(steps=5))
@@ -358,7 +359,7 @@ def test_a_paused_learner_obeys_commands_only(tmp_path: Path, bundle: Bundle) ->
 def test_guards_hold_a_run_back_and_say_so(tmp_path: Path, bundle: Bundle) -> None:
     desk = Desk(Plant(tmp_path, bundle, quiet="22:00-06:00", max_runs_per_day=1))  # the clock says 22:13
     learner = desk.learner
-    with closing(learner.process):
+    with closing(learner.client):
         assert learner.step() is None
         assert list(learner.waiting_for) == ["quiet hours, until 06:00"]
         desk.wait(8 * 3600)
@@ -385,7 +386,7 @@ def drift(source: str, level: Level = Level.DRIFT) -> DriftSignal:
 def test_a_drift_of_errors_trains_now_and_harder(tmp_path: Path, bundle: Bundle) -> None:
     plant = Plant(tmp_path, bundle, samples=40, min_new_samples=100)
     desk = Desk(plant)
-    with closing(desk.learner.process):
+    with closing(desk.learner.client):
         assert desk.learner.step() is None
         desk.learner.drifted(drift("inputs"))
         assert desk.learner.step() is None, "inputs that move are no reason by themselves"
@@ -442,7 +443,7 @@ def test_a_damaged_checkpoint_is_told_and_counted_once(tmp_path: Path, bundle: B
     desk = Desk(plant)
     for _ in range(2):
         desk.learner._on_message(DamagedCheckpoint(77))  # noqa: SLF001  twice
-    with closing(desk.learner.process):
+    with closing(desk.learner.client):
         assert desk.learner.train("labels") is not None
     told = [fields for name, fields in desk.told if name == "checkpoint_damaged"]
     assert told == [{"generation": 77}, {"generation": generation}]

@@ -20,6 +20,7 @@ from edged.domain.training.message import decode, encode
 from edged.domain.training.trainer_messages import CheckpointWritten, OrderFailed, RunRequest
 from edged.errors import StorageError, TrainingError
 from edged.storage.models.checkpoints import Checkpoints
+from tests.device.partners import Observer
 from tests.device.trainers import Desk, Ear, Plant, signalled
 
 if TYPE_CHECKING:
@@ -209,7 +210,7 @@ def test_runs_that_the_disk_ends_are_no_failures_and_go_on_by_themselves(
             resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
         """
     )
-    with closing(learner.process):
+    with closing(learner.client):
         trigger = "schedule"
         for pause in (10.0, 20.0):
             assert learner.train(trigger) is None
@@ -269,7 +270,7 @@ def names(desk: Desk) -> list[str]:
 def test_three_failures_pause_training_until_a_command(tmp_path: Path, bundle: Bundle) -> None:
     desk = Desk(Plant(tmp_path, bundle))
     learner = desk.learner
-    with closing(learner.process):
+    with closing(learner.client):
         fail(desk, 2)
         assert "training_paused" not in names(desk)
         fail(desk, 1)
@@ -328,8 +329,8 @@ def test_a_run_that_was_asked_to_stop_is_no_failure(tmp_path: Path, bundle: Bund
     endless = LONG | {"steps": 100_000, "max_steps": 100_000}
     desk = Desk(Plant(tmp_path, bundle, max_failures=1, **endless))
     learner = desk.learner
-    with closing(learner.process):
-        assert learner.train("labels", on_progress=lambda _: learner.process.cancel()) is None
+    with closing(learner.client):
+        assert learner.train("labels", observer=Observer(lambda _: learner.client.cancel())) is None
         assert (desk.outcomes(), learner.failures) == (["stopped"], 0)
         assert learner.due() == "labels"
 

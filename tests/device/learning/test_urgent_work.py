@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from edged.config import GateConfig, ServingConfig
+from edged.device.events import Events
+from edged.device.learning.anomaly_exclusion import AnomalyExclusion
 from edged.device.learning.regime_recall import RegimeRecall
 from edged.device.learning.worker import TrainingWorker
 from edged.device.promotion.rollout import Rollout
@@ -18,6 +20,7 @@ from edged.engines.native import api
 from edged.errors import StorageError
 from tests.device.gates import Gate
 from tests.device.linear import BAD, GOOD, SCHEMA
+from tests.device.partners import Recorder
 from tests.device.trainers import Desk, Plant, signalled
 from tests.running_device import wait_until
 
@@ -28,35 +31,36 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.skipif(not api.available(), reason="bundles are built with onnxruntime-training")
 
 
-class House:
+class House(Recorder):
     """A learner, a gate and a server, and the threads that bring them together."""
 
     def __init__(self, folder: Path, bundle: Any) -> None:
+        super().__init__()
         steps = {"steps": 100_000, "max_steps": 100_000, "checkpoint_every": 100}
         self.plant = Plant(folder / "plant", bundle, **steps)
         self.desk = Desk(self.plant)
         (folder / "gate").mkdir()
         self.gate = Gate(folder / "gate", GOOD)
-        self.told: list[tuple[str, dict[str, Any]]] = []
         self.states = 0
         self.server = Predictor(ServingConfig(), GateConfig(), SCHEMA, self.gate.champion)
-        self.succession = Rollout(
-            self.gate.promoter, self.server, lambda *event: self.told.append(event), lambda _: 0
-        )
+        news = Events(self)
+        scheduler = self.desk.learner
+        self.succession = Rollout(self.gate.promoter, self.server, news, scheduler.triggers)
         self.learning = TrainingWorker(
-            learner=self.desk.learner, succession=self.succession, samples=self.plant.log,
-            registry=self.desk.registry, publish_states=self._publish, promoted=lambda _: None,
-            recall=RegimeRecall(SCHEMA, self.gate.promoter.regimes, self.gate.log), drift_state=dict,
+            scheduler=scheduler, rollout=self.succession, samples=self.plant.log,
+            registry=self.desk.registry, predictor=self.server, events=news,
+            exclusion=AnomalyExclusion(None, self.plant.log),
+            recall=RegimeRecall(SCHEMA, self.gate.promoter.regimes, self.gate.log),
         )  # fmt: skip
 
-    def _publish(self) -> None:
+    def states_changed(self) -> None:
         self.states += 1
 
     def close(self) -> None:
         self.learning.end()
-        self.desk.learner.process.cancel()
+        self.desk.learner.client.cancel()
         self.learning.join(20.0)
-        self.desk.learner.process.close()
+        self.desk.learner.client.close()
         self.gate.close()
 
 
@@ -80,7 +84,7 @@ def test_a_rollback_does_not_wait_for_a_training_run(house: House) -> None:
     house.learning.start()
     house.learning.wake()
     wait_until(lambda: learner.progress is not None and learner.progress.step > 0)
-    signalled(learner.process, signal.SIGSTOP)()  # a run that takes for ever
+    signalled(learner.client, signal.SIGSTOP)()  # a run that takes for ever
     done = threading.Event()
 
     def change() -> None:
@@ -92,7 +96,7 @@ def test_a_rollback_does_not_wait_for_a_training_run(house: House) -> None:
     assert learner.progress is not None, "the run still goes on"
     assert house.server.champion.version == house.gate.registry.champion() == 1
     wait_until(lambda: house.states > 0)
-    signalled(learner.process, signal.SIGCONT)()
+    signalled(learner.client, signal.SIGCONT)()
 
 
 def test_a_rollback_that_the_disk_refuses_is_served_at_once_and_durable_later(
@@ -114,9 +118,9 @@ def test_a_rollback_that_the_disk_refuses_is_served_at_once_and_durable_later(
     house.learning.later(lambda: house.succession.probation_ended(model.version, passed=False))
     wait_until(refused.is_set)
     assert house.server.champion.version == 1
-    assert [name for name, _ in house.told] == ["model_rolled_back"]
+    assert [name for name, _ in house.events] == ["model_rolled_back"]
     assert registry.champion() == model.version
     monkeypatch.setattr(registry, "set_champion", move)
     wait_until(lambda: registry.champion() == 1)
     assert registry.get(model.version).status == "rolled_back"
-    assert [name for name, _ in house.told] == ["model_rolled_back"], "it is told once"
+    assert [name for name, _ in house.events] == ["model_rolled_back"], "it is told once"

@@ -11,16 +11,29 @@ import pytest
 
 from edged.clock import SystemClock
 from edged.config import GateConfig, ServingConfig
+from edged.device.events import Events, Listener
+from edged.device.learning.anomaly_exclusion import AnomalyExclusion
 from edged.device.learning.regime_recall import RegimeRecall
 from edged.device.learning.worker import TrainingWorker
 from edged.device.promotion import Promoter
 from edged.device.promotion.rollout import Rollout
 from edged.device.serving import Predictor
-from edged.engines.inference import InferenceModel
+from edged.domain.judging.regimes import Regimes
+from edged.engines.inference import InferenceReader
 from tests.device.trainers import Desk, Plant
 
 if TYPE_CHECKING:
     from edged.storage.models.bundles import Bundle
+
+
+class Judged(Listener):
+    """Hands on what is told of candidates."""
+
+    def __init__(self) -> None:
+        self.verdicts: queue.Queue[dict[str, Any]] = queue.Queue()
+
+    def event(self, name: str, fields: dict[str, Any]) -> None:
+        self.verdicts.put(fields)
 
 
 @pytest.mark.slow
@@ -28,28 +41,23 @@ def test_what_is_erased_is_gone_and_learning_goes_on(tmp_path: Path, bundle: Bun
     state = tmp_path / "state"
     plant = Plant(state, bundle, min_new_samples=100)
     desk = Desk(plant)
-    promoter = Promoter(
-        config=GateConfig(), schema=plant.config.stream.to_schema(), registry=desk.registry,
-        holdout=plant.log,
-        load_model=InferenceModel, clock=SystemClock(), keep_models=10, staging=state / "candidates",
-    )  # fmt: skip
-    server = Predictor(
-        ServingConfig(), GateConfig(), plant.config.stream.to_schema(), promoter.boot(bundle.inference_model)
-    )
-    judged: queue.Queue[dict[str, Any]] = queue.Queue()
-    succession = Rollout(promoter, server, lambda _, told: judged.put(told), desk.learner.rest)
+    schema, judged = plant.config.stream.to_schema(), Judged()
+    reader, regimes = InferenceReader(), Regimes()
+    promoter = Promoter(plant.config, desk.registry, plant.log, reader, regimes, SystemClock())
+    server = Predictor(ServingConfig(), GateConfig(), schema, promoter.boot(bundle.inference_model))
+    rollout = Rollout(promoter, server, Events(judged), desk.learner.triggers)
     learning = TrainingWorker(
-        learner=desk.learner, succession=succession, samples=plant.log, registry=desk.registry,
-        publish_states=lambda: None, promoted=lambda _: None,
-        recall=RegimeRecall(plant.config.stream.to_schema(), promoter.regimes, plant.log), drift_state=dict,
+        scheduler=desk.learner, rollout=rollout, samples=plant.log, registry=desk.registry,
+        predictor=server, events=Events(), exclusion=AnomalyExclusion(None, plant.log),
+        recall=RegimeRecall(schema, regimes, plant.log),
     )  # fmt: skip
     erased: queue.Queue[dict[str, int]] = queue.Queue()
-    with closing(plant.log), closing(desk.registry), closing(desk.learner.process):
+    with closing(plant.log), closing(desk.registry), closing(desk.learner.client):
         learning.start()
         learning.wake()
-        judged.get(timeout=60)
+        judged.verdicts.get(timeout=60)
         serving = server.champion.version
-        trainer = desk.learner.process.pid
+        trainer = desk.learner.client.pid
         assert trainer is not None
         learning.erase(state, erased.put, samples=True, checkpoints=True)
         gone = erased.get(timeout=30)
@@ -60,7 +68,7 @@ def test_what_is_erased_is_gone_and_learning_goes_on(tmp_path: Path, bundle: Bun
         assert server.champion.version == serving
         plant.feed(300, seed=1)
         learning.wake()
-        told = judged.get(timeout=60)
+        told = judged.verdicts.get(timeout=60)
         assert told["run"] == 2
         learning.end()
         learning.join(30)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from edged.device.promotion import BOOT_TRIES, LOADING
-from edged.engines.inference import InferenceModel
+from edged.engines.inference import InferenceModel, InferenceReader
 from edged.errors import ModelError, RefusedError, StorageError
 from edged.storage.files.atomic import Disk
 from edged.storage.models.registry import Registry
@@ -116,13 +116,13 @@ def test_a_model_that_hangs_while_it_is_loaded_is_passed_over(gate: Gate) -> Non
     gate.settings["timeout"] = 0.5
     release = threading.Event()
 
-    def load(path: Path) -> InferenceModel:
-        if path.parent.name == str(crowned):
-            release.wait(20.0)
-        return InferenceModel(path)
+    class Hanging(InferenceReader):
+        def load(self, path: Path) -> InferenceModel:
+            if path.parent.name == str(crowned):
+                release.wait(20.0)
+            return super().load(path)
 
-    promoter = gate.make_promoter()
-    promoter._models._load_model = load  # noqa: SLF001  what the daemon hands in
+    promoter = gate.make_promoter(reader=Hanging())
     assert promoter.boot(gate.base).version == 1
     release.set()
 

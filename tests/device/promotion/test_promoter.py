@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edged.domain.judging.label_trust import PATIENCE
-from edged.engines.inference import InferenceModel
+from edged.engines.inference import InferenceModel, InferenceReader
 from edged.errors import ConfigError, ModelError, RefusedError
 from tests.device.gates import Gate
 from tests.device.learning_rig import batch
@@ -225,7 +225,7 @@ def test_a_provider_that_is_missing_dethrones_nobody(gate: Gate) -> None:
     assert model is not None, verdict
     gate.promoter.crown(model, "better")
     with pytest.raises(ConfigError, match="no CUDAExecutionProvider"):
-        gate.make_promoter(provider="CUDAExecutionProvider").boot(gate.base)
+        gate.make_promoter(reader=InferenceReader(providers=["CUDAExecutionProvider"])).boot(gate.base)
     assert gate.registry.champion() == model.version
     assert len(gate.registry.records()) == 2, "nor is another first model installed"
 

@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from edged.config import GateConfig, ServingConfig
+from edged.device.events import Events
 from edged.device.promotion.rollout import Rollout
 from edged.device.serving import Predictor
 from edged.domain.judging.challenger_test import ContestErrors
 from edged.domain.judging.label_trust import PATIENCE
+from edged.domain.training.triggers import TriggerRules, Triggers
 from edged.errors import ModelError, RefusedError
 from tests.device.gates import Gate
 from tests.device.linear import BAD, BROKEN, GOOD, SCHEMA, candidate, inputs, numbered
+from tests.device.partners import Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,16 +32,15 @@ class House:
 
     def __init__(self, gate: Gate) -> None:
         self.gate = gate
-        self.told: list[tuple[str, dict[str, Any]]] = []
+        self.heard = Recorder()
         self.server = Predictor(ServingConfig(), GateConfig(), SCHEMA, gate.champion)
-        self.rests: list[int] = []
-        self.succession = Rollout(
-            gate.promoter, self.server, lambda *event: self.told.append(event), self._rest
-        )
+        self.triggers = Triggers(TriggerRules(new_labels=100, min_new_samples=100))
+        self.succession = Rollout(gate.promoter, self.server, Events(self.heard), self.triggers)
 
-    def _rest(self, times: int) -> int:
-        self.rests.append(times)
-        return 100 * times
+    @property
+    def told(self) -> list[tuple[str, dict[str, Any]]]:
+        """All events."""
+        return self.heard.events
 
     def consider(self, slope: float, run: int = 1) -> int | None:
         """The version that took over."""
@@ -124,7 +126,7 @@ def test_labels_that_nobody_can_explain_make_training_rest(house: House) -> None
         house.gate.promoter.trust.usual.append(0.01 * number)
     for run in range(1, PATIENCE + 2):
         assert house.consider(BAD, run) is None
-    assert house.rests == [5, 10]
+    assert house.triggers.least == 1000
     paused = [told for event, told in house.told if event == "training_paused"]
     assert paused == [
         {"reason": "labels", "verdicts": PATIENCE, "new_labels": 500},

@@ -186,9 +186,9 @@ def test_the_quarantine_keeps_as_many_messages_as_configured(tmp_path: Path, row
 COMMITS = """
 import sys
 from pathlib import Path
-from edged import configfile
+from edged.config import loader
 from edged.device.startup.bootstrap import open_samples
-log = open_samples(configfile.load(Path(sys.argv[1]), {}))
+log = open_samples(loader.load(Path(sys.argv[1]), {}))
 for number in range(20):
     log.commit(packets=[(1 + number, number)])
 """

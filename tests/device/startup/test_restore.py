@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from edged.device.startup import open_state
+from edged.device.startup import restore
 from edged.domain.drift import LiveDrift
 from edged.domain.judging.regimes import Regimes
 from edged.domain.stream.anomaly import Anomalies, AnomalyRules
@@ -26,9 +26,9 @@ def registry(tmp_path: Path) -> Iterator[Registry]:
 
 
 def test_at_first_there_is_nothing(registry: Registry) -> None:
-    assert open_state.regimes(registry) == Regimes()
-    assert open_state.budget(registry) == Budget()
-    assert not open_state.restore_drift(registry, LiveDrift(classes=True, features=2))
+    assert restore.stored_regimes(registry) == Regimes()
+    assert restore.stored_budget(registry) == Budget()
+    assert not restore.restore_drift(registry, LiveDrift(classes=True, features=2))
 
 
 def test_what_was_kept_is_there_again(registry: Registry) -> None:
@@ -37,18 +37,18 @@ def test_what_was_kept_is_there_again(registry: Registry) -> None:
     live = LiveDrift(classes=True, features=2)
     for name, state in (("regimes", regimes), ("budget", budget), ("drift", live)):
         registry.set_value(name, state.state())
-    assert open_state.regimes(registry) == regimes
-    assert open_state.budget(registry) == budget
-    assert open_state.restore_drift(registry, LiveDrift(classes=True, features=2))
+    assert restore.stored_regimes(registry) == regimes
+    assert restore.stored_budget(registry) == budget
+    assert restore.restore_drift(registry, LiveDrift(classes=True, features=2))
 
 
 def test_what_is_damaged_is_begun_anew(registry: Registry) -> None:
     registry.set_value("regimes", {"ended": "damaged"})
     registry.set_value("drift", {"errors": 1})
-    assert open_state.regimes(registry) == Regimes()
+    assert restore.stored_regimes(registry) == Regimes()
     live = LiveDrift(classes=True, features=2)
     fresh = live.state()
-    assert not open_state.restore_drift(registry, live)
+    assert not restore.restore_drift(registry, live)
     assert live.state() == fresh
 
 
@@ -59,12 +59,12 @@ def test_alarms_and_thresholds_go_on_after_a_restart(registry: Registry) -> None
     for part in (slice(0, 150), slice(150, 200)):
         offsets = np.arange(200)[part]
         found.judge(["k"] * len(offsets), offsets, offsets.astype(np.float64), scores[part])
-    assert not open_state.restore_anomalies(registry, again)
+    assert not restore.restore_anomalies(registry, again)
     registry.set_value("anomalies", found.state())
-    assert not open_state.restore_anomalies(registry, None)
-    assert open_state.restore_anomalies(registry, again)
+    assert not restore.restore_anomalies(registry, None)
+    assert restore.restore_anomalies(registry, again)
     assert again.threshold == pytest.approx(found.threshold, rel=0.02)
     assert again.standing() == found.standing() == ["k"]
     registry.set_value("anomalies", {"normal": None})
-    assert not open_state.restore_anomalies(registry, again)
+    assert not restore.restore_anomalies(registry, again)
     assert again.standing() == ["k"]

@@ -75,7 +75,7 @@ def followed(
     stream = shape_stream(Recording(users.x, users.y.astype(np.float64)), config, options)
     replay = Replay(config, stream, options, folder)
     replay.run()
-    right = replay.server.champion.model.predict(users.held[0]).argmax(axis=1) == users.held[1]
+    right = replay.predictor.champion.model.predict(users.held[0]).argmax(axis=1) == users.held[1]
     return float(right.mean()), replay.events
 
 

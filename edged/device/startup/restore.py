@@ -1,0 +1,55 @@
+"""What a daemon goes on from after a restart, as the registry has it; what cannot be read begins anew."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from edged.domain.judging.regimes import Regimes
+from edged.domain.training.guards import Budget
+from edged.errors import CorruptError
+from edged.logs import get_logger
+
+if TYPE_CHECKING:
+    from edged.domain.drift import LiveDrift
+    from edged.domain.stream.anomaly import Anomalies
+    from edged.storage.models.registry import Registry
+
+log = get_logger("edged.remembered")
+
+
+def stored_regimes(registry: Registry) -> Regimes:
+    """Return the regimes that had ended; none where they cannot be read."""
+    kept = registry.get_value("regimes")
+    try:
+        return Regimes() if kept is None else Regimes.from_state(kept)
+    except CorruptError as problem:
+        log.warning("regimes_lost", problem=problem.line())
+        return Regimes()
+
+
+def restore_drift(registry: Registry, drift: LiveDrift) -> bool:
+    """Restore the drift detectors; False where they begin anew."""
+    kept = registry.get_value("drift")
+    try:
+        return kept is not None and drift.restore(kept)
+    except CorruptError as problem:
+        log.warning("drift_state_lost", problem=problem.line())
+        return False
+
+
+def restore_anomalies(registry: Registry, anomalies: Anomalies | None) -> bool:
+    """Restore thresholds and alarms; False where they begin anew."""
+    kept = registry.get_value("anomalies")
+    if anomalies is None or kept is None:
+        return False
+    try:
+        anomalies.restore(kept)
+    except (LookupError, TypeError, ValueError) as problem:
+        log.warning("anomalies_lost", problem=f"{type(problem).__name__}: {problem}")
+        return False
+    return True
+
+
+def stored_budget(registry: Registry) -> Budget:
+    """Return what training has cost today."""
+    return Budget.from_state(registry.get_value("budget"))

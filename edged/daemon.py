@@ -44,7 +44,7 @@ def run(path: Path) -> int:
         log.warning("config_set_ignored", problem=problem, remedy="send config.set anew, or null for the key")
     _confine_trainer(config)
     notifier = Notifier()
-    device = Device(config, path, notifier, endings.put)
+    device = Device(config, path, notifier, endings)
     device.start()
     log.info(
         "running",

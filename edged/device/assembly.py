@@ -7,10 +7,19 @@ from typing import TYPE_CHECKING
 
 from edged import logs
 from edged.clock import SystemClock
-from edged.device.commands import CommandTable, LabelCommands, Parts
-from edged.device.commands.authorisation import authorisation
+from edged.device.commands.answers import CommandAnswers
+from edged.device.commands.authorisation import CommandAuthority
 from edged.device.commands.dispatcher import CommandDispatcher
+from edged.device.commands.inbox import CommandInbox
+from edged.device.commands.labelling import LabelCommands
+from edged.device.commands.models import ModelCommands
+from edged.device.commands.pauses import PauseCommands
+from edged.device.commands.queries import QueryCommands
+from edged.device.commands.settings import SettingsCommands
+from edged.device.commands.table import CommandTable
+from edged.device.commands.training import TrainingCommands
 from edged.device.commands.transfers import TransferService
+from edged.device.commands.wipe import WipeCommands
 from edged.device.events import Events, Extension
 from edged.device.ingest import Ingestor
 from edged.device.integrations.home_assistant import HomeAssistantDiscovery
@@ -21,6 +30,7 @@ from edged.device.learning.worker import CANCELLED, TrainingWorker
 from edged.device.outbound.publisher import OutboundRouter
 from edged.device.outbound.reporter import Reporter, will_payload
 from edged.device.outbound.weight_updates import WeightUpdates
+from edged.device.paused_parts import PausedParts
 from edged.device.pipeline import LivePipeline
 from edged.device.promotion import Promoter
 from edged.device.promotion.rollout import Rollout
@@ -29,9 +39,11 @@ from edged.device.reporting.periodic import PeriodicReporter
 from edged.device.reporting.status import StatusCollector
 from edged.device.serving import Predictor, ServingWorker
 from edged.device.serving.label_requester import LabelRequester
+from edged.device.settings import Settings
 from edged.device.startup import open_state as restore
 from edged.device.startup.open_state import open_state
 from edged.device.transfers.bundle_installer import BundleInstaller
+from edged.domain.commands.running import RunningCommands
 from edged.domain.judging.label_requests import LabelRequests
 from edged.domain.judging.overlap import judged_on
 from edged.domain.model_files import INT8
@@ -43,6 +55,7 @@ from edged.host.cpu_affinity import fitting
 from edged.host.scheduler import Scheduler
 from edged.host.systemd import Notifier, Watchdog
 from edged.host.vitals import VitalsReader
+from edged.mqtt.client.command_connection import CommandConnection
 from edged.mqtt.client.connection import in_flight
 from edged.mqtt.client.session import Session
 from edged.mqtt.codecs import label_codec, sample_codec
@@ -51,7 +64,6 @@ from edged.storage.models.signatures import open_bundle
 from edged.storage.sequence import Sequence
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from edged.config import Config
@@ -59,6 +71,7 @@ if TYPE_CHECKING:
     from edged.device.integrations.sparkplug import EdgeNode
     from edged.device.web.front import WebServer
     from edged.domain.protocols import ServedModel
+    from edged.host.wakeup_queue import WakeupQueue
     from edged.storage.models.bundles import Bundle
 
 log = logs.get_logger("edged.device")
@@ -73,12 +86,10 @@ def _breathe() -> None:
 class Assembly:
     """All parts of one running device, put together.
 
-    `give_up` is called, with the name of the file, when a database turns out to be damaged.
+    `endings` receives the name of the file when a database turns out to be damaged.
     """
 
-    def __init__(
-        self, config: Config, path: Path, notifier: Notifier, give_up: Callable[[str], None]
-    ) -> None:
+    def __init__(self, config: Config, path: Path, notifier: Notifier, endings: WakeupQueue) -> None:
         self._path = path
         self.clock = SystemClock()
         self.notifier = notifier
@@ -95,7 +106,10 @@ class Assembly:
         self._connect()
         self._judge_and_serve()
         self._learn()
-        self._report(give_up)
+        self._make_pipeline()
+        self._report(endings)
+        self._take_commands()
+        self._extend()
         self.learner.triggers.interrupted = state.interrupted and not self.registry.get_value(CANCELLED)
 
     # ---- wiring ----------------------------------------------------------------------------
@@ -112,7 +126,7 @@ class Assembly:
         )
         self.installing = BundleInstaller(config, self.registry)
         self.updates = WeightUpdates(config, self._present_bundle, self.registry)
-        self.publishing = OutboundRouter(
+        self.outbound = OutboundRouter(
             config,
             topics=self.topics,
             session=self.session,
@@ -124,15 +138,15 @@ class Assembly:
         )
         self.reporter = Reporter(
             topics=self.topics,
-            publish=self.publishing.now,
-            deliver=self.publishing.deliver,
+            publish=self.outbound.now,
+            deliver=self.outbound.deliver,
             number=self._sequence,
             clock=self.clock,
             boot=self.boot,
             events=self.events,
         )
         self.events.add(self.reporter)
-        self.events.add(self.publishing)
+        self.events.add(self.outbound)
 
     def _present_bundle(self) -> Bundle:
         path = self.installing.present()
@@ -206,41 +220,7 @@ class Assembly:
         self.learner.budget = restore.budget(self.registry)
         self.ingest = self._ingest()
 
-    def _report(self, give_up: Callable[[str], None]) -> None:
-        config = self.config
-        self.selfreport = StatusCollector(
-            clock=self.clock,
-            boot=self.boot,
-            samples=self.samples,
-            registry=self.registry,
-            server=self.server,
-            serving=self.serving,
-            learner=self.learner,
-            promoter=self.promoter,
-            ingest=self.ingest,
-            session=self.session,
-            vitals=VitalsReader(config.storage.dir, child=lambda: self.learner.process.pid),
-            requested=lambda: self.asking.requested,
-            outbox=self.publishing.outbox,
-            recovery=self.recovery,
-            paused=self.on.paused,
-            commands=lambda: dict(self.control.counts),
-            extensions=self.extensions,
-        )
-        self.telling = PeriodicReporter(
-            settings=self.on.settings,
-            selfreport=self.selfreport,
-            reporter=self.reporter,
-            registry=self.registry,
-            samples=self.samples,
-            sequence=self._sequence,
-            notifier=self.notifier,
-            clock=self.clock,
-            give_up=give_up,
-            scheduler=self.timetable,
-            events=self.events,
-        )
-        self.events.add(self.telling)
+    def _make_pipeline(self) -> None:
         self.learning = TrainingWorker(
             learner=self.learner,
             succession=self.succession,
@@ -252,9 +232,6 @@ class Assembly:
             promoted=self.events.champion_changed,
             anomalies=self.server.anomalies,
         )
-        self._steer()
-
-    def _steer(self) -> None:
         self.pipeline = LivePipeline(
             config=self.config,
             schema=self.schema,
@@ -272,40 +249,60 @@ class Assembly:
             worker=self.learning,
             ingestor=self.ingest,
         )
-        parts = Parts(
-            config=self.config,
-            path=self._path,
-            clock=self.clock,
-            topics=self.topics,
+
+    def _report(self, endings: WakeupQueue) -> None:
+        self.paused = PausedParts(self.registry)
+        self.running = RunningCommands()
+        self.settings = Settings(self.pipeline, self._path)
+        self.status = StatusCollector(
+            self.pipeline,
             session=self.session,
-            publishing=self.publishing,
-            registry=self.registry,
-            samples=self.samples,
-            reader=self._reader,
-            ingest=self.ingest,
-            server=self.server,
-            serving=self.serving,
-            learner=self.learner,
-            learning=self.learning,
-            promoter=self.promoter,
-            succession=self.succession,
-            recall=self.recall,
-            selfreport=self.selfreport,
-            publish_states=self.events.states_changed,
-            notify=self.events.event,
-            tasks=lambda: self.control.tasks,
-            receive=self.on.command,
+            outbound=self.outbound,
+            vitals=VitalsReader(self.config.storage.dir, child=lambda: self.learner.process.pid),
+            recovery=self.recovery,
+            boot=self.boot,
+            paused=self.paused,
+            running=self.running,
+            extensions=self.extensions,
         )
-        labelling = LabelCommands(
-            self.schema, self.samples, self.ingest, self.serving, self.learning, self.clock
+        self.periodic_reporter = PeriodicReporter(
+            self.pipeline,
+            status=self.status,
+            settings=self.settings,
+            reporter=self.reporter,
+            sequence=self._sequence,
+            notifier=self.notifier,
+            endings=endings,
+            timetable=self.timetable,
+            events=self.events,
         )
-        self.arrivals = TransferService(
+        self.events.add(self.periodic_reporter)
+
+    def _take_commands(self) -> None:
+        config, pipeline, events = self.config, self.pipeline, self.events
+        connection = CommandConnection(
+            config.mqtt,
+            self.session,
+            self.topics.requests,
+            client_id=f"{config.mqtt.client_id or f'edged-{config.device.id}'}-commands",
+        )
+        answers = CommandAnswers(self.session, self.topics, connection, self.running)
+        self.inbox = CommandInbox(config.commands, self.clock, answers, self.running)
+        self.pauses = PauseCommands(
+            pipeline,
+            paused=self.paused,
+            outbound=self.outbound,
+            connection=connection,
+            inbox=self.inbox,
+            events=events,
+        )
+        self.transfers = TransferService(
             self.config,
             clock=self.clock,
             registry=self.registry,
             session=self.session,
             topics=self.topics,
-            publishing=self.publishing,
+            publishing=self.outbound,
             updates=self.updates,
             learning=self.learning,
             succession=self.succession,
@@ -313,40 +310,50 @@ class Assembly:
             installing=self.installing,
             events=self.events,
         )
-        self.steering = CommandTable(parts, labelling, self.arrivals.commands())
-        self.control = CommandDispatcher(
-            self.steering.commands(),
-            config=self.config.commands,
+        table = CommandTable(
+            training=TrainingCommands(pipeline, status=self.status, running=self.running, events=events),
+            models=ModelCommands(pipeline, events),
+            labels=LabelCommands(pipeline),
+            pauses=self.pauses,
+            settings=SettingsCommands(self.settings, events),
+            wipe=WipeCommands(pipeline, events),
+            queries=QueryCommands(pipeline, self.status, self.session),
+            transfers=self.transfers,
+        )
+        self.handlers = table.handlers
+        self.dispatcher = CommandDispatcher(
+            self.handlers,
+            config=config.commands,
             clock=self.clock,
             journal=self.registry,
-            answer=self.steering.answer,
-            acknowledge=self.steering.pauses.second_line.acknowledge,
-            check=self.steering.check,
-            progress=self.steering.progress,
-            authorise=authorisation(self.config, self.registry, self.clock),
+            inbox=self.inbox,
+            answers=answers,
+            authority=CommandAuthority(config.device.id, config.commands, self.registry, self.clock),
+            running=self.running,
         )
-        self.discovery = HomeAssistantDiscovery(
+
+    def _extend(self) -> None:
+        discovery = HomeAssistantDiscovery(
             self.config,
             session=self.session,
             registry=self.registry,
-            commands=self.steering.commands(),
+            commands=self.handlers,
             scheduler=self.timetable,
         )
         membership = self._membership()
-        optional = (self._edge_node(), membership, self._web(parts, membership))
-        self._extend(self.discovery, self.arrivals, *(part for part in optional if part is not None))
+        found = (discovery, self.transfers, self._edge_node(), membership, self._web(membership))
+        for extension in found:
+            if extension is not None:
+                self.extensions.append(extension)
+                self.events.add(extension)
 
-    def _extend(self, *extensions: Extension) -> None:
-        for extension in extensions:
-            self.extensions.append(extension)
-            self.events.add(extension)
-
-    def _web(self, parts: Parts, membership: Membership | None) -> WebServer | None:
+    def _web(self, membership: Membership | None) -> WebServer | None:
         if self.config.web is None:
             return None
         from edged.device.web.front import WebServer
 
-        return WebServer(self.config.web, parts, None if membership is None else membership.post)
+        post = None if membership is None else membership.post
+        return WebServer(self.config.web, self.pipeline, self.status, self.inbox, post)
 
     def _edge_node(self) -> EdgeNode | None:
         if self.config.sparkplug is None:
@@ -356,9 +363,9 @@ class Assembly:
         return EdgeNode(
             self.config,
             registry=self.registry,
-            control=self.control,
+            inbox=self.inbox,
             topics=self.topics,
-            commands=self.steering.commands(),
+            commands=self.handlers,
             clock=self.clock,
         )
 

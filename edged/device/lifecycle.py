@@ -23,23 +23,23 @@ WATCH_SECONDS = 5.0  # between two looks at the board and at the clock
 class Device(Assembly):
     """All parts of one running device, put together, with a beginning and an end.
 
-    `give_up` is called, with the name of the file, when a database turns out to be damaged.
+    `endings` receives the name of the file when a database turns out to be damaged.
     """
 
     def start(self) -> None:
         """Connect and begin to work."""
         self.serving.start()
         self.ingest.start()
-        self.control.start()  # before the learning thread: a run that goes on is told whose it is
+        self.dispatcher.start()  # before the training thread: a resumed run gets its command
         self.learning.start()
-        self.publishing.start()
+        self.outbound.start()
         self._plan()
         stream = self.config.stream
         # A message comes once for each filter that covers it: subscribe to none that another covers.
         filters = widest([*stream.topics, *([stream.label_topic] if stream.label_topic else [])])
         self.session.subscribe(filters, 1, self.ingest.receive)
-        self.session.subscribe([self.topics.requests], 1, self.control.receive, as_published=True)
-        self.steering.pauses.begin()
+        self.session.subscribe([self.topics.requests], 1, self.inbox.receive, as_published=True)
+        self.pauses.start()
         for extension in self.extensions:
             extension.start()
         self.session.start()
@@ -64,9 +64,9 @@ class Device(Assembly):
             self.timetable.cron(training.cron, self._scheduled)
         elif training.every:
             self.timetable.every(training.every, self._scheduled)
-        self.timetable.every(self.config.report.every, self.telling.periodically)
+        self.timetable.every(self.config.report.every, self.periodic_reporter.periodically)
         if self.config.weights.every:
-            self.timetable.every(self.config.weights.every, self.publishing.weights_if_new)
+            self.timetable.every(self.config.weights.every, self.outbound.weights_if_new)
         self.timetable.every(WATCH_SECONDS, self.board_watch.look)
         self.timetable.every(WATCH_SECONDS, self.clock_watch.look)
         pacer = Pacer(
@@ -76,7 +76,7 @@ class Device(Assembly):
             lambda: training.wait_throttled and bool(self.board_watch.reasons),
         )
         self.timetable.every(1.0, pacer.look)
-        self.timetable.soon(self.telling.now)
+        self.timetable.soon(self.periodic_reporter.now)
         self.timetable.start()
 
     def _scheduled(self) -> None:
@@ -116,16 +116,16 @@ class Device(Assembly):
             extension.stop()
         self.ingest.stop()
         self.serving.stop()
-        self.control.stop()
-        self.steering.pauses.end()
+        self.dispatcher.stop()
+        self.pauses.stop()
         self.learning.join(8.0)
         self.learner.process.close()
         self._keep_learning()
         self.reporter.farewell()
         if damaged is None:
-            self.telling.keep_status({**self.selfreport.status(), "state": "stopped"})
+            self.periodic_reporter.store_status({**self.status.status(), "state": "stopped"})
         self.session.stop()
-        self.publishing.stop()
+        self.outbound.stop()
         self._sequence.end()
         self._state.close("damaged" if damaged else "clean_stop", damaged)
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from edged.domain.judging.predictions import Predictions
     from edged.domain.protocols import ServedModel
     from edged.domain.stream.sample import Batch, LabelUpdate, Rejected
-    from edged.mqtt.client.message import ReceivedMessage
 
 
 class Reactions:
@@ -28,20 +27,6 @@ class Reactions:
         self._device = device
         self._throttle = Throttle(device.clock)
         self._wear = FlashWear(0.0)
-
-    # What is made later than those who ask for it.
-
-    def paused(self) -> list[str]:
-        """What commands have paused."""
-        return self._device.steering.pauses.paused()
-
-    def settings(self) -> dict[str, Any]:
-        """What commands have set."""
-        return self._device.steering.settings.state()
-
-    def command(self, delivery: ReceivedMessage) -> None:
-        """A command came by another way than its topic."""
-        self._device.control.receive(delivery)
 
     # ---- samples and labels ----------------------------------------------------------------
 
@@ -75,7 +60,7 @@ class Reactions:
 
     def predicted(self, payloads: list[bytes]) -> None:
         """Predictions, as they are published."""
-        self._device.publishing.predictions(payloads)
+        self._device.outbound.predictions(payloads)
         self._device.events.predicted(payloads)
 
     def answered(self, batch: Batch, part: slice, ids: Sequence[str], made: Predictions) -> None:

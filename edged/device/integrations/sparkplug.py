@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from edged.clock import Clock
     from edged.config import Config
-    from edged.device.commands.dispatcher import CommandDispatcher
+    from edged.device.commands.inbox import CommandInbox
     from edged.mqtt.topics import Topics
     from edged.storage.models.registry import Registry
 
@@ -71,7 +71,7 @@ class EdgeNode(Extension):
         With its section `sparkplug`.
     registry
         Keeps the number of the session.
-    control, topics
+    inbox, topics
         Where commands go, as if they had come on `request/<command>`; the answer goes where all do.
     commands
         Those that this daemon has.
@@ -82,7 +82,7 @@ class EdgeNode(Extension):
         config: Config,
         *,
         registry: Registry,
-        control: CommandDispatcher,
+        inbox: CommandInbox,
         topics: Topics,
         commands: Collection[str],
         clock: Clock,
@@ -90,7 +90,7 @@ class EdgeNode(Extension):
         section = config.sparkplug
         if section is None:
             raise ValueError("there is no section sparkplug")
-        self._registry, self._control, self._topics = registry, control, topics
+        self._registry, self._inbox, self._topics = registry, inbox, topics
         self._number: int | None = None
         self._newest: bytes | None = None
         declared = [Declared(name, kind) for name, kind, _ in (*FIGURES, *PREDICTION)]
@@ -136,7 +136,7 @@ class EdgeNode(Extension):
         self._node.report(changed)
 
     def _request(self, command: str) -> None:
-        self._control.receive(
+        self._inbox.receive(
             ReceivedMessage(self._topics.request(command), b"{}", 0, 0, False, False, 0, time.monotonic())
         )
 

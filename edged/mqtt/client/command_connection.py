@@ -2,66 +2,79 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 from edged.mqtt.client.session import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from edged.config import MqttConfig
     from edged.mqtt.client.message import ReceivedMessage
+    from edged.mqtt.client.subscriptions import Sink
 
 CONFIRM_SECONDS = 5.0
 WAITING = 20
 
 
 class CommandConnection:
-    """Moves a subscription from the main session to one of its own, and back.
+    """Moves a subscription from the main session to a session of its own, and back.
 
-    For a moment both have it; a command that comes twice then is recognised by its id.
+    For a moment both sessions are subscribed: the id of a command tells that it came twice.
+
+    Parameters
+    ----------
+    config
+        The broker.
+    main
+        The session that is subscribed already.
+    pattern
+        The filter of the subscription.
+    client_id
+        Another than that of the main session.
     """
 
-    def __init__(
-        self, config: MqttConfig, main: Session, pattern: str, sink: Callable[[Any], None], *, client_id: str
-    ) -> None:
+    def __init__(self, config: MqttConfig, main: Session, pattern: str, *, client_id: str) -> None:
         self._config = config.model_copy(update={"receive_maximum": WAITING})
         self._main = main
         self._pattern = pattern
-        self._sink = sink
         self._client_id = client_id
         self._session: Session | None = None
 
-    def open(self) -> None:
-        """Have commands come over a connection of their own."""
+    def open(self, sink: Sink) -> None:
+        """Receive commands on a connection of their own and deliver them to `sink`. Safe to call twice."""
         if self._session is not None:
             return
         session = Session(self._config, client_id=self._client_id)
-        session.subscribe([self._pattern], 1, self._receive, as_published=True)
+        session.subscribe([self._pattern], 1, partial(self._receive, sink), as_published=True)
         session.start()
         self._session = session
         # Also at the start: who sees the birth of the main session may send a command at once.
         session.wait_ready(CONFIRM_SECONDS)
         self._main.unsubscribe([self._pattern])
 
-    def close(self, *, for_good: bool = False) -> None:
-        """Have them come over the main one again, unless that ends, too."""
+    def close(self, sink: Sink | None = None) -> None:
+        """Stop the connection; with `sink` the main session receives commands again and delivers them there.
+
+        Safe to call twice.
+        """
         session, self._session = self._session, None
         if session is None:
             return
-        if not for_good:
-            self._main.subscribe([self._pattern], 1, self._sink, as_published=True)
+        if sink is not None:
+            self._main.subscribe([self._pattern], 1, sink, as_published=True)
             self._main.wait_ready(CONFIRM_SECONDS)
             session.unsubscribe([self._pattern])
         session.stop()
 
-    def _receive(self, delivery: ReceivedMessage) -> None:
+    def _receive(self, sink: Sink, delivery: ReceivedMessage) -> None:
         # Connections of the main session have positive numbers: so the two cannot be mistaken for each other.
         delivery.epoch = -delivery.epoch
-        self._sink(delivery)
+        sink(delivery)
 
     def acknowledge(self, deliveries: Sequence[ReceivedMessage]) -> None:
-        """Acknowledge each on the connection that it came over."""
+        """Acknowledge each message on the connection that it came over."""
         here = [delivery for delivery in deliveries if delivery.epoch < 0]
         self._main.ack([delivery for delivery in deliveries if delivery.epoch >= 0])
         if here and (session := self._session) is not None:

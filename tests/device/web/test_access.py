@@ -77,18 +77,18 @@ def test_scopes_do_not_share_a_token(tmp_path: Path) -> None:
 
 
 def test_on_this_machine_all_but_control_is_open_without_tokens(clock: VirtualClock) -> None:
-    access = Access(Tokens({}), closed=False, monotonic=clock.monotonic)
+    access = Access(Tokens({}), closed=False, clock=clock)
     assert access.of_anybody().scopes == {"read", "infer", "scrape"}
     assert access.of_socket().scopes == {"read", "infer", "control", "scrape"}
 
 
 def test_a_token_closes_its_scope_for_everybody_else(tmp_path: Path, clock: VirtualClock) -> None:
-    access = Access(Tokens(files(tmp_path, "infer")), closed=False, monotonic=clock.monotonic)
+    access = Access(Tokens(files(tmp_path, "infer")), closed=False, clock=clock)
     assert access.of_anybody().scopes == {"read", "scrape"}
 
 
 def test_from_outside_nothing_is_open(tmp_path: Path, clock: VirtualClock) -> None:
-    access = Access(Tokens(files(tmp_path, "read")), closed=True, monotonic=clock.monotonic)
+    access = Access(Tokens(files(tmp_path, "read")), closed=True, clock=clock)
     assert access.of_anybody().scopes == frozenset()
     found = access.of_token(TOKENS["read"])
     assert found is not None
@@ -96,7 +96,7 @@ def test_from_outside_nothing_is_open(tmp_path: Path, clock: VirtualClock) -> No
 
 
 def test_a_session_does_what_its_token_did_until_it_ends(tmp_path: Path, clock: VirtualClock) -> None:
-    access = Access(Tokens(files(tmp_path, "control")), closed=True, monotonic=clock.monotonic)
+    access = Access(Tokens(files(tmp_path, "control")), closed=True, clock=clock)
     begun = access.login(TOKENS["control"], "a")
     assert begun is not None
     name, granted = begun
@@ -109,7 +109,7 @@ def test_a_session_does_what_its_token_did_until_it_ends(tmp_path: Path, clock: 
 
 
 def test_sessions_are_bounded(tmp_path: Path, clock: VirtualClock) -> None:
-    access = Access(Tokens(files(tmp_path, "read")), closed=True, monotonic=clock.monotonic)
+    access = Access(Tokens(files(tmp_path, "read")), closed=True, clock=clock)
     names = [begun[0] for _ in range(MOST_SESSIONS + 1) if (begun := access.login(TOKENS["read"], "a"))]
     assert [access.of_session(name) is not None for name in names] == [False] + [True] * MOST_SESSIONS
     access.sessions.end(names[-1])
@@ -117,7 +117,7 @@ def test_sessions_are_bounded(tmp_path: Path, clock: VirtualClock) -> None:
 
 
 def test_wrong_tokens_are_counted_by_address(clock: VirtualClock) -> None:
-    attempts = Attempts(clock.monotonic)
+    attempts = Attempts(clock)
     assert [attempts.failed("a") for _ in range(FAILURES + 1)] == [True] * FAILURES + [False]
     assert attempts.exhausted("a")
     assert not attempts.exhausted("b")
@@ -126,7 +126,7 @@ def test_wrong_tokens_are_counted_by_address(clock: VirtualClock) -> None:
 
 
 def test_addresses_are_bounded(clock: VirtualClock) -> None:
-    attempts = Attempts(clock.monotonic)
+    attempts = Attempts(clock)
     for _ in range(FAILURES + 1):
         attempts.failed("first")
     for number in range(MOST_ADDRESSES):
@@ -138,7 +138,7 @@ def test_addresses_are_bounded(clock: VirtualClock) -> None:
 def test_with_tls_the_cookie_never_leaves_it(
     tmp_path: Path, clock: VirtualClock, scheme: str, name: str
 ) -> None:
-    login = Login(Access(Tokens(files(tmp_path, "read")), closed=True, monotonic=clock.monotonic))
+    login = Login(Access(Tokens(files(tmp_path, "read")), closed=True, clock=clock))
     body = json.dumps({"token": TOKENS["read"]}).encode()
 
     async def receive() -> dict[str, Any]:

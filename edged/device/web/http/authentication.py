@@ -12,8 +12,10 @@ from edged.domain.commands.rules import TokenBucket
 from edged.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
+
+    from edged.clock import Clock
 
 Scope = Literal["read", "infer", "control", "scrape"]
 
@@ -109,20 +111,20 @@ def _hash(token: str) -> bytes:
 class Sessions:
     """Browsers that have shown a token once; in memory, so a restart ends them.
 
-    `monotonic` gives seconds. Beyond `MOST_SESSIONS` the oldest one ends.
+    Beyond `MOST_SESSIONS` the oldest session ends.
     """
 
-    def __init__(self, monotonic: Callable[[], float]) -> None:
-        self._monotonic = monotonic
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._known: dict[bytes, tuple[float, Pass]] = {}
 
     def begin(self, scopes: frozenset[Scope]) -> tuple[str, Pass]:
-        """A new session: what the cookie holds, and what it may do."""
+        """Start a session: its cookie value, and what it may do."""
         name = secrets.token_urlsafe(32)
         granted = Pass(scopes, secrets.token_urlsafe(24))
         while len(self._known) >= MOST_SESSIONS:
             del self._known[next(iter(self._known))]
-        self._known[_hash(name)] = (self._monotonic() + SESSION_SECONDS, granted)
+        self._known[_hash(name)] = (self._clock.monotonic() + SESSION_SECONDS, granted)
         return name, granted
 
     def find(self, name: str) -> Pass | None:
@@ -130,35 +132,35 @@ class Sessions:
         found = self._known.get(_hash(name))
         if found is None:
             return None
-        if self._monotonic() >= found[0]:
+        if self._clock.monotonic() >= found[0]:
             self.end(name)
             return None
         return found[1]
 
     def end(self, name: str) -> None:
-        """Forget it."""
+        """End the session with this cookie value. Safe to call twice."""
         self._known.pop(_hash(name), None)
 
 
 class Attempts:
-    """Counts wrong tokens by address: `FAILURES` at once, then as many a minute."""
+    """Counts wrong tokens by address: `FAILURES` at once, then as many per minute."""
 
-    def __init__(self, monotonic: Callable[[], float]) -> None:
-        self._monotonic = monotonic
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._buckets: dict[str, TokenBucket] = {}
 
     def failed(self, address: str) -> bool:
-        """Note a wrong token; False when there were too many."""
+        """Record a wrong token; False when there were too many."""
         bucket = self._buckets.pop(address, None) or TokenBucket(FAILURES / 60.0, FAILURES)
         self._buckets[address] = bucket  # the newest are at the end
         if len(self._buckets) > MOST_ADDRESSES:
             del self._buckets[next(iter(self._buckets))]
-        return bucket.take(self._monotonic())
+        return bucket.take(self._clock.monotonic())
 
     def exhausted(self, address: str) -> bool:
         """Whether this address has to wait before it tries again."""
         bucket = self._buckets.get(address)
-        return bucket is not None and not bucket.holds(self._monotonic())
+        return bucket is not None and not bucket.holds(self._clock.monotonic())
 
 
 class Access:
@@ -171,34 +173,34 @@ class Access:
     closed
         Whether only tokens open anything: where the network reaches the port. Else what has no token of its
         own is open, `control` excepted.
-    monotonic
-        Seconds that never go back.
+    clock
+        Measures the age of sessions and the rate of wrong tokens.
     """
 
-    def __init__(self, tokens: Tokens, *, closed: bool, monotonic: Callable[[], float]) -> None:
+    def __init__(self, tokens: Tokens, *, closed: bool, clock: Clock) -> None:
         self.tokens = tokens
-        self.sessions = Sessions(monotonic)
-        self.attempts = Attempts(monotonic)
+        self.sessions = Sessions(clock)
+        self.attempts = Attempts(clock)
         free = frozenset(scope for scope in WITHOUT_TOKENS if scope not in tokens.scopes)
         self.free: frozenset[Scope] = frozenset() if closed else free
         self._local = Pass(ALL)
         self._anybody = Pass(self.free, known=False)
 
     def of_socket(self) -> Pass:
-        """Whoever could open the Unix socket: its mode says who."""
+        """Return the permissions of a request on the Unix socket, whose file mode restricts access."""
         return self._local
 
     def of_anybody(self) -> Pass:
-        """Of a request that shows nothing."""
+        """Return the permissions of a request without a token or session."""
         return self._anybody
 
     def of_token(self, token: str) -> Pass | None:
-        """Of a request with a token; None when that is wrong."""
+        """Return the permissions of a request with a token; None if the token is wrong."""
         opened = self.tokens.opened(token)
         return Pass(opened | self.free) if opened else None
 
     def of_session(self, name: str) -> Pass | None:
-        """Of a browser; None when its session has ended."""
+        """Return the permissions of the session with this cookie value; None if it has ended."""
         return self.sessions.find(name)
 
     def login(self, token: str, address: str) -> tuple[str, Pass] | None:

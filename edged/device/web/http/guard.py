@@ -47,18 +47,15 @@ class Guard:
         What gets the requests that pass.
     hosts
         Names and addresses under which this device may be spoken to, in lower case, without ports.
-
-    Attributes
-    ----------
     refused
-        How many requests were refused, by a stable word that says why.
+        Counts rejected requests, by a stable word that names the reason.
     """
 
-    def __init__(self, app: ASGIApp, hosts: Iterable[str]) -> None:
+    def __init__(self, app: ASGIApp, hosts: Iterable[str], refused: Counter[str]) -> None:
         self._app = app
         self._hosts = frozenset(hosts)
         self._good: set[bytes] = set()
-        self.refused: Counter[str] = Counter()
+        self._refused = refused
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse the request or pass it on."""
@@ -68,7 +65,7 @@ class Guard:
             self._check(scope)
             await self._app(scope, receive, send)
         except HttpError as problem:
-            self.refused[problem.kind] += 1
+            self._refused[problem.kind] += 1
             await refusal(problem)(scope, receive, send)
 
     def _check(self, scope: MutableMapping[str, Any]) -> None:

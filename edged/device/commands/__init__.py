@@ -1,1 +1,1 @@
-"""What commands over MQTT do on this device, one file per subject."""
+"""Commands over MQTT: how they arrive, are executed and answered, and one file per subject."""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class InstallCommands:
-    """`bundle.install` and `model.install`.
+    """`bundle.install` and `model.install`: open transfers of bundles and models.
 
     Parameters
     ----------

@@ -32,7 +32,7 @@ BREATH = 0.003
 
 
 class ModelCommands:
-    """`promote`, `rollback`, `pin`, `unpin`, `evaluate` and `export`."""
+    """`promote`, `rollback`, `pin`, `unpin`, `evaluate` and `export`: act on stored models."""
 
     def __init__(self, pipeline: LivePipeline, events: Events) -> None:
         self._pipeline = pipeline

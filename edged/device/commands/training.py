@@ -18,7 +18,7 @@ WHOLE = ("steps",)
 
 
 class TrainingCommands:
-    """`train`, `cancel`, `checkpoint`, `accept` and `drift.reset`."""
+    """`train`, `cancel`, `checkpoint`, `accept` and `drift.reset`: control training."""
 
     def __init__(
         self, pipeline: LivePipeline, *, status: StatusCollector, running: RunningCommands, events: Events

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class WeightsCommands:
-    """`weights.get` and `weights.apply`.
+    """`weights.get` and `weights.apply`: publish updates of weights, and open transfers of them.
 
     Parameters
     ----------

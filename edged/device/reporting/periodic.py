@@ -97,11 +97,11 @@ class PeriodicReporter(Listener):
         self._notifier.status(f"{serving}; {problem}" if problem else serving)
 
     def connection_changed(self) -> None:
-        """Publish states soon."""
+        """Publish states soon, on the timetable's thread."""
         self._timetable.soon(self.now)
 
     def problem_changed(self) -> None:
-        """Publish states soon."""
+        """Publish states soon, on the timetable's thread."""
         self._timetable.soon(self.now)
 
     def states_changed(self) -> None:

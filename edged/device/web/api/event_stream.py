@@ -105,7 +105,7 @@ def _head() -> Response:
 
 
 class EventStream:
-    """Sends the daemon's reports to all open streams, at most `most`; costs next to nothing without streams.
+    """Sends the daemon's reports to all open streams, at most `most`; cheap without streams.
 
     Call `begin` on the event loop; `say` and `predicted` can be called from any thread, also before.
     """

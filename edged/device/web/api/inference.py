@@ -196,7 +196,7 @@ class Inference:
 
 
 def _readings(asked: TensorRequest) -> list[Reading]:
-    """Rows as the readings that ingest takes; `key`, `ts` and `sample_id` are parameters of the request."""
+    """Convert rows to readings for ingest; `key`, `ts` and `sample_id` are parameters of the request."""
     given = asked.parameters
     try:
         key = parse_key(given["key"]) if "key" in given else KEY
@@ -210,7 +210,7 @@ def _readings(asked: TensorRequest) -> list[Reading]:
 
 
 def _finite(output: Any) -> None:
-    """JSON has neither NaN nor infinities, and a prediction that is none should not look like one."""
+    """Raise HttpError for an output that is not finite: JSON has neither NaN nor infinities."""
     finite = np.isfinite(output)
     if not finite.all():
         raise wrong(f"the model has no finite answer to row {int(finite.all(axis=1).argmin())}")

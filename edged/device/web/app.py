@@ -78,15 +78,14 @@ def application(
     more: Iterable[Route] = (),
 ) -> Guard:
     """Build the application: all routes, behind the guard."""
+    control = GuardedRoute({"POST": commands.carry_out}, ("control", "infer"), access)
     routes = [
         *_protocol(inference, access),
         route("/metrics", GuardedRoute({"GET": status.metrics}, ("scrape",), access)),
         *_pages(page, access),
         route("/api/status", GuardedRoute({"GET": status.status}, ("read",), access)),
         route("/api/events", GuardedRoute({"GET": feed.stream}, ("read",), access)),
-        route(
-            "/api/commands/{name}", GuardedRoute({"POST": commands.carry_out}, ("control", "infer"), access)
-        ),
+        route("/api/commands/{name}", control),
         *more,
     ]
     router = Router(routes, redirect_slashes=False, default=nothing_here)

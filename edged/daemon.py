@@ -44,14 +44,14 @@ def run(path: Path) -> int:
         log.warning("config_set_ignored", problem=problem, remedy="send config.set anew, or null for the key")
     _confine_trainer(config)
     notifier = Notifier()
-    device = Device(config, path, notifier, endings.put)
+    device = Device(config, path, notifier, endings)
     device.start()
     log.info(
         "running",
         device=config.device.id,
         version=__version__,
         pid=os.getpid(),
-        model=device.server.champion.version,
+        model=device.pipeline.predictor.champion.version,
     )
     while (ending := endings.get()) == signal.SIGHUP:
         device.reload(path)

@@ -14,7 +14,7 @@ import pytest
 
 from edged.clock import SystemClock
 from edged.config.loader import load
-from edged.device.commands.authorisation import authorisation
+from edged.device.commands.authorisation import CommandAuthority
 from edged.errors import ConfigError, RefusedError
 from edged.signing import Keys, new_pair, sign, sign_command
 from edged.storage.models.registry import Registry
@@ -55,8 +55,9 @@ class Device:
             device={"id": "press-7"},
             commands={"keys": [str(self.folder / "a.pub")]} | commands,
         )
-        authorise = authorisation(load(path, {}), self._registry, SystemClock())
-        return lambda payload: authorise("wipe", json.loads(payload), payload)
+        config = load(path, {})
+        authority = CommandAuthority(config.device.id, config.commands, self._registry, SystemClock())
+        return lambda payload: authority.authorise("wipe", json.loads(payload), payload)
 
 
 @pytest.fixture

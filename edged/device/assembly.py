@@ -1,4 +1,4 @@
-"""The parts of one running device, wired together: the one place that knows all of the serving side."""
+"""The parts of one running device, put together: the one place that knows them all."""
 
 from __future__ import annotations
 
@@ -6,10 +6,19 @@ from typing import TYPE_CHECKING
 
 from edged import logs
 from edged.clock import SystemClock
-from edged.device.commands import CommandTable, LabelCommands, Parts
-from edged.device.commands.authorisation import authorisation
+from edged.device.commands.answers import CommandAnswers
+from edged.device.commands.authorisation import CommandAuthority
 from edged.device.commands.dispatcher import CommandDispatcher
+from edged.device.commands.inbox import CommandInbox
+from edged.device.commands.labelling import LabelCommands
+from edged.device.commands.models import ModelCommands
+from edged.device.commands.pauses import PauseCommands
+from edged.device.commands.queries import QueryCommands
+from edged.device.commands.settings import SettingsCommands
+from edged.device.commands.table import CommandTable
+from edged.device.commands.training import TrainingCommands
 from edged.device.commands.transfers import TransferService
+from edged.device.commands.wipe import WipeCommands
 from edged.device.events import Events, Extension
 from edged.device.integrations.home_assistant import HomeAssistantDiscovery
 from edged.device.learning.conditions import BoardWatch, ClockWatch, ConditionsReader
@@ -18,12 +27,14 @@ from edged.device.learning.worker import CANCELLED
 from edged.device.outbound.publisher import OutboundRouter
 from edged.device.outbound.reporter import Reporter, will_payload
 from edged.device.outbound.weight_updates import WeightUpdates
+from edged.device.paused_parts import PausedParts
 from edged.device.pipeline import Host, LivePipeline, go_live, open_pipeline
-from edged.device.reactions import Reactions
 from edged.device.reporting.periodic import PeriodicReporter
 from edged.device.reporting.status import StatusCollector
+from edged.device.settings import Settings
 from edged.device.startup.open_state import open_state
 from edged.device.transfers.bundle_installer import BundleInstaller
+from edged.domain.commands.running import RunningCommands
 from edged.domain.judging.latencies import Latencies
 from edged.domain.training.guards import FlashWear
 from edged.engines.inference import InferenceReader
@@ -32,19 +43,20 @@ from edged.host.cpu_affinity import fitting
 from edged.host.scheduler import Scheduler
 from edged.host.systemd import Notifier, Watchdog
 from edged.host.vitals import VitalsReader
+from edged.mqtt.client.command_connection import CommandConnection
 from edged.mqtt.client.session import Session
 from edged.mqtt.topics import Topics
 from edged.storage.models.signatures import open_bundle
 from edged.storage.sequence import Sequence
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from edged.config import Config
     from edged.device.fleet_member.adapter import Membership
     from edged.device.integrations.sparkplug import EdgeNode
     from edged.device.web.front import WebServer
+    from edged.host.wakeup_queue import WakeupQueue
     from edged.storage.models.bundles import Bundle
 
 log = logs.get_logger("edged.device")
@@ -55,12 +67,10 @@ BREATH = 0.003  # seconds left to the serving thread between two pieces of loadi
 class Assembly:
     """All parts of one running device, put together.
 
-    `give_up` is called, with the name of the file, when a database turns out to be damaged.
+    `endings` receives the name of the file when a database turns out to be damaged.
     """
 
-    def __init__(
-        self, config: Config, path: Path, notifier: Notifier, give_up: Callable[[str], None]
-    ) -> None:
+    def __init__(self, config: Config, path: Path, notifier: Notifier, endings: WakeupQueue) -> None:
         self._path = path
         self.clock = SystemClock()
         self.notifier = notifier
@@ -71,18 +81,16 @@ class Assembly:
         self._sequence = Sequence(self.registry)
         self.events = Events()
         self.extensions: list[Extension] = []
-        self.on = Reactions(self)
         self.timetable = Scheduler(self.clock)
         self.watchdog = Watchdog(notifier, ("ingest", "serve"))
         self._connect()
         self.pipeline = self._open_pipeline()
-        self.server, self.learner = self.pipeline.predictor, self.pipeline.scheduler
-        self.succession, self.promoter = self.pipeline.rollout, self.pipeline.promoter
-        self.recall, self.learning = self.pipeline.recall, self.pipeline.worker
-        self.serving, self.ingest = self.pipeline.serving, self.pipeline.ingestor
-        self.asking = self.pipeline.requester
-        self._report(give_up)
-        self.learner.triggers.interrupted = state.interrupted and not self.registry.get_value(CANCELLED)
+        self._report(endings)
+        self._take_commands()
+        self._extend()
+        self.pipeline.scheduler.triggers.interrupted = state.interrupted and not self.registry.get_value(
+            CANCELLED
+        )
 
     # ---- wiring ----------------------------------------------------------------------------
 
@@ -97,7 +105,7 @@ class Assembly:
         )
         self.installing = BundleInstaller(config, self.registry)
         self.updates = WeightUpdates(config, self._present_bundle, self.registry)
-        self.publishing = OutboundRouter(
+        self.outbound = OutboundRouter(
             config,
             topics=self.topics,
             session=self.session,
@@ -109,15 +117,15 @@ class Assembly:
         )
         self.reporter = Reporter(
             topics=self.topics,
-            publish=self.publishing.now,
-            deliver=self.publishing.deliver,
+            publish=self.outbound.now,
+            deliver=self.outbound.deliver,
             number=self._sequence,
             clock=self.clock,
             boot=self.boot,
             events=self.events,
         )
         self.events.add(self.reporter)
-        self.events.add(self.publishing)
+        self.events.add(self.outbound)
 
     def _present_bundle(self) -> Bundle:
         path = self.installing.present()
@@ -153,119 +161,110 @@ class Assembly:
             pipeline, host, session=self.session, boot=self.boot, watchdog=self.watchdog, latencies=latencies
         )
 
-    def _report(self, give_up: Callable[[str], None]) -> None:
-        config = self.config
-        self.selfreport = StatusCollector(
-            clock=self.clock,
-            boot=self.boot,
-            samples=self.samples,
-            registry=self.registry,
-            server=self.server,
-            serving=self.serving,
-            learner=self.learner,
-            promoter=self.promoter,
-            ingest=self.ingest,
+    def _report(self, endings: WakeupQueue) -> None:
+        self.paused = PausedParts(self.registry)
+        self.running = RunningCommands()
+        self.settings = Settings(self.pipeline, self._path)
+        self.status = StatusCollector(
+            self.pipeline,
             session=self.session,
-            vitals=VitalsReader(config.storage.dir),
-            requested=lambda: self.asking.requested,
-            outbox=self.publishing.outbox,
+            outbound=self.outbound,
+            vitals=VitalsReader(self.config.storage.dir),
             recovery=self.recovery,
-            paused=self.on.paused,
-            commands=lambda: dict(self.control.counts),
+            boot=self.boot,
+            paused=self.paused,
+            running=self.running,
             extensions=self.extensions,
         )
-        self.telling = PeriodicReporter(
-            settings=self.on.settings,
-            selfreport=self.selfreport,
+        self.periodic_reporter = PeriodicReporter(
+            self.pipeline,
+            status=self.status,
+            settings=self.settings,
             reporter=self.reporter,
-            registry=self.registry,
-            samples=self.samples,
             sequence=self._sequence,
             notifier=self.notifier,
-            clock=self.clock,
-            give_up=give_up,
-            scheduler=self.timetable,
+            endings=endings,
+            timetable=self.timetable,
             events=self.events,
         )
-        self.events.add(self.telling)
-        self._steer()
+        self.events.add(self.periodic_reporter)
 
-    def _steer(self) -> None:
-        parts = Parts(
-            config=self.config,
-            path=self._path,
-            clock=self.clock,
-            topics=self.topics,
-            session=self.session,
-            publishing=self.publishing,
-            registry=self.registry,
-            samples=self.samples,
-            reader=self._reader,
-            ingest=self.ingest,
-            server=self.server,
-            serving=self.serving,
-            learner=self.learner,
-            learning=self.learning,
-            promoter=self.promoter,
-            succession=self.succession,
-            recall=self.recall,
-            selfreport=self.selfreport,
-            publish_states=self.events.states_changed,
-            notify=self.events.event,
-            tasks=lambda: self.control.tasks,
-            receive=self.on.command,
+    def _take_commands(self) -> None:
+        config, pipeline, events = self.config, self.pipeline, self.events
+        connection = CommandConnection(
+            config.mqtt,
+            self.session,
+            self.topics.requests,
+            client_id=f"{config.mqtt.client_id or f'edged-{config.device.id}'}-commands",
         )
-        labelling = LabelCommands(
-            self.schema, self.samples, self.ingest, self.serving, self.learning, self.clock
+        answers = CommandAnswers(self.session, self.topics, connection, self.running)
+        self.inbox = CommandInbox(config.commands, self.clock, answers, self.running)
+        self.pauses = PauseCommands(
+            pipeline,
+            paused=self.paused,
+            outbound=self.outbound,
+            connection=connection,
+            inbox=self.inbox,
+            events=events,
         )
-        self.arrivals = TransferService(
+        self.transfers = TransferService(
             self.config,
             clock=self.clock,
             registry=self.registry,
             session=self.session,
             topics=self.topics,
-            publishing=self.publishing,
+            publishing=self.outbound,
             updates=self.updates,
-            learning=self.learning,
-            succession=self.succession,
-            process=self.learner.client,
+            learning=self.pipeline.worker,
+            succession=self.pipeline.rollout,
+            process=self.pipeline.scheduler.client,
             installing=self.installing,
             events=self.events,
         )
-        self.steering = CommandTable(parts, labelling, self.arrivals.commands())
-        self.control = CommandDispatcher(
-            self.steering.commands(),
-            config=self.config.commands,
+        table = CommandTable(
+            training=TrainingCommands(pipeline, status=self.status, running=self.running, events=events),
+            models=ModelCommands(pipeline, events),
+            labels=LabelCommands(pipeline),
+            pauses=self.pauses,
+            settings=SettingsCommands(self.settings, events),
+            wipe=WipeCommands(pipeline, events),
+            queries=QueryCommands(pipeline, self.status, self.session),
+            transfers=self.transfers,
+        )
+        self.handlers = table.handlers
+        self.dispatcher = CommandDispatcher(
+            self.handlers,
+            config=config.commands,
             clock=self.clock,
             journal=self.registry,
-            answer=self.steering.answer,
-            acknowledge=self.steering.pauses.second_line.acknowledge,
-            check=self.steering.check,
-            progress=self.steering.progress,
-            authorise=authorisation(self.config, self.registry, self.clock),
+            inbox=self.inbox,
+            answers=answers,
+            authority=CommandAuthority(config.device.id, config.commands, self.registry, self.clock),
+            running=self.running,
         )
-        self.discovery = HomeAssistantDiscovery(
+
+    def _extend(self) -> None:
+        discovery = HomeAssistantDiscovery(
             self.config,
             session=self.session,
             registry=self.registry,
-            commands=self.steering.commands(),
+            commands=self.handlers,
             scheduler=self.timetable,
         )
         membership = self._membership()
-        optional = (self._edge_node(), membership, self._web(parts, membership))
-        self._extend(self.discovery, self.arrivals, *(part for part in optional if part is not None))
+        found = (discovery, self.transfers, self._edge_node(), membership, self._web(membership))
+        for extension in found:
+            if extension is not None:
+                self.extensions.append(extension)
+                self.events.add(extension)
 
-    def _extend(self, *extensions: Extension) -> None:
-        for extension in extensions:
-            self.extensions.append(extension)
-            self.events.add(extension)
-
-    def _web(self, parts: Parts, membership: Membership | None) -> WebServer | None:
+    def _web(self, membership: Membership | None) -> WebServer | None:
         if self.config.web is None:
             return None
         from edged.device.web.front import WebServer
 
-        return WebServer(self.config.web, parts, None if membership is None else membership.post)
+        post = None if membership is None else membership.post
+        return WebServer(self.config.web, self.pipeline, self.status, self.inbox, post)
 
     def _edge_node(self) -> EdgeNode | None:
         if self.config.sparkplug is None:
@@ -275,9 +274,9 @@ class Assembly:
         return EdgeNode(
             self.config,
             registry=self.registry,
-            control=self.control,
+            inbox=self.inbox,
             topics=self.topics,
-            commands=self.steering.commands(),
+            commands=self.handlers,
             clock=self.clock,
         )
 
@@ -291,9 +290,9 @@ class Assembly:
             self.config.fleet,
             clock=self.clock,
             registry=self.registry,
-            learner=self.learner,
-            learning=self.learning,
-            succession=self.succession,
+            learner=self.pipeline.scheduler,
+            learning=self.pipeline.worker,
+            succession=self.pipeline.rollout,
             present_bundle=self._present_bundle,
             labelled_since=self._reader.labelled_since,
         )
@@ -304,6 +303,6 @@ class Assembly:
             clock=self.clock,
             registry=self.registry,
             session=self.session,
-            worker=self.learning,
+            worker=self.pipeline.worker,
             events=self.events,
         )

@@ -23,23 +23,23 @@ WATCH_SECONDS = 5.0  # between two looks at the board and at the clock
 class Device(Assembly):
     """All parts of one running device, put together, with a beginning and an end.
 
-    `give_up` is called, with the name of the file, when a database turns out to be damaged.
+    `endings` receives the name of the file when a database turns out to be damaged.
     """
 
     def start(self) -> None:
         """Connect and begin to work."""
-        self.serving.start()
-        self.ingest.start()
-        self.control.start()  # before the learning thread: a run that goes on is told whose it is
-        self.learning.start()
-        self.publishing.start()
+        self.pipeline.serving.start()
+        self.pipeline.ingestor.start()
+        self.dispatcher.start()  # before the training thread: a resumed run gets its command
+        self.pipeline.worker.start()
+        self.outbound.start()
         self._plan()
         stream = self.config.stream
         # A message comes once for each filter that covers it: subscribe to none that another covers.
         filters = widest([*stream.topics, *([stream.label_topic] if stream.label_topic else [])])
-        self.session.subscribe(filters, 1, self.ingest.receive)
-        self.session.subscribe([self.topics.requests], 1, self.control.receive, as_published=True)
-        self.steering.pauses.begin()
+        self.session.subscribe(filters, 1, self.pipeline.ingestor.receive)
+        self.session.subscribe([self.topics.requests], 1, self.inbox.receive, as_published=True)
+        self.pauses.start()
         for extension in self.extensions:
             extension.start()
         self.session.start()
@@ -48,7 +48,7 @@ class Device(Assembly):
             {
                 "boot": self.boot,
                 "version": __version__,
-                "model": self.server.champion.version,
+                "model": self.pipeline.predictor.champion.version,
                 "boot_reason": self.recovery.reason,
                 "repaired": self.recovery.repaired,
             },
@@ -64,24 +64,24 @@ class Device(Assembly):
             self.timetable.cron(training.cron, self._scheduled)
         elif training.every:
             self.timetable.every(training.every, self._scheduled)
-        self.timetable.every(self.config.report.every, self.telling.periodically)
+        self.timetable.every(self.config.report.every, self.periodic_reporter.periodically)
         if self.config.weights.every:
-            self.timetable.every(self.config.weights.every, self.publishing.weights_if_new)
+            self.timetable.every(self.config.weights.every, self.outbound.weights_if_new)
         self.timetable.every(WATCH_SECONDS, self.board_watch.look)
         self.timetable.every(WATCH_SECONDS, self.clock_watch.look)
         pacer = Pacer(
             training.serving_p99,
-            self.serving.latencies,
-            self.learner.client,
+            self.pipeline.serving.latencies,
+            self.pipeline.scheduler.client,
             self.board_watch if training.wait_throttled else None,
         )
         self.timetable.every(1.0, pacer.look)
-        self.timetable.soon(self.telling.now)
+        self.timetable.soon(self.periodic_reporter.now)
         self.timetable.start()
 
     def _scheduled(self) -> None:
-        self.learner.triggers.scheduled = True
-        self.learning.wake()
+        self.pipeline.scheduler.triggers.scheduled = True
+        self.pipeline.worker.wake()
 
     def reload(self, path: Path) -> None:
         """Read the configuration again: the log level is applied, other changes are named.
@@ -109,29 +109,29 @@ class Device(Assembly):
         `damaged` is the database because of which it ends, if it is one.
         """
         self.notifier.stopping()
-        self.learning.end()
+        self.pipeline.worker.end()
         self.timetable.stop(1.0)
-        self.learner.client.cancel()
+        self.pipeline.scheduler.client.cancel()
         for extension in reversed(self.extensions):
             extension.stop()
-        self.ingest.stop()
-        self.serving.stop()
-        self.control.stop()
-        self.steering.pauses.end()
-        self.learning.join(8.0)
-        self.learner.client.close()
+        self.pipeline.ingestor.stop()
+        self.pipeline.serving.stop()
+        self.dispatcher.stop()
+        self.pauses.stop()
+        self.pipeline.worker.join(8.0)
+        self.pipeline.scheduler.client.close()
         self._keep_learning()
         self.reporter.farewell()
         if damaged is None:
-            self.telling.keep_status({**self.selfreport.status(), "state": "stopped"})
+            self.periodic_reporter.store_status({**self.status.status(), "state": "stopped"})
         self.session.stop()
-        self.publishing.stop()
+        self.outbound.stop()
         self._sequence.end()
         self._state.close("damaged" if damaged else "clean_stop", damaged)
 
     def _keep_learning(self) -> None:
         """For the next start; on a full disk it goes on from an older state."""
         try:
-            self.learning.keep()
+            self.pipeline.worker.keep()
         except StorageError as problem:
             log.warning("state_not_kept", problem=problem.line())

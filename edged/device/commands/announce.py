@@ -1,4 +1,4 @@
-"""Announcing what comes in by chunks: the same for weights, models and bundles."""
+"""Announcement of a transfer in chunks: the same for weights, models and bundles."""
 
 from __future__ import annotations
 
@@ -7,61 +7,60 @@ from typing import TYPE_CHECKING, Any
 from edged.storage.journal.transfers import announced
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from edged.device.transfers.installer import TransferInstaller
     from edged.device.transfers.receiver import TransferReceiver
+    from edged.mqtt.topics import Topics
 
-MISSING_TOLD = 1000
+MAX_MISSING = 1000  # numbers of missing chunks in one answer
 
 
 class TransferCommands:
-    """Opens transfers, and tells how they stand.
+    """Opens transfers, and reports their state.
 
     Parameters
     ----------
-    incoming, applying
-        Take what comes in.
-    topic
-        Where the chunks of a transfer are sent to, by its name.
+    receiver
+        Collects the chunks of a transfer.
+    installer
+        Knows the outcomes of earlier transfers.
+    topics
+        Where the chunks of a transfer are sent to.
     """
 
-    def __init__(
-        self, incoming: TransferReceiver, applying: TransferInstaller, topic: Callable[[str], str]
-    ) -> None:
-        self._incoming = incoming
-        self._applying = applying
-        self._topic = topic
+    def __init__(self, receiver: TransferReceiver, installer: TransferInstaller, topics: Topics) -> None:
+        self._receiver = receiver
+        self._installer = installer
+        self._topics = topics
 
     def announce(
         self, name: Any, manifest: Any, note: dict[str, Any], max_bytes: int, *, fetched: bool = False
     ) -> dict[str, Any]:
-        """Open a transfer or ask how it stands: which chunks are missing, or what became of it.
+        """Open a transfer or report its state: which chunks are missing, or its outcome.
 
         Parameters
         ----------
         name, manifest
-            As the sender gives them.
+            Fields of the request.
         note
-            What is to be done with it.
+            Stored with the transfer, for the installer.
         max_bytes
-            Cap of its size.
+            Maximum size of the transfer.
         fetched
-            Whether the device gets it itself, so that no chunks are waited for.
+            Whether the device downloads the content itself, so that no chunks arrive.
 
         Raises
         ------
         ConfigError
-            When name or manifest is not usable.
+            When name or manifest is not valid.
         RefusedError
-            When it is too large, or another is under way.
+            When it is too large, or another transfer is open.
         """
         transfer = announced(name, manifest, note, max_bytes)
-        outcome = self._applying.outcome(transfer.name, transfer.sha256)
+        outcome = self._installer.outcome(transfer.name, transfer.sha256)
         if outcome is not None:
             return outcome
-        missing = self._incoming.begin(transfer)
-        told = {"state": "receiving" if missing and not fetched else "executing", "transfer": transfer.name}
+        missing = self._receiver.begin(transfer)
+        answer = {"state": "receiving" if missing and not fetched else "executing", "transfer": transfer.name}
         if fetched:
-            return told
-        return told | {"topic": self._topic(transfer.name), "missing": missing[:MISSING_TOLD]}
+            return answer
+        return answer | {"topic": self._topics.incoming(transfer.name), "missing": missing[:MAX_MISSING]}

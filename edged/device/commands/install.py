@@ -1,4 +1,4 @@
-"""The commands `bundle.install` and `model.install`: from chunks over MQTT, or an address that is allowed."""
+"""The commands `bundle.install` and `model.install`: from chunks over MQTT, or from an allowed address."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
 
 
 class InstallCommands:
-    """Handlers of the commands.
+    """`bundle.install` and `model.install`: open transfers of bundles and models.
 
     Parameters
     ----------
     config
         Section `install`.
     signed
-        Whether only what is signed is taken; only bundles are.
+        Whether only signed content is accepted; only bundles can be signed.
     transfers
-        Opens them.
+        Opens the transfers.
     """
 
     def __init__(self, config: InstallConfig, transfers: TransferCommands, *, signed: bool) -> None:
@@ -30,27 +30,27 @@ class InstallCommands:
         self._signed = signed
 
     def install_bundle(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Announce a bundle file, or ask how it stands.
+        """Announce a bundle file or report the state of its transfer.
 
         Takes `transfer`, a name that the sender chooses, and either `manifest` (`bytes`, `sha256`, `chunks`),
-        to send the chunks over MQTT, or `url` with `bytes` and `sha256`, to have it fetched.
+        to send the chunks over MQTT, or `url` with `bytes` and `sha256`, to have the device download it.
 
         Raises
         ------
         ConfigError
-            When a field is not usable.
+            When a field is not valid.
         RefusedError
-            When bundles, or such addresses, are not taken, this one is too large, or another is under way.
+            When bundles or the address are not accepted, this one is too large, or another transfer is open.
         """
         return self._install("bundle", request)
 
     def install_model(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Announce a model file of the network that the device has; fields and errors as for a bundle.
+        """Announce a model file of the network that the device uses; fields and errors as for a bundle.
 
         Raises
         ------
         RefusedError
-            Also where only what is signed is taken.
+            Also if only signed content is accepted.
         """
         if self._signed:
             raise RefusedError(

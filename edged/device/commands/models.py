@@ -1,4 +1,4 @@
-"""Commands about models: which of them serves, how good it is, and a copy of it."""
+"""Commands about models: which one serves, how good it is, and a copy of it."""
 
 from __future__ import annotations
 
@@ -19,31 +19,33 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from edged.device.commands.context import Parts
+    from edged.device.events import Events
+    from edged.device.pipeline import LivePipeline
     from edged.domain.commands.tasks import Task
     from edged.domain.protocols import ServedModel
 
 EXPORTS = "exports"
 EXPORTS_KEPT = 8
-ROWS = 500  # judged on, when the command does not say
-PIECE = 64  # rows asked at once: predictions go on in between
+ROWS = 500  # samples of an evaluation if the command does not give a number
+PIECE = 64  # rows per call of the model: predictions continue in between
 BREATH = 0.003
 
 
 class ModelCommands:
-    """`promote`, `rollback`, `pin`, `unpin`, `evaluate` and `export`."""
+    """`promote`, `rollback`, `pin`, `unpin`, `evaluate` and `export`: act on stored models."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(self, pipeline: LivePipeline, events: Events) -> None:
+        self._pipeline = pipeline
+        self._events = events
 
     def roll_back(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Serve an earlier model again."""
-        change = self._parts.succession.roll_back("command", _version(request))
-        self._parts.publish_states()
+        """Serve an earlier model again and reject the present one."""
+        change = self._pipeline.rollout.roll_back("command", _version(request))
+        self._events.states_changed()
         return change
 
     def promote(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Serve a stored model, on probation."""
+        """Serve a stored model, with probation."""
         to = int(request["version"])
         others = [version for version in self._pinned() if version != to]
         if others:
@@ -51,17 +53,17 @@ class ModelCommands:
         return self._serve(to, watch=True)
 
     def _serve(self, version: int, *, watch: bool) -> dict[str, Any]:
-        change = self._parts.succession.promote(version, watch=watch)
-        self._parts.recall.crowned(version)
-        self._parts.publish_states()
+        change = self._pipeline.rollout.promote(version, watch=watch)
+        self._pipeline.recall.crowned(version)
+        self._events.states_changed()
         return change
 
     def _pinned(self) -> list[int]:
-        return [record.version for record in self._parts.registry.records() if record.pinned]
+        return [record.version for record in self._pipeline.registry.records() if record.pinned]
 
     def pin(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Serve one version until `unpin`: candidates are judged, but do not take over."""
-        registry, champion = self._parts.registry, self._parts.server.champion.version
+        """Serve one version until `unpin`: candidates are evaluated, but cannot replace it."""
+        registry, champion = self._pipeline.registry, self._pipeline.predictor.champion.version
         version = _version(request) or champion
         registry.verify(registry.get(version).version)
         if version != champion:
@@ -70,24 +72,24 @@ class ModelCommands:
             if other != version:
                 registry.unpin(other)
         registry.pin(version)
-        self._parts.publish_states()
+        self._events.states_changed()
         return {"pinned": version}
 
     def unpin(self, _: dict[str, Any]) -> dict[str, Any]:
-        """Let candidates take over again."""
+        """Unpin all versions: candidates can replace the model again."""
         pinned = self._pinned()
         for version in pinned:
-            self._parts.registry.unpin(version)
-        self._parts.publish_states()
+            self._pipeline.registry.unpin(version)
+        self._events.states_changed()
         return {"unpinned": pinned}
 
     # ---- how good --------------------------------------------------------------------------
 
     def evaluate(self, request: dict[str, Any], task: Task) -> dict[str, Any]:
-        """Judge a model on the newest labelled samples that were never trained on."""
-        parts = self._parts
-        parts.ingest.settled()
-        window = parts.reader.holdout_window(int(request.get("rows", ROWS)))
+        """Evaluate a model on the newest labelled samples that were never trained on."""
+        pipeline = self._pipeline
+        pipeline.ingestor.settled()
+        window = pipeline.reader.holdout_window(int(request.get("rows", ROWS)))
         if len(window) == 0:
             raise RefusedError("no labelled sample was kept for judging yet", where="evaluate")
         served = self._model(_version(request))
@@ -107,27 +109,29 @@ class ModelCommands:
         }
 
     def _model(self, version: int | None) -> ServedModel:
-        champion = self._parts.server.champion
+        champion = self._pipeline.predictor.champion
         return (
-            champion if version in (None, champion.version) else self._parts.promoter.open(int(version or 0))
+            champion
+            if version in (None, champion.version)
+            else self._pipeline.promoter.open(int(version or 0))
         )
 
     def _figures(
         self, served: ServedModel, raw: NDArray[np.float32], y: NDArray[np.float32]
     ) -> dict[str, float]:
-        schema = self._parts.server.schema
-        told = answers(schema, raw)
+        schema = self._pipeline.schema
+        found = answers(schema, raw)
         if schema.labels_itself:
-            return {"error": float(np.mean(errors(schema, told, y, served.scale)))}
-        return score(schema, y.astype(np.float64), told.astype(np.float64))
+            return {"error": float(np.mean(errors(schema, found, y, served.scale)))}
+        return score(schema, y.astype(np.float64), found.astype(np.float64))
 
     # ---- a copy ----------------------------------------------------------------------------
 
     def export(self, request: dict[str, Any], task: Task) -> dict[str, Any]:
-        """Write a model or its weights into the state directory's `exports/`; the newest eight stay."""
-        parts, what = self._parts, request.get("what", "model")
-        version = _version(request) or parts.server.champion.version
-        source = parts.registry.verify(parts.registry.get(version).version)
+        """Write a model or its weights into the state directory's `exports/`, which keeps 8 files."""
+        pipeline, what = self._pipeline, request.get("what", "model")
+        version = _version(request) or pipeline.predictor.champion.version
+        source = pipeline.registry.verify(pipeline.registry.get(version).version)
         name = f"model-{version}{source.suffix}"
         if what == "weights":
             source, name = source.parent / weight_encoding.FILE, f"weights-{version}.safetensors.zst"
@@ -137,7 +141,7 @@ class ModelCommands:
                     where=f"version {version}",
                     remedy="set report.weights, or export the model",
                 )
-        folder, content = parts.config.storage.dir / EXPORTS, source.read_bytes()
+        folder, content = pipeline.config.storage.dir / EXPORTS, source.read_bytes()
         task.progress({"bytes": len(content)})
         make_directory(folder)
         publish_file(folder / name, content)

@@ -1,81 +1,78 @@
-"""The commands `pause` and `resume`: parts of the device that rest, over restarts."""
+"""The commands `pause` and `resume`: parts of the device stay paused across restarts."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from edged.mqtt.client.command_connection import CommandConnection
-
 if TYPE_CHECKING:
-    from edged.device.commands.context import Parts
-
-PAUSED = "paused"
+    from edged.device.commands.inbox import CommandInbox
+    from edged.device.events import Events
+    from edged.device.outbound.publisher import OutboundRouter
+    from edged.device.paused_parts import PausedParts
+    from edged.device.pipeline import LivePipeline
+    from edged.mqtt.client.command_connection import CommandConnection
 
 
 class PauseCommands:
-    """Which parts rest.
+    """`pause` and `resume` for ingest, training and serving.
 
-    While `ingest` does, nothing is taken from the broker, which keeps it; while `training` does, no run
-    begins by itself; while `serving` does, no prediction is published.
+    While `ingest` is paused, the broker keeps the messages; while `training` is paused, only commands start
+    runs; while `serving` is paused, no predictions are published.
 
-    While ingest rests, its messages fill what may be unacknowledged on a connection: commands would wait
-    behind them. They come over a connection of their own then.
+    Messages that are not acknowledged fill the main connection while ingest is paused, and commands would
+    wait behind them. Until ingest resumes, commands arrive over `connection`, which delivers them to `inbox`.
     """
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
-        self._paused: set[str] = set(parts.registry.get_value(PAUSED) or ())
-        config = parts.config
-        self._line = CommandConnection(
-            config.mqtt, parts.session, parts.topics.requests,
-            client_id=f"{config.mqtt.client_id or f'edged-{config.device.id}'}-commands",
-        )  # fmt: skip
+    def __init__(
+        self,
+        pipeline: LivePipeline,
+        *,
+        paused: PausedParts,
+        outbound: OutboundRouter,
+        connection: CommandConnection,
+        inbox: CommandInbox,
+        events: Events,
+    ) -> None:
+        self._pipeline = pipeline
+        self._paused = paused
+        self._outbound = outbound
+        self._connection = connection
+        self._inbox = inbox
+        self._events = events
 
-    def begin(self) -> None:
-        """At the start: what rested goes on resting."""
-        for part in sorted(self._paused):
-            self._switch(part, rests=True)
+    def start(self) -> None:
+        """Pause the parts that were paused when the daemon ended."""
+        for part in self._paused.names:
+            self._switch(part, paused=True)
 
-    def end(self) -> None:
-        """At the end of the daemon."""
-        self._line.close()
-
-    @property
-    def second_line(self) -> CommandConnection:
-        """Over which commands come while ingest rests."""
-        return self._line
-
-    def paused(self) -> list[str]:
-        """The parts that rest."""
-        return sorted(self._paused)
+    def stop(self) -> None:
+        """Close the connection for commands. Safe to call twice."""
+        self._connection.close()
 
     def pause(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Let a part rest, training when none is named."""
-        return self._set(request.get("what", "training"), rests=True)
+        """Pause the part `what`, training by default."""
+        return self._set(request.get("what", "training"), paused=True)
 
     def resume(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Let it go on."""
-        return self._set(request.get("what", "training"), rests=False)
+        """Resume the part `what`, training by default."""
+        return self._set(request.get("what", "training"), paused=False)
 
-    def _set(self, part: str, *, rests: bool) -> dict[str, Any]:
-        after = self._paused | {part} if rests else self._paused - {part}
-        if after != self._paused:
-            self._parts.registry.set_value(PAUSED, sorted(after))
-            self._paused = after
-            self._switch(part, rests=rests)
-            self._parts.publish_states()
-        return {"paused": self.paused()}
+    def _set(self, part: str, *, paused: bool) -> dict[str, Any]:
+        if self._paused.set(part, paused=paused):
+            self._switch(part, paused=paused)
+            self._events.states_changed()
+        return {"paused": self._paused.names}
 
-    def _switch(self, part: str, *, rests: bool) -> None:
-        parts = self._parts
+    def _switch(self, part: str, *, paused: bool) -> None:
+        pipeline = self._pipeline
         if part == "training":
-            parts.learner.paused = rests or not parts.config.training.enabled
-            parts.learning.wake()
+            pipeline.scheduler.paused = paused or not pipeline.config.training.enabled
+            pipeline.worker.wake()
         elif part == "serving":
-            parts.publishing.silent = rests
-        elif rests:
-            self._line.open(parts.receive)
-            parts.ingest.rest()
+            self._outbound.silent = paused
+        elif paused:
+            self._connection.open(self._inbox.receive)
+            pipeline.ingestor.rest()
         else:
-            parts.ingest.go_on()
-            self._line.close(parts.receive)
+            pipeline.ingestor.go_on()
+            self._connection.close(self._inbox.receive)

@@ -1,4 +1,4 @@
-"""Commands that only ask: `ping`, `status` and `capabilities`."""
+"""Commands that only read: `ping`, `status` and `capabilities`."""
 
 from __future__ import annotations
 
@@ -9,29 +9,33 @@ from edged import __version__
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from edged.device.commands.context import Parts
+    from edged.device.pipeline import LivePipeline
+    from edged.device.reporting.status import StatusCollector
+    from edged.mqtt.client.session import Session
 
 
 class QueryCommands:
-    """What the device says of itself when it is asked."""
+    """`ping`, `status` and `capabilities`: describe the device and its state."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(self, pipeline: LivePipeline, status: StatusCollector, session: Session) -> None:
+        self._pipeline = pipeline
+        self._status = status
+        self._session = session
 
     def ping(self, _: dict[str, Any]) -> dict[str, Any]:
-        """It is there."""
-        return {"pong": True, "ts": self._parts.clock.now(), "version": __version__}
+        """Return the time of the device and its version."""
+        return {"pong": True, "ts": self._pipeline.clock.now(), "version": __version__}
 
     def status(self, _: dict[str, Any]) -> dict[str, Any]:
-        """What `edged status` prints."""
-        return self._parts.selfreport.status()
+        """Return the summary that `edged status` prints."""
+        return self._status.status()
 
     def capabilities(self, names: Iterable[str]) -> dict[str, Any]:
-        """What the device is, and its commands `names` with the schemas of their requests and answers."""
+        """Describe the device, and its commands `names` with the schemas of their requests and answers."""
         from edged.domain.messages.answers import ANSWERS
         from edged.domain.messages.requests import REQUESTS, whole
 
-        config, schema = self._parts.config, self._parts.server.schema
+        config, schema = self._pipeline.config, self._pipeline.schema
         commands = {
             name: {
                 "description": REQUESTS.get(name, {}).get("description", ""),
@@ -43,8 +47,8 @@ class QueryCommands:
         return {
             "device": config.device.id,
             "version": __version__,
-            "protocol": self._parts.session.protocol,
-            "engine": self._parts.learner.engine or config.training.engine,
+            "protocol": self._session.protocol,
+            "engine": self._pipeline.scheduler.engine or config.training.engine,
             "task": schema.task,
             "features": list(schema.names) if schema.names else schema.width,
             "classes": list(schema.classes),

@@ -1,4 +1,4 @@
-"""Commands about training: begin a run, end it, write it down; take what alarms are about for normal."""
+"""Commands about training runs, anomaly alarms and the drift baseline."""
 
 from __future__ import annotations
 
@@ -9,77 +9,85 @@ from edged.errors import RefusedError
 from edged.storage.models.checkpoints import Checkpoints
 
 if TYPE_CHECKING:
-    from edged.device.commands.context import Parts
+    from edged.device.events import Events
+    from edged.device.pipeline import LivePipeline
+    from edged.device.reporting.status import StatusCollector
+    from edged.domain.commands.running import RunningCommands
     from edged.domain.commands.tasks import Task
 
 
 class TrainingCommands:
-    """`train`, `cancel`, `checkpoint`, `accept` and `drift.reset`."""
+    """`train`, `cancel`, `checkpoint`, `accept` and `drift.reset`: control training."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(
+        self, pipeline: LivePipeline, *, status: StatusCollector, running: RunningCommands, events: Events
+    ) -> None:
+        self._pipeline = pipeline
+        self._status = status
+        self._running = running
+        self._events = events
 
     def train(self, request: dict[str, Any], task: Task) -> dict[str, Any]:
-        """Begin a run as soon as the present one has ended; the task ends with the run.
+        """Start a run as soon as the present run has ended; the task ends with the run.
 
-        What was delivered until now is committed before, so that the run finds it.
+        Samples received so far are committed first, so that the run can read them.
         """
-        self._parts.ingest.settled()
-        self._parts.learning.command(_options(request), task)
-        return {"new_samples": self._parts.selfreport.new_labelled()}
+        self._pipeline.ingestor.settled()
+        self._pipeline.worker.command(_options(request), task)
+        return {"new_samples": self._status.new_labelled()}
 
     def resume(self, request: dict[str, Any], task: Task) -> None:
-        """Go on with a run that the end of the daemon cut off."""
-        self._parts.learning.adopt(_options(request), task)
+        """Resume a run that was interrupted when the daemon ended."""
+        self._pipeline.worker.adopt(_options(request), task)
 
     def cancel(self, request: dict[str, Any]) -> dict[str, Any]:
-        """End the present run, or the command with the transaction `target`."""
-        learning, target = self._parts.learning, request.get("target")
+        """Cancel the present run, or the command with the transaction `target`."""
+        worker, target = self._pipeline.worker, request.get("target")
         if target is None:
-            return {"cancelled": "train", "run": learning.cancel()}
-        task = next((task for task in self._parts.tasks() if task.transaction == target), None)
+            return {"cancelled": "train", "run": worker.cancel()}
+        task = self._running.find(target)
         if task is None or task.name == "cancel":
             raise RefusedError("no such command is under way", where="target", remedy="it may have ended")
         if task.name == "train":
-            return {"cancelled": "train", "run": learning.cancel(task)}
+            return {"cancelled": "train", "run": worker.cancel(task)}
         task.cancel()
         return {"cancelled": task.name, "run": None}
 
     def checkpoint(self, _: dict[str, Any], task: Task) -> dict[str, Any]:
-        """Have the present run written down; what earlier ones came to is already."""
-        if not self._parts.learning.want_checkpoint(task):
-            config = self._parts.config
+        """Store a checkpoint of the present run; without a run, report the newest checkpoint."""
+        if not self._pipeline.worker.want_checkpoint(task):
+            config = self._pipeline.config
             folder = config.storage.dir / "checkpoints"
             numbers = Checkpoints(folder, config.training.keep_checkpoints).numbers()
-            self._parts.learning.keep()
+            self._pipeline.worker.keep()
             task.done({"generation": max(numbers, default=None), "step": None})
         return {}
 
     def accept(self, request: dict[str, Any]) -> dict[str, Any]:
-        """What an alarm is about is normal from now on, and learned from."""
-        key, anomalies = request.get("key"), self._parts.server.anomalies
-        self._parts.ingest.settled()  # what is not stored yet could not come back
+        """Mark the samples of an alarm as normal, end the alarm and learn from the samples."""
+        key, anomalies = request.get("key"), self._pipeline.predictor.anomalies
+        self._pipeline.ingestor.settled()  # a sample that is not stored yet could not be learned from
         accepted = 0 if anomalies is None else anomalies.accept(key)
         if accepted == 0:
             raise RefusedError(
                 "no alarm stands", where=key or "", remedy="metrics name the keys: anomaly.standing"
             )
-        self._parts.learning.wake()
+        self._pipeline.worker.wake()
         return {"accepted": accepted}
 
     def reset_drift(self, _: dict[str, Any]) -> dict[str, Any]:
-        """The detectors take the present for normal."""
-        parts, triggers = self._parts, self._parts.learner.triggers
-        signals = parts.server.drift.signals
-        parts.server.reset_drift()
+        """Use current data as the drift baseline and drop pending drift triggers."""
+        predictor, triggers = self._pipeline.predictor, self._pipeline.scheduler.triggers
+        signals = predictor.drift.signals
+        predictor.reset_drift()
         triggers.drifted = triggers.warned = triggers.fallen = False
-        parts.learning.keep()
-        parts.publish_states()
+        self._pipeline.worker.keep()
+        self._events.states_changed()
         return {"forgotten": signals}
 
 
 def _options(request: dict[str, Any]) -> RunOptions:
-    """What the trainer calls it."""
+    """Return the fields of a request as the options of the trainer."""
     options = {"base" if name == "from" else name: value for name, value in request.items()}
     if "steps" in options:
         options["steps"] = int(options["steps"])

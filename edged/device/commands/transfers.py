@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from edged.device.commands import InstallCommands, TransferCommands, WeightsCommands
+from edged.device.commands.announce import TransferCommands
+from edged.device.commands.install import InstallCommands
+from edged.device.commands.weights import WeightsCommands
 from edged.device.events import Extension
 from edged.device.transfers.installer import TransferInstaller
 from edged.device.transfers.receiver import TransferReceiver
@@ -82,12 +84,12 @@ class TransferService(Extension):
             notify=events.event,
             clock=clock,
         )
-        transfers = TransferCommands(self._incoming, self._applying, topics.incoming)
+        transfers = TransferCommands(self._incoming, self._applying, topics)
         self._weights = WeightsCommands(
             config.weights,
             updates=updates,
-            send=publishing.update,
-            champion=lambda: succession.champion,
+            outbound=publishing,
+            rollout=succession,
             transfers=transfers,
         )
         self._installs = InstallCommands(config.install, transfers, signed=bool(config.model.keys))

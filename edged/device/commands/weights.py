@@ -1,4 +1,4 @@
-"""The commands `weights.get` and `weights.apply`: updates of weights out of the device, and into it."""
+"""The commands `weights.get` and `weights.apply`: publish updates of weights, and receive them."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from typing import TYPE_CHECKING, Any
 from edged.errors import ConfigError, RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from edged.config import WeightsConfig
     from edged.device.commands.announce import TransferCommands
-    from edged.device.outbound.weight_updates import WeightUpdate, WeightUpdates
+    from edged.device.outbound.publisher import OutboundRouter
+    from edged.device.outbound.weight_updates import WeightUpdates
+    from edged.device.promotion.rollout import Rollout
 
 
 class WeightsCommands:
-    """Handlers of the commands about weights.
+    """`weights.get` and `weights.apply`: publish updates of weights, and open transfers of them.
 
     Parameters
     ----------
     config
         Section `weights`.
     updates
-        Makes what is asked for.
-    send
-        Sends an update, or only its chunks of these numbers.
-    champion
-        The version that serves.
+        Builds the updates.
+    outbound
+        Publishes the updates.
+    rollout
+        Knows the version that serves.
     transfers
-        Opens those that come in.
+        Opens transfers of received updates.
     """
 
     def __init__(
@@ -36,26 +36,26 @@ class WeightsCommands:
         config: WeightsConfig,
         *,
         updates: WeightUpdates,
-        send: Callable[[WeightUpdate, list[int] | None], None],
-        champion: Callable[[], int],
+        outbound: OutboundRouter,
+        rollout: Rollout,
         transfers: TransferCommands,
     ) -> None:
         self._config = config
         self._updates = updates
-        self._send = send
-        self._champion = champion
+        self._outbound = outbound
+        self._rollout = rollout
         self._transfers = transfers
 
     def get(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Send the weights of a version, or some chunks of them, by the way that updates go.
+        """Publish the weights of a version, or some chunks of them.
 
-        Takes `version` (the champion's when absent), `mode`, `dtype`, `base` (`last`, `bundle` or a version)
+        Takes `version` (the current one by default), `mode`, `dtype`, `base` (`last`, `bundle` or a version)
         as in section `weights`, and `chunks`, a list of numbers.
 
         Raises
         ------
         ConfigError
-            When a field is not usable.
+            When a field is not valid.
         EdgedError
             When there is no such version, or its weights cannot be read.
         """
@@ -64,9 +64,9 @@ class WeightsCommands:
             dtype=request.get("dtype"),
             base=_base(request.get("base")),
         )
-        update = self._updates.asked(request.get("version") or self._champion(), wish)
+        update = self._updates.asked(request.get("version") or self._rollout.champion, wish)
         chunks = _chunks(request.get("chunks"), len(update.chunks))
-        self._send(update, chunks)
+        self._outbound.update(update, chunks)
         return {
             "version": update.version,
             "chunks": len(update.chunks),
@@ -75,17 +75,17 @@ class WeightsCommands:
         }
 
     def apply(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Announce an update, or ask how it stands: which chunks are missing, or what became of it.
+        """Announce an update or report its state: which chunks are missing, or its outcome.
 
         Takes `transfer`, a name that the sender chooses, `manifest` as `weights.get` publishes it, and `mix`
-        (true when absent): whether the device may mix the weights with its own.
+        (true by default): whether the device may mix the weights with its own.
 
         Raises
         ------
         ConfigError
-            When a field is not usable.
+            When a field is not valid.
         RefusedError
-            When updates are not taken, this one is too large, or another is under way.
+            When updates are not accepted, this one is too large, or another transfer is open.
         """
         if not self._config.accept:
             raise RefusedError("this device takes no weights", where="weights.accept")

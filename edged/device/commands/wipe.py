@@ -1,4 +1,4 @@
-"""The command `wipe`: what the device has collected and learned goes, down to the bytes in its files."""
+"""The command `wipe`: erases samples, labels, checkpoints and models, including their bytes in files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from edged.storage.models.sent_updates import ROUNDS
 from edged.storage.samples.erasure import erase_files
 
 if TYPE_CHECKING:
-    from edged.device.commands.context import Parts
+    from edged.device.events import Events
+    from edged.device.pipeline import LivePipeline
     from edged.domain.commands.tasks import Task
 
 USUAL = ("samples", "checkpoints", "models")
@@ -21,83 +22,83 @@ LOOK_SECONDS = 0.2
 
 
 class WipeCommands:
-    """Erases between two runs, while serving goes on."""
+    """`wipe`: erases data between two training runs, while serving continues."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(self, pipeline: LivePipeline, events: Events) -> None:
+        self._pipeline = pipeline
+        self._events = events
 
     def wipe(self, request: dict[str, Any], task: Task) -> dict[str, Any]:
-        """Erase what is named: samples, checkpoints and models when nothing is.
+        """Erase the kinds of data in `what`: samples, checkpoints and models by default.
 
         Raises
         ------
         RefusedError
-            Without the device's id as `confirm`.
+            When `confirm` is not the id of this device.
         """
-        parts, what = self._parts, request.get("what", USUAL)
-        if request["confirm"] != parts.config.device.id:
+        pipeline, what = self._pipeline, request.get("what", USUAL)
+        if request["confirm"] != pipeline.config.device.id:
             raise RefusedError("that is not this device", where="confirm", remedy="give the device's id")
-        if "labels" in what and parts.server.schema.labels_itself:
+        if "labels" in what and pipeline.schema.labels_itself:
             raise ConfigError(
                 "the labels of this stream are its samples", where="what", remedy="name samples"
             )
         self._end_run()
         gone: dict[str, int] = {}
         done = threading.Event()
-
         problems: list[EdgedError] = []
 
         def also() -> dict[str, int]:
             try:
-                return self._rest(what)
+                return self._erase_others(what)
             except StorageError:
                 raise  # tried again
             except EdgedError as problem:
                 problems.append(problem)
                 return {}
 
-        def told(counts: dict[str, int]) -> None:
+        def erased(counts: dict[str, int]) -> None:
             gone.update(counts)
             done.set()
 
-        parts.learning.erase(
-            parts.config.storage.dir,
-            told,
+        pipeline.worker.erase(
+            pipeline.config.storage.dir,
+            erased,
             samples="samples" in what,
             labels="labels" in what,
             checkpoints="checkpoints" in what,
-            before=parts.ingest.settled,
+            before=pipeline.ingestor.settled,
             also=also,
         )
         while not done.wait(LOOK_SECONDS):
             if task.cancelled:
                 raise EdgedError("it was cancelled while it waited, and may be done later", where="wipe")
-        parts.publish_states()
+        self._events.states_changed()
         if problems:
             raise problems[0]
         return gone
 
     def _end_run(self) -> None:
         try:
-            self._parts.learning.cancel()
+            self._pipeline.worker.cancel()
         except RefusedError:
-            return  # no run is under way
+            return  # no run is in progress
 
-    def _rest(self, what: list[str]) -> dict[str, int]:
-        """What is not in the sample log, on the learning thread."""
-        parts, gone = self._parts, {}
-        state = parts.config.storage.dir
+    def _erase_others(self, what: list[str]) -> dict[str, int]:
+        """Erase data outside the sample log, on the training thread; return counts by kind."""
+        pipeline, gone = self._pipeline, {}
+        state = pipeline.config.storage.dir
         if "models" in what:
-            for record in parts.registry.records():
+            for record in pipeline.registry.records():
                 if record.pinned:
-                    parts.registry.unpin(record.version)
-            parts.succession.begin_anew("wiped")
-            gone["models"] = parts.registry.erase()
+                    pipeline.registry.unpin(record.version)
+            pipeline.rollout.begin_anew("wiped")
+            gone["models"] = pipeline.registry.erase()
         if "samples" in what or "models" in what:
-            # Candidates and databases that were set aside hold samples, exports what was learned from them.
+            # Candidates and renamed damaged databases hold samples; exports hold what was learned from them.
             doomed = [state / "candidates", state / EXPORTS, *sorted(state.glob("*.damaged-*"))]
             doomed += [state / name for name in (SENT, ROUNDS, FLEET)] if "models" in what else []
             gone["files"] = erase_files(doomed)
         if "checkpoints" in what or "models" in what:
-            parts.promoter.forget_trust()
+            pipeline.promoter.forget_trust()
         return gone

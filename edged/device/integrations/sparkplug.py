@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from edged.clock import Clock
     from edged.config import Config
-    from edged.device.commands.dispatcher import CommandDispatcher
+    from edged.device.commands.inbox import CommandInbox
     from edged.mqtt.topics import Topics
     from edged.storage.models.registry import Registry
 
@@ -72,7 +72,7 @@ class EdgeNode(Extension):
         With its section `sparkplug`.
     registry
         Keeps the number of the session.
-    control, topics
+    inbox, topics
         Where commands go, as if they had come on `request/<command>`; the answer goes where all do.
     commands
         Those that this daemon has.
@@ -83,7 +83,7 @@ class EdgeNode(Extension):
         config: Config,
         *,
         registry: Registry,
-        control: CommandDispatcher,
+        inbox: CommandInbox,
         topics: Topics,
         commands: Collection[str],
         clock: Clock,
@@ -91,7 +91,7 @@ class EdgeNode(Extension):
         section = config.sparkplug
         if section is None:
             raise ValueError("there is no section sparkplug")
-        self._registry, self._control, self._topics = registry, control, topics
+        self._registry, self._inbox, self._topics = registry, inbox, topics
         self._number: int | None = None
         self._newest: bytes | None = None
         declared = [Declared(name, kind) for name, kind, _ in (*FIGURES, *PREDICTION)]
@@ -135,7 +135,7 @@ class EdgeNode(Extension):
     def execute(self, command: str) -> None:
         """Hand over a command, named by its metric, as if it had come on its topic."""
         topic = self._topics.request(COMMANDS[command])
-        self._control.receive(ReceivedMessage(topic, b"{}", 0, 0, False, False, 0, time.monotonic()))
+        self._inbox.receive(ReceivedMessage(topic, b"{}", 0, 0, False, False, 0, time.monotonic()))
 
     def next_session(self) -> int:
         """Count a session and store its number; log a warning if that fails."""

@@ -1,1 +1,1 @@
-"""What the device says of itself: status, states and metrics, collected and published periodically."""
+"""Status, retained states and metrics of the device: collected, and published periodically."""

@@ -1,4 +1,4 @@
-"""How things stand, told to the broker, to systemd, and to `edged status`, which reads it from disk."""
+"""Periodic reports of the device's state: to the broker, to systemd, and on disk for `edged status`."""
 
 from __future__ import annotations
 
@@ -12,93 +12,110 @@ from edged.errors import CorruptError, StorageError
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    from edged.clock import SystemClock
     from edged.device.events import Events
     from edged.device.outbound.reporter import Reporter
+    from edged.device.pipeline import LivePipeline
     from edged.device.reporting.status import StatusCollector
+    from edged.device.settings import Settings
     from edged.host.scheduler import Scheduler
     from edged.host.systemd import Notifier
-    from edged.storage.models.registry import Registry
-    from edged.storage.samples.log import SampleLog
+    from edged.host.wakeup_queue import WakeupQueue
     from edged.storage.sequence import Sequence
 
 log = get_logger("edged.daemon")
 
 
 class PeriodicReporter(Listener):
-    """Publishes states and metrics, and keeps the status on disk. `settings` gives the state `config`.
+    """Publishes states and metrics, and stores the status on disk.
 
-    `give_up` is called, with the name of the file, when a database turns out to be damaged.
+    Parameters
+    ----------
+    pipeline
+        Its registry stores the status; its sample log knows whether it is damaged.
+    status
+        Collects status, states and metrics.
+    settings
+        Has the retained state `config`.
+    reporter
+        Publishes the retained states.
+    sequence
+        Numbers of messages, stored with each report.
+    notifier
+        Shows the state in `systemctl status`.
+    endings
+        Receives the file name of a database that is damaged: the daemon then stops.
+    timetable
+        Its thread publishes states after a change.
+    events
+        Receives the metrics.
     """
 
     def __init__(
         self,
+        pipeline: LivePipeline,
         *,
-        selfreport: StatusCollector,
+        status: StatusCollector,
+        settings: Settings,
         reporter: Reporter,
-        registry: Registry,
-        samples: SampleLog,
         sequence: Sequence,
         notifier: Notifier,
-        clock: SystemClock,
-        settings: Callable[[], dict[str, Any]],
-        give_up: Callable[[str], None],
-        scheduler: Scheduler,
+        endings: WakeupQueue,
+        timetable: Scheduler,
         events: Events,
     ) -> None:
+        self._pipeline = pipeline
+        self._status = status
         self._settings = settings
-        self._selfreport = selfreport
         self._reporter = reporter
-        self._registry = registry
-        self._samples = samples
         self._sequence = sequence
         self._notifier = notifier
-        self._clock = clock
-        self._give_up = give_up
-        self._scheduler = scheduler
+        self._endings = endings
+        self._timetable = timetable
         self._events = events
         self._problem: str | None = None
 
     def periodically(self) -> None:
-        """States and metrics."""
-        # States first: the metrics of this moment would count as waiting, and change them each time.
+        """Publish states and metrics, and store the status."""
+        # States first: published metrics would wait in the outbox, and change the state `buffer` each time.
         self.now()
-        with self._damage_noticed():
-            self._events.metrics(self._selfreport.metrics())
+        with self._damage_handled():
+            self._events.metrics(self._status.metrics())
         self._sequence.keep()
 
     def now(self) -> None:
-        """States only."""
-        with self._damage_noticed():
+        """Publish states and store the status."""
+        with self._damage_handled():
             self.states_changed()
-            self.keep_status(self._selfreport.status())
-        if self._samples.damage is not None:
-            self._found_damaged(self._samples.damage)
-        serving = f"serving model {self._selfreport.version}"
-        problem = self._selfreport.problem
+            self.store_status(self._status.status())
+        damage = self._pipeline.samples.damage
+        if damage is not None:
+            self._stop_for_repair(damage)
+        serving = f"serving model {self._status.version}"
+        problem = self._status.problem
         self._notifier.status(f"{serving}; {problem}" if problem else serving)
 
     def connection_changed(self) -> None:
-        """Publish states soon."""
-        self._scheduler.soon(self.now)
+        """Publish states soon, on the timetable's thread."""
+        self._timetable.soon(self.now)
 
     def problem_changed(self) -> None:
-        """Publish states soon."""
-        self._scheduler.soon(self.now)
+        """Publish states soon, on the timetable's thread."""
+        self._timetable.soon(self.now)
 
     def states_changed(self) -> None:
         """Publish the retained state topics that have changed."""
-        self._selfreport.states(self._reporter)
-        self._reporter.state("config", self._settings())
+        self._status.states(self._reporter)
+        self._reporter.state("config", self._settings.state())
 
-    def keep_status(self, status: dict[str, Any]) -> None:
-        """For `edged status`; on a full disk it stays the older one, which is noticed by its age."""
+    def store_status(self, status: dict[str, Any]) -> None:
+        """Store the status for `edged status`; if the disk refuses it, the older status stays."""
         try:
-            self._registry.set_value("status", status | {"told_at": self._clock.monotonic()})
+            told_at = self._pipeline.clock.monotonic()
+            self._pipeline.registry.set_value("status", status | {"told_at": told_at})
         except CorruptError as problem:
-            self._found_damaged(problem)
+            self._stop_for_repair(problem)
         except StorageError as problem:
             level = log.debug if self._problem == problem.line() else log.warning
             self._problem = problem.line()
@@ -107,15 +124,15 @@ class PeriodicReporter(Listener):
             self._problem = None
 
     @contextmanager
-    def _damage_noticed(self) -> Iterator[None]:
+    def _damage_handled(self) -> Iterator[None]:
         try:
             yield
         except CorruptError as problem:
-            self._found_damaged(problem)
+            self._stop_for_repair(problem)
 
-    def _found_damaged(self, problem: CorruptError) -> None:
-        """A database cannot be repaired while it is open: the next start sets it aside."""
+    def _stop_for_repair(self, problem: CorruptError) -> None:
+        """Stop the daemon: the next start renames the damaged database and creates a new one."""
         log.error("damaged", problem=problem.line())
         name = Path(problem.where).name
         if name in DATABASES:
-            self._give_up(name)
+            self._endings.put(name)

@@ -1,4 +1,4 @@
-"""The application: every path with its door. What is added here passes the guard like all the rest."""
+"""The application: every path with its route, all of them behind the guard."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ from edged.device.web.http.login import Login
 from edged.device.web.http.routes import GuardedRoute, nothing_here, route
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import Any
+    from collections import Counter
+    from collections.abc import Iterable
 
     from starlette.requests import Request
     from starlette.routing import Route
     from starlette.types import Receive, Scope, Send
 
+    from edged.device.reporting.status import StatusCollector
     from edged.device.web.api.commands import Commands
     from edged.device.web.api.event_stream import EventStream
     from edged.device.web.api.inference import Inference
     from edged.device.web.api.metrics import Metrics
     from edged.device.web.http.authentication import Access
+    from edged.device.web.http.routes import Endpoint
     from edged.device.web.page.page import Page
 
 MODEL = "/v2/models/{model}"
@@ -35,22 +37,31 @@ VERSION = MODEL + "/versions/{version}"
 
 
 class StatusEndpoints:
-    """Endpoints that read from the parts of the daemon; on other threads, as a disk may keep them waiting."""
+    """Endpoints `/api/status` and `/metrics`; read on other threads, as the disk might be slow.
 
-    def __init__(self, status: Callable[[], dict[str, Any]], metrics: Metrics, feed: EventStream) -> None:
+    Parameters
+    ----------
+    status, metrics, feed
+        The sources of the figures.
+    refused
+        Requests that the guard rejected, by reason.
+    """
+
+    def __init__(
+        self, status: StatusCollector, metrics: Metrics, feed: EventStream, refused: Counter[str]
+    ) -> None:
         self._status = status
         self._metrics = metrics
         self._feed = feed
-        self.guard: Guard | None = None
+        self._refused = refused
 
     async def status(self, _: Request) -> Response:
-        """What `edged status` prints."""
-        return as_json(await asyncio.to_thread(self._status))
+        """Return the summary that `edged status` prints."""
+        return as_json(await asyncio.to_thread(self._status.status))
 
     async def metrics(self, _: Request) -> Response:
-        """What Prometheus scrapes."""
-        refused = {} if self.guard is None else dict(self.guard.refused)
-        page = await asyncio.to_thread(self._metrics.page, refused, self._feed.streams)
+        """Return the page that Prometheus scrapes."""
+        page = await asyncio.to_thread(self._metrics.page, dict(self._refused), self._feed.streams)
         return Response(page, 200, {"cache-control": "no-store"}, CONTENT_TYPE)
 
 
@@ -58,44 +69,42 @@ def application(
     *,
     access: Access,
     hosts: Iterable[str],
+    refused: Counter[str],
     inference: Inference,
-    reports: StatusEndpoints,
+    status: StatusEndpoints,
     commands: Commands,
     feed: EventStream,
     page: Page,
     more: Iterable[Route] = (),
 ) -> Guard:
-    """All of it, behind the guard."""
+    """Build the application: all routes, behind the guard."""
+    control = GuardedRoute({"POST": commands.carry_out}, ("control", "infer"), access)
     routes = [
         *_protocol(inference, access),
-        route("/metrics", GuardedRoute({"GET": reports.metrics}, ("scrape",), access)),
+        route("/metrics", GuardedRoute({"GET": status.metrics}, ("scrape",), access)),
         *_pages(page, access),
-        route("/api/status", GuardedRoute({"GET": reports.status}, ("read",), access)),
+        route("/api/status", GuardedRoute({"GET": status.status}, ("read",), access)),
         route("/api/events", GuardedRoute({"GET": feed.stream}, ("read",), access)),
-        route(
-            "/api/commands/{name}", GuardedRoute({"POST": commands.carry_out}, ("control", "infer"), access)
-        ),
+        route("/api/commands/{name}", control),
         *more,
     ]
     router = Router(routes, redirect_slashes=False, default=nothing_here)
-    guard = Guard(_Shortcut(inference, access, router), hosts)
-    reports.guard = guard
-    return guard
+    return Guard(_Shortcut(inference, access, router), hosts, refused)
 
 
 class _Shortcut:
-    """Passes what is asked thousands of times a second to its door without matching patterns; the rest on."""
+    """Passes inference requests to their route without matching patterns, all others to the router."""
 
     def __init__(self, inference: Inference, access: Access, router: Router) -> None:
         self._path = f"/v2/models/{inference.model}/infer"
         self._params = {"model": inference.model}
-        self._door = _infer(inference, access)
+        self._infer = _infer(inference, access)
         self._router = router
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] == self._path:
             scope["path_params"] = self._params
-            await self._door(scope, receive, send)
+            await self._infer(scope, receive, send)
         else:
             await self._router(scope, receive, send)
 
@@ -105,9 +114,9 @@ def _infer(inference: Inference, access: Access) -> GuardedRoute:
 
 
 def _protocol(inference: Inference, access: Access) -> list[Route]:
-    """The Open Inference Protocol."""
+    """Routes of the Open Inference Protocol."""
 
-    def told(endpoint: Callable[[Request], Any]) -> GuardedRoute:
+    def described(endpoint: Endpoint) -> GuardedRoute:
         return GuardedRoute({"GET": endpoint}, ("infer", "read"), access)
 
     return [
@@ -115,12 +124,12 @@ def _protocol(inference: Inference, access: Access) -> list[Route]:
         route(f"{VERSION}/infer", _infer(inference, access)),
         route("/v2/health/live", GuardedRoute({"GET": inference.live}, (), access)),
         route("/v2/health/ready", GuardedRoute({"GET": inference.server_ready}, (), access)),
-        route("/v2", told(inference.server_metadata)),
-        route("/v2/", told(inference.server_metadata)),
-        route(MODEL, told(inference.model_metadata)),
-        route(VERSION, told(inference.model_metadata)),
-        route(f"{MODEL}/ready", told(inference.model_ready)),
-        route(f"{VERSION}/ready", told(inference.model_ready)),
+        route("/v2", described(inference.server_metadata)),
+        route("/v2/", described(inference.server_metadata)),
+        route(MODEL, described(inference.model_metadata)),
+        route(VERSION, described(inference.model_metadata)),
+        route(f"{MODEL}/ready", described(inference.model_ready)),
+        route(f"{VERSION}/ready", described(inference.model_ready)),
     ]
 
 

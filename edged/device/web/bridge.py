@@ -1,9 +1,8 @@
-"""From the event loop to the threads that serve and store, and back.
+"""The way of rows from the event loop to the serving and ingest threads, and back.
 
-Requests that come in one turn of the event loop, or while the serving thread works, are answered by one run
-of the model. What is recorded goes through ingest like a message of the broker, and is answered once it is
-predicted and on the disk. A request is known by its future here; what other threads bring is resolved on the
-event loop.
+Requests that arrive in one turn of the event loop, or while the serving thread works, are answered by one run
+of the model. Recorded rows pass through ingest like messages of the broker, and are answered when they are
+predicted and on disk. Each request has a future, which is resolved on the event loop.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ LOOK_SECONDS = 1.0
 
 @dataclass(eq=False)
 class StoredRows:
-    """Rows that become samples: their answers and ids as they come, and whether they are on the disk."""
+    """Rows that become samples: their predictions and ids so far, and whether they are on disk."""
 
     future: asyncio.Future[StoredRows]
     rows: int
@@ -50,11 +49,11 @@ class StoredRows:
 
     @property
     def whole(self) -> bool:
-        """Whether everything has come."""
+        """Whether all rows are predicted and stored."""
         return self.stored and sum(len(ids) for _, _, ids in self.parts) == self.rows
 
     def answer(self) -> tuple[Predictions, list[str], list[int]]:
-        """All rows in their order, the ids of their samples, and the version that has answered each."""
+        """Return the predictions of all rows in order, the ids of the samples, and the version of each."""
         parts = [(made, ids) for _, made, ids in sorted(self.parts, key=lambda part: part[0])]
         made = [one for one, _ in parts]
         sure = [one.confidence for one in made if one.confidence is not None]
@@ -70,9 +69,9 @@ class StoredRows:
 
 
 class ServingBridge:
-    """Takes requests on the event loop, `most` at a time; answers within `timeout` seconds or not at all.
+    """Passes requests from the event loop to other threads, at most `most` at a time, for `timeout` seconds.
 
-    `begin` is called on the loop before anything else.
+    Call `begin` on the loop first.
     """
 
     def __init__(self, serving: ServingWorker, ingest: Ingestor, *, most: int, timeout: float) -> None:
@@ -90,22 +89,22 @@ class ServingBridge:
 
     @property
     def waiting(self) -> int:
-        """Requests that have no answer yet."""
+        """Number of requests without an answer."""
         return len(self._under_way)
 
     def begin(self) -> None:
-        """Take answers from other threads from now on."""
+        """Accept answers from other threads from now on."""
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
 
     # ---- on the event loop -------------------------------------------------------------------
 
     async def predict(self, x: Floats, version: int | None) -> Predictions:
-        """Answers for rows `(n, d)` by the champion, or by another loaded version.
+        """Predict rows `(n, d)` with the current model, or with another loaded version.
 
         Raises
         ------
         HttpError
-            503 when too many ask or nobody answers in time, 404 when the version is not loaded, 500 when no
+            503 for too many requests or after the timeout, 404 when the version is not loaded, 500 when no
             model has an answer.
         """
         future = self._enter()
@@ -121,14 +120,14 @@ class ServingBridge:
         return Predictions(made.version, made.offsets[rows], made.answers[rows], made.output[rows], sure)
 
     async def record(self, readings: list[Reading]) -> StoredRows:
-        """Make samples of readings; returns once they are predicted and on the disk.
+        """Make samples of readings; return when they are predicted and on disk.
 
         Raises
         ------
         HttpError
-            503 when too many ask, or it takes too long: then the samples may still be stored.
+            503 for too many requests or after the timeout: the samples might still be stored.
         EdgedError
-            When ingest does not take them.
+            When ingest rejects them.
         """
         future = self._enter()
         recorded = StoredRows(future, len(readings), self._under_way[future])
@@ -189,7 +188,7 @@ class ServingBridge:
             self._under_way.pop(future, None)
 
     def _look(self) -> None:
-        """Give up what waits too long; one timer for all, as a timer for each costs more than an answer."""
+        """Fail requests that wait too long; one timer for all, as one for each costs more than an answer."""
         before = time.monotonic() - self._timeout
         for future, asked in list(self._under_way.items()):
             if asked <= before and not future.done():
@@ -203,7 +202,7 @@ class ServingBridge:
             asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
 
     def _hand_over(self) -> None:
-        """What came in one turn of the loop is asked together."""
+        """Pass the requests of one turn of the loop to serving together."""
         gathered, self._gathered = self._gathered, []
         self._questions.add(gathered)
         self._call()
@@ -233,7 +232,7 @@ class ServingBridge:
     # ---- on other threads --------------------------------------------------------------------
 
     def answered(self, made: Predictions, ids: Sequence[str]) -> None:
-        """The serving thread has answered samples; those that were recorded here are waited for."""
+        """Collect the predictions of recorded samples; on the serving thread."""
         if not self._recorded:
             return
         found: dict[int, tuple[StoredRows, list[int]]] = {}

@@ -1,11 +1,11 @@
-"""What the daemon knows of HTTP: sockets that listen when it is ready, and what answers a moment later.
+"""The web server as an extension of the daemon: it opens sockets at the start and answers a moment later.
 
-The libraries take 0.1 s and more to import. So tokens and certificates are looked at and the sockets opened
-before the daemon is ready, while a wrong configuration still keeps it from starting; the rest is read by the
-thread that serves, while the daemon works already. Requests wait in the sockets until then.
+The libraries take 0.1 s and more to import. So tokens and certificates are read and the sockets opened before
+the daemon is ready, while a wrong configuration still prevents the start; the thread that answers imports the
+libraries while the daemon already works. Requests wait in the sockets until then.
 
-An address that is not there yet, or taken, is tried again, and so is what has failed: the daemon has more to
-do than to answer, and nobody may be there to start it again.
+An address that is missing or in use is tried again, and a failed server is started again: the daemon itself
+keeps running.
 """
 
 from __future__ import annotations
@@ -28,21 +28,23 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.config import WebConfig
-    from edged.device.commands import Parts
+    from edged.device.commands.inbox import CommandInbox
     from edged.device.fleet_member.local_transport import LocalTransport
+    from edged.device.pipeline import LivePipeline
+    from edged.device.reporting.status import StatusCollector
     from edged.device.web.service import Web
     from edged.domain.judging.predictions import Predictions
 
 PACKAGES = ("starlette", "uvicorn", "httptools")
 END_SECONDS = 2.0
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds until what has failed is tried again
-EARLY = 1000  # things told before anything answers that are kept
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds until a failed server is started again
+EARLY = 1000  # reports that are buffered until the application runs
 
 log = get_logger("edged.web")
 
 
 def require_packages() -> None:
-    """Raise UnavailableError when one of the packages is not installed; none is imported."""
+    """Raise UnavailableError if one of the packages is not installed, without importing any."""
     missing = next((name for name in PACKAGES if find_spec(name) is None), None)
     if missing is not None:
         raise UnavailableError(
@@ -51,28 +53,40 @@ def require_packages() -> None:
 
 
 class WebServer(Extension):
-    """The web server as the daemon sees it: an extension with a thread of its own.
+    """The web server as an extension with a thread of its own.
 
     Parameters
     ----------
     config
         Section `web`.
-    parts
-        Of the daemon.
+    pipeline
+        The stream that is served.
+    status
+        Collects status and metrics.
+    inbox
+        Receives commands.
     post
-        Where rounds of a fleet are handed in; None where they are not.
+        Receives rounds of a fleet; None without a fleet.
 
     Raises
     ------
     EdgedError
         When a package is missing, or a token or certificate cannot be used.
-
     """
 
-    def __init__(self, config: WebConfig, parts: Parts, post: LocalTransport | None = None) -> None:
+    def __init__(
+        self,
+        config: WebConfig,
+        pipeline: LivePipeline,
+        status: StatusCollector,
+        inbox: CommandInbox,
+        post: LocalTransport | None = None,
+    ) -> None:
         require_packages()
         self._config = config
-        self._parts = parts
+        self._pipeline = pipeline
+        self._status = status
+        self._inbox = inbox
         self._post = post
         self._tokens = Tokens(config.tokens.given)
         self._sockets = Sockets(config)
@@ -86,22 +100,22 @@ class WebServer(Extension):
 
     @property
     def problem(self) -> str | None:
-        """Why nothing is answered at present, in one line."""
+        """Why the server does not answer, in one line; None if it does."""
         return self._problem
 
     def start(self) -> None:
-        """Accept connections, which wait until `ready`; a failure is retried from then on."""
+        """Open the sockets, where connections wait until `ready`; a failure is retried from then on."""
         try:
             self._open()
         except EdgedError as problem:
             self._failed(problem.line())
 
     def ready(self) -> None:
-        """Begin to answer, once the libraries are loaded."""
+        """Load the libraries, then answer requests."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End streams, let requests end for a second, close the sockets."""
+        """End event streams, give requests a second to end, close the sockets."""
         with self._lock:
             self._ending.set()
             web = self._web
@@ -112,30 +126,27 @@ class WebServer(Extension):
         self._sockets.close()
 
     def reported(self, topic: str, values: dict[str, Any]) -> None:
-        """Pass on what the daemon reports; from any thread."""
+        """Pass on a report of the daemon; from any thread."""
         with self._lock:
             web = self._web
             if web is None:
                 self._early.append((topic, values))
         if web is not None:
-            web.heard(topic, values)
+            web.reported(topic, values)
 
     def predicted(self, payloads: list[bytes]) -> None:
-        """Predictions as they are published; on the serving thread."""
+        """Stream predictions as they are published; on the serving thread."""
         if self._web is not None:
             self._web.predicted(payloads)
 
     def answered(self, made: Predictions, ids: Sequence[str], keys: Sequence[str], ts: NDArray[Any]) -> None:
-        """Samples `(n,)` were answered; on the serving thread."""
+        """Pass on the predictions of samples `(n,)`; on the serving thread."""
         if self._web is not None:
             self._web.answered(made, ids, keys, ts)
 
     def _open(self) -> None:
         self._sockets.open()
         log.info("web_listens", port=self._sockets.port, unix_socket=str(self._config.unix_socket or ""))
-
-    def _answers(self) -> None:
-        self._problem, self._pause = None, FIRST_PAUSE
 
     def _failed(self, line: str) -> None:
         if line != self._problem:
@@ -169,16 +180,29 @@ class WebServer(Extension):
 
         from edged.device.web.service import Web
 
-        web = Web(self._config, self._parts, self._tokens, self._sockets, self._post)
+        web = Web(
+            self._config,
+            pipeline=self._pipeline,
+            status=self._status,
+            inbox=self._inbox,
+            tokens=self._tokens,
+            sockets=self._sockets,
+            post=self._post,
+        )
         with self._lock:
-            for name, values in self._early:
-                web.heard(name, values)
+            for topic, values in self._early:
+                web.reported(topic, values)
             self._early.clear()
             self._web = web
             if self._ending.is_set():
                 return
         try:
-            asyncio.run(web.serve(self._answers))
+            asyncio.run(self._answer(web))
         finally:
             with self._lock:
-                self._web = None  # what is told from now on is for the next one
+                self._web = None  # later reports are for the next one
+
+    async def _answer(self, web: Web) -> None:
+        await web.start()
+        self._problem, self._pause = None, FIRST_PAUSE
+        await web.run()

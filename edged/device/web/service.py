@@ -1,8 +1,9 @@
-"""What serves HTTP: an event loop on a thread beside the daemon's others, which it never holds up."""
+"""The web application of the device, on an event loop in a thread of its own."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -22,76 +23,92 @@ from edged.host.vitals import VitalsReader
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
     from starlette.routing import Route
 
     from edged.config import WebConfig
     from edged.config.fleet import FleetConfig
-    from edged.device.commands import Parts
+    from edged.device.commands.inbox import CommandInbox
     from edged.device.fleet_member.local_transport import LocalTransport
+    from edged.device.pipeline import LivePipeline
+    from edged.device.reporting.status import StatusCollector
     from edged.device.web.http.authentication import Tokens
     from edged.device.web.http.sockets import Sockets
     from edged.device.web.page.baseline import Baseline
     from edged.domain.judging.predictions import Predictions
 
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
-END_SECONDS = 1.0  # for requests that are under way when the device stops
-HELPERS = 2  # threads for what may wait for the disk
+END_SECONDS = 1.0  # for requests that are in progress when the device stops
+HELPERS = 2  # threads for calls that might wait for the disk
 HISTORY = "page_history"  # in the registry: quality over time, for the next start
-KEEP_SECONDS = 3600.0  # between two times that it is written there
+KEEP_SECONDS = 3600.0  # between two times that it is stored
 
 log = get_logger("edged.web")
 
 
 class Web:
-    """Everything behind the sockets; `front.py` starts and stops it, and tells it what happens.
+    """The application behind the sockets; `WebServer` starts and stops it, and passes news to it.
 
     Parameters
     ----------
     config
         Section `web`.
-    parts
-        Of the daemon.
+    pipeline
+        The stream that is served.
+    status
+        Collects status and metrics.
+    inbox
+        Receives commands.
     tokens
-        That open something.
+        The tokens that grant access.
     sockets
-        To answer on.
+        Where connections are accepted.
     post
-        Where rounds of a fleet are handed in; None where they are not.
+        Receives rounds of a fleet; None without a fleet.
     """
 
     def __init__(
-        self, config: WebConfig, parts: Parts, tokens: Tokens, sockets: Sockets, post: LocalTransport | None
+        self,
+        config: WebConfig,
+        *,
+        pipeline: LivePipeline,
+        status: StatusCollector,
+        inbox: CommandInbox,
+        tokens: Tokens,
+        sockets: Sockets,
+        post: LocalTransport | None,
     ) -> None:
-        access = Access(tokens, closed=not config.is_local, clock=parts.clock)
-        limits = config.limits
-        self._feed = EventStream(limits.streams)
-        self._asking = ServingBridge(
-            parts.serving, parts.ingest, most=limits.requests, timeout=config.timeout
+        device = pipeline.config
+        access = Access(tokens, closed=not config.is_local, clock=pipeline.clock)
+        self._pipeline = pipeline
+        self._feed = EventStream(config.limits.streams)
+        self._bridge = ServingBridge(
+            pipeline.serving, pipeline.ingestor, most=config.limits.requests, timeout=config.timeout
         )
         self._inference = Inference(
             config,
-            model=config.model_name or parts.config.device.id,
-            schema=parts.server.schema,
-            server=parts.server,
-            asking=self._asking,
+            model=config.model_name or device.device.id,
+            schema=pipeline.schema,
+            predictor=pipeline.predictor,
+            bridge=self._bridge,
         )
-        self._metrics = Metrics(parts, self._inference, self._asking)
-        self._parts = parts
-        self._board = PageState(parts.registry.get_value(HISTORY))
-        self._frozen: Baseline | None = None
-        self._kept = parts.clock.monotonic()
+        self._metrics = Metrics(pipeline, status, self._inference, self._bridge)
+        self._page = PageState(pipeline.registry.get_value(HISTORY))
+        self._baseline: Baseline | None = None
+        self._kept = pipeline.clock.monotonic()
+        refused: Counter[str] = Counter()
         app = application(
             access=access,
             hosts=_hosts(config),
+            refused=refused,
             inference=self._inference,
-            reports=StatusEndpoints(parts.selfreport.status, self._metrics, self._feed),
-            commands=Commands(parts.receive, parts.topics.root, self._feed, config.timeout, self._done),
+            status=StatusEndpoints(status, self._metrics, self._feed, refused),
+            commands=Commands(inbox, device.topic_root, self._feed, self._page, config.timeout),
             feed=self._feed,
-            page=Page(parts, self._board, VitalsReader(parts.config.storage.dir)),
-            more=[] if post is None else _of_rounds(post, parts.config.fleet, access),
+            page=Page(pipeline, status, self._page, VitalsReader(device.storage.dir)),
+            more=[] if post is None else _round_routes(post, device.fleet, access),
         )
         self._listener = Listener(app, config, sockets)
         self._stop: asyncio.Event | None = None
@@ -101,35 +118,35 @@ class Web:
     # ---- on any thread -----------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Have `serve` end: streams at once, requests within a second."""
+        """End `run`: event streams at once, requests within a second."""
         self._inference.ready = False
         self._ended = True
         loop, stop = self._loop, self._stop
         if loop is not None and stop is not None:
             soon(loop, stop.set)
 
-    def heard(self, name: str, values: Mapping[str, Any]) -> None:
-        """What the daemon says of itself; from any thread."""
-        self._metrics.heard(name, values)
-        if name == "events":
-            self._board.happened(values)
-        elif name == "metrics":
-            self._note(values)
-        self._feed.say(name, values)
+    def reported(self, topic: str, values: Mapping[str, Any]) -> None:
+        """Pass on a report of the daemon; from any thread."""
+        self._metrics.reported(topic, values)
+        if topic == "events":
+            self._page.happened(values)
+        elif topic == "metrics":
+            self._record_quality(values)
+        self._feed.say(topic, values)
 
     def predicted(self, payloads: list[bytes]) -> None:
-        """Predictions as they are published; on the serving thread."""
+        """Stream predictions as they are published; on the serving thread."""
         self._feed.predicted(payloads)
 
     def answered(self, made: Predictions, ids: Sequence[str], keys: Sequence[str], ts: NDArray[Any]) -> None:
-        """Samples `(n,)` were answered; on the serving thread."""
-        self._asking.answered(made, ids)
-        self._board.answered(keys, ts, ids, made, self._parts.clock.monotonic())
+        """Pass on the predictions of samples `(n,)`; on the serving thread."""
+        self._bridge.answered(made, ids)
+        self._page.answered(keys, ts, ids, made, self._pipeline.clock.monotonic())
 
-    # ---- what the page remembers -------------------------------------------------------------
+    # ---- the history of the page -------------------------------------------------------------
 
-    def _note(self, metrics: Mapping[str, Any]) -> None:
-        """One more point of quality over time; asking the first model may take a while."""
+    def _record_quality(self, metrics: Mapping[str, Any]) -> None:
+        """Add a point to quality over time; on a helper thread, as the initial model might be slow."""
         loop = self._loop
         if loop is not None:
             soon(loop, loop.run_in_executor, None, self._measure, metrics)
@@ -137,45 +154,39 @@ class Web:
     def _measure(self, metrics: Mapping[str, Any]) -> None:
         live = metrics["live"]
         value = live.get("accuracy", live.get("error"))
-        if self._frozen is None:
+        if self._baseline is None:
             from edged.device.web.page.baseline import Baseline
 
-            self._frozen = Baseline(self._parts)
-        self._board.measured(metrics["ts"], value, self._frozen.quality())
-        if self._parts.clock.monotonic() - self._kept >= KEEP_SECONDS:
+            self._baseline = Baseline(self._pipeline)
+        self._page.measured(metrics["ts"], value, self._baseline.quality())
+        if self._pipeline.clock.monotonic() - self._kept >= KEEP_SECONDS:
             self._keep()
 
     def _keep(self) -> None:
-        """Let the next start go on from what is known; a full disk costs the newest hour of the picture."""
-        self._kept = self._parts.clock.monotonic()
+        """Store the history for the next start; if the disk refuses it, the newest hour is lost."""
+        self._kept = self._pipeline.clock.monotonic()
         try:
-            self._parts.registry.set_value(HISTORY, self._board.kept())
+            self._pipeline.registry.set_value(HISTORY, self._page.kept())
         except StorageError as problem:
             log.warning("history_not_kept", problem=problem.line())
 
-    def _done(self, name: str, request: Mapping[str, Any], data: Mapping[str, Any]) -> None:
-        """A command that came over HTTP was carried out."""
-        if name == "label":
-            entries = request.get("labels", [request])
-            self._board.labelled([str(entry["id"]) for entry in entries if "id" in entry])
-        elif name == "evaluate":
-            self._board.evaluated(data)
-
     # ---- on its own thread -------------------------------------------------------------------
 
-    async def serve(self, begun: Callable[[], None]) -> None:
-        """Answer until `stop`; `begun` is called when it does."""
+    async def start(self) -> None:
+        """Accept connections and answer requests."""
         loop = asyncio.get_running_loop()
-        stop = self._stop = asyncio.Event()
+        self._stop = asyncio.Event()
         self._loop = loop
         loop.set_default_executor(ThreadPoolExecutor(HELPERS, "web-helper"))
-        self._asking.begin()
+        self._bridge.begin()
         self._feed.begin()
         await self._listener.start()
-        begun()
+
+    async def run(self) -> None:
+        """Answer until `stop`, which can be called before; call it after `start`."""
         try:
-            if not self._ended:
-                await stop.wait()
+            if not self._ended and self._stop is not None:
+                await self._stop.wait()
         finally:
             self._keep()
         self._feed.end()
@@ -183,14 +194,14 @@ class Web:
 
 
 def _hosts(config: WebConfig) -> set[str]:
-    """Names under which the device may be spoken to."""
+    """Names and addresses that requests can give as host."""
     address = config.address
     listen = set() if address is None else {address[0].lower()}
     return {*LOCAL_HOSTS, *listen, *config.allowed_hosts}
 
 
-def _of_rounds(post: LocalTransport, fleet: FleetConfig | None, access: Access) -> list[Route]:
-    """The doors for rounds, of which nothing is read where they are closed."""
+def _round_routes(post: LocalTransport, fleet: FleetConfig | None, access: Access) -> list[Route]:
+    """The routes for rounds of a fleet; their module is only imported for a fleet."""
     from edged.device.web.api.fleet_rounds import RoundEndpoints
 
     return [] if fleet is None else RoundEndpoints(post, fleet.max_bytes).routes(access)

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from edged.domain.stream.quantiles import quantiles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
 
 LATENCIES = 4096
 
 
-class Latencies:
-    """The newest latencies in seconds, for percentiles; single writer.
+class LatencyCounter(Protocol):
+    """Counts latencies, such as a histogram."""
 
-    `also` is given all of them, where somebody else counts.
-    """
+    def add_many(self, values: NDArray[np.float64]) -> None:
+        """Count latencies `(n,)` in seconds."""
+
+
+class Latencies:
+    """The newest latencies in seconds, for percentiles; single writer."""
 
     def __init__(self) -> None:
-        self.also: Callable[[NDArray[np.float64]], None] | None = None
+        self._counter: LatencyCounter | None = None
         self._ring = np.zeros(LATENCIES, np.float64)
         self._count = 0
 
@@ -32,8 +34,12 @@ class Latencies:
         newest = seconds[-LATENCIES:]
         self._ring[(self._count + np.arange(len(newest))) % LATENCIES] = newest
         self._count += len(newest)
-        if self.also is not None:
-            self.also(seconds)
+        if self._counter is not None:
+            self._counter.add_many(seconds)
+
+    def count_in(self, counter: LatencyCounter) -> None:
+        """Pass all later latencies to `counter` too; it replaces an earlier counter."""
+        self._counter = counter
 
     def percentiles(self) -> dict[str, float | None]:
         """Median and 99th percentile in milliseconds."""

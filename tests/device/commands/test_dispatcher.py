@@ -15,11 +15,16 @@ from hypothesis import strategies as st
 
 from edged.clock import VirtualClock
 from edged.config import CommandsConfig
-from edged.device.commands.dispatcher import MAX_WAITING, CommandDispatcher
+from edged.device.commands.answers import CommandAnswers, encoded
+from edged.device.commands.authorisation import CommandAuthority
+from edged.device.commands.dispatcher import CommandDispatcher
+from edged.device.commands.inbox import MAX_WAITING, CommandInbox
 from edged.domain.commands.rules import MAX_PAYLOAD, digest, parse
+from edged.domain.commands.running import RunningCommands
 from edged.domain.commands.tasks import Handler
 from edged.errors import ConfigError, EdgedError, RefusedError
 from edged.mqtt.client.message import MessageProperties, ReceivedMessage
+from edged.signing import new_pair, sign_command
 from edged.storage.journal.commands import CommandRecord, CommandRetention
 from edged.storage.models.registry import Registry
 from tests.running_device import wait_until
@@ -27,6 +32,7 @@ from tests.running_device import wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from edged.domain.commands.rules import Answer, Request
     from edged.domain.commands.tasks import Sender, Task
 
 NOW = 1_800_000_000.0
@@ -39,42 +45,61 @@ def delivery(
     return ReceivedMessage(f"edged/d/request/{name}", body, mid, 1, dup, retain, 1, 0.0)
 
 
+class RecordedAnswers(CommandAnswers):
+    """Answers, progress and acknowledgements, as a broker would get them."""
+
+    def __init__(self, running: RunningCommands) -> None:
+        self._running = running
+        self.published: list[tuple[str, dict[str, Any], Sender]] = []
+        self.acknowledged: list[ReceivedMessage] = []
+        self.reported: list[tuple[str, dict[str, Any]]] = []
+
+    def publish(self, name: str, answer: Answer, sender: Sender) -> None:
+        self.published.append((name, json.loads(encoded(answer)), sender))
+
+    def progress(self, transaction: str, fields: Request) -> None:
+        self.reported.append((transaction, json.loads(encoded(fields))))
+
+    def acknowledge(self, delivery: ReceivedMessage) -> None:
+        self.acknowledged.append(delivery)
+
+
 class Panel:
     """A control with a few commands, and the answers it gave."""
 
     def __init__(self, state: Path, **settings: Any) -> None:
-        self.answers: list[tuple[str, dict[str, Any], Sender]] = []
-        self.acknowledged: list[ReceivedMessage] = []
-        self.progress: list[tuple[str, dict[str, Any]]] = []
+        self.running = RunningCommands()
+        recorded = RecordedAnswers(self.running)
+        self.answers, self.acknowledged = recorded.published, recorded.acknowledged
+        self.progress = recorded.reported
         self.done: list[dict[str, Any]] = []
         self.tasks: list[Task] = []
         self.entered, self.gate = threading.Event(), threading.Event()
         self.clock = VirtualClock(NOW)
         self.registry = Registry.open(state)
+        config = CommandsConfig.model_validate({"rate": 10_000, "burst": 10_000} | settings)
+        self.inbox = CommandInbox(config, self.clock, recorded, self.running)
         self.control = CommandDispatcher(
             {
-                "echo": self._echo,
-                "refuse": self._refuse,
-                "crash": self._crash,
-                "odd": self._odd,
-                "wait": self._wait,
+                "echo": Handler(self._echo),
+                "refuse": Handler(self._refuse),
+                "crash": Handler(self._crash),
+                "odd": Handler(self._odd),
+                "wait": Handler(self._wait),
                 "read": Handler(self._echo, effect=False),
-                "label": self._echo,
+                "label": Handler(self._echo),
+                "wipe": Handler(self._echo),
                 "errand": Handler(self._errand, "aside"),
                 "run": Handler(self._run, "later", resume=self._resume),
             },
-            config=CommandsConfig.model_validate({"rate": 10_000, "burst": 10_000} | settings),
+            config=config,
             clock=self.clock,
             journal=self.registry,
-            answer=lambda name, payload, asked: self.answers.append((name, json.loads(payload), asked)),
-            acknowledge=self.acknowledged.extend,
-            authorise=self._authorise,
-            progress=lambda transaction, told: self.progress.append((transaction, json.loads(told))),
+            inbox=self.inbox,
+            answers=recorded,
+            authority=CommandAuthority("d", config, self.registry, self.clock),
+            running=self.running,
         )
-
-    def _authorise(self, name: str, request: dict[str, Any], payload: bytes) -> None:
-        if "forbidden" in request:
-            raise RefusedError(f"{name} is not allowed: {payload.decode()}")
 
     def _errand(self, request: dict[str, Any], task: Task) -> dict[str, Any]:
         task.progress({"part": 1})
@@ -113,7 +138,7 @@ class Panel:
         """One command to a running control; its answer."""
         asked, before = delivery(name, payload, retain=retain), len(self.answers)
         acknowledged = len(self.acknowledged)
-        self.control.receive(asked)
+        self.inbox.receive(asked)
         wait_until(lambda: len(self.acknowledged) > acknowledged)
         (answered, answer, to) = self.answers[before]
         assert (answered, to) == (name, asked)
@@ -154,10 +179,10 @@ def test_any_transaction_is_echoed_as_it_came(transaction: Any) -> None:
 def test_a_retained_command_that_is_taken_back_is_none() -> None:
     with running() as panel:
         cleared = delivery("echo", "", retain=True)
-        panel.control.receive(cleared)
+        panel.inbox.receive(cleared)
         assert panel.acknowledged == [cleared]
         panel.ask("echo", '{"n": 1}')
-        assert (len(panel.answers), panel.control.counts["cleared"]) == (1, 1)
+        assert (len(panel.answers), panel.running.counts["cleared"]) == (1, 1)
 
 
 def test_a_retained_command_is_refused() -> None:
@@ -173,7 +198,7 @@ def test_an_unknown_command_is_told_the_known_ones() -> None:
         answer = panel.ask("launch")
     assert (answer["status"], answer["reason"]) == ("error", "failed")
     assert "launch" in answer["error"]
-    assert "crash, echo, errand, label, odd, read, refuse, run, wait" in answer["error"]
+    assert "crash, echo, errand, label, odd, read, refuse, run, wait, wipe" in answer["error"]
 
 
 @pytest.mark.parametrize(
@@ -220,12 +245,12 @@ def test_a_command_that_crashes_is_answered_and_the_next_one_works() -> None:
 
 def test_a_hundred_commands_wait_and_the_next_is_refused_at_once() -> None:
     with running() as panel:
-        panel.control.receive(delivery("wait"))
+        panel.inbox.receive(delivery("wait"))
         assert panel.entered.wait(10)
         for number in range(MAX_WAITING):
-            panel.control.receive(delivery("echo", json.dumps({"n": number})))
+            panel.inbox.receive(delivery("echo", json.dumps({"n": number})))
         assert not panel.answers
-        panel.control.receive(delivery("echo", '{"n": "late", "transaction": 5}'))
+        panel.inbox.receive(delivery("echo", '{"n": "late", "transaction": 5}'))
         ((name, answer, _),) = panel.answers
         assert (name, answer["status"], answer["reason"], answer["transaction"]) == (
             "echo",
@@ -253,11 +278,11 @@ def test_a_command_that_comes_again_after_a_broken_connection_is_not_carried_out
     with running() as panel:
         panel.ask("echo", '{"n": 1}')
         again = delivery("echo", '{"n": 1}', dup=True)
-        panel.control.receive(again)
+        panel.inbox.receive(again)
         assert panel.acknowledged[1] is again, "the broker need not keep it"
         # The flag alone says nothing: another packet, or another content, has not been carried out.
-        panel.control.receive(delivery("echo", '{"n": 1}', dup=True, mid=2))
-        panel.control.receive(delivery("echo", '{"n": 2}', dup=True))
+        panel.inbox.receive(delivery("echo", '{"n": 1}', dup=True, mid=2))
+        panel.inbox.receive(delivery("echo", '{"n": 2}', dup=True))
         wait_until(lambda: len(panel.acknowledged) == 4)
         assert panel.done == [{"n": 1}, {"n": 1}, {"n": 2}]
         assert len(panel.answers) == 3
@@ -272,7 +297,7 @@ def test_a_command_under_the_same_transaction_has_one_effect_and_one_answer(tmp_
         assert panel.ask("echo", '{"transaction":"t","n":1}') == first
         refused = panel.ask("refuse", '{"transaction": "t"}')
         assert panel.ask("refuse", '{"transaction": "t"}') == refused
-        assert panel.control.counts["repeated"] == 2
+        assert panel.running.counts["repeated"] == 2
     with running(tmp_path) as panel:
         assert panel.ask("echo", '{"n": 1, "transaction": "t", "expires": 1}') == first
         assert panel.done == []
@@ -285,10 +310,10 @@ def test_correlation_data_names_a_command_that_has_no_transaction(tmp_path: Path
     asked = delivery("echo", "{}")
     asked.properties = MessageProperties("to/me", b"\x00\x01")
     with running(tmp_path) as panel:
-        panel.control.receive(asked)
+        panel.inbox.receive(asked)
         wait_until(lambda: panel.answers)
     with running(tmp_path) as panel:
-        panel.control.receive(asked)
+        panel.inbox.receive(asked)
         wait_until(lambda: panel.answers)
         assert panel.done == []
         assert panel.answers[0][1]["status"] == "ok"
@@ -355,23 +380,27 @@ def test_without_a_clock_ages_are_not_judged_and_expiries_refused() -> None:
 def test_what_exceeds_the_rate_is_refused_and_counted() -> None:
     with running(rate=1, burst=3) as panel:
         for number in range(40):
-            panel.control.receive(delivery("echo", json.dumps({"transaction": number}), mid=number + 1))
+            panel.inbox.receive(delivery("echo", json.dumps({"transaction": number}), mid=number + 1))
         wait_until(lambda: len(panel.acknowledged) == 40)
         refused = [answer for _, answer, _ in panel.answers if answer["status"] == "error"]
         assert len(panel.done) == 3
         assert len(refused) == 10, "ten answers at once, the others are counted"
         assert "more than 1 commands a second" in refused[0]["error"]
-        assert (panel.control.counts["limited"], panel.control.counts["unanswered"]) == (37, 27)
+        assert (panel.running.counts["limited"], panel.running.counts["unanswered"]) == (37, 27)
 
 
-def test_what_is_not_allowed_is_refused_and_leaves_nothing_behind() -> None:
-    with running() as panel:
-        answer = panel.ask("echo", '{"forbidden": 1, "transaction": 3}')
-        assert (answer["state"], answer["error"]) == (
-            "refused",
-            'echo is not allowed: {"forbidden": 1, "transaction": 3}',
-        )
-        assert panel.registry.commands() == []
+def test_what_is_not_allowed_is_refused_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    new_pair(tmp_path / "key")
+    fields = {"confirm": "d"}
+    with running(tmp_path, keys=[tmp_path / "key.pub"]) as panel:
+        answer = panel.ask("wipe", '{"confirm": "d", "transaction": 3}')
+        assert (answer["state"], answer["transaction"]) == ("refused", 3)
+        assert answer["error"].startswith("wipe: this command must be signed (")
+        signed = sign_command("wipe", "d", fields, tmp_path / "key", now=NOW, transaction="t")
+        assert panel.ask("wipe", signed.replace(b'"d"', b'"e"'))["state"] == "refused"
+        assert (panel.registry.commands(), panel.done) == ([], [])
+        assert panel.ask("wipe", signed)["state"] == "successful"
+        assert panel.done == [fields]
 
 
 # ---- commands that take long -----------------------------------------------------------------
@@ -386,7 +415,7 @@ def test_an_errand_is_answered_twice_and_repeated_with_its_outcome(fields: dict[
     outcome = "failed" if "problem" in fields else "successful"
     asked = json.dumps(fields | {"transaction": "e"})
     with running() as panel:
-        panel.control.receive(delivery("errand", asked))
+        panel.inbox.receive(delivery("errand", asked))
         wait_until(lambda: len(panel.answers) == 2)
         assert states(panel) == ["accepted", outcome]
         assert [told["state"] for _, told in panel.progress] == ["executing", "executing"]
@@ -399,17 +428,17 @@ def test_a_nameless_run_is_answered_once_and_an_errand_twice() -> None:
     with running() as panel:
         assert panel.ask("run")["data"] == {"state": "accepted", "new": 5}
         panel.tasks[0].done({"run": 1})
-        panel.control.receive(delivery("errand", "{}"))
+        panel.inbox.receive(delivery("errand", "{}"))
         wait_until(lambda: len(panel.answers) == 3)
         assert states(panel) == ["accepted", "accepted", "successful"]
-        assert panel.control.tasks == []
+        assert panel.running.tasks == []
 
 
 def test_a_run_is_gone_on_with_after_a_restart_and_answered_then(tmp_path: Path) -> None:
     asked = delivery("run", '{"steps": 5, "transaction": "r"}')
     asked.properties = MessageProperties("to/me", b"c")
     with running(tmp_path) as panel:
-        panel.control.receive(asked)
+        panel.inbox.receive(asked)
         wait_until(lambda: panel.answers)
         panel.tasks[0].executing()
         first = panel.answers[0][1]

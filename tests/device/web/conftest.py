@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from tests.running_device import Device, Listener, running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 
 @dataclass
@@ -51,15 +53,28 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         broker.stop()
 
 
+@contextmanager
+def untrained(site: Site, folder: Path, name: str, **sections: Any) -> Iterator[Site]:
+    """Another device, which does not train whatever is labelled; for whoever may open its Unix socket."""
+    port, socket = free_port(), folder / "edged.sock"
+    device = Device(
+        folder, site.broker.port, {"features": 2, "classes": ["low", "high"]}, device={"id": name},
+        web={"listen": None, "unix_socket": str(socket)}, training={"min_new_samples": 10**6, "every": None},
+        model={"bundle": str(site.device.state / "bundle")}, **sections,
+    )  # fmt: skip
+    with running(device, site.broker.port, f"edged/{name}") as listener:
+        yield Site(site.broker, device, listener, port, Client(port), Client(port, socket))
+
+
 @pytest.fixture(scope="session")
 def still(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """Another that does not train, whatever is labelled; for whoever may open its Unix socket."""
-    folder, port = tmp_path_factory.mktemp("still"), free_port()
-    socket = folder / "edged.sock"
-    device = Device(
-        folder, site.broker.port, {"features": 2, "classes": ["low", "high"]}, device={"id": "still"},
-        web={"listen": None, "unix_socket": str(socket)}, training={"min_new_samples": 10**6, "every": None},
-        model={"bundle": str(site.device.state / "bundle")}, fleet={"name": "plant", "flower": True},
-    )  # fmt: skip
-    with running(device, site.broker.port, "edged/still") as listener:
-        yield Site(site.broker, device, listener, port, Client(port), Client(port, socket))
+    """A device that does not train."""
+    with untrained(site, tmp_path_factory.mktemp("still"), "still") as made:
+        yield made
+
+
+@pytest.fixture
+def member(site: Site, tmp_path: Path) -> Iterator[Site]:
+    """A member of a fleet that has no samples yet."""
+    with untrained(site, tmp_path, "member", fleet={"name": "plant", "flower": True}) as made:
+        yield made

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from edged.domain.stream.submission import Submission
 
 
-class Parts:
-    """What serves and stores, as far as it takes what is asked for here."""
+class Stages:
+    """Serving and ingest, as far as they receive rows from here."""
 
     def __init__(self) -> None:
         self.submitted: list[Submission] = []
@@ -44,15 +44,15 @@ class Place(int):
 
 
 def test_what_is_given_up_while_it_is_placed_is_forgotten() -> None:
-    parts, place = Parts(), Place(10)
+    stages, place = Stages(), Place(10)
     place.reached, place.may_go_on = threading.Event(), threading.Event()
-    asking: Any = ServingBridge(parts, parts, most=4, timeout=20.0)  # type: ignore[arg-type]
+    bridge: Any = ServingBridge(stages, stages, most=4, timeout=20.0)  # type: ignore[arg-type]
 
     async def run() -> None:
-        asking.begin()
-        asked = asyncio.ensure_future(asking.record([Reading("k", [1.0])] * 3))
+        bridge.begin()
+        asked = asyncio.ensure_future(bridge.record([Reading("k", [1.0])] * 3))
         await asyncio.sleep(0)
-        thread = threading.Thread(target=parts.submitted.pop().placed, args=(place,), name="placing")
+        thread = threading.Thread(target=stages.submitted.pop().placed, args=(place,), name="placing")
         thread.start()
         assert await asyncio.to_thread(place.reached.wait, 20)
         asked.cancel()
@@ -64,4 +64,4 @@ def test_what_is_given_up_while_it_is_placed_is_forgotten() -> None:
     asyncio.run(run())
     gc.collect()
     assert [one for one in gc.get_objects() if isinstance(one, StoredRows)] == []
-    assert asking.waiting == 0
+    assert bridge.waiting == 0

@@ -34,16 +34,16 @@ def inferred(server: Predictor, x: Floats) -> Any:
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": body, "more_body": False}
 
-    async def ask(inference: Inference, asking: ServingBridge) -> Any:
-        asking.begin()
+    async def ask(inference: Inference, bridge: ServingBridge) -> Any:
+        bridge.begin()
         scope = {"type": "http", "path_params": {"model": MODEL}, "edged.headers": {}}
         return json.loads(bytes((await inference.infer(Request(scope, receive))).body))
 
     with serving(server, schema=SCHEMA) as outlet:
         ingest: Any = None  # nothing is recorded
-        asking = ServingBridge(outlet.loop, ingest, most=4, timeout=20.0)
-        inference = Inference(WebConfig(), model=MODEL, schema=SCHEMA, server=server, asking=asking)
-        return asyncio.run(ask(inference, asking))
+        bridge = ServingBridge(outlet.loop, ingest, most=4, timeout=20.0)
+        inference = Inference(WebConfig(), model=MODEL, schema=SCHEMA, predictor=server, bridge=bridge)
+        return asyncio.run(ask(inference, bridge))
 
 
 def test_an_answer_that_is_not_finite_is_none(tmp_path: Path) -> None:

@@ -42,22 +42,22 @@ def test_there_is_no_door_without_flower(site: Site, method: str, path: str) -> 
     assert site.using("control")(method, path).status == 404
 
 
-def test_rounds_are_handed_in_and_what_comes_of_them_is_asked_for(still: Site) -> None:
-    wait_until(lambda: still.unix("GET", "/api/fleet/state").status == 200)
-    state = DeviceState.read(still.unix("GET", "/api/fleet/state").body)
-    assert (state.device, state.ready) == ("still", False)
+def test_rounds_are_handed_in_and_what_comes_of_them_is_asked_for(member: Site) -> None:
+    wait_until(lambda: member.unix("GET", "/api/fleet/state").status == 200)
+    state = DeviceState.read(member.unix("GET", "/api/fleet/state").body)
+    assert (state.device, state.ready) == ("member", False)
     told = announced(state.bundle)
 
-    asked = still.unix("GET", f"{ROUNDS}/{TOKEN}/update")
+    asked = member.unix("GET", f"{ROUNDS}/{TOKEN}/update")
     assert (asked.status, "no such round" in asked.json["error"]) == (409, True)
-    assert still.unix("GET", "/api/fleet/update").status == 404
-    assert still.unix("POST", ROUNDS, b"{}\n\n").status == 400
-    foreign = still.unix("POST", ROUNDS, body(replace(told, fleet="other")))
+    assert member.unix("GET", "/api/fleet/update").status == 404
+    assert member.unix("POST", ROUNDS, b"{}\n\n").status == 400
+    foreign = member.unix("POST", ROUNDS, body(replace(told, fleet="other")))
     assert (foreign.status, "fleet other" in foreign.json["error"]) == (409, True)
-    assert still.unix("POST", ROUNDS, body(replace(told, bundle="0" * 64))).status == 409
-    assert still.unix("POST", ROUNDS, body(told, b"short model")).status == 409
+    assert member.unix("POST", ROUNDS, body(replace(told, bundle="0" * 64))).status == 409
+    assert member.unix("POST", ROUNDS, body(told, b"short model")).status == 409
 
-    assert still.unix("POST", ROUNDS, body(told)).status == 202
-    wait_until(lambda: still.unix("GET", f"{ROUNDS}/{TOKEN}/update").status == 409)
-    declined = still.unix("GET", f"{ROUNDS}/{TOKEN}/update")
+    assert member.unix("POST", ROUNDS, body(told)).status == 202
+    wait_until(lambda: member.unix("GET", f"{ROUNDS}/{TOKEN}/update").status == 409)
+    declined = member.unix("GET", f"{ROUNDS}/{TOKEN}/update")
     assert "too few new labelled samples" in declined.json["error"]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from edged.cli.main import main
-from edged.device.commands.settings import TOLD
+from edged.device.settings import PUBLISHED
 from edged.domain.messages.requests import REQUESTS
 from edged.errors import ConfigError
 from edged.fleet.page.files import FOLDER, PageSettings, page_files, write_files
@@ -83,7 +83,7 @@ def test_the_page_offers_commands_that_devices_have() -> None:
     table = (FOLDER / "asking.js").read_text().partition("const COMMANDS = {")[2].partition("\n};")[0]
     offered = {match[1] for match in re.finditer(r'^  "?([a-z.]+)"?: \{', table, re.MULTILINE)}
     assert {"status", "train", "pause", "resume", "rollback"} <= offered <= set(REQUESTS)
-    assert "commands" in TOLD  # the page reads there what must be signed
+    assert "commands" in PUBLISHED  # the page reads there what must be signed
 
 
 def test_headers_on_every_answer(ui: Ui) -> None:

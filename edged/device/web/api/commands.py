@@ -1,7 +1,7 @@
-"""Commands over HTTP: the same as over MQTT, as far as they belong on a page.
+"""Commands over HTTP: those commands over MQTT that belong on a page.
 
-They go through the same journal, rate limit and signatures. What would write the configuration, erase, or
-name paths and URLs is not among them.
+They pass the same journal, rate limit and signatures. Commands that write the configuration, erase data, or
+name paths and URLs are not available.
 """
 
 from __future__ import annotations
@@ -11,21 +11,22 @@ import json
 import secrets
 from typing import TYPE_CHECKING, Any
 
+from edged.device.commands.answers import LocalCommand
 from edged.device.web.http.bodies import read_body
 from edged.device.web.http.errors import HttpError, as_json
 from edged.device.web.http.routes import require
-from edged.device.web.loop_bridge import LocalCommand, soon
+from edged.device.web.loop_bridge import soon
 from edged.domain.commands.rules import MAX_PAYLOAD, parse
 from edged.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from starlette.requests import Request
     from starlette.responses import Response
 
+    from edged.device.commands.inbox import CommandInbox
     from edged.device.web.api.event_stream import EventStream
     from edged.device.web.http.authentication import Pass
+    from edged.device.web.page.history import PageState
 
 COMMANDS = (
     "accept", "cancel", "checkpoint", "drift.reset", "evaluate", "label", "pause", "pin", "promote", "resume",
@@ -34,39 +35,69 @@ COMMANDS = (
 ANYBODY_WHO_INFERS = ("label",)
 
 
+class HttpCommand(LocalCommand):
+    """A command of one HTTP request: its first answer resolves `first`, later answers are streamed."""
+
+    def __init__(
+        self,
+        topic: str,
+        payload: bytes,
+        *,
+        name: str,
+        fields: dict[str, Any],
+        feed: EventStream,
+        page: PageState,
+    ) -> None:
+        super().__init__(topic, payload)
+        self._name = name
+        self._fields = fields
+        self._feed = feed
+        self._page = page
+        self._loop = asyncio.get_running_loop()
+        self.first: asyncio.Future[dict[str, Any]] = self._loop.create_future()
+
+    def answered(self, payload: bytes) -> None:
+        """Pass an answer to the event loop; called from any thread."""
+        soon(self._loop, self._resolve, payload)
+
+    def _resolve(self, payload: bytes) -> None:
+        answer = json.loads(payload)
+        if answer["state"] == "successful":
+            self._page.command_succeeded(self._name, self._fields, answer["data"])
+        if self.first.done():
+            self._feed.say(f"response/{self._name}", answer)
+        else:
+            self.first.set_result(answer)
+
+
 class Commands:
     """Endpoint `/api/commands/<name>`.
 
     Parameters
     ----------
-    receive
-        Takes a command as if a broker had delivered it.
+    inbox
+        Receives commands, as from the broker.
     root
-        Of the device's topics.
+        First part of the device's topics.
     feed
-        Tells of answers that come later: `response/<name>`.
+        Streams answers that come after the first: `response/<name>`.
+    page
+        Shows the results of commands.
     timeout
-        Seconds until a command without an answer is given up.
-    done
-        Is told what was carried out: `done(name, request, answer)`.
+        Seconds to wait for the first answer.
     """
 
     def __init__(
-        self,
-        receive: Callable[[LocalCommand], None],
-        root: str,
-        feed: EventStream,
-        timeout: float,
-        done: Callable[[str, dict[str, Any], dict[str, Any]], None],
+        self, inbox: CommandInbox, root: str, feed: EventStream, page: PageState, timeout: float
     ) -> None:
-        self._receive = receive
+        self._inbox = inbox
         self._root = root
         self._feed = feed
-        self._done = done
+        self._page = page
         self._timeout = timeout
 
     async def carry_out(self, request: Request) -> Response:
-        """Carry a command out: 200 with its answer, 202 when it goes on, 400 or 409 with why not."""
+        """Execute a command: 200 with its answer, 202 while it continues, 400 or 409 with the reason."""
         name: str = request.path_params["name"]
         if name not in COMMANDS:
             raise HttpError(
@@ -78,39 +109,26 @@ class Commands:
         shown: Pass = request.scope["edged.pass"]
         if name not in ANYBODY_WHO_INFERS:
             require(shown, ("control",))
-        payload = await read_body(request.scope, request.receive, MAX_PAYLOAD)
-        answer = await self._answer(name, *_named(payload))
+        payload, fields = _named(await read_body(request.scope, request.receive, MAX_PAYLOAD))
+        answer = await self._answer(name, payload, fields)
         state = answer["state"]
         status = {"successful": 200, "accepted": 202, "executing": 202, "refused": 409}.get(state, 400)
         return as_json(answer, status)
 
-    async def _answer(self, name: str, payload: bytes, request: dict[str, Any]) -> dict[str, Any]:
-        loop = asyncio.get_running_loop()
-        first: asyncio.Future[dict[str, Any]] = loop.create_future()
-
-        def told(payload: bytes) -> None:
-            answer = json.loads(payload)
-            if answer["state"] == "successful":
-                self._done(name, request, answer["data"])
-            if first.done():
-                self._feed.say(f"response/{name}", answer)
-            else:
-                first.set_result(answer)
-
-        def answered(payload: bytes) -> None:
-            soon(loop, told, payload)
-
-        self._receive(LocalCommand(f"{self._root}/request/{name}", payload, answered))
+    async def _answer(self, name: str, payload: bytes, fields: dict[str, Any]) -> dict[str, Any]:
+        topic = f"{self._root}/request/{name}"
+        command = HttpCommand(topic, payload, name=name, fields=fields, feed=self._feed, page=self._page)
+        self._inbox.receive(command)
         try:
-            return await asyncio.wait_for(asyncio.shield(first), self._timeout)
+            return await asyncio.wait_for(asyncio.shield(command.first), self._timeout)
         except (TimeoutError, asyncio.TimeoutError):
             raise HttpError(503, f"no answer within {self._timeout:g} s", kind="timeout") from None
 
 
 def _named(payload: bytes) -> tuple[bytes, dict[str, Any]]:
-    """The request under a transaction, so that its later answers can be told from others; and its fields.
+    """Return the payload with a transaction, which tells its answers from others, and its fields.
 
-    One that is signed has its own, and not a byte of it may change.
+    A signed payload has its own transaction, and no byte of it can change.
     """
     try:
         fields = parse(payload)

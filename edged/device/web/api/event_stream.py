@@ -1,9 +1,8 @@
-"""What happens on the device, as server-sent events (WHATWG HTML, section 9.2) for pages that stay open.
+"""Reports of the device as server-sent events (WHATWG HTML, section 9.2) for open pages.
 
 Names of events are topics below the device's own: `state/model`, `events`, `metrics`, `predictions`,
-`response/train`. A stream begins with how things stand: the newest of each state, and of the metrics. A
-browser that comes back (`Last-Event-ID`) gets the events that it has missed, as far as they are still here;
-`?since=0` asks for all of them.
+`response/train`. A stream starts with the newest of each state, and of the metrics. A browser that reconnects
+(`Last-Event-ID`) gets the events that it missed, as far as they are still stored; `?since=0` requests all.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from edged.device.web.loop_bridge import soon
 from edged.domain.messages.encoding import json_ready
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Mapping
 
     from starlette.requests import Request
     from starlette.types import Receive, Scope, Send
 
-KEPT = 200  # events, for browsers that come back
-BEHIND = 500  # messages that one reader may be behind; then it has to begin anew
-RECENT = 50  # predictions shown at a time, the newest
+KEPT = 200  # events, for browsers that reconnect
+BEHIND = 500  # messages that a reader can be behind; the server disconnects slower readers
+RECENT = 50  # predictions per message, the newest
 PREDICTIONS_SECONDS = 0.5
 HEARTBEAT_SECONDS = 15.0
 PRELUDE = b"retry: 2000\n\n"
@@ -36,7 +35,7 @@ HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
 
 class StreamEvent:
-    """One event of the stream, as it goes over the wire."""
+    """One event of the stream, encoded for the wire."""
 
     __slots__ = ("name", "number", "wire")
 
@@ -48,7 +47,7 @@ class StreamEvent:
 
 
 class StreamReader:
-    """One open stream: what it still has to send."""
+    """One open stream, with the events that it still has to send."""
 
     def __init__(self, wanted: frozenset[str]) -> None:
         self._wanted = wanted
@@ -57,11 +56,11 @@ class StreamReader:
         self.over = False
 
     def wants(self, name: str) -> bool:
-        """Whether it asked for events of this name: `state` stands for all that begin with it."""
+        """Whether the client requested events of this name; `state` includes all below `state/`."""
         return not self._wanted or name in self._wanted or name.partition("/")[0] in self._wanted
 
     def put(self, message: StreamEvent) -> None:
-        """Have it sent; a reader that does not keep up is ended, and comes back by itself."""
+        """Queue an event; a reader that is too slow is disconnected, and reconnects by itself."""
         if self.over or not self.wants(message.name):
             return
         self._waiting.append(message.wire)
@@ -70,44 +69,45 @@ class StreamReader:
         self.ready.set()
 
     def take(self) -> bytes:
-        """All that waits."""
+        """Return and remove all queued events."""
         taken = b"".join(self._waiting)
         self._waiting.clear()
         self.ready.clear()
         return taken
 
     def end(self) -> None:
-        """Let it end; what waits is not sent any more."""
+        """End the stream and drop the queued events."""
         self.over = True
         self._waiting.clear()
         self.ready.set()
 
 
 class _Stream(StreamingResponse):
-    """An open stream; `ended` is called in every case, also when the client leaves before it has begun."""
+    """An open stream; its reader is removed in every case, also if the client leaves before the start."""
 
-    def __init__(self, lines: AsyncIterator[bytes], ended: Callable[[], None]) -> None:
-        super().__init__(lines, headers=HEADERS, media_type=EVENT_STREAM)
-        self._ended = ended
+    def __init__(self, feed: EventStream, reader: StreamReader) -> None:
+        super().__init__(feed.lines(reader), headers=HEADERS, media_type=EVENT_STREAM)
+        self._feed = feed
+        self._reader = reader
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self._ended()
+            self._feed.remove(self._reader)
 
 
 def _head() -> Response:
-    """What a stream would begin with, for HEAD: nothing comes behind it, so no stream is opened."""
+    """Return the headers of a stream, for HEAD, without opening one."""
     response = Response(None, 200, HEADERS, EVENT_STREAM)
     del response.headers["content-length"]
     return response
 
 
 class EventStream:
-    """Gives what the daemon says to all open streams, `most` at a time; costs next to nothing without any.
+    """Sends the daemon's reports to all open streams, at most `most`; cheap without streams.
 
-    `begin` is called on the event loop; `say` and `predicted` may be called from any thread, also before.
+    Call `begin` on the event loop; `say` and `predicted` can be called from any thread, also before.
     """
 
     def __init__(self, most: int) -> None:
@@ -124,13 +124,13 @@ class EventStream:
 
     @property
     def streams(self) -> int:
-        """Streams that are open."""
+        """Number of open streams."""
         return len(self._readers)
 
-    # ---- what the daemon says (any thread) ----------------------------------------------------
+    # ---- reports of the daemon (any thread) ---------------------------------------------------
 
     def say(self, name: str, values: Mapping[str, Any]) -> None:
-        """Something was said, under the name of its topic."""
+        """Send a report to all streams, under the name of its topic."""
         loop = self._loop
         if loop is None:
             self._early.append((name, values))
@@ -138,20 +138,20 @@ class EventStream:
             soon(loop, self._publish, name, values)
 
     def predicted(self, payloads: list[bytes]) -> None:
-        """Predictions as they are published; streams get the newest of them, twice a second."""
+        """Send published predictions to all streams: the newest of them, twice per second."""
         self._recent.extend(payloads[-RECENT:])
 
     # ---- the event loop -----------------------------------------------------------------------
 
     def begin(self) -> None:
-        """From now on there may be streams."""
+        """Accept streams from now on."""
         self._loop = asyncio.get_running_loop()
         early, self._early = self._early, []
         for name, values in early:
             self._publish(name, values)
 
     def end(self) -> None:
-        """End all streams, and open no more."""
+        """End all streams and reject new ones."""
         self._ended = True
         for reader in self._readers:
             reader.end()
@@ -167,7 +167,7 @@ class EventStream:
             reader.put(message)
 
     def _tick(self) -> None:
-        """Pass predictions on, while there is anybody to read them."""
+        """Send recent predictions while there are readers."""
         self._ticking = bool(self._readers)
         if not self._ticking:
             return
@@ -177,7 +177,7 @@ class EventStream:
         asyncio.get_running_loop().call_later(PREDICTIONS_SECONDS, self._tick)
 
     async def stream(self, request: Request) -> Response:
-        """Endpoint: an event stream. `?topics=events,state` chooses, all without it."""
+        """Open an event stream; `?topics=events,state` selects topics, by default all."""
         if self._ended:
             raise HttpError(503, "the device is stopping", kind="stopping")
         if len(self._readers) >= self._most:
@@ -189,18 +189,23 @@ class EventStream:
         reader = StreamReader(wanted)
         for message in self._missed(since):
             reader.put(message)
-        self._readers.add(reader)  # now, before it begins: those who ask meanwhile find it counted
-        return _Stream(self._lines(reader), lambda: self._readers.discard(reader))
+        self._readers.add(reader)  # now, before it starts, so that the limit counts it
+        return _Stream(self, reader)
 
     def _missed(self, last: str) -> list[StreamEvent]:
-        """What a new stream begins with: what it has missed, then how things stand."""
+        """Return the first events of a stream: those that it missed, and the newest of each state."""
         after = int(last) if last.isascii() and last.isdecimal() and len(last) < 16 else self._number
         if after > self._number:
-            after = 0  # a number of an earlier start: all that happened in this one is missed
+            after = 0  # a number of an earlier start: all events of this one were missed
         missed = [message for message in self._events if after < message.number]
         return sorted([*missed, *self._states.values()], key=lambda message: message.number)
 
-    async def _lines(self, reader: StreamReader) -> AsyncIterator[bytes]:
+    def remove(self, reader: StreamReader) -> None:
+        """Remove the reader of a stream that has ended. Safe to call twice."""
+        self._readers.discard(reader)
+
+    async def lines(self, reader: StreamReader) -> AsyncIterator[bytes]:
+        """Yield what a reader has to send, until it ends."""
         if not self._ticking:
             self._recent.clear()
             self._tick()
@@ -214,6 +219,6 @@ class EventStream:
                 try:
                     await asyncio.wait_for(reader.ready.wait(), HEARTBEAT_SECONDS)
                 except (TimeoutError, asyncio.TimeoutError):
-                    yield b": still here\n\n"  # so that either side notices when the other has gone
+                    yield b": still here\n\n"  # either side then notices when the other has gone
         finally:
-            self._readers.discard(reader)
+            self.remove(reader)

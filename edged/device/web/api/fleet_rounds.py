@@ -1,4 +1,4 @@
-"""Rounds of a fleet that another program carries: with `fleet.flower`, over the Unix socket alone."""
+"""Rounds of a fleet that another program carries: with `fleet.flower`, on the Unix socket only."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ class RoundEndpoints:
     Parameters
     ----------
     post
-        Where rounds are handed in.
+        Receives rounds, and has their updates and evaluations.
     largest
-        Bytes that a model may have.
+        Maximum bytes of a model.
     """
 
     def __init__(self, post: LocalTransport, largest: int) -> None:
         self._post, self._largest = post, largest
 
     def routes(self, access: Access) -> list[Route]:
-        """All of them."""
+        """Return all routes below `/api/fleet`."""
         kinds = {"update": self._post.update, "evaluation": self._post.evaluation}
         doors = {f"{ROUNDS}/{{id}}/{kind}": _asked(found) for kind, found in kinds.items()}
         return [
@@ -56,7 +56,7 @@ class RoundEndpoints:
         ]
 
     async def state(self, request: Request) -> Response:
-        """How the device is."""
+        """Return the state of the device for the fleet."""
         _local(request)
         state = self._post.state()
         if not state:
@@ -64,7 +64,7 @@ class RoundEndpoints:
         return Response(state, media_type="application/json")
 
     async def newest(self, request: Request) -> Response:
-        """The newest update without receipt."""
+        """Return the newest update that has no receipt."""
         _local(request)
         blob = self._post.newest()
         if blob is None:
@@ -72,7 +72,7 @@ class RoundEndpoints:
         return Response(blob, media_type=OCTETS)
 
     async def hand_in(self, request: Request) -> Response:
-        """Take a line with the round, one with receipts or nothing, and the model."""
+        """Receive a round: a line that announces it, a line with receipts or nothing, and the model."""
         _local(request)
         limit = self._largest + 2 * LARGEST_JSON
         line, _, rest = (await read_body(request.scope, request.receive, limit)).partition(b"\n")

@@ -1,4 +1,4 @@
-"""Durations counted into buckets, for histograms of Prometheus."""
+"""Histograms of durations, for Prometheus."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TRAINING = (0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3
 
 
 class Histogram:
-    """Counts of values up to each bound, and their sum; one thread writes, any may read.
+    """Counts of values up to each bound, and their sum; one thread writes, any thread reads.
 
     >>> histogram = Histogram((0.1, 1.0)); histogram.add(0.05); histogram.add_many(np.array([0.5, 7.0]))
     >>> histogram.cumulative(), histogram.count, histogram.total
@@ -32,23 +32,23 @@ class Histogram:
         self.total = 0.0
 
     def add(self, value: float) -> None:
-        """Count one value."""
+        """Count one value in its bucket."""
         self._counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
     def add_many(self, values: NDArray[np.float64]) -> None:
-        """Count values `(n,)`."""
+        """Count values `(n,)` in their buckets."""
         for place, more in enumerate(np.bincount(np.searchsorted(self._edges, values)).tolist()):
             self._counts[place] += more
         self.total += float(values.sum())
 
     @property
     def count(self) -> int:
-        """How many values there were."""
+        """Number of values counted so far."""
         return sum(self._counts)
 
     def cumulative(self) -> list[int]:
-        """How many values were up to each bound, and how many at all."""
+        """Return the number of values up to each bound, and of all values."""
         return list(accumulate(self._counts))
 
 
@@ -59,13 +59,13 @@ class ModelHistograms:
         self.by_version: dict[int, Histogram] = {}
 
     def add(self, version: int, seconds: float) -> None:
-        """Count one answer of a version."""
+        """Count the duration of one answer, in seconds, for a version."""
         found = self.by_version.get(version)
         if found is None:
             found = self.by_version[version] = Histogram(PREDICTION)
         found.add(seconds)
 
     def keep(self, versions: Collection[int]) -> None:
-        """Forget all others."""
+        """Drop the histograms of all other versions."""
         for version in set(self.by_version) - set(versions):
             del self.by_version[version]

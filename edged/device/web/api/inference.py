@@ -1,7 +1,7 @@
 """The Open Inference Protocol v2 (kserve/open-inference-protocol): health, metadata and predictions.
 
-`parameters.record: true` makes samples of the rows: they are stored, predicted, published and learned from
-like messages of the broker, and the answer comes when they are on the disk.
+`parameters.record: true` makes samples of the rows: edged stores, predicts, publishes and learns from them as
+from messages of the broker, and answers when they are on disk.
 """
 
 from __future__ import annotations
@@ -46,17 +46,19 @@ class Inference:
         Section `web`.
     model
         The model's name in URLs.
-    schema, server, asking
-        Of the stream, what serves, and the way to it.
+    schema, predictor
+        Of the stream, and the model that serves.
+    bridge
+        Passes rows to the serving thread.
 
     Attributes
     ----------
     outcomes
-        Requests by the version that answered and by how: `ok`, `rejected`, `failed`, `overloaded`.
+        Requests by version and outcome: `ok`, `rejected`, `failed`, `overloaded`.
     durations
         Seconds from the request to its answer, by version.
     ready
-        Whether requests are taken.
+        Whether requests are accepted.
     """
 
     def __init__(
@@ -65,14 +67,14 @@ class Inference:
         *,
         model: str,
         schema: Schema,
-        server: Predictor,
-        asking: ServingBridge,
+        predictor: Predictor,
+        bridge: ServingBridge,
     ) -> None:
         self._config = config
         self.model = model
         self._schema = schema
-        self._server = server
-        self._asking = asking
+        self._predictor = predictor
+        self._bridge = bridge
         self._reader = TensorReader(schema, config.limits.rows, config.limits.body)
         self.durations = ModelHistograms()
         self.outcomes: Counter[tuple[int, str]] = Counter()
@@ -81,26 +83,26 @@ class Inference:
     # ---- health and metadata -----------------------------------------------------------------
 
     async def live(self, _: Request) -> Response:
-        """The process is there."""
+        """Answer that the process runs."""
         return as_json({"live": True})
 
     async def server_ready(self, _: Request) -> Response:
-        """Predictions are made."""
+        """Answer whether predictions are made."""
         if not self.ready:
             raise HttpError(503, "the device is stopping", kind="stopping")
         return as_json({"ready": True})
 
     async def server_metadata(self, _: Request) -> Response:
-        """What this server is."""
+        """Return name and version of this server."""
         return as_json({"name": "edged", "version": __version__, "extensions": ["binary_tensor_data"]})
 
     async def model_ready(self, request: Request) -> Response:
-        """The model, or the version, is loaded."""
+        """Answer whether the model, or the version, is loaded."""
         self._wanted(request)
         return as_json({"name": self.model, "ready": self.ready})
 
     async def model_metadata(self, request: Request) -> Response:
-        """What the model takes and gives, and the versions of it that are loaded, the champion first."""
+        """Return inputs and outputs of the model, and its loaded versions, the current one first."""
         self._wanted(request)
         return as_json(
             {
@@ -113,12 +115,12 @@ class Inference:
         )
 
     def loaded(self) -> list[int]:
-        """Versions that can be asked now: the champion, and its predecessor where there is one."""
-        champion, previous = self._server.champion, self._server.previous
+        """Return the loaded versions: the current one, and its predecessor if there is one."""
+        champion, previous = self._predictor.champion, self._predictor.previous
         return [champion.version] + ([] if previous is None else [previous.version])
 
     def _wanted(self, request: Request) -> int | None:
-        """The version that a path names; None for the champion.
+        """Return the version that a path names; None for the current one.
 
         Raises
         ------
@@ -140,7 +142,7 @@ class Inference:
         return int(version)
 
     def keep(self, versions: list[int]) -> None:
-        """Forget what was counted for other versions."""
+        """Drop the counts of all other versions."""
         self.durations.keep(versions)
         for version, outcome in set(self.outcomes):
             if version not in versions:
@@ -149,8 +151,8 @@ class Inference:
     # ---- predictions -------------------------------------------------------------------------
 
     async def infer(self, request: Request) -> Response:
-        """Predictions for the rows of a request."""
-        began, version = time.monotonic(), self._server.champion.version
+        """Predict the rows of a request."""
+        began, version = time.monotonic(), self._predictor.champion.version
         try:
             response, version = await self._infer(request)
         except EdgedError as error:
@@ -172,7 +174,7 @@ class Inference:
             raise wrong("record must be true or false")
         if record:
             return await self._record(asked, version, headers)
-        made = await self._asking.predict(asked.x, version)
+        made = await self._bridge.predict(asked.x, version)
         _finite(made.output)
         name = str(made.version)
         found, size = answer(asked, made, self._schema, model=self.model, version=name)
@@ -181,9 +183,9 @@ class Inference:
     async def _record(
         self, asked: TensorRequest, version: int | None, headers: dict[bytes, bytes]
     ) -> tuple[Response, int]:
-        if version not in (None, self._server.champion.version):
+        if version not in (None, self._predictor.champion.version):
             raise wrong("samples are answered by the champion: record without a version")
-        recorded = await self._asking.record(_readings(asked))
+        recorded = await self._bridge.record(_readings(asked))
         made, ids, versions = recorded.answer()
         _finite(made.output)
         more = {"model_versions": ",".join(map(str, versions))} if len(set(versions)) > 1 else None
@@ -194,7 +196,7 @@ class Inference:
 
 
 def _readings(asked: TensorRequest) -> list[Reading]:
-    """Rows as the readings that ingest takes; `key`, `ts` and `sample_id` are parameters of the request."""
+    """Convert rows to readings for ingest; `key`, `ts` and `sample_id` are parameters of the request."""
     given = asked.parameters
     try:
         key = parse_key(given["key"]) if "key" in given else KEY
@@ -208,7 +210,7 @@ def _readings(asked: TensorRequest) -> list[Reading]:
 
 
 def _finite(output: Any) -> None:
-    """JSON has neither NaN nor infinities, and a prediction that is none should not look like one."""
+    """Raise HttpError for an output that is not finite: JSON has neither NaN nor infinities."""
     finite = np.isfinite(output)
     if not finite.all():
         raise wrong(f"the model has no finite answer to row {int(finite.all(axis=1).argmin())}")

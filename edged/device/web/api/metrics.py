@@ -1,4 +1,4 @@
-"""What Prometheus is told: figures of this moment, read from the parts of the daemon at each scrape."""
+"""The page `/metrics`: current figures, read from the parts of the daemon at each scrape."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from edged.host.vitals import VitalsReader
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from edged.device.commands import Parts
+    from edged.device.pipeline import LivePipeline
+    from edged.device.reporting.status import StatusCollector
     from edged.device.web.api.inference import Inference
     from edged.device.web.bridge import ServingBridge
     from edged.storage.samples.log import Counters
@@ -25,31 +26,34 @@ SOURCES, LEVELS = ("confidence", "error", "inputs"), ("drift", "warning")
 
 
 class Metrics:
-    """Writes the page `/metrics`, and counts between scrapes what nobody else counts.
+    """Writes the page `/metrics`, and counts between scrapes what no other part counts.
 
     Parameters
     ----------
-    parts
-        Of the running daemon; only read.
-    inference, asking
-        What is asked over HTTP.
+    pipeline, status
+        The sources of the figures; only read.
+    inference, bridge
+        Count inference requests over HTTP.
     """
 
-    def __init__(self, parts: Parts, inference: Inference, asking: ServingBridge) -> None:
-        self._parts = parts
+    def __init__(
+        self, pipeline: LivePipeline, status: StatusCollector, inference: Inference, bridge: ServingBridge
+    ) -> None:
+        self._pipeline = pipeline
+        self._status = status
         self._inference = inference
-        self._asking = asking
-        self._vitals = VitalsReader(parts.config.storage.dir)
+        self._bridge = bridge
+        self._vitals = VitalsReader(pipeline.config.storage.dir)
         self._runs = dict.fromkeys(OUTCOMES, 0)
         self._training = Histogram(TRAINING)
         self._last_success: float | None = None
         self._drifts = dict.fromkeys(product(SOURCES, LEVELS), 0)
         self._predictions = Histogram(PREDICTION)
-        parts.serving.latencies.also = self._predictions.add_many
+        pipeline.serving.latencies.count_in(self._predictions)
 
-    def heard(self, name: str, values: Mapping[str, Any]) -> None:
-        """What the daemon says of itself, as it says it."""
-        if name != "events":
+    def reported(self, topic: str, values: Mapping[str, Any]) -> None:
+        """Count the runs and drifts that the daemon reports."""
+        if topic != "events":
             return
         if values["event"] == "training_finished":
             self._runs[values["outcome"]] += 1
@@ -60,8 +64,8 @@ class Metrics:
             self._drifts[values["source"], values["level"]] += 1
 
     def page(self, refused: Mapping[str, int], streams: int) -> str:
-        """All figures; `refused` requests by reason, and open event `streams`."""
-        page, counters = PrometheusText(), self._parts.samples.counters()
+        """Write all figures; `refused` are rejected requests by reason, `streams` open event streams."""
+        page, counters = PrometheusText(), self._pipeline.samples.counters()
         self._about(page)
         self._stream(page, counters)
         self._labels(page, counters)
@@ -76,23 +80,22 @@ class Metrics:
     # ---- one subject each --------------------------------------------------------------------
 
     def _about(self, page: PrometheusText) -> None:
-        parts = self._parts
         build = {"version": __version__, "python": platform.python_version(), "machine": platform.machine()}
         page.many("gauge", "edged_build_info", "What is running; always 1.", [(build, 1)])
-        page.one("gauge", "edged_uptime_seconds", "Since the start of the daemon.", parts.selfreport.uptime)
-        healthy = parts.selfreport.problem is None
+        page.one("gauge", "edged_uptime_seconds", "Since the start of the daemon.", self._status.uptime)
+        healthy = self._status.problem is None
         page.one("gauge", "edged_healthy", "Whether nothing keeps the daemon from its work.", int(healthy))
         page.one(
-            "gauge", "edged_mqtt_connected", "Whether the broker is connected.", int(parts.session.connected)
+            "gauge", "edged_mqtt_connected", "Whether the broker is connected.", int(self._status.connected)
         )
-        waiting = parts.selfreport.paused
-        resting = [({"part": part}, int(part in waiting)) for part in ("ingest", "serving", "training")]
-        page.many("gauge", "edged_paused", "Parts that rest by command.", resting)
-        counts = [({"outcome": name}, count) for name, count in sorted(parts.selfreport.commands.items())]
+        names = self._status.paused
+        paused = [({"part": part}, int(part in names)) for part in ("ingest", "serving", "training")]
+        page.many("gauge", "edged_paused", "Parts that rest by command.", paused)
+        counts = [({"outcome": name}, count) for name, count in sorted(self._status.commands.items())]
         page.many("counter", "edged_commands_total", "Commands by what became of them.", counts)
 
     def _stream(self, page: PrometheusText, counters: Counters) -> None:
-        ingest = self._parts.ingest
+        ingest = self._pipeline.ingestor
         page.one("counter", "edged_samples_total", "Samples ever accepted.", counters.samples)
         page.one(
             "counter",
@@ -128,7 +131,7 @@ class Metrics:
         page.one("gauge", "edged_stuck_sensors", "Sensors that stand still.", ingest.admission.stuck)
 
     def _labels(self, page: PrometheusText, counters: Counters) -> None:
-        server = self._parts.server
+        predictor = self._pipeline.predictor
         page.one("counter", "edged_labels_total", "Labels that found their samples.", counters.labels)
         share = counters.labels / counters.samples if counters.samples else None
         page.one("gauge", "edged_label_ratio", "Share of all samples that got a label.", share)
@@ -136,15 +139,19 @@ class Metrics:
             "counter", "edged_label_contradictions_total", "Labels changed afterwards.", counters.contradicted
         )
         page.one(
-            "gauge", "edged_label_delay_samples", "Samples between one and its label.", server.label_delay
+            "gauge", "edged_label_delay_samples", "Samples between one and its label.", predictor.label_delay
         )
-        asked = self._parts.selfreport.requested
+        asked = self._status.requested
         page.one("counter", "edged_label_requests_total", "Labels people were asked for.", asked)
 
     def _model(self, page: PrometheusText) -> None:
-        parts, server, promoter = self._parts, self._parts.server, self._parts.promoter
-        version = server.champion.version
-        record, reign = parts.registry.get(version), parts.registry.reign()
+        registry, predictor, promoter = (
+            self._pipeline.registry,
+            self._pipeline.predictor,
+            self._pipeline.promoter,
+        )
+        version = predictor.champion.version
+        record, reign = registry.get(version), registry.reign()
         named = {"version": str(version), "source": record.source}
         page.many("gauge", "edged_model_info", "The model that serves; always 1.", [(named, 1)])
         since = None if reign is None else reign.ts
@@ -153,9 +160,9 @@ class Metrics:
         page.one("counter", "edged_promotions_total", "Candidates that took over.", promoter.promotions)
         page.one("counter", "edged_rejections_total", "Candidates the gate refused.", promoter.rejections)
         page.one("counter", "edged_rollbacks_total", "Models that were taken back.", promoter.rollbacks)
-        page.one("counter", "edged_predictions_total", "Rows predicted.", server.predictions)
-        page.one("counter", "edged_unanswerable_total", "Rows no model could answer.", server.unanswerable)
-        live = server.live_quality()
+        page.one("counter", "edged_predictions_total", "Rows predicted.", predictor.predictions)
+        page.one("counter", "edged_unanswerable_total", "Rows no model could answer.", predictor.unanswerable)
+        live = predictor.live_quality()
         page.one(
             "gauge", "edged_live_accuracy_ratio", "Of the newest labelled predictions.", live.get("accuracy")
         )
@@ -165,7 +172,7 @@ class Metrics:
         page.histograms("edged_prediction_duration_seconds", about, [({}, self._predictions)])
 
     def _drift(self, page: PrometheusText) -> None:
-        drift = self._parts.server.drift
+        drift = self._pipeline.predictor.drift
         found = [({"source": s, "level": level}, count) for (s, level), count in sorted(self._drifts.items())]
         page.many("counter", "edged_drift_signals_total", "Warnings and drifts.", found)
         score = None
@@ -174,29 +181,29 @@ class Metrics:
         page.one(
             "gauge", "edged_drift_score_ratio", "Newest signal: its statistic over its threshold.", score
         )
-        anomalies = self._parts.server.anomalies
+        anomalies = self._pipeline.predictor.anomalies
         if anomalies is not None:
             standing = len(anomalies.figures()["standing"])
             page.one("gauge", "edged_anomaly_alarms", "Keys whose alarm stands.", standing)
 
     def _learning(self, page: PrometheusText) -> None:
-        learner = self._parts.learner
+        scheduler = self._pipeline.scheduler
         runs = [({"outcome": outcome}, count) for outcome, count in self._runs.items()]
         page.many("counter", "edged_training_runs_total", "Training runs since the start.", runs)
         page.histograms("edged_training_duration_seconds", "Of runs that ended well.", [({}, self._training)])
         about = "End of the newest run that ended well."
         page.one("gauge", "edged_training_last_success_timestamp_seconds", about, self._last_success)
-        running = int(learner.progress is not None)
+        running = int(scheduler.progress is not None)
         page.one("gauge", "edged_training_running", "Whether a run is under way.", running)
-        page.one("gauge", "edged_training_failures", "Runs failed since one ended well.", learner.failures)
-        new = self._parts.selfreport.new_labelled()
+        page.one("gauge", "edged_training_failures", "Runs failed since one ended well.", scheduler.failures)
+        new = self._status.new_labelled()
         page.one("gauge", "edged_training_new_labels", "Labels no run has learned from.", new)
 
     def _keeping(self, page: PrometheusText, counters: Counters) -> None:
-        outbox = self._parts.publishing.outbox()
+        outbox = self._status.outbox()
         page.one("gauge", "edged_buffer_samples", "Samples in the log.", counters.rows)
         page.one("gauge", "edged_buffer_bytes", "Size of the log.", counters.bytes)
-        page.one("gauge", "edged_buffer_limit_bytes", "Its bound.", self._parts.config.storage.max_bytes)
+        page.one("gauge", "edged_buffer_limit_bytes", "Its bound.", self._pipeline.config.storage.max_bytes)
         page.one("counter", "edged_buffer_evicted_total", "Samples evicted.", counters.evicted)
         page.one(
             "gauge", "edged_outbox_pending_messages", "Messages the broker has not got.", outbox["pending"]
@@ -218,7 +225,7 @@ class Metrics:
             for version, histogram in sorted(inference.durations.by_version.items())
         ]
         page.histograms("edged_inference_duration_seconds", "Of inference requests over HTTP.", times)
-        page.one("gauge", "edged_inference_waiting_requests", "Without an answer yet.", self._asking.waiting)
+        page.one("gauge", "edged_inference_waiting_requests", "Without an answer yet.", self._bridge.waiting)
         reasons = [({"reason": reason}, count) for reason, count in sorted(refused.items())]
         page.many("counter", "edged_http_refused_total", "Requests refused, by reason.", reasons)
         page.one("gauge", "edged_http_event_streams", "Open event streams.", streams)
@@ -233,7 +240,7 @@ class Metrics:
             "counter",
             "edged_flash_written_bytes_total",
             "Written by the daemon and its trainers.",
-            self._parts.selfreport.flash_bytes(),
+            self._status.flash_bytes(),
         )
         page.one("gauge", "edged_temperature_celsius", "Hottest thermal zone.", vitals.temperature_c)
         page.one("gauge", "edged_load1", "Load average over one minute.", vitals.load1)

@@ -1,4 +1,4 @@
-"""The text format of Prometheus (exposition format 0.0.4), written out."""
+"""Writer for the text format of Prometheus (exposition format 0.0.4)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Kind = Literal["counter", "gauge"]
 
 
 class PrometheusText:
-    r"""Families of metrics as lines of text; what has no value is left out.
+    r"""Families of metrics as lines of text; families without a value are left out.
 
     >>> page = PrometheusText(); page.one("gauge", "edged_rows", "Rows.", 3); page.text()
     '# HELP edged_rows Rows.\n# TYPE edged_rows gauge\nedged_rows 3\n'
@@ -25,14 +25,14 @@ class PrometheusText:
         self._lines: list[str] = []
 
     def one(self, kind: Kind, name: str, about: str, value: float | None) -> None:
-        """A family of one number without labels."""
+        """Add a family of one number without labels."""
         if value is not None:
             self.many(kind, name, about, [({}, value)])
 
     def many(
         self, kind: Kind, name: str, about: str, samples: Iterable[tuple[Mapping[str, str], float]]
     ) -> None:
-        """A family of numbers with labels."""
+        """Add a family of numbers with labels."""
         lines = [f"{name}{_labels(labels)} {_number(value)}" for labels, value in samples]
         if lines:
             self._lines += [f"# HELP {name} {about}", f"# TYPE {name} {kind}", *lines]
@@ -40,7 +40,7 @@ class PrometheusText:
     def histograms(
         self, name: str, about: str, samples: Iterable[tuple[Mapping[str, str], Histogram]]
     ) -> None:
-        """A family of histograms."""
+        """Add a family of histograms with labels."""
         lines: list[str] = []
         for labels, histogram in samples:
             counts = histogram.cumulative()
@@ -52,7 +52,7 @@ class PrometheusText:
             self._lines += [f"# HELP {name} {about}", f"# TYPE {name} histogram", *lines]
 
     def text(self) -> str:
-        """The whole page."""
+        """Return all families as one text."""
         return "\n".join([*self._lines, ""])
 
 

@@ -1,4 +1,4 @@
-"""Inference requests and answers of the Open Inference Protocol v2: JSON, and tensors as raw bytes behind it.
+"""Inference requests and answers of the Open Inference Protocol v2: JSON, then tensors as raw bytes.
 
 One input `x` of datatype FP32 and shape `(n, d)`; outputs as `outputs_of` lists them. With the binary tensor
 extension a request or an answer is JSON followed by the tensors' bytes in little-endian order; the header
@@ -35,7 +35,7 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class TensorRequest:
-    """An inference request: rows `(n, d)` float32, and how the answer is wanted.
+    """An inference request: rows `(n, d)` float32, and the requested form of the answer.
 
     `outputs` are names with whether each is wanted as bytes.
     """
@@ -47,7 +47,7 @@ class TensorRequest:
 
 
 def wrong(what: str) -> HttpError:
-    """A request that does not fit the model or the protocol."""
+    """Return the 400 error for a request that does not fit the model or the protocol."""
     return HttpError(400, what, kind="request")
 
 
@@ -55,13 +55,13 @@ def wrong(what: str) -> HttpError:
 
 
 def inputs_of(schema: Schema) -> list[dict[str, Any]]:
-    """Metadata of the one input; -1 is any number of rows."""
+    """Return the metadata of the one input; -1 stands for any number of rows."""
     shape = [-1, schema.width] if schema.steps == 1 else [-1, schema.steps, schema.channels]
     return [{"name": INPUT, "datatype": "FP32", "shape": shape}]
 
 
 def outputs_of(schema: Schema) -> list[dict[str, Any]]:
-    """Metadata of the outputs: probabilities with label and confidence, values, or an anomaly score."""
+    """Return metadata of the outputs: probabilities with label and confidence, values, or anomaly score."""
     width = 1 if schema.labels_itself else schema.outputs
     outputs = [{"name": "output", "datatype": "FP32", "shape": [-1, width]}]
     if schema.classes:
@@ -74,14 +74,14 @@ def outputs_of(schema: Schema) -> list[dict[str, Any]]:
 
 
 class TensorReader:
-    """Reads the requests of one stream.
+    """Parses inference requests for one stream.
 
     Parameters
     ----------
     schema
-        Of the stream: says how wide a row is.
+        Gives the width of a row.
     max_rows, max_bytes
-        Of one request.
+        Limits of one request.
     """
 
     def __init__(self, schema: Schema, max_rows: int, max_bytes: int) -> None:
@@ -95,7 +95,7 @@ class TensorReader:
         self._all = tuple((name, False) for name in self._outputs)
 
     def read(self, body: bytes, json_bytes: str | None) -> TensorRequest:
-        """The request in a body; `json_bytes` is the header with the length of its JSON.
+        """Parse the request in a body; `json_bytes` is the header with the length of its JSON.
 
         Raises
         ------
@@ -136,7 +136,7 @@ class TensorReader:
         return self._from_json(tensor.get("data"), shape)
 
     def _shape(self, shape: Any) -> tuple[int, ...]:
-        """Checked before any memory is taken for it."""
+        """Check a shape before any memory is allocated for it."""
         wanted = " or ".join(str([-1, *rest]) for rest in sorted(self._shapes))
         if type(shape) is not list or not 2 <= len(shape) <= MOST_DIMENSIONS:
             raise wrong(f"input {INPUT!r} has shape {wanted}, the request gives no such list")
@@ -207,7 +207,7 @@ def _parameters(where: dict[str, Any], what: str) -> dict[str, Any]:
 
 
 def _flattened(data: list[Any], shape: tuple[int, ...]) -> list[Any]:
-    """Nested rows as one list; what is inside must have the sizes that the shape says."""
+    """Flatten nested rows to one list; their sizes must match the shape."""
     level = data
     for inner in shape[1:]:
         if any(type(row) is not list or len(row) != inner for row in level):
@@ -229,7 +229,7 @@ def answer(
     ids: list[str] | None = None,
     parameters: Mapping[str, Any] | None = None,
 ) -> tuple[bytes, int | None]:
-    """The body of an answer, and the length of its JSON where tensors follow as bytes.
+    """Encode an answer: its body, and the length of its JSON if tensors follow as bytes.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Files of pages: read once, known by their names, with a tag by which browsers keep them."""
+"""Static files of the page: read once, served by name with an ETag for browser caches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from edged.device.web.http.errors import HttpError
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-FOLDER = Path(__file__).with_name("static")
+FOLDER = Path(__file__).parents[1] / "page" / "static"
 TYPES = {
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -23,9 +23,9 @@ TYPES = {
 
 
 class Assets:
-    """Endpoint `/static/<name>`: the files in a folder, and nothing else, whatever the name.
+    """Endpoint `/static/<name>`: only the files in a folder, whatever the name.
 
-    A file of a type that is not known is left out.
+    Files of an unknown type are left out.
     """
 
     def __init__(self, folder: Path = FOLDER) -> None:
@@ -36,7 +36,7 @@ class Assets:
         }
 
     async def file(self, request: Request) -> Response:
-        """One of the files."""
+        """Return the file with this name."""
         found = self._files.get(request.path_params["name"])
         if found is None:
             raise HttpError(404, "there is nothing here", kind="path")

@@ -1,4 +1,4 @@
-"""Who may do what over HTTP: scopes, tokens, sessions of browsers, and how many wrong tokens are too many."""
+"""Permissions over HTTP: scopes, tokens, browser sessions, and the limit on wrong tokens."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MOST_ADDRESSES = 1024
 
 @dataclass(frozen=True)
 class Pass:
-    """What a request may do.
+    """Permissions of a request.
 
     `csrf` is what unsafe requests of a session must carry; `known` says that a token was shown, now or when
     the session began.
@@ -74,11 +74,11 @@ class Tokens:
 
     @property
     def scopes(self) -> frozenset[str]:
-        """Scopes that have a token."""
+        """Scopes that have a token of their own."""
         return frozenset(self._hashes)
 
     def opened(self, token: str) -> frozenset[Scope]:
-        """What a token opens; nothing when it is none of ours. Takes the same time for each."""
+        """Return the scopes of a token, none for an unknown token; takes the same time for each."""
         presented = _hash(token)
         found: frozenset[Scope] = frozenset()
         for scope, digest in self._hashes.items():
@@ -109,7 +109,7 @@ def _hash(token: str) -> bytes:
 
 
 class Sessions:
-    """Browsers that have shown a token once; in memory, so a restart ends them.
+    """Sessions of browsers that have logged in; in memory, so a restart ends them.
 
     Beyond `MOST_SESSIONS` the oldest session ends.
     """
@@ -128,7 +128,7 @@ class Sessions:
         return name, granted
 
     def find(self, name: str) -> Pass | None:
-        """What the session of a cookie may do; None when there is no such session."""
+        """Return the permissions of the session with this cookie value; None if there is no such session."""
         found = self._known.get(_hash(name))
         if found is None:
             return None
@@ -164,7 +164,7 @@ class Attempts:
 
 
 class Access:
-    """Decides what a request may do, from what it shows.
+    """Grants permissions to requests by their token or session.
 
     Parameters
     ----------
@@ -204,7 +204,7 @@ class Access:
         return self.sessions.find(name)
 
     def login(self, token: str, address: str) -> tuple[str, Pass] | None:
-        """Exchange a token for a session; None when it is wrong."""
+        """Exchange a token for a session; None if the token is wrong."""
         opened = self.tokens.opened(token)
         if not opened:
             self.attempts.failed(address)

@@ -1,4 +1,4 @@
-"""Bodies of requests and answers: read and inflated within a limit, compressed where that is wanted."""
+"""Bodies of requests and answers: read and decompressed within a limit, compressed on request."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WINDOWS = {b"gzip": 31, b"x-gzip": 31, b"deflate": 15}  # what zlib calls them
 
 
 async def read_body(scope: Scope, receive: Receive, largest: int) -> bytes:
-    """The body of a request, inflated; never more than `largest` bytes of it are held.
+    """Read and decompress the body of a request, at most `largest` bytes.
 
     Raises
     ------
@@ -55,7 +55,7 @@ async def _gather(message: Message, receive: Receive, largest: int) -> bytes:
 
 
 def inflate(body: bytes, encoding: bytes, largest: int) -> bytes:
-    """A body as it was before it was compressed; what would be larger is not inflated to its end."""
+    """Decompress a body, and stop at the limit."""
     window = WINDOWS.get(encoding.strip().lower())
     if window is None:
         raise HttpError(
@@ -76,7 +76,7 @@ def inflate(body: bytes, encoding: bytes, largest: int) -> bytes:
 
 
 def deflated(body: bytes, accepts: bytes | None) -> bytes | None:
-    """A body as gzip, where the client takes that and it pays; else None."""
+    """Compress a body with gzip if the client accepts it and it saves time; else return None."""
     if accepts is None or len(body) < GZIP_FROM or not _takes_gzip(accepts):
         return None
     deflater = zlib.compressobj(1, zlib.DEFLATED, WINDOWS[b"gzip"])

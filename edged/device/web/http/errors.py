@@ -1,4 +1,4 @@
-"""What is refused over HTTP: a status and one line, as the Open Inference Protocol wants it."""
+"""HTTP errors: a status and one line, in the form of the Open Inference Protocol."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ JSON = "application/json"
 
 
 class HttpError(EdgedError):
-    """A request that is not answered as it wanted. `kind` is a stable word for counters."""
+    """An HTTP error with its status; `kind` is a stable word for counters."""
 
     def __init__(
         self, status: int, what: str, *, kind: str, remedy: str = "", headers: Mapping[str, str] | None = None
@@ -28,11 +28,11 @@ class HttpError(EdgedError):
 
 
 def refusal(problem: HttpError) -> Response:
-    """The answer that tells of a problem."""
+    """Return the response for an error."""
     body = json.dumps({"error": problem.line()}).encode()
     return Response(body, problem.status, problem.headers, JSON)
 
 
 def as_json(values: object, status: int = 200) -> Response:
-    """An answer in JSON."""
+    """Return a response with a JSON body."""
     return Response(json.dumps(values, separators=(",", ":"), default=float).encode(), status, None, JSON)

@@ -1,4 +1,4 @@
-"""What every request passes first: whether it is meant for us, and whether a foreign page sends it.
+"""The check that every request passes first: its host is ours, and no foreign page sends it.
 
 A page of any site can have a browser send requests to this machine, with or without reading the answers. It
 cannot choose the headers Host, Origin and Sec-Fetch-Site, so these decide: Host must be a name of ours (else
@@ -37,7 +37,7 @@ STATIC_HEADERS = [
 
 
 class Guard:
-    """The outermost layer of the application.
+    """Outermost layer of the application: rejects requests for other hosts or from foreign pages.
 
     It leaves the request's headers as a dictionary in `scope["edged.headers"]`, for the layers behind it.
 
@@ -47,28 +47,25 @@ class Guard:
         What gets the requests that pass.
     hosts
         Names and addresses under which this device may be spoken to, in lower case, without ports.
-
-    Attributes
-    ----------
     refused
-        How many requests were refused, by a stable word that says why.
+        Counts rejected requests, by a stable word that names the reason.
     """
 
-    def __init__(self, app: ASGIApp, hosts: Iterable[str]) -> None:
+    def __init__(self, app: ASGIApp, hosts: Iterable[str], refused: Counter[str]) -> None:
         self._app = app
         self._hosts = frozenset(hosts)
         self._good: set[bytes] = set()
-        self.refused: Counter[str] = Counter()
+        self._refused = refused
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse the request or pass it on."""
+        """Reject the request or pass it on."""
         if scope["type"] != "http":
             return
         try:
             self._check(scope)
             await self._app(scope, receive, send)
         except HttpError as problem:
-            self.refused[problem.kind] += 1
+            self._refused[problem.kind] += 1
             await refusal(problem)(scope, receive, send)
 
     def _check(self, scope: MutableMapping[str, Any]) -> None:
@@ -96,7 +93,7 @@ class Guard:
 
 
 def _name_of(host: bytes) -> str:
-    """The name in a Host header, without its port.
+    """Return the name in a Host header, without its port.
 
     >>> _name_of(b"[::1]:8080"), _name_of(b"Localhost.:80"), _name_of(b"evil@localhost")
     ('::1', 'localhost', '')
@@ -120,14 +117,14 @@ def _refuse_doubles(raw: list[tuple[bytes, bytes]]) -> None:
 
 
 def _check_navigation(scope: MutableMapping[str, Any], headers: dict[bytes, bytes]) -> None:
-    """A link on a foreign page may lead to a page of ours, and to nothing else."""
+    """Reject requests of foreign pages, except a link to our start page."""
     document = headers.get(b"sec-fetch-mode") == b"navigate" and headers.get(b"sec-fetch-dest") == b"document"
     if not (scope["method"] == "GET" and document and scope["path"] == "/"):
         raise HttpError(403, "another site sends this request", kind="foreign_site")
 
 
 def _check_origin(headers: dict[bytes, bytes], host: bytes) -> None:
-    """What changes anything comes from our own pages, or from a program, which names no origin."""
+    """Reject unsafe requests of foreign pages; programs send no origin."""
     origin = headers.get(b"origin")
     if origin is None:
         return

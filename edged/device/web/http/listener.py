@@ -1,4 +1,4 @@
-"""Connections that may not take more than their share of time and memory."""
+"""HTTP connections with limits on their time and memory."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ LOOK_SECONDS = 5.0
 
 
 class OneWrite:
-    """A transport that sends the head of an answer together with what follows it: one system call less."""
+    """A transport that sends the head of an answer together with its body: one system call less."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         self._head = b""
 
     def write(self, data: bytes) -> None:
-        """Send, or hold what looks like a head until there is more."""
+        """Send data; buffer the head of an answer until more follows."""
         if self._head:
             self._head += data
             self.flush()
@@ -45,18 +45,18 @@ class OneWrite:
             self._transport.write(data)
 
     def flush(self) -> None:
-        """Send what is held."""
+        """Send the head that is buffered."""
         if self._head:
             head, self._head = self._head, b""
             self._transport.write(head)
 
     def close(self) -> None:
-        """Send what is held, then close."""
+        """Send buffered data, then close the connection."""
         self.flush()
         self._transport.close()
 
     def is_closing(self) -> bool:
-        """Whether it is closed, or will be."""
+        """Whether the connection is closed or closing."""
         return self._transport.is_closing()
 
     def __getattr__(self, name: str) -> Any:
@@ -64,14 +64,14 @@ class OneWrite:
 
 
 class Connection(HttpToolsProtocol):
-    """One connection; limits what uvicorn's own protocol does not.
+    """One connection, with limits that uvicorn does not have.
 
-    These are their number, headers, and slow senders and readers.
+    They concern the number of connections, headers, and slow senders and readers.
 
     Parameters
     ----------
     most
-        Connections that may be open; one beyond them is closed without an answer.
+        Maximum open connections; one beyond them is closed without an answer.
 
     Attributes
     ----------
@@ -85,7 +85,7 @@ class Connection(HttpToolsProtocol):
         self._most = most
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """It is open."""
+        """Start the stall timer; close the connection if there are too many."""
         self._one_write = OneWrite(transport)
         super().connection_made(cast("asyncio.Transport", self._one_write))
         self.since: float | None = self.loop.time()
@@ -95,7 +95,7 @@ class Connection(HttpToolsProtocol):
             transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """More of a request; a head that does not end is refused."""
+        """Process more of a request; reject a head that is too large."""
         super().data_received(data)
         if self._in_head and not self.transport.is_closing():
             self._head += len(data)
@@ -103,13 +103,13 @@ class Connection(HttpToolsProtocol):
                 self.send_400_response("The head of the request is too large.")
 
     def on_message_begin(self) -> None:
-        """A request begins."""
+        """Start the stall timer: a request begins."""
         super().on_message_begin()
         self.since = self.loop.time()
         self._head, self._in_head = 0, True
 
     def on_headers_complete(self) -> None:
-        """Its head is here."""
+        """Check the size of the complete head."""
         self._in_head = False
         size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
         if size > MOST_HEAD or len(self.headers) > MOST_HEADERS:
@@ -117,22 +117,22 @@ class Connection(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        """All of it is here."""
+        """Clear the stall timer: the request is complete."""
         self.since = None
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """The answer is given; that to HEAD has nothing behind its head."""
+        """Send a buffered head: the answer to HEAD has no body."""
         self._one_write.flush()
         super().on_response_complete()
 
     def pause_writing(self) -> None:
-        """The client does not take what we send."""
+        """Start the stall timer: the client does not accept data."""
         self.since = self.loop.time()
         super().pause_writing()
 
     def resume_writing(self) -> None:
-        """It does again."""
+        """Clear the stall timer: the client accepts data again."""
         self.since = None
         super().resume_writing()
 
@@ -160,7 +160,7 @@ class Listener:
         self._sweep: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
-        """Accept connections."""
+        """Accept connections on all sockets."""
         loop = asyncio.get_running_loop()
         protocol = UvicornConfig(
             self._app, http=Connection, ws="none", lifespan="off", interface="asgi3", log_config=None,
@@ -182,7 +182,7 @@ class Listener:
         self._look()
 
     def _look(self) -> None:
-        """Cut off who is too slow."""
+        """Close connections that are too slow."""
         loop = asyncio.get_running_loop()
         before = loop.time() - REQUEST_SECONDS
         for connection in list(self._state.connections):
@@ -192,7 +192,7 @@ class Listener:
         self._sweep = loop.call_later(LOOK_SECONDS, self._look)
 
     async def stop(self, seconds: float) -> None:
-        """Accept nothing more, let what is under way end for so long, then cut it off."""
+        """Stop accepting, give open requests `seconds` to end, then close all connections."""
         loop = asyncio.get_running_loop()
         if self._sweep is not None:
             self._sweep.cancel()

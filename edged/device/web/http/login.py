@@ -1,4 +1,4 @@
-"""Sessions of browsers: a token is shown once, in the body of a request, and never again."""
+"""Login of browsers: a token is sent once, in the body of a request, and exchanged for a session."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Login:
         self._access = access
 
     async def session(self, request: Request) -> Response:
-        """What this browser may do, and the CSRF token that its requests must carry."""
+        """Return the scopes of this browser, and the CSRF token that its requests must carry."""
         return as_json(_told(request.scope["edged.pass"]))
 
     async def begin(self, request: Request) -> Response:
-        """Exchange `{"token": …}` for a cookie."""
+        """Exchange `{"token": …}` for a session cookie."""
         address = address_of(request.scope)
         if self._access.attempts.exhausted(address):
             raise too_many_attempts()
@@ -54,7 +54,7 @@ class Login:
         return response
 
     async def end(self, request: Request) -> Response:
-        """Forget the session."""
+        """End the session of this browser."""
         secure = request.scope["scheme"] == "https"
         self._end_of(request)
         response = Response(status_code=204)

@@ -1,4 +1,4 @@
-"""Doors: what stands behind a path, who may enter, and what they must show."""
+"""Routes: the endpoints of a path, the scopes that they need, and how requests are identified."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ UNIX = "unix"  # in the state of connections over the Unix socket; their lack of
 
 
 class GuardedRoute:
-    """What answers one path: checks method, right and, for `/api`, that no form can have sent it.
+    """Endpoint of one path: checks method, scope and, for `/api`, that no form can have sent the request.
 
     Parameters
     ----------
     methods
         Endpoints by HTTP method; HEAD is answered as GET.
     rights
-        One of these is needed; none for what everybody may see. One door may have one for each method.
+        Scopes, one of which is needed; none for a public path.
     access
-        Knows what requests may do.
+        Grants permissions to requests.
     json_only
-        Whether what changes anything must be declared as JSON, which no form can do.
+        Whether unsafe requests must have the content type JSON, which no form can send.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class GuardedRoute:
         self._json_only = json_only
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let in or refuse."""
+        """Check the request, then pass it to its endpoint."""
         endpoint = self._methods.get(scope["method"])
         if endpoint is None:
             raise HttpError(
@@ -96,7 +96,7 @@ class GuardedRoute:
 
 
 def require(shown: Pass, rights: Sequence[Right]) -> None:
-    """Refuse who has none of these rights: 401 without a token, 403 with one for something else."""
+    """Reject requests without any of these scopes: 401 without a token, 403 with another token."""
     if any(right in shown.scopes for right in rights):
         return
     wanted = " or ".join(rights)
@@ -112,7 +112,7 @@ def require(shown: Pass, rights: Sequence[Right]) -> None:
 
 
 def identify(access: Access, scope: Scope, headers: dict[bytes, bytes]) -> Pass:
-    """What a request may do by what it shows: the socket it came over, a token, or a cookie.
+    """Return the permissions of a request by its socket, token or cookie.
 
     Raises
     ------
@@ -141,20 +141,20 @@ def _of_token(access: Access, authorization: bytes, address: str) -> Pass:
 
 
 def too_many_attempts() -> HttpError:
-    """Of wrong tokens."""
+    """Return the 429 error for too many invalid tokens."""
     return HttpError(
         429, "too many wrong tokens", kind="attempts", remedy="wait a minute", headers={"retry-after": "60"}
     )
 
 
 def address_of(scope: Scope) -> str:
-    """Who asks, for counting."""
+    """Return the address of the client; empty for a Unix socket."""
     client: Any = scope["client"]
     return "" if client is None else str(client[0])
 
 
 def session_of(cookie: bytes, *, secure: bool) -> str | None:
-    """The name of the session in a Cookie header."""
+    """Return the session in a Cookie header; None if there is none."""
     jar: SimpleCookie = SimpleCookie()
     try:
         jar.load(cookie.decode("latin-1"))
@@ -165,7 +165,7 @@ def session_of(cookie: bytes, *, secure: bool) -> str | None:
 
 
 def told(problem: EdgedError) -> HttpError:
-    """One of our errors as an answer."""
+    """Convert an error of edged to an HTTP error."""
     status = 409 if isinstance(problem, RefusedError) else 503 if isinstance(problem, StorageError) else 400
     return HttpError(status, problem.line(), kind="refused" if status == 409 else "failed")
 
@@ -175,10 +175,10 @@ def _is_json(headers: dict[bytes, bytes]) -> bool:
 
 
 def route(path: str, door: GuardedRoute) -> Route:
-    """The door at a path; it checks methods itself, so that their refusals look like all others."""
+    """Return the route of a path; it checks methods itself, so that these errors look like all others."""
     return Route(path, door)
 
 
 async def nothing_here(scope: Scope, receive: Receive, send: Send) -> None:
-    """The answer where there is no door."""
+    """Answer a path without a route with 404."""
     await refusal(HttpError(404, "there is nothing here", kind="path"))(scope, receive, send)

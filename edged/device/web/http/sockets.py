@@ -1,4 +1,4 @@
-"""The sockets of the section `web`: opened when the daemon starts, before anything answers on them."""
+"""The sockets of the section `web`: opened when the daemon starts, before the application runs."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ BACKLOG = 128
 
 
 class Sockets:
-    """What the configuration listens on.
+    """The sockets that the configuration names.
 
     Attributes
     ----------
     bound
-        Each socket that is open, with its path where it is one of Unix.
+        The open sockets, each with its path if it is a Unix socket.
     tls
-        For the TCP socket.
+        TLS context of the TCP socket; None without TLS.
 
     Raises
     ------
@@ -40,7 +40,7 @@ class Sockets:
         self.bound: list[tuple[socket.socket, Path | None]] = []
 
     def open(self) -> None:
-        """Take connections on all of them: they wait until somebody answers.
+        """Open all sockets: connections wait until the application runs.
 
         Raises
         ------
@@ -59,11 +59,11 @@ class Sockets:
 
     @property
     def port(self) -> int | None:
-        """The TCP port, also where the configuration left it to the system."""
+        """The TCP port, also if the system chose it; None without a TCP socket."""
         return next((int(one.getsockname()[1]) for one, path in self.bound if path is None), None)
 
     def close(self) -> None:
-        """Close them all; may be called again."""
+        """Close all sockets. Safe to call twice."""
         for bound, path in self.bound:
             if path is not None:
                 _remove_socket(path)
@@ -72,7 +72,7 @@ class Sockets:
 
 
 def tls_context(config: WebTlsConfig) -> ssl.SSLContext:
-    """TLS 1.2 or later with a certificate of ours.
+    """Return a context for TLS 1.2 or later with the configured certificate.
 
     Raises
     ------
@@ -115,7 +115,7 @@ def _tcp(host: str, port: int) -> socket.socket:
 
 
 def _unix(path: Path, mode: int) -> socket.socket:
-    """A Unix socket at `path`; what an earlier life has left there is removed."""
+    """Open a Unix socket at `path`, and remove a socket that an earlier process left there."""
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         _remove_socket(path)

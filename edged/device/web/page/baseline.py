@@ -1,4 +1,4 @@
-"""How good the device's first model would be today: what all learning is measured against."""
+"""Quality of the initial model on current samples: the baseline for all learning."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from edged.errors import EdgedError
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
-    from edged.device.commands import Parts
+    from edged.device.pipeline import LivePipeline
     from edged.domain.protocols import Model
 
-MOST = 1000  # labelled samples at a look: as many as live quality is the mean of
+MOST = 1000  # labelled samples per call: as many as live quality is the mean of
 
 log = get_logger("edged.web")
 
 
 class Baseline:
-    """Asks the bundle's own model, as it was installed, about samples whose labels have come.
+    """Evaluates the initial model on samples that were labelled since the last call.
 
-    It is loaded when a trained model serves first: until then both are the same. Samples of the holdout are
+    The model is loaded when a trained model serves: until then both are the same. Samples of the holdout are
     left out, which makes no difference to the mean.
     """
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(self, pipeline: LivePipeline) -> None:
+        self._pipeline = pipeline
         self._quality = LiveQuality()
         self._model: Model | None = None
         self._seq = 0
         self._gone = False
 
     def quality(self) -> float | None:
-        """Its accuracy, or error, over the newest labelled samples; None where that model is not here."""
-        server, registry = self._parts.server, self._parts.registry
-        live = server.live_quality()
+        """Return its accuracy or error on the newest labelled samples; None if the model is not stored."""
+        predictor, registry = self._pipeline.predictor, self._pipeline.registry
+        live = predictor.live_quality()
         name = "accuracy" if "accuracy" in live else "error"
-        if self._model is None and registry.get(server.champion.version).source == "bundle":
+        if self._model is None and registry.get(predictor.champion.version).source == "bundle":
             value: float | None = live[name]
             return value
         try:
@@ -51,20 +51,20 @@ class Baseline:
         return None if mean is None else 1.0 - mean if name == "accuracy" else mean
 
     def _follow(self) -> None:
-        """Take in what has been labelled since the last look."""
+        """Evaluate the samples that were labelled since the last call."""
         if self._model is None and not self._gone:
-            self._model = self._parts.promoter.first_model()
+            self._model = self._pipeline.promoter.first_model()
             self._gone = self._model is None
         if self._model is None or self._gone:
             return
-        window = self._parts.reader.training_window(self._seq, MOST)
+        window = self._pipeline.reader.training_window(self._seq, MOST)
         if len(window) == 0:
             return
         self._seq = int(window.seq[-1])
-        server = self._parts.server
+        predictor = self._pipeline.predictor
         raw = self._model.predict(window.x)
-        wrong = errors(server.schema, answers(server.schema, raw), window.y, server.champion.scale)
+        wrong = errors(predictor.schema, answers(predictor.schema, raw), window.y, predictor.champion.scale)
         usual = np.isfinite(raw).all(axis=1)
-        if server.anomalies is not None:
-            usual &= wrong <= server.anomalies.limit
+        if predictor.anomalies is not None:
+            usual &= wrong <= predictor.anomalies.limit
         self._quality.add(wrong[usual])

@@ -1,4 +1,4 @@
-"""Pieces of the page: numbers and moments as people read them, and the few elements that all sections use."""
+"""Elements that all sections of the page use, and readable numbers and times."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ AGES = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
 
 def age(seconds: float) -> str:
-    """A stretch of time, roughly.
+    """Format a duration, roughly.
 
     >>> age(0.26), age(59.0), age(150.0), age(90000.0)
     ('0.3 s', '59 s', '2.5 min', '25 h')
@@ -27,7 +27,7 @@ def age(seconds: float) -> str:
 
 
 def size(count: float | None) -> str:
-    """Bytes.
+    """Format a number of bytes.
 
     >>> size(512), size(1_500_000)
     ('512 B', '1.5 MB')
@@ -42,17 +42,17 @@ def size(count: float | None) -> str:
 
 
 def figure(value: float | None) -> str:
-    """A number with four significant digits."""
+    """Format a number with four significant digits."""
     return "–" if value is None or not math.isfinite(value) else f"{value:.4g}"
 
 
 def share(value: float | None) -> str:
-    """A share as a percentage."""
+    """Format a share as a percentage."""
     return "–" if value is None or not math.isfinite(value) else f"{100 * value:.1f} %"
 
 
 def moment(ts: float | None) -> str:
-    """A moment; browsers show it in their own zone (`page.js`)."""
+    """Format a time, which browsers show in their own time zone (`page.js`)."""
     if ts is None:
         return "–"
     try:
@@ -63,7 +63,7 @@ def moment(ts: float | None) -> str:
 
 
 def facts(pairs: Mapping[str, str]) -> str:
-    """Names and what is said of them; what is said is HTML already."""
+    """Return a list of names with their values, which are HTML already."""
     rows = "".join(f"<dt>{escape(name)}</dt><dd>{told}</dd>" for name, told in pairs.items())
     return f"<dl>{rows}</dl>"
 
@@ -71,7 +71,7 @@ def facts(pairs: Mapping[str, str]) -> str:
 def table(
     caption: str, head: Sequence[str], rows: Iterable[Sequence[str]], styles: Sequence[str] = ()
 ) -> str:
-    """A table; cells are HTML already, the first of each row names it.
+    """Return a table; cells are HTML already, the first cell of a row names it.
 
     `styles` are classes of the columns, such as `wide` for one that phones leave out.
     """
@@ -88,9 +88,9 @@ def table(
 
 
 def button(name: str, ask: str, command: str, fields: Mapping[str, Any], *, about: str = "") -> str:
-    """A button that carries a command out when the person says yes to what it asks.
+    """Return a button that sends a command after a confirmation.
 
-    `about` tells screen readers what is not to be seen in the name.
+    `about` is a longer name for screen readers.
     """
     label = f' aria-label="{escape(about)}"' if about else ""
     # Its id survives a refresh, so that the focus does, too.
@@ -102,7 +102,7 @@ def button(name: str, ask: str, command: str, fields: Mapping[str, Any], *, abou
 
 
 def meter(name: str, value: float, most: float, told: str) -> str:
-    """A bar that says how full something is, and its words."""
+    """Return a bar for `value` out of `most`, with its text."""
     part = max(0.0, min(1.0, value / most if most else 0.0))
     return (
         f'<meter aria-label="{escape(name)}" value="{part:.4f}" high="0.9">{part:.0%}</meter> {escape(told)}'

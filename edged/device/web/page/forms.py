@@ -1,4 +1,4 @@
-"""What can be done on the page: buttons that ask before they send a command, and label requests."""
+"""Controls of the page: buttons that send a command after a confirmation, and label requests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMES = {"training": "training", "serving": "publishing of predictions", "ingest
 
 
 def actions(view: Snapshot) -> str:
-    """Train, rest, roll back, judge."""
+    """Return the buttons to train, pause, roll back and evaluate."""
     report = '<a class="button" href="/api/report" download>Download report</a>'
     if not view.may.control:
         return (
@@ -45,7 +45,7 @@ def actions(view: Snapshot) -> str:
 
 
 def evaluations(view: Snapshot) -> str:
-    """What evaluations have found, newest first."""
+    """Return the results of evaluations, newest first."""
     lines = []
     for said in reversed(view.evaluations):
         found = ", ".join(f"{escape(name)} {figure(value)}" for name, value in said["figures"].items())
@@ -63,7 +63,7 @@ def _pause(view: Snapshot, part: str) -> str:
 
 
 def model_buttons(view: Snapshot, record: ModelRecord) -> str:
-    """What can be done with one model."""
+    """Return the buttons of one model."""
     if not view.may.control:
         return ""
     version, serves, line = record.version, record.version == view.champion, []
@@ -77,7 +77,7 @@ def model_buttons(view: Snapshot, record: ModelRecord) -> str:
 
 
 def requests(view: Snapshot) -> str:
-    """Samples whose label is wanted, each with its answers."""
+    """Return the label requests, each with its choices."""
     newest = list(reversed(view.requests))[:REQUESTS]
     more = len(view.requests) - len(newest)
     rest = f"<p>{more} more wait.</p>" if more else ""
@@ -117,7 +117,7 @@ def _answers(view: Snapshot, said: Mapping[str, Any]) -> str:
 
 
 def alarms(view: Snapshot) -> str:
-    """Alarms that stand, where the stream is watched for what is unusual."""
+    """Return the active anomaly alarms; empty for a stream without anomaly detection."""
     if view.anomaly is None:
         return ""
     threshold = view.anomaly["threshold"]

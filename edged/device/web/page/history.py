@@ -1,6 +1,6 @@
-"""What the page remembers between two looks: quality over time, sensors, events, label requests; all bounded.
+"""State of the page between two requests: quality over time, sensors, events, label requests; all bounded.
 
-Filled while nobody looks, so each note is cheap; what is shown of it is put together when somebody does.
+It is updated without viewers too, so each update is cheap; what is shown is computed for a request.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ SILENT_TIMES = 5.0  # ... and so many times its usual pause
 SMOOTHING = 0.1  # of the usual pause, for each batch
 
 Point = tuple[float, float | None, float | None]
-"""A moment (Unix seconds), live quality, and that of the model as it was at first."""
+"""Time (Unix seconds), live quality, and quality of the initial model."""
 
 
 class History:
-    """Quality over time with what happened on the way; the older a stretch, the coarser.
+    """Quality over time, coarser for older times, with drifts and promotions.
 
     >>> history = History()
     >>> for ts in range(2000):
@@ -45,25 +45,25 @@ class History:
         self.marks: deque[tuple[float, str, str]] = deque(maxlen=MARKS)
 
     def add(self, point: Point) -> None:
-        """Take in a point; when there are too many, every other one of the older half goes."""
+        """Add a point; if there are too many, drop every other point of the older half."""
         self.points.append(point)
         if len(self.points) > POINTS:
             half = POINTS // 2
             self.points = self.points[:half:2] + self.points[half:]
 
     def as_dict(self) -> dict[str, Any]:
-        """For a restart to go on from."""
+        """Return the history for storage."""
         return {"points": self.points, "marks": list(self.marks)}
 
     def restore(self, kept: Mapping[str, Any] | None) -> None:
-        """Go on from what an earlier start has kept."""
+        """Restore the history of an earlier start."""
         kept = kept or {}
         self.points = [(ts, live, frozen) for ts, live, frozen in kept.get("points", ())][-POINTS:]
         self.marks.extend((ts, kind, text) for ts, kind, text in kept.get("marks", ()))
 
 
 class Sensor:
-    """One key: when it was heard (monotonic seconds), its usual pause, gaps, and the newest prediction."""
+    """One key: time of its last sample (monotonic seconds), usual interval, gaps, and newest prediction."""
 
     __slots__ = ("confidence", "count", "gaps", "heard", "id", "label", "output", "pause", "ts", "version")
 
@@ -79,7 +79,7 @@ class Sensor:
         self.output: list[float] = []
 
     def hear(self, count: int, monotonic: float) -> None:
-        """`count` samples have come."""
+        """Record the arrival of `count` samples."""
         since, self.heard = monotonic - self.heard, monotonic
         if self.count:
             if self.pause is not None and since > self.limit:
@@ -91,21 +91,21 @@ class Sensor:
 
     @property
     def limit(self) -> float:
-        """Seconds of silence that are a gap."""
+        """Seconds without a sample that count as a gap."""
         return max(SILENT_SECONDS, SILENT_TIMES * (self.pause or 0.0))
 
     def is_silent(self, monotonic: float) -> bool:
-        """Whether it should have been heard by now."""
+        """Whether its next sample is overdue."""
         return self.pause is not None and monotonic - self.heard > self.limit
 
 
 class PageState:
-    """Takes notes from any thread.
+    """History, events, sensors and label requests of the page; usable from any thread.
 
     Parameters
     ----------
     kept
-        The history of an earlier start.
+        The stored history of an earlier start; None without one.
     """
 
     def __init__(self, kept: Mapping[str, Any] | None) -> None:
@@ -120,17 +120,17 @@ class PageState:
         self.forgotten = 0
 
     def measured(self, ts: float, live: float | None, frozen: float | None) -> None:
-        """Quality at a moment."""
+        """Add quality at a time."""
         with self.lock:
             self.history.add((ts, live, frozen))
 
     def kept(self) -> dict[str, Any]:
-        """What a restart goes on from."""
+        """Return the history for storage."""
         with self.lock:
             return self.history.as_dict()
 
     def happened(self, said: Mapping[str, Any]) -> None:
-        """An event."""
+        """Record an event of the daemon."""
         with self.lock:
             self.events.append(said)
             name = said["event"]
@@ -152,15 +152,31 @@ class PageState:
             self.stuck[said["key"]] = now
 
     def labelled(self, ids: Sequence[str]) -> None:
-        """Label requests that were answered."""
+        """Remove label requests that were answered."""
         with self.lock:
             for name in ids:
                 self.requests.pop(name, None)
 
     def evaluated(self, answer: Mapping[str, Any]) -> None:
-        """What the command `evaluate` found."""
+        """Add the result of an `evaluate` command."""
         with self.lock:
             self.evaluations.append(answer)
+
+    def command_succeeded(self, name: str, fields: Mapping[str, Any], data: Mapping[str, Any]) -> None:
+        """Record what a command over HTTP changes on the page.
+
+        Parameters
+        ----------
+        name, fields
+            The command and its fields.
+        data
+            The data of its answer.
+        """
+        if name == "label":
+            entries = fields.get("labels", [fields])
+            self.labelled([str(entry["id"]) for entry in entries if "id" in entry])
+        elif name == "evaluate":
+            self.evaluated(data)
 
     def answered(
         self,
@@ -170,7 +186,7 @@ class PageState:
         made: Predictions,
         monotonic: float,
     ) -> None:
-        """Samples `(n,)` have come and were predicted; on the serving thread."""
+        """Record the predictions of samples `(n,)`; on the serving thread."""
         last = dict(zip(keys, range(len(keys)), strict=True))
         counts = Counter(keys)
         with self.lock:
@@ -190,7 +206,7 @@ class PageState:
 
 
 def _mark(said: Mapping[str, Any]) -> tuple[str, str] | None:
-    """What of an event belongs on the axis of time: its kind and a word on it."""
+    """Return kind and text of the mark of an event; None for events without a mark."""
     name = said["event"]
     if name == "drift_detected" and said["level"] == "drift":
         return "drift", f"drift of {said['source']}"

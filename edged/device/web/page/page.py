@@ -1,4 +1,4 @@
-"""The page at `/`: rendered here as it stands, then kept up to date section by section."""
+"""The page at `/`: rendered as a whole, then updated section by section."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from edged.device.commands import Parts
+    from edged.device.pipeline import LivePipeline
+    from edged.device.reporting.status import StatusCollector
     from edged.device.web.http.authentication import Pass
     from edged.device.web.page.history import PageState
     from edged.device.web.page.snapshot import Right, Snapshot
@@ -29,32 +30,35 @@ SHORT = 300  # bytes of the parameter `only`
 
 
 class Page:
-    """Endpoints `/`, `/api/page` and `/api/report`; what writes HTML is loaded when somebody first looks.
+    """Endpoints `/`, `/api/page` and `/api/report`; modules that write HTML are imported on first use.
 
     Parameters
     ----------
-    parts
-        Of the running daemon; only read.
-    board
-        What has been noted.
+    pipeline, status
+        What the page shows; only read.
+    state
+        History, events and label requests.
     vitals
-        Of this machine.
+        Reads temperature, load and memory.
     """
 
-    def __init__(self, parts: Parts, board: PageState, vitals: VitalsReader) -> None:
-        self._parts = parts
-        self._board = board
+    def __init__(
+        self, pipeline: LivePipeline, status: StatusCollector, state: PageState, vitals: VitalsReader
+    ) -> None:
+        self._pipeline = pipeline
+        self._status = status
+        self._state = state
         self._vitals = vitals
 
     async def start(self, request: Request) -> Response:
-        """The whole page, or a form to log in for who may not look."""
+        """Return the whole page, or a login form to browsers without the scope `read`."""
         shown: Pass = request.scope["edged.pass"]
         if "read" not in shown.scopes:
             return _html(request, _document("edged", _login("Log in to look"), shown))
         return _html(request, await asyncio.to_thread(self._whole, shown))
 
     async def sections(self, request: Request) -> Response:
-        """The insides of all sections, or of those that `?only=model,training` names."""
+        """Return the contents of all sections, or of those that `?only=model,training` names."""
         only = request.query_params.get("only", "")
         if len(only) > SHORT:
             raise HttpError(400, "only: too many names", kind="request")
@@ -66,18 +70,18 @@ class Page:
         return Response(response.body if short is None else short, 200, headers, response.media_type)
 
     async def report(self, request: Request) -> Response:
-        """How the device is doing, as a file to keep: one HTML page that needs nothing else."""
+        """Return the report of the device as a download: one self-contained HTML file."""
         text = await asyncio.to_thread(self._report, request.scope["edged.pass"])
-        name = "".join(c if c.isalnum() or c in "-_." else "-" for c in self._parts.config.device.id)
+        name = "".join(c if c.isalnum() or c in "-_." else "-" for c in self._pipeline.config.device.id)
         attached = {"content-disposition": f'attachment; filename="edged-{name}.html"'}
         return _html(request, text, **attached)
 
-    # ---- on another thread: these may wait for the disk --------------------------------------
+    # ---- on another thread: these might wait for the disk ------------------------------------
 
     def _view(self, shown: Pass) -> Snapshot:
-        from edged.device.web.page.snapshot import view_of
+        from edged.device.web.page.snapshot import take_snapshot
 
-        return view_of(self._parts, self._board, self._vitals, _right(shown))
+        return take_snapshot(self._pipeline, self._status, self._state, self._vitals, _right(shown))
 
     def _insides(self, shown: Pass, only: Iterable[str] | None) -> dict[str, str]:
         from edged.device.web.page.sections import SECTIONS
@@ -99,7 +103,7 @@ class Page:
             )
         if shown.csrf is None and "control" not in shown.scopes:
             parts.insert(2, _login("Log in to steer"))
-        return _document(self._parts.config.device.id, f'<div class="grid">{"".join(parts)}</div>', shown)
+        return _document(self._pipeline.config.device.id, f'<div class="grid">{"".join(parts)}</div>', shown)
 
     def _report(self, shown: Pass) -> str:
         from edged.device.web.page.report import report
@@ -123,7 +127,7 @@ def _login(head: str) -> str:
 
 
 def _document(title: str, body: str, shown: Pass) -> str:
-    """The frame: title, state of the connection, a place for what is said, the dialog that asks."""
+    """Return the frame of a page: title, connection state, messages, the confirmation dialog."""
     csrf = "" if shown.csrf is None else f' data-csrf="{escape(shown.csrf)}"'
     leave = "" if shown.csrf is None else '<button type="button" id="leave">Log out</button>'
     live = ' data-live=""' if "read" in shown.scopes else ""

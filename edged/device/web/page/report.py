@@ -1,4 +1,4 @@
-"""How the device is doing, as one file to keep or to send: figures, quality over time, verdicts."""
+"""The report of the device as one HTML file: figures, quality over time, gate results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONTENTS = ("quality", "model", "training", "sensors", "storage", "events")
 
 
 def report(view: Snapshot) -> str:
-    """The page as HTML text, without anything that could be clicked."""
+    """Return the report as HTML, without controls."""
     view = replace(view, may=Right(label=False, control=False, session=False))
     told = {name: escape(line) for name, line in summary(view.status).items()}
     parts = [f"<p>As of {when(view.now)}.</p>", facts(told)]

@@ -22,7 +22,7 @@ SENSORS = 40  # rows of the tables, silent and stuck ones first
 
 
 def health(view: Snapshot) -> str:
-    """Whether all is well, why not, and what rests."""
+    """Return whether the device is healthy, its problems, and its paused parts."""
     troubles, resting = view.troubles, view.status["on_hold"]
     well = not troubles
     lines = [f'<p class="state {"well" if well else "ill"}">{"Healthy" if well else "Needs attention"}</p>']
@@ -37,7 +37,7 @@ def health(view: Snapshot) -> str:
 
 
 def model(view: Snapshot) -> str:
-    """What serves, where it comes from, and what became of the others."""
+    """Return the current model with its lineage, and the list of models."""
     now = view.status["model"]
     line = " ← ".join(str(version) for version in view.lineage)
     told = {
@@ -78,7 +78,7 @@ def _verdict(record: ModelRecord) -> str:
 
 
 def quality(view: Snapshot) -> str:
-    """Live quality over time against the first model, with drifts and swaps."""
+    """Return live quality over time against the initial model, with drifts and promotions."""
     tell = _tell(view)
     if not any(live is not None for _, live, _ in view.points):
         return "<p>No label has come yet: quality is measured with labels.</p>"
@@ -101,7 +101,7 @@ def quality(view: Snapshot) -> str:
 
 
 def _in_words(view: Snapshot, tell: Callable[[float | None], str]) -> str:
-    """The picture for who cannot see it."""
+    """Return the chart as a table, for screen readers."""
     points = view.points[:: max(1, len(view.points) // 10)]
     rows = [(moment(ts), tell(live), tell(frozen)) for ts, live, frozen in points]
     marks = "".join(f"<li>{moment(ts)} {escape(text)}</li>" for ts, _, text in reversed(view.marks))
@@ -114,7 +114,7 @@ def _in_words(view: Snapshot, tell: Callable[[float | None], str]) -> str:
 
 
 def training(view: Snapshot) -> str:
-    """The run under way, and those before it."""
+    """Return the present training run, and recent runs."""
     state = view.status["training"]
     told = {
         "Runs": f"{state['runs']:,}",
@@ -146,7 +146,7 @@ def _progress(progress: dict[str, Any] | None) -> str:
 
 
 def predictions(view: Snapshot) -> str:
-    """The newest prediction of each key."""
+    """Return the latest prediction of each key."""
     rows = []
     for key, sensor in sorted(view.sensors.items())[:SENSORS]:
         rows.append((escape(key), _said(view, sensor), share(sensor.confidence), moment(sensor.ts),
@@ -175,7 +175,7 @@ def _more(view: Snapshot) -> str:
 
 
 def sensors(view: Snapshot) -> str:
-    """Who is silent, had gaps, stands still; and what was refused."""
+    """Return silent, stuck and other keys, and the quarantined messages by reason."""
     silent = set(view.silent)
 
     def pressing(item: tuple[str, Sensor]) -> tuple[bool, bool, int, str]:
@@ -198,7 +198,7 @@ def sensors(view: Snapshot) -> str:
 
 
 def storage(view: Snapshot) -> str:
-    """The sample log, what waits for the broker, the disk."""
+    """Return the sizes of the sample log and the outbox, and the free disk space."""
     counters, outbox = view.counters, view.status["outbox"]
     waiting = f"{outbox['pending']:,} ({size(outbox['bytes'])}), {outbox['dropped']:,} dropped"
     full = meter("Sample log", counters.bytes, view.limit, f"{size(counters.bytes)} of {size(view.limit)}")
@@ -216,7 +216,7 @@ def storage(view: Snapshot) -> str:
 
 
 def host(view: Snapshot) -> str:
-    """Heat, load, memory, and the rest of what `edged status` says."""
+    """Return temperature, load and memory, with drift and board from `edged status`."""
     vitals = view.vitals
     heat = "not told" if vitals.temperature_c is None else f"{vitals.temperature_c:.0f} °C"
     own = {"Temperature": heat, "Load": figure(vitals.load1), "Memory": size(vitals.rss_bytes)}
@@ -229,7 +229,7 @@ def host(view: Snapshot) -> str:
 
 
 def events(view: Snapshot) -> str:
-    """What has happened, newest first."""
+    """Return the events, newest first."""
     lines = [f"<li>{moment(said['ts'])} {escape(happening(said))}</li>" for said in reversed(view.events)]
     if not lines:
         return "<p>Nothing yet.</p>"
@@ -262,4 +262,4 @@ SECTIONS: dict[str, tuple[str, Callable[[Snapshot], str]]] = {
     "host": ("Machine", host),
     "events": ("Events", events),
 }
-"""By id: heading, and what writes the inside. A section whose inside is empty is not shown."""
+"""By id: heading, and the function that writes the content. A section without content is hidden."""

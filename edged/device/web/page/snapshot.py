@@ -1,4 +1,4 @@
-"""How things stand at one moment, gathered for the page from the parts of the daemon; none is changed."""
+"""A snapshot of the daemon for the page, read from its parts at one moment."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from edged.domain.text import attention
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from edged.device.commands import Parts
+    from edged.device.pipeline import LivePipeline
+    from edged.device.reporting.status import StatusCollector
     from edged.device.web.page.history import PageState, Point, Sensor
     from edged.domain.stream.schema import Schema
     from edged.host.vitals import Vitals, VitalsReader
@@ -24,7 +25,7 @@ PAUSABLE = ("training", "serving", "ingest")
 
 @dataclass(frozen=True)
 class Right:
-    """What whoever looks may do: answer label requests, steer; and whether a session could be left."""
+    """What a viewer may do: submit labels, send commands; and whether there is a session to log out of."""
 
     label: bool
     control: bool
@@ -33,7 +34,7 @@ class Right:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One moment. `history`, `events` and the like are copies of what the board had."""
+    """The state of the daemon at one moment; `points`, `events` and the like are copies of `PageState`."""
 
     device: str
     schema: Schema
@@ -64,13 +65,13 @@ class Snapshot:
 
     @property
     def champion(self) -> int:
-        """The version that serves."""
+        """Version of the current model."""
         version: int = self.status["model"]["version"]
         return version
 
     @property
     def lineage(self) -> list[int]:
-        """The champion, what it was trained from, and so on, as far as they are kept."""
+        """The current version, its parent, and so on, as far as they are stored."""
         line, parent = [self.champion], self.parents.get(self.champion)
         while parent is not None and parent not in line:
             line.append(parent)
@@ -79,12 +80,12 @@ class Snapshot:
 
     @property
     def silent(self) -> list[str]:
-        """Keys that should have been heard by now."""
+        """Keys that have not sent a sample for too long."""
         return [key for key, sensor in self.sensors.items() if sensor.is_silent(self.monotonic)]
 
     @property
     def troubles(self) -> list[str]:
-        """What keeps the device from being well: as `edged status` says it, and what only the page knows."""
+        """Problems in words: those of `edged status`, silent keys, and alarms."""
         found = attention(self.status)
         if silent := self.silent:
             more = f" and {len(silent) - 3} more" if len(silent) > 3 else ""
@@ -94,40 +95,42 @@ class Snapshot:
         return found
 
 
-def view_of(parts: Parts, board: PageState, vitals: VitalsReader, may: Right) -> Snapshot:
-    """Look at everything; may wait for the disk."""
-    counters = parts.samples.counters()
-    records = parts.registry.records()
-    anomalies = parts.server.anomalies
-    with board.lock:
+def take_snapshot(
+    pipeline: LivePipeline, status: StatusCollector, state: PageState, vitals: VitalsReader, may: Right
+) -> Snapshot:
+    """Read all parts of the daemon; this might wait for the disk."""
+    counters = pipeline.samples.counters()
+    records = pipeline.registry.records()
+    anomalies = pipeline.predictor.anomalies
+    with state.lock:
         noted: dict[str, Any] = {
-            "points": list(board.history.points),
-            "marks": list(board.history.marks),
-            "events": list(board.events),
-            "requests": list(board.requests.values()),
-            "evaluations": list(board.evaluations),
-            "sensors": dict(board.sensors),
-            "stuck": {key: sorted(features) for key, features in board.stuck.items()},
-            "forgotten": board.forgotten,
+            "points": list(state.history.points),
+            "marks": list(state.history.marks),
+            "events": list(state.events),
+            "requests": list(state.requests.values()),
+            "evaluations": list(state.evaluations),
+            "sensors": dict(state.sensors),
+            "stuck": {key: sorted(features) for key, features in state.stuck.items()},
+            "forgotten": state.forgotten,
         }
     return Snapshot(
-        device=parts.config.device.id,
-        schema=parts.server.schema,
-        now=parts.clock.now(),
-        monotonic=parts.clock.monotonic(),
+        device=pipeline.config.device.id,
+        schema=pipeline.predictor.schema,
+        now=pipeline.clock.now(),
+        monotonic=pipeline.clock.monotonic(),
         may=may,
-        status=parts.selfreport.status(),
+        status=status.status(),
         counters=counters,
-        limit=parts.config.storage.max_bytes,
-        new_labelled=parts.selfreport.new_labelled(),
+        limit=pipeline.config.storage.max_bytes,
+        new_labelled=status.new_labelled(),
         label_share=counters.labels / counters.samples if counters.samples else None,
         anomaly=None if anomalies is None else anomalies.figures(),
         vitals=vitals.read(),
-        refused=parts.reader.quarantine_counts(),
+        refused=pipeline.reader.quarantine_counts(),
         models=sorted(records, key=lambda record: -record.version)[:MODELS],
         parents={record.version: record.parent for record in records},
-        reigns=parts.registry.reigns(MODELS),
-        runs=parts.registry.runs(RUNS),
-        connected=parts.session.connected,
+        reigns=pipeline.registry.reigns(MODELS),
+        runs=pipeline.registry.runs(RUNS),
+        connected=status.connected,
         **noted,
     )

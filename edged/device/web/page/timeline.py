@@ -1,4 +1,4 @@
-"""Quality over time as SVG: the model that serves, the first one, and what happened on the same axis."""
+"""Chart of quality over time as SVG: the current model, the initial model, drifts and promotions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UNITS = ((86400, "d"), (3600, "h"), (60, "min"))
 
 @dataclass(frozen=True)
 class Size:
-    """Of a picture, with room for its axes."""
+    """Size of a chart in pixels, with room for its axes."""
 
     width: int
     height: int
@@ -40,7 +40,7 @@ def timeline(
     tell: Tell,
     size: Size,
 ) -> str:
-    """The picture; its words are elsewhere on the page, so it is one image to screen readers."""
+    """Return the chart; it is one image to screen readers, as the page has a table too."""
     first = points[0][0] if points else now - 60.0
     values = [v for _, live, frozen in points for v in (live, frozen) if v is not None]
     chart = Chart(size.width, size.height, 28, (first, max(now, first + 1.0)), extent(values))
@@ -69,7 +69,7 @@ def _draw_axes(chart: Chart, now: float, tell: Tell, ticks: int) -> None:
 
 
 def _back(seconds: float, step: float) -> str:
-    """How long ago, in the unit of the axis' step.
+    """Format how long ago, in the unit of the axis' step.
 
     >>> _back(100, 20), _back(7200, 1200), _back(172800, 43200)
     ('100 s', '120 min', '48 h')
@@ -79,7 +79,7 @@ def _back(seconds: float, step: float) -> str:
 
 
 def _draw_mark(chart: Chart, ts: float, kind: str, text: str) -> None:
-    """An upright line, with a sign at its head that tells kinds apart without colour."""
+    """Draw a vertical line, with a shape at its top that tells kinds apart without colour."""
     at = chart.x(ts)
     signs = {
         "drift": f"M{at - 5:.1f} {TOP - 8}h10l-5 8z",  # a triangle

@@ -1,0 +1,90 @@
+"""Where commands arrive: repeated deliveries and floods are answered here, all others wait their turn."""
+
+from __future__ import annotations
+
+import collections
+import queue
+import zlib
+from typing import TYPE_CHECKING
+
+from edged.domain.commands.rules import TokenBucket
+from edged.errors import RefusedError
+
+if TYPE_CHECKING:
+    from edged.clock import Clock
+    from edged.config import CommandsConfig
+    from edged.device.commands.answers import CommandAnswers, CommandDelivery
+    from edged.domain.commands.running import RunningCommands
+
+MAX_WAITING = 100
+REFUSALS = 10.0  # rejections per second that are answered; the others are only counted
+
+
+class CommandInbox:
+    """Queue of received commands, at most `MAX_WAITING`.
+
+    Parameters
+    ----------
+    config
+        The rate limit.
+    clock
+        Measures the rate.
+    answers
+        Answers and acknowledges commands that are not queued.
+    running
+        Counts the commands.
+    """
+
+    def __init__(
+        self, config: CommandsConfig, clock: Clock, answers: CommandAnswers, running: RunningCommands
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._answers = answers
+        self._running = running
+        self._bucket = TokenBucket(config.rate, config.burst)
+        self._refusals = TokenBucket(REFUSALS, REFUSALS)
+        self._queue: queue.Queue[CommandDelivery | None] = queue.Queue(MAX_WAITING)
+        self._seen: collections.deque[tuple[int, int]] = collections.deque(maxlen=2 * MAX_WAITING)
+
+    def receive(self, delivery: CommandDelivery) -> None:
+        """Queue a command for the dispatcher; call it on the thread that received the command.
+
+        A command that was queued before its connection broke is acknowledged only. Commands that exceed the
+        rate limit or find the queue full are rejected.
+        """
+        self._running.count("received")
+        seen = (delivery.mid, zlib.crc32(delivery.payload, zlib.crc32(delivery.topic.encode())))
+        if delivery.dup and delivery.mid and seen in self._seen:
+            self._running.count("redelivered")
+            self._answers.acknowledge(delivery)
+            return
+        self._seen.append(seen)
+        if delivery.retain and not delivery.payload:
+            self._running.count("cleared")  # the retained command on this topic was deleted
+            self._answers.acknowledge(delivery)
+            return
+        if not self._bucket.take(self._clock.monotonic()):
+            self._reject(delivery, f"more than {self._config.rate:g} commands a second")
+            return
+        try:
+            self._queue.put_nowait(delivery)
+        except queue.Full:
+            self._reject(delivery, f"{MAX_WAITING} commands are waiting already")
+
+    def get(self) -> CommandDelivery | None:
+        """Wait for the next command; None after `close`."""
+        return self._queue.get()
+
+    def close(self) -> None:
+        """End `get` after the commands that wait already."""
+        self._queue.put(None)
+
+    def _reject(self, delivery: CommandDelivery, reason: str) -> None:
+        """Answer a command that is too much, as far as answers are not too many; count it."""
+        self._running.count("limited")
+        if self._refusals.take(self._clock.monotonic()):
+            self._answers.reject(delivery, RefusedError(reason, remedy="send it later"))
+        else:
+            self._running.count("unanswered")
+            self._answers.acknowledge(delivery)

@@ -1,0 +1,134 @@
+"""Configuration keys that were set by command: which are in force, and which wait for a restart."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from edged import logs
+from edged.config import loader
+from edged.config.retired import RETIRED, retired_key
+from edged.domain.messages.settable import settable
+from edged.errors import ConfigError
+from edged.storage.files.atomic import publish_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from edged.config import Config
+    from edged.device.pipeline import LivePipeline
+
+log = logs.get_logger("edged.settings")
+
+AT_START = ("training.enabled", "training.every", "training.cron", "labels.", "report.")
+"""Keys that are only read when the daemon starts; all others take effect at once."""
+
+PUBLISHED = {
+    "stream", "training", "drift", "gate", "labels", "serving", "storage", "outbox", "commands",
+    "report", "log",
+}  # fmt: skip
+"""Sections in the retained state `config`."""
+
+
+class Settings:
+    """The configuration in force.
+
+    Keys that are set by command are stored in the state directory and override the configuration file at
+    every start.
+
+    Parameters
+    ----------
+    pipeline
+        Its configuration is the one in force at the start; changes are applied to its parts.
+    path
+        The configuration file.
+    """
+
+    def __init__(self, pipeline: LivePipeline, path: Path) -> None:
+        self._pipeline = pipeline
+        self._path = path
+        self._overlay = pipeline.config.storage.dir / loader.OVERLAY
+        self.config: Config = pipeline.config
+        self._desired = loader.read_overlay(self._overlay)
+        self._waiting: list[str] = []
+        self._state: dict[str, Any] | None = None
+
+    def change(self, request: dict[str, Any]) -> None:
+        """Set keys permanently; null restores the value of the configuration file.
+
+        Raises
+        ------
+        ConfigError
+            When a key cannot be set or a value is not valid; then nothing has changed.
+        """
+        known = settable()
+        for key, value in request.items():
+            if key in RETIRED:
+                if value is None:  # an earlier version may have set it
+                    continue
+                raise retired_key(key, key)
+            if key not in known:
+                raise ConfigError(
+                    "this key cannot be set from afar", where=key, remedy=f"{', '.join(known)} can"
+                )
+        desired = {k: v for k, v in (self._desired | request).items() if v is not None}
+        wanted = loader.load(self._path, overlay=desired)
+        publish_file(self._overlay, json.dumps(desired).encode())
+        self._desired = desired
+        self._apply(wanted)
+        self._state = None
+        log.info("config_set", keys=sorted(request), needs_restart=self._waiting)
+
+    def report(self) -> dict[str, Any]:
+        """Return the keys that were set, their values in force, and which wait for a restart."""
+        sections = {key.split(".")[0] for key in self._desired}
+        values = self.config.model_dump(mode="json", include=sections)
+        reported = {key: value_of(values, key) for key in self._desired}
+        return {"desired": self._desired, "reported": reported, "needs_restart": self._waiting}
+
+    def state(self) -> dict[str, Any]:
+        """Return the retained state `config`."""
+        if self._state is None:
+            self._state = self.config.model_dump(mode="json", include=PUBLISHED) | self.report()
+        return self._state
+
+    def _apply(self, wanted: Config) -> None:
+        """Apply the keys that can change while the daemon runs; note the others."""
+        before, pipeline = self.config, self._pipeline
+        changes: dict[str, dict[str, Any]] = {}
+        waiting = []
+        for key in settable():
+            section, name = key.split(".")
+            value = getattr(getattr(wanted, section), name)
+            if value == getattr(getattr(before, section), name):
+                continue
+            if key.startswith(AT_START):
+                waiting.append(key)
+            else:
+                changes.setdefault(section, {})[name] = value
+        updates = {s: getattr(before, s).model_copy(update=values) for s, values in changes.items()}
+        self.config = before.model_copy(update=updates)
+        self._waiting = waiting
+        if changes.keys() & {"training", "drift"}:
+            pipeline.scheduler.configure(self.config)
+        if "gate" in changes:
+            pipeline.promoter.configure(self.config.gate)
+            pipeline.predictor.configure(self.config.gate)
+        if "log" in changes:
+            logs.configure(self.config.log.level, self.config.log.format)
+
+
+def value_of(values: Any, key: str) -> Any:
+    """Return the value of a dotted key in a nested dictionary.
+
+    Raises
+    ------
+    ConfigError
+        When there is no such key.
+    """
+    found = values
+    for name in key.split("."):
+        if not isinstance(found, dict) or name not in found:
+            raise ConfigError("there is no such key", where=key, remedy="config.get without keys shows all")
+        found = found[name]
+    return found

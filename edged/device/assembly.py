@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 from edged import logs
 from edged.clock import SystemClock
-from edged.device.commands import CommandTable, LabelCommands, Parts
+from edged.device.commands import CommandTable, LabelCommands, Parts, TransferCommands
 from edged.device.commands.authorisation import authorisation
 from edged.device.commands.dispatcher import CommandDispatcher
-from edged.device.commands.transfers import TransferService
 from edged.device.events import Events, Extension
 from edged.device.ingest import Ingestor
 from edged.device.integrations.home_assistant import HomeAssistantDiscovery
@@ -31,7 +30,8 @@ from edged.device.serving import Predictor, ServingWorker
 from edged.device.serving.label_requester import LabelRequester
 from edged.device.startup import open_state as restore
 from edged.device.startup.open_state import open_state
-from edged.device.transfers.bundle_installer import BundleInstaller
+from edged.device.transfers.installer import TransferInstaller
+from edged.device.transfers.receiver import TransferReceiver
 from edged.domain.judging.label_requests import LabelRequests
 from edged.domain.judging.overlap import judged_on
 from edged.domain.model_files import INT8
@@ -47,7 +47,8 @@ from edged.mqtt.client.connection import in_flight
 from edged.mqtt.client.session import Session
 from edged.mqtt.codecs import label_codec, sample_codec
 from edged.mqtt.topics import Topics, matches
-from edged.storage.models.signatures import open_bundle
+from edged.storage.journal.transfers import TransferStaging
+from edged.storage.models.installed_bundles import ActiveBundle, InstalledBundles
 from edged.storage.sequence import Sequence
 
 if TYPE_CHECKING:
@@ -59,7 +60,6 @@ if TYPE_CHECKING:
     from edged.device.integrations.sparkplug import EdgeNode
     from edged.device.web.front import WebServer
     from edged.domain.protocols import ServedModel
-    from edged.storage.models.bundles import Bundle
 
 log = logs.get_logger("edged.device")
 
@@ -110,8 +110,9 @@ class Assembly:
             on_online=self.on.online,
             on_offline=self.events.connection_changed,
         )
-        self.installing = BundleInstaller(config, self.registry)
-        self.updates = WeightUpdates(config, self._present_bundle, self.registry)
+        self.installed = InstalledBundles(config.storage.dir)
+        self.bundles = ActiveBundle(self._state.bundle, self.installed, self.registry, config.model.keys)
+        self.updates = WeightUpdates(config, self.bundles, self.registry)
         self.publishing = OutboundRouter(
             config,
             topics=self.topics,
@@ -133,12 +134,6 @@ class Assembly:
         )
         self.events.add(self.reporter)
         self.events.add(self.publishing)
-
-    def _present_bundle(self) -> Bundle:
-        path = self.installing.present()
-        if path is None or path == self._state.bundle.path:
-            return self._state.bundle
-        return open_bundle(path, self.config.model.keys)
 
     def _judge_and_serve(self) -> None:
         config = self.config
@@ -202,6 +197,7 @@ class Assembly:
                 self.on.worn,
             ).read,
             error=self.server.live_error,
+            bundles=self.bundles,
         )
         self.learner.budget = restore.budget(self.registry)
         self.ingest = self._ingest()
@@ -299,21 +295,18 @@ class Assembly:
         labelling = LabelCommands(
             self.schema, self.samples, self.ingest, self.serving, self.learning, self.clock
         )
-        self.arrivals = TransferService(
-            self.config,
+        staging = TransferStaging(
+            self.config.storage.dir,
+            max_bytes=max(self.config.weights.max_bytes, self.config.install.max_bytes),
+            expire=self.config.weights.expire,
             clock=self.clock,
-            registry=self.registry,
-            session=self.session,
-            topics=self.topics,
-            publishing=self.publishing,
-            updates=self.updates,
-            learning=self.learning,
-            succession=self.succession,
-            process=self.learner.process,
-            installing=self.installing,
-            events=self.events,
         )
-        self.steering = CommandTable(parts, labelling, self.arrivals.commands())
+        installer = TransferInstaller(self.pipeline, staging, self.installed, self.events)
+        transfers = TransferReceiver(self.config, self.session, self.topics, staging, installer)
+        arrivals = TransferCommands(
+            self.config, transfers, self.updates, self.publishing, self.succession
+        ).commands()
+        self.steering = CommandTable(parts, labelling, arrivals)
         self.control = CommandDispatcher(
             self.steering.commands(),
             config=self.config.commands,
@@ -334,7 +327,7 @@ class Assembly:
         )
         membership = self._membership()
         optional = (self._edge_node(), membership, self._web(parts, membership))
-        self._extend(self.discovery, self.arrivals, *(part for part in optional if part is not None))
+        self._extend(self.discovery, transfers, *(part for part in optional if part is not None))
 
     def _extend(self, *extensions: Extension) -> None:
         for extension in extensions:
@@ -375,7 +368,7 @@ class Assembly:
             learner=self.learner,
             learning=self.learning,
             succession=self.succession,
-            present_bundle=self._present_bundle,
+            present_bundle=self.bundles.open,
             labelled_since=self._reader.labelled_since,
         )
         return Membership(

@@ -11,7 +11,6 @@ from edged.device.admin.health import problem_of
 from edged.device.learning.scheduler import SETBACKS, TrainingScheduler, setback_rules
 from edged.device.promotion import Promoter
 from edged.device.startup.bootstrap import open_samples, with_bundle
-from edged.device.transfers.bundle_installer import BundleInstaller
 from edged.domain.judging.overlap import judged_on
 from edged.domain.model_files import INT8, SUFFIXES
 from edged.domain.training.failure_backoff import FailureBackoff
@@ -20,6 +19,7 @@ from edged.errors import ConfigError, RefusedError, StorageError
 from edged.storage.backup.restore import RESTORED
 from edged.storage.files.atomic import DirectoryLock, publish_file
 from edged.storage.models.checkpoints import Checkpoints
+from edged.storage.models.installed_bundles import ActiveBundle, InstalledBundles
 from edged.storage.models.registry import Registry
 from edged.storage.models.signatures import open_bundle
 from edged.storage.outbox import queue
@@ -144,8 +144,8 @@ def train_once(
             keep=lambda values: registry.set_value(SETBACKS, values),
             kept=registry.get_value(SETBACKS),
             bundle=bundle.fingerprint,
+            bundles=ActiveBundle(bundle, InstalledBundles(config.storage.dir), registry, config.model.keys),
         )
-        learner.process.bundle = BundleInstaller(config, registry).present
         stack.callback(learner.process.close)
         if resume and (not (runs := registry.runs(1)) or runs[0].outcome not in UNFINISHED):
             raise RefusedError(

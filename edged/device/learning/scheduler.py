@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from edged.clock import Clock
     from edged.config import Config, TrainingConfig
     from edged.domain.drift import DriftSignal
+    from edged.storage.models.installed_bundles import ActiveBundle
 
 log = get_logger("edged.learn")
 
@@ -65,7 +66,7 @@ class TrainingScheduler:
     record of runs. The daemon calls `step` from its learning thread, a replay calls it in between
     samples. `keep` is given what is to be known of failures after a restart, and `kept` is what it
     was given last; it holds for the `bundle` of that fingerprint alone. `error` tells the share of the newest
-    answers that were wrong, or None.
+    answers that were wrong, or None. `bundles` knows the bundle to train from; see `TrainerClient`.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class TrainingScheduler:
         bundle: str = "",
         conditions: Callable[[], Conditions] | None = None,
         error: Callable[[], float | None] = lambda: None,
+        bundles: ActiveBundle | None = None,
     ) -> None:
         self._clock, self._error = clock, error
         self._labelled_since = labelled_since
@@ -107,7 +109,7 @@ class TrainingScheduler:
         self._severe = None if config.training.challenger == "off" else config.training.challenger_rise
         self._go_by(config.training)
         self._conditions = conditions or (lambda: Conditions.at(clock.now()))
-        self.process = TrainerClient(config)
+        self.process = TrainerClient(config, bundles)
         self.consumed = consumed
         self.progress: Message | None = None
         self.ended: tuple[str, Message] | None = None

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edged.config import Config
+    from edged.storage.models.installed_bundles import ActiveBundle
 
 log = get_logger("edged.trainer_process")
 
@@ -58,8 +59,15 @@ class StoppedRunError(TrainingError):
 class TrainerClient:
     """The trainer as a child process that stays between runs.
 
-    `run` blocks until the run has ended; `cancel` may be called from any thread. `bundle` tells the bundle to
-    train from at each order: where it is another one than before, another process is started.
+    `run` blocks until the run has ended; `cancel` may be called from any thread. If the bundle to train from
+    has changed since the last order, the next order starts another process.
+
+    Parameters
+    ----------
+    config
+        Configuration of the device.
+    bundles
+        Knows the bundle to train from; None: always train from `model.bundle`.
 
     Attributes
     ----------
@@ -70,8 +78,8 @@ class TrainerClient:
         Whether what the next process writes must outlive a power cut.
     """
 
-    def __init__(self, config: Config) -> None:
-        self._config = config
+    def __init__(self, config: Config, bundles: ActiveBundle | None = None) -> None:
+        self._config, self._bundles = config, bundles
         self._process: subprocess.Popen[bytes] | None = None
         self._selector = selectors.DefaultSelector()
         self._buffer = b""
@@ -84,7 +92,6 @@ class TrainerClient:
         self.written = 0
         self.durable = True
         self._counted = 0  # of them by the present process
-        self.bundle: Callable[[], Path | None] = lambda: self._config.model.bundle
 
     @property
     def pid(self) -> int | None:
@@ -197,7 +204,8 @@ class TrainerClient:
             self._process.stdin.close()
 
     def _ensure(self) -> None:
-        process, bundle = self._process, self.bundle()
+        process = self._process
+        bundle = self._config.model.bundle if self._bundles is None else self._bundles.path()
         if process is not None and (process.stdin is None or process.stdin.closed):
             self._end(kindly=False)
         if process is not None and bundle != self._started_with:

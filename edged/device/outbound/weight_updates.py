@@ -12,7 +12,6 @@ from edged.mqtt import update_encoding, weight_encoding
 from edged.storage.models.sent_updates import SentUpdates
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     import numpy as np
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
     from edged.config import Config
     from edged.domain.training.weight_deltas import Coded
-    from edged.storage.models.bundles import Bundle
+    from edged.storage.models.installed_bundles import ActiveBundle
     from edged.storage.models.registry import Registry
 
     Weights = dict[str, NDArray[np.float32]]
@@ -53,13 +52,17 @@ class WeightUpdates:
 
     Parameters
     ----------
-    config, bundle, registry
-        Whose models they are, and how updates are wanted.
+    config
+        Configuration of the device; section `weights` says how updates are made.
+    bundles
+        Knows the bundle that the models belong to.
+    registry
+        Holds the models.
     """
 
-    def __init__(self, config: Config, bundle: Callable[[], Bundle], registry: Registry) -> None:
+    def __init__(self, config: Config, bundles: ActiveBundle, registry: Registry) -> None:
         self._config = config
-        self._bundle = bundle
+        self._bundles = bundles
         self._registry = registry
         self._sent = SentUpdates(config.storage.dir)
 
@@ -86,7 +89,7 @@ class WeightUpdates:
         base = None
         if before is not None and _alike(held, current):
             base = {"version": before.about["version"], "sha256": fingerprint(held)}
-            coded, held = changes(current, held, wish.coding, self._bundle().frozen)
+            coded, held = changes(current, held, wish.coding, self._bundles.open().frozen)
         else:
             coded, held = code(current, Coding()), current
         about = self._about(version, wish, base, held)
@@ -125,7 +128,7 @@ class WeightUpdates:
         base = self._base(wish.base)
         if not _alike(base, current):
             raise RefusedError("has other parameters than its base", where=f"version {version}")
-        coded, held = changes(current, base, wish.coding, self._bundle().frozen)
+        coded, held = changes(current, base, wish.coding, self._bundles.open().frozen)
         named = {"version": wish.base, "sha256": fingerprint(base)}
         return self._cut(version, update_encoding.pack(coded), self._about(version, wish, named, held))
 
@@ -138,7 +141,7 @@ class WeightUpdates:
             return self._cut(
                 version, blob, self._about(version, wish, None, current, weight_encoding.ENCODING)
             )
-        coded: dict[str, Coded] = code(current, Coding(dtype), self._bundle().frozen)
+        coded: dict[str, Coded] = code(current, Coding(dtype), self._bundles.open().frozen)
         return self._cut(
             version, update_encoding.pack(coded), self._about(version, wish, None, decode(coded))
         )
@@ -164,7 +167,7 @@ class WeightUpdates:
         return {
             "encoding": encoding,
             "device": self._config.device.id,
-            "bundle": self._bundle().fingerprint,
+            "bundle": self._bundles.open().fingerprint,
             "mode": "full" if base is None else "delta",
             "dtype": wish.coding.dtype if base is not None or wish.mode == "full" else "float32",
             "base": base,
@@ -175,11 +178,11 @@ class WeightUpdates:
         }
 
     def _base(self, base: str | int) -> Weights:
-        return initial_parameters(self._bundle()) if base == "bundle" else self._parameters(int(base))
+        return initial_parameters(self._bundles.open()) if base == "bundle" else self._parameters(int(base))
 
     def _parameters(self, version: int) -> Weights:
         return parameters_of(
-            self._folder(version), self._bundle(), lambda blob: weight_encoding.unpack(blob)[0]
+            self._folder(version), self._bundles.open(), lambda blob: weight_encoding.unpack(blob)[0]
         )
 
     def _folder(self, version: int) -> Path:

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edged.config import Config
-    from edged.device.fleet_member.adapter import Membership
+    from edged.device.fleet_member.membership import Membership
     from edged.device.integrations.sparkplug import EdgeNode
     from edged.device.web.front import WebServer
     from edged.domain.protocols import ServedModel
@@ -339,7 +339,7 @@ class Assembly:
             return None
         from edged.device.web.front import WebServer
 
-        return WebServer(self.config.web, parts, None if membership is None else membership.post)
+        return WebServer(self.config.web, parts, None if membership is None else membership.local_transport)
 
     def _edge_node(self) -> EdgeNode | None:
         if self.config.sparkplug is None:
@@ -358,29 +358,9 @@ class Assembly:
     def _membership(self) -> Membership | None:
         if self.config.fleet is None:
             return None
-        from edged.device.fleet_member.adapter import Membership, RoundExecutor
+        from edged.device.fleet_member.membership import Membership
 
-        work = RoundExecutor(
-            self.config,
-            self.config.fleet,
-            clock=self.clock,
-            registry=self.registry,
-            learner=self.learner,
-            learning=self.learning,
-            succession=self.succession,
-            present_bundle=self.bundles.open,
-            labelled_since=self._reader.labelled_since,
-        )
-        return Membership(
-            self.config,
-            self.config.fleet,
-            work,
-            clock=self.clock,
-            registry=self.registry,
-            session=self.session,
-            worker=self.learning,
-            events=self.events,
-        )
+        return Membership(self.pipeline, self.config.fleet, self.bundles, self.session, self.events)
 
     def _first_model(self) -> ServedModel:
         bundle = self._state.bundle

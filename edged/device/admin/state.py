@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 UNFINISHED = ("interrupted", "stopped")
 
 
-# Everything that a stream leaves in a state directory; other files in it are nobody's business.
+# Everything that a stream leaves in a state directory; other files in it are not touched.
 ERASED = (
     "samples.db*", "state.db*", "outbox.db*", "*.damaged-*", "checkpoints", "candidates", "models",
     "engine-choice.json", "exports", "updates", "rounds", "fleet", "incoming", "bundles",
@@ -44,10 +44,10 @@ ERASED = (
 
 
 def status_of(config: Config) -> dict[str, Any]:
-    """What `edged status` prints, from the state directory, whether the daemon runs or not.
+    """Read from the state directory what `edged status` prints, whether the daemon runs or not.
 
-    Counters are read from the sample log itself, so they are of this moment; what only the
-    daemon knows (live quality, pending messages) is what it wrote last.
+    Counters come from the sample log itself, so they are current. What only the daemon knows (live quality,
+    pending messages) is as it wrote it last.
     """
     state = config.storage.dir
     running = DirectoryLock.holder(state)
@@ -114,12 +114,14 @@ def _add_registry(values: dict[str, Any], config: Config) -> None:
 def train_once(
     config: Config, *, resume: bool = False, on_progress: Callable[[dict[str, Any]], None] = lambda _: None
 ) -> dict[str, Any]:
-    """One training run now, judged by the gate; what came of it.
+    """Train once now and have the gate judge the candidate; return result, verdict and versions.
 
     Raises
     ------
     RefusedError
-        When the daemon is running (it trains by itself).
+        When the daemon is running (it trains by itself), or there is no run to resume.
+    StorageError
+        When the run failed.
     """
     clock = SystemClock()
     with ExitStack() as stack:
@@ -201,22 +203,22 @@ def _promoter(config: Config, registry: Registry, samples: SampleLog, clock: Sys
 
 
 def wipe(config: Config, what: Sequence[str]) -> dict[str, Any]:
-    """Erase parts of the state directory, down to the bytes in its files; how much of each went.
+    """Erase parts of the state directory, down to the bytes in its files; return how much of each.
 
     Parameters
     ----------
     config
-        Whose `storage.dir` is meant.
+        Its `storage.dir` is the state directory.
     what
-        `samples` (their labels, refused messages and what models keep of them included), `labels`,
-        `checkpoints`, `models` (all but the bundle's own, which serves from then on), or `all`.
+        `samples` (with their labels, refused messages and what models keep of them), `labels`, `checkpoints`,
+        `models` (all but the bundle's own, which serves from then on), or `all`.
 
     Raises
     ------
     RefusedError
         While a daemon runs.
     StorageError
-        When something could not be erased; do it again.
+        When something could not be erased; call it again.
     """
     state = config.storage.dir
     if not state.is_dir():
@@ -277,7 +279,15 @@ def _wipe_models(config: Config) -> int:
 
 
 def on_models(config: Config, action: str, version: int | None, out: Path | None) -> Any:
-    """`edged models`: list and show read; the others change the registry while no daemon runs."""
+    """Carry out `edged models`: list, show and export read; the others change the registry.
+
+    Raises
+    ------
+    ConfigError
+        When there is no registry, the action is unknown, or it needs a version or file.
+    RefusedError
+        When the registry is to be changed while a daemon runs.
+    """
     state = config.storage.dir
     if not (state / "state.db").exists():
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Updates on their way to the coordinator: sent again and again until a receipt names them."""
+"""Updates on their way to the coordinator: sent repeatedly until a receipt names them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class PendingUpdate:
-    """An update without receipt: what was kept with it, how often it was sent, and when it is to be next."""
+    """An update without receipt: its header fields, how often it was sent, and when it is due again."""
 
     number: int
     about: Mapping[str, Any]

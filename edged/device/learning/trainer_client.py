@@ -95,16 +95,16 @@ class TrainerClient:
 
     @property
     def pid(self) -> int | None:
-        """Process id while it lives."""
+        """Process id of the trainer; None while there is none."""
         process = self._process
         return process.pid if process is not None and process.poll() is None else None
 
     def configure(self, config: Config) -> None:
-        """Train by this configuration, from the next process on, which the next run starts."""
+        """Use another configuration: the next run starts a process with it."""
         self._config, self._outdated = config, True
 
     def ask_checkpoint(self) -> bool:
-        """Have the run write a checkpoint after its present step; False where it cannot hear of it."""
+        """Request a checkpoint after the present step; return whether the trainer can receive the request."""
         return self.pid is not None and self._send({"checkpoint": True})
 
     def run(self, request: Message, on_message: Callable[[Message], None]) -> Message:
@@ -171,13 +171,13 @@ class TrainerClient:
                 self._process.send_signal(signal.SIGTERM)
 
     def end(self) -> None:
-        """End the process, kindly first; the next order starts another."""
+        """End the process, with SIGTERM first; the next order starts another."""
         self._end()
 
     def pace(self, rest: float) -> None:
-        """How long a run rests after each step, in times of the step's own length; without end if infinite.
+        """Pause after each step for `rest` times the step's own length; if infinite, until the next call.
 
-        From any thread. A process that leaves after each run (`training.resident: 0`) cannot hear it.
+        Safe to call from any thread. A process that ends after each run (`training.resident: 0`) ignores it.
         """
         told = rest if isfinite(rest) else None
         if told != self._rest:
@@ -185,7 +185,7 @@ class TrainerClient:
             self._send({"pace": told})
 
     def close(self) -> None:
-        """End the process for good."""
+        """End the process permanently and release what belongs to it."""
         self._end()
         self._selector.close()
 

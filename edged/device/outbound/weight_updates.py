@@ -29,7 +29,7 @@ TOLD = ("samples", "first_offset", "last_offset")
 
 @dataclass(frozen=True)
 class WeightUpdate:
-    """One update of a model version, ready to be sent; `number` is its place among those kept."""
+    """One update of a model version, ready to be sent; `number` is its number among the stored ones."""
 
     version: int
     blob: bytes
@@ -40,7 +40,7 @@ class WeightUpdate:
 
 @dataclass(frozen=True)
 class UpdateRequest:
-    """What is asked for; `base` is `last`, `bundle` or a model version."""
+    """Kind of update that is requested; `base` is `last`, `bundle` or a model version."""
 
     mode: str
     coding: Coding
@@ -67,14 +67,14 @@ class WeightUpdates:
         self._sent = SentUpdates(config.storage.dir)
 
     def wish(self, **other: Any) -> UpdateRequest:
-        """What is configured, with something else in its place where it is given."""
+        """Return the configured kind of update, changed by the values that are given."""
         config, given = self._config.weights, {k: v for k, v in other.items() if v is not None}
         mode, dtype = given.get("mode", config.mode), given.get("dtype", config.dtype)
         step = config.step if mode == "delta" and dtype == "int8" else 0.0
         return UpdateRequest(mode, Coding(dtype, step), given.get("base", config.base))
 
     def next(self, version: int) -> WeightUpdate:
-        """The update that is due with a new champion; one that others follow on is durable then.
+        """Make the update for a new champion, and store it durably if others follow on it.
 
         Raises
         ------
@@ -97,14 +97,14 @@ class WeightUpdates:
         return self._cut(version, sent.blob, about, sent.number)
 
     def again(self, after: int) -> WeightUpdate | None:
-        """The newest of those that follow on each other, if it came after number `after`."""
+        """Return the newest stored update if its number is larger than `after`."""
         sent = self._sent.newest()
         if sent is None or sent.number <= after:
             return None
         return self._cut(sent.about["version"], sent.blob, sent.about, sent.number)
 
     def asked(self, version: int, wish: UpdateRequest) -> WeightUpdate:
-        """The update of one version that someone asks for; the same wish gives the same bytes.
+        """Make the update of one version as requested; the same request gives the same bytes.
 
         Raises
         ------

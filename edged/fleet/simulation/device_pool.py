@@ -1,4 +1,4 @@
-"""Virtual devices on a broker: each with a connection and a member of its own, all with one pool of hands."""
+"""Virtual devices on a broker: each with a connection and a member of its own, all with one thread pool."""
 
 from __future__ import annotations
 
@@ -39,10 +39,7 @@ class CountingTransport(MqttTransport):
 
 
 class PooledHost:
-    """The device that a member runs on, as far as it is simulated: its work waits for a place in a pool.
-
-    The record lasts as long as the simulation; events go nowhere but into the log.
-    """
+    """The `MemberHost` of a virtual device: work runs on a thread pool, the record stays in memory."""
 
     def __init__(self, pool: ThreadPoolExecutor) -> None:
         self._pool = pool
@@ -62,11 +59,11 @@ class PooledHost:
         self._pool.submit(job)
 
     def event(self, name: str, fields: dict[str, Any]) -> None:
-        """Ignore an event: the report of the simulation is made from what devices measure."""
+        """Ignore the event: the simulation reports what devices measure."""
 
 
 class DevicePool:
-    """Devices that take part until `stop`.
+    """Virtual devices that take part while the context lasts.
 
     Parameters
     ----------

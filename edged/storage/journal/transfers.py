@@ -1,4 +1,4 @@
-"""What comes in over MQTT in chunks: one transfer at a time, bounded, taken up again after a break.
+"""Transfers that come in chunks over MQTT: one at a time, bounded, resumed after a restart.
 
 `incoming/<transfer>/` holds `about.json` and the chunks that have come. Every chunk is compared with the
 manifest when it comes and again when all are put together: what a power cut has torn is merely missing.
@@ -35,13 +35,13 @@ log = get_logger("edged.incoming")
 
 @dataclass(frozen=True)
 class ChunkDigest:
-    """What one chunk must be."""
+    """Expected size and checksum of one chunk."""
 
     size: int
     sha256: str
 
     def fits(self, data: bytes) -> bool:
-        """Whether it is this chunk."""
+        """Return whether `data` is this chunk."""
         return len(data) == self.size and hashlib.sha256(data).hexdigest() == self.sha256
 
 
@@ -55,7 +55,7 @@ class ChunkResult(IntEnum):
 
 @dataclass(frozen=True)
 class Transfer:
-    """What was announced: who sends what, and all pieces of it."""
+    """A transfer as it was announced: its name, manifest, purpose and chunks."""
 
     name: str
     manifest: dict[str, Any]
@@ -64,12 +64,12 @@ class Transfer:
 
     @property
     def sha256(self) -> str:
-        """Of the whole."""
+        """Checksum of the whole file, in hexadecimal."""
         return str(self.manifest["sha256"])
 
 
 def announced(name: Any, manifest: Any, note: Mapping[str, Any], max_bytes: int) -> Transfer:
-    """A transfer from what its sender says.
+    """Create a transfer from its sender's announcement.
 
     Raises
     ------
@@ -113,12 +113,12 @@ def _plausible(piece: ChunkDigest) -> bool:
 
 
 def chunk_file(number: int) -> str:
-    """Name of the file that holds a chunk."""
+    """Return the name of the file that holds a chunk."""
     return f"{number}.chunk"
 
 
 def read_transfer(folder: Path) -> tuple[dict[str, Any], list[bytes]]:
-    """Manifest and chunks of a transfer that is whole; for a process that only reads.
+    """Read manifest and chunks of a complete transfer; for a process that only reads.
 
     Raises
     ------
@@ -132,7 +132,7 @@ def read_transfer(folder: Path) -> tuple[dict[str, Any], list[bytes]]:
 
 
 class TransferStaging:
-    """Where the chunks of one transfer gather; safe to use from several threads.
+    """Keeps the chunks of one transfer; safe to use from several threads.
 
     Parameters
     ----------
@@ -156,7 +156,7 @@ class TransferStaging:
         self._take_up()
 
     def begin(self, transfer: Transfer) -> list[int]:
-        """Open a transfer, or take one up again; the numbers of the chunks that are missing.
+        """Open a transfer, or resume it; return the numbers of missing chunks.
 
         Raises
         ------
@@ -190,7 +190,7 @@ class TransferStaging:
         return current is not None and (current.name, current.sha256) == (transfer.name, transfer.sha256)
 
     def missing(self) -> list[int]:
-        """Return the numbers of the chunks that have not come."""
+        """Return the numbers of missing chunks."""
         with self._lock:
             if self.transfer is None:
                 return []

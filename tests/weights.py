@@ -19,6 +19,7 @@ from edged.errors import CorruptError
 from edged.mqtt import update_encoding, weight_encoding
 from edged.mqtt.client.session import Session
 from edged.mqtt.topics import Topics
+from edged.storage.models.installed_bundles import ActiveBundle, InstalledBundles
 from edged.storage.models.registry import Registry
 from edged.storage.sequence import Sequence
 
@@ -61,7 +62,9 @@ class Sender:
         self.folder, self.bundle = folder, bundle
         self.session = Session(config.mqtt, client_id="d")
         self.registry = Registry.open(folder)
-        self.updates = WeightUpdates(config, lambda: bundle, self.registry)
+        self.updates = WeightUpdates(
+            config, ActiveBundle(bundle, InstalledBundles(folder), self.registry, ()), self.registry
+        )
         self.publishing = OutboundRouter(
             config, topics=Topics("edged/d"), session=self.session, registry=self.registry,
             updates=self.updates, clock=SystemClock(), boot=self.registry.next_boot(),

@@ -17,7 +17,7 @@ from edged.device.commands.queries import QueryCommands
 from edged.device.commands.settings import SettingsCommands
 from edged.device.commands.table import CommandTable
 from edged.device.commands.training import TrainingCommands
-from edged.device.commands.transfers import TransferService
+from edged.device.commands.transfers import TransferCommands
 from edged.device.commands.wipe import WipeCommands
 from edged.device.events import Events, Extension
 from edged.device.integrations.home_assistant import HomeAssistantDiscovery
@@ -33,7 +33,8 @@ from edged.device.reporting.periodic import PeriodicReporter
 from edged.device.reporting.status import StatusCollector
 from edged.device.settings import Settings
 from edged.device.startup.open_state import open_state
-from edged.device.transfers.bundle_installer import BundleInstaller
+from edged.device.transfers.installer import TransferInstaller
+from edged.device.transfers.receiver import TransferReceiver
 from edged.domain.commands.running import RunningCommands
 from edged.domain.judging.latencies import Latencies
 from edged.domain.training.guards import FlashWear
@@ -46,18 +47,18 @@ from edged.host.vitals import VitalsReader
 from edged.mqtt.client.command_connection import CommandConnection
 from edged.mqtt.client.session import Session
 from edged.mqtt.topics import Topics
-from edged.storage.models.signatures import open_bundle
+from edged.storage.journal.transfers import TransferStaging
+from edged.storage.models.installed_bundles import ActiveBundle, InstalledBundles
 from edged.storage.sequence import Sequence
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from edged.config import Config
-    from edged.device.fleet_member.adapter import Membership
+    from edged.device.fleet_member.membership import Membership
     from edged.device.integrations.sparkplug import EdgeNode
     from edged.device.web.front import WebServer
     from edged.host.wakeup_queue import WakeupQueue
-    from edged.storage.models.bundles import Bundle
 
 log = logs.get_logger("edged.device")
 
@@ -103,8 +104,9 @@ class Assembly:
             will=(self.topics.status, will_payload(self.boot), True),
             listener=self.events,
         )
-        self.installing = BundleInstaller(config, self.registry)
-        self.updates = WeightUpdates(config, self._present_bundle, self.registry)
+        self.installed = InstalledBundles(config.storage.dir)
+        self.bundles = ActiveBundle(self._state.bundle, self.installed, self.registry, config.model.keys)
+        self.updates = WeightUpdates(config, self.bundles, self.registry)
         self.outbound = OutboundRouter(
             config,
             topics=self.topics,
@@ -127,12 +129,6 @@ class Assembly:
         self.events.add(self.reporter)
         self.events.add(self.outbound)
 
-    def _present_bundle(self) -> Bundle:
-        path = self.installing.present()
-        if path is None or path == self._state.bundle.path:
-            return self._state.bundle
-        return open_bundle(path, self.config.model.keys)
-
     def _open_pipeline(self) -> LivePipeline:
         """The stream of this device, with its threads."""
         config, latencies = self.config, Latencies()
@@ -149,7 +145,7 @@ class Assembly:
                 pause=BREATH,
                 warm=True,
             ),
-            TrainerClient(config),
+            TrainerClient(config, self.bundles),
             ConditionsReader(self.clock, VitalsReader(config.storage.dir), latencies, self.board_watch, wear),
         )
         pipeline = open_pipeline(config, self._state.bundle, self.registry, self.samples, self._reader, host)
@@ -207,20 +203,14 @@ class Assembly:
             inbox=self.inbox,
             events=events,
         )
-        self.transfers = TransferService(
-            self.config,
+        staging = TransferStaging(
+            config.storage.dir,
+            max_bytes=max(config.weights.max_bytes, config.install.max_bytes),
+            expire=config.weights.expire,
             clock=self.clock,
-            registry=self.registry,
-            session=self.session,
-            topics=self.topics,
-            publishing=self.outbound,
-            updates=self.updates,
-            learning=self.pipeline.worker,
-            succession=self.pipeline.rollout,
-            process=self.pipeline.scheduler.client,
-            installing=self.installing,
-            events=self.events,
         )
+        installer = TransferInstaller(pipeline, staging, self.installed, events)
+        self.transfers = TransferReceiver(config, self.session, self.topics, staging, installer)
         table = CommandTable(
             training=TrainingCommands(pipeline, status=self.status, running=self.running, events=events),
             models=ModelCommands(pipeline, events),
@@ -229,7 +219,7 @@ class Assembly:
             settings=SettingsCommands(self.settings, events),
             wipe=WipeCommands(pipeline, events),
             queries=QueryCommands(pipeline, self.status, self.session),
-            transfers=self.transfers,
+            transfers=TransferCommands(config, self.transfers, self.updates, self.outbound, pipeline.rollout),
         )
         self.handlers = table.handlers
         self.dispatcher = CommandDispatcher(
@@ -263,8 +253,8 @@ class Assembly:
             return None
         from edged.device.web.front import WebServer
 
-        post = None if membership is None else membership.post
-        return WebServer(self.config.web, self.pipeline, self.status, self.inbox, post)
+        transport = None if membership is None else membership.local_transport
+        return WebServer(self.config.web, self.pipeline, self.status, self.inbox, transport)
 
     def _edge_node(self) -> EdgeNode | None:
         if self.config.sparkplug is None:
@@ -283,26 +273,6 @@ class Assembly:
     def _membership(self) -> Membership | None:
         if self.config.fleet is None:
             return None
-        from edged.device.fleet_member.adapter import Membership, RoundExecutor
+        from edged.device.fleet_member.membership import Membership
 
-        work = RoundExecutor(
-            self.config,
-            self.config.fleet,
-            clock=self.clock,
-            registry=self.registry,
-            learner=self.pipeline.scheduler,
-            learning=self.pipeline.worker,
-            succession=self.pipeline.rollout,
-            present_bundle=self._present_bundle,
-            labelled_since=self._reader.labelled_since,
-        )
-        return Membership(
-            self.config,
-            self.config.fleet,
-            work,
-            clock=self.clock,
-            registry=self.registry,
-            session=self.session,
-            worker=self.pipeline.worker,
-            events=self.events,
-        )
+        return Membership(self.pipeline, self.config.fleet, self.bundles, self.session, self.events)

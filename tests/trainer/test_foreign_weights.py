@@ -74,10 +74,12 @@ class Bench:
         chunks = weight_encoding.split(blob, 500)
         whole = weight_encoding.manifest("fleet", blob, chunks, **manifest)
         staging = TransferStaging(self.state, max_bytes=LIMIT, expire=60.0, clock=VirtualClock(0.0))
-        staging.end()
-        staging.begin(announced(name, json.loads(json.dumps(whole)), {}, LIMIT))
+        if staging.transfer is not None:
+            staging.end(staging.transfer)
+        transfer = announced(name, json.loads(json.dumps(whole)), {}, LIMIT)
+        staging.begin(transfer)
         assert all(staging.put(name, number, chunk) for number, chunk in enumerate(chunks))
-        folder = staging.whole()
+        folder = staging.whole(transfer)
         assert folder is not None
         return folder
 

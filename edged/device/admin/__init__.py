@@ -1,1 +1,1 @@
-"""What an operator runs on a state directory, beside the daemon."""
+"""Commands that an operator runs on a state directory, besides the daemon."""

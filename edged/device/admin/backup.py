@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 def back_up(config: Config, out: Path, key: Path | None = None) -> dict[str, Any]:
-    """Write what the device knows to `out`, while its daemon runs or not; signed where a key is given.
+    """Write the state of the device to the file `out`, also while its daemon runs; sign it with `key`.
 
     Raises
     ------
     ConfigError
         When the key cannot be used.
     StorageError
-        When there is nothing to back up, it is damaged, or a disk refuses.
+        When there is no state or it is damaged, or a disk refuses.
     """
     about = {"edged": __version__, "device": config.device.id, "created": SystemClock().now()}
     signer = None if key is None else lambda message: sign(message, key)
@@ -41,19 +41,19 @@ def back_up(config: Config, out: Path, key: Path | None = None) -> dict[str, Any
 def restore(
     config: Config, source: Path, *, replace: bool = False, keys: Sequence[Path] = ()
 ) -> dict[str, Any]:
-    """Put a backup in the place of this device's state; with keys one of them must have signed it.
+    """Replace the state of this device by a backup; if `keys` are given, one of them must have signed it.
 
     Raises
     ------
     RefusedError
-        While a daemon runs, over a state that is there, of another stream, or with a signature that does not
-        count.
+        When a daemon runs, there is a state and `replace` is false, the backup is of another stream, or its
+        signature is not by one of the keys.
     StorageError
-        When it is damaged or of a newer edged, or a disk refuses.
+        When the backup is damaged or of a newer edged, or a disk refuses.
 
     Notes
     -----
-    Root acts as the owner of the state directory, who alone can be harmed then by what lies there.
+    Root acts as the owner of the state directory, so that files in it can harm no other user.
     """
     state = config.storage.dir
     pid = DirectoryLock.holder(state)

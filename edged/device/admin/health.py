@@ -1,4 +1,4 @@
-"""Whether the daemon of a state directory runs and is well: for `edged status`, and what watches it."""
+"""Health of the daemon of a state directory, for `edged status` and for watchdogs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STATUS_SECONDS = 5.0  # that a status may be late
 
 
 def health(config: Config) -> tuple[bool, str]:
-    """Whether the daemon runs and has told nothing that is wrong, and one line on it.
+    """Return whether the daemon runs without a problem, and one line that describes its state.
 
     Raises
     ------
@@ -35,7 +35,7 @@ def health(config: Config) -> tuple[bool, str]:
 
 
 def problem_of(last: dict[str, Any], boot: int, report_every: float) -> str | None:
-    """What the running daemon has told last; where that is old, that it cannot tell any more."""
+    """Return the problem that the daemon reported last, or that its report is too old; None: no problem."""
     if last.get("boot") != boot or "told_at" not in last:
         return None  # of an earlier start: this one has not come to it yet
     # Both processes count on the same monotonic clock, whatever happens to the wall clock.

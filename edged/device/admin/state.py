@@ -14,7 +14,6 @@ from edged.device.learning.trainer_client import TrainerClient
 from edged.device.pipeline import Host, open_pipeline
 from edged.device.promotion import Promoter
 from edged.device.startup.bootstrap import open_samples, with_bundle
-from edged.device.transfers.bundle_installer import BundleInstaller
 from edged.domain.judging.overlap import judged_on
 from edged.domain.judging.regimes import Regimes
 from edged.domain.model_files import SUFFIXES
@@ -24,6 +23,7 @@ from edged.errors import ConfigError, RefusedError, StorageError
 from edged.storage.backup.restore import RESTORED
 from edged.storage.files.atomic import DirectoryLock, publish_file
 from edged.storage.models.checkpoints import Checkpoints
+from edged.storage.models.installed_bundles import ActiveBundle, InstalledBundles
 from edged.storage.models.registry import Registry
 from edged.storage.models.signatures import open_bundle
 from edged.storage.outbox import queue
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 UNFINISHED = ("interrupted", "stopped")
 
 
-# Everything that a stream leaves in a state directory; other files in it are nobody's business.
+# Everything that a stream leaves in a state directory; other files in it are not touched.
 ERASED = (
     "samples.db*", "state.db*", "outbox.db*", "*.damaged-*", "checkpoints", "candidates", "models",
     "engine-choice.json", "exports", "updates", "rounds", "fleet", "incoming", "bundles",
@@ -49,10 +49,10 @@ ERASED = (
 
 
 def status_of(config: Config) -> dict[str, Any]:
-    """What `edged status` prints, from the state directory, whether the daemon runs or not.
+    """Read from the state directory what `edged status` prints, whether the daemon runs or not.
 
-    Counters are read from the sample log itself, so they are of this moment; what only the
-    daemon knows (live quality, pending messages) is what it wrote last.
+    Counters come from the sample log itself, so they are current. What only the daemon knows (live quality,
+    pending messages) is as it wrote it last.
     """
     state = config.storage.dir
     running = DirectoryLock.holder(state)
@@ -119,12 +119,14 @@ def _add_registry(values: dict[str, Any], config: Config) -> None:
 def train_once(
     config: Config, *, resume: bool = False, observer: RunObserver | None = None
 ) -> dict[str, Any]:
-    """One training run now, judged by the gate; what came of it.
+    """Train once now and have the gate judge the candidate; return result, verdict and versions.
 
     Raises
     ------
     RefusedError
-        When the daemon is running (it trains by itself).
+        When the daemon is running (it trains by itself), or there is no run to resume.
+    StorageError
+        When the run failed.
     """
     clock = SystemClock()
     with ExitStack() as stack:
@@ -135,8 +137,8 @@ def train_once(
         samples = open_samples(config, readonly=False)
         stack.callback(samples.close)
         bundle = open_bundle(config.model.bundle or config.storage.dir / "bundle", config.model.keys)
-        client = TrainerClient(config)
-        client.bundle = BundleInstaller(config, registry).present
+        bundles = ActiveBundle(bundle, InstalledBundles(config.storage.dir), registry, config.model.keys)
+        client = TrainerClient(config, bundles)
         stack.callback(client.close)
         host = Host(Events(), clock, _models(config), client)
         pipeline = open_pipeline(config, bundle, registry, samples, samples, host)
@@ -188,22 +190,22 @@ def _models(config: Config) -> InferenceReader:
 
 
 def wipe(config: Config, what: Sequence[str]) -> dict[str, Any]:
-    """Erase parts of the state directory, down to the bytes in its files; how much of each went.
+    """Erase parts of the state directory, down to the bytes in its files; return how much of each.
 
     Parameters
     ----------
     config
-        Whose `storage.dir` is meant.
+        Its `storage.dir` is the state directory.
     what
-        `samples` (their labels, refused messages and what models keep of them included), `labels`,
-        `checkpoints`, `models` (all but the bundle's own, which serves from then on), or `all`.
+        `samples` (with their labels, refused messages and what models keep of them), `labels`, `checkpoints`,
+        `models` (all but the bundle's own, which serves from then on), or `all`.
 
     Raises
     ------
     RefusedError
         While a daemon runs.
     StorageError
-        When something could not be erased; do it again.
+        When something could not be erased; call it again.
     """
     state = config.storage.dir
     if not state.is_dir():
@@ -264,7 +266,15 @@ def _wipe_models(config: Config) -> int:
 
 
 def on_models(config: Config, action: str, version: int | None, out: Path | None) -> Any:
-    """`edged models`: list and show read; the others change the registry while no daemon runs."""
+    """Carry out `edged models`: list, show and export read; the others change the registry.
+
+    Raises
+    ------
+    ConfigError
+        When there is no registry, the action is unknown, or it needs a version or file.
+    RefusedError
+        When the registry is to be changed while a daemon runs.
+    """
     state = config.storage.dir
     if not (state / "state.db").exists():
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""An update of weights that was received, made into files that other programs read."""
+"""Conversion of received weight updates into files that other programs read."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ MANIFESTS = ("manifest", "manifest.json")
 
 
 def unpacked(source: Path, bases: Sequence[Path] = ()) -> Weights:
-    """The parameters of an update.
+    """Return the parameters of an update.
 
     Parameters
     ----------
     source
-        A directory with `manifest` and the chunks `0`, `1`, …, each as it was published; or whole weights in
-        one file, as they lie beside a model.
+        A directory with `manifest` and the chunks `0`, `1`, …, each as it was published; or a file with whole
+        weights, such as a model has beside it.
     bases
-        What differences may be to: bundles, safetensors files, or such files and directories again.
+        Bases that the update can be a difference to: bundles, safetensors files, or sources as above.
 
     Raises
     ------
     StorageError
         When something is missing or damaged.
     RefusedError
-        When it is a difference and none of the bases is its own.
+        When it is a difference to none of the bases.
     """
     if source.is_file():
         return _file(source)
@@ -51,14 +51,14 @@ def unpacked(source: Path, bases: Sequence[Path] = ()) -> Weights:
 
 
 def write(parameters: Weights, out: Path, bundle: Path | None) -> int:
-    """Write parameters as `.safetensors`, or as the `.onnx` inference model of a bundle; bytes written.
+    """Write parameters as `.safetensors`, or as the `.onnx` inference model of a bundle; return the size.
 
     Raises
     ------
     ConfigError
         When a model is wanted and no bundle is named, or the name has another ending.
     RefusedError
-        When they are not those of this bundle.
+        When the parameters are not those of the bundle's network.
     """
     if out.suffix == ".safetensors":
         from safetensors.numpy import save

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from edged.device.commands.queries import QueryCommands
     from edged.device.commands.settings import SettingsCommands
     from edged.device.commands.training import TrainingCommands
-    from edged.device.commands.transfers import TransferService
+    from edged.device.commands.transfers import TransferCommands
     from edged.device.commands.wipe import WipeCommands
 
 
@@ -30,7 +30,7 @@ class CommandTable:
         settings: SettingsCommands,
         wipe: WipeCommands,
         queries: QueryCommands,
-        transfers: TransferService,
+        transfers: TransferCommands,
     ) -> None:
         self._queries = queries
         self.handlers: dict[str, Handler] = {

@@ -1,135 +1,178 @@
-"""What comes into the device in chunks (weights, models, bundles), wired together with its commands."""
+"""The commands that send weights, and that install weights, models and bundles.
+
+What comes in comes as chunks over MQTT; models and bundles also from an address that is allowed.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from edged.device.commands.announce import TransferCommands
-from edged.device.commands.install import InstallCommands
-from edged.device.commands.weights import WeightsCommands
-from edged.device.events import Extension
-from edged.device.transfers.installer import TransferInstaller
-from edged.device.transfers.receiver import TransferReceiver
-from edged.domain.training.trainer_messages import AdoptModel, AdoptWeights
-from edged.storage.journal.transfers import TransferStaging
+from edged.errors import ConfigError, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
-    from edged.clock import Clock
     from edged.config import Config
-    from edged.device.events import Events
-    from edged.device.learning.trainer_client import TrainerClient
-    from edged.device.learning.worker import TrainingWorker
     from edged.device.outbound.publisher import OutboundRouter
     from edged.device.outbound.weight_updates import WeightUpdates
     from edged.device.promotion.rollout import Rollout
-    from edged.device.transfers.bundle_installer import BundleInstaller
-    from edged.domain.training.training_run import Candidate
-    from edged.mqtt.client.session import Session
-    from edged.mqtt.topics import Topics
-    from edged.storage.journal.transfers import Transfer
-    from edged.storage.models.registry import Registry
+    from edged.device.transfers.receiver import TransferReceiver
 
 Request = dict[str, Any]
 
 
-class TransferService(Extension):
-    """Transfers that come in, carried out between two training runs.
+class TransferCommands:
+    """Handlers of `weights.get`, `weights.apply`, `model.install` and `bundle.install`.
 
     Parameters
     ----------
-    config, clock, registry, session, topics, publishing, updates, learning, succession, process
-        The parts that it brings together.
-    installing
-        Makes candidates of bundles, and knows which bundle trains.
-    events
-        Hears what becomes of transfers.
+    config
+        Sections `weights` and `install`.
+    transfers
+        Opens transfers that come in.
+    updates
+        Makes the updates that are asked for.
+    publishing
+        Sends them.
+    rollout
+        Knows the version that serves.
     """
 
     def __init__(
         self,
         config: Config,
-        *,
-        clock: Clock,
-        registry: Registry,
-        session: Session,
-        topics: Topics,
-        publishing: OutboundRouter,
+        transfers: TransferReceiver,
         updates: WeightUpdates,
-        learning: TrainingWorker,
-        succession: Rollout,
-        process: TrainerClient,
-        installing: BundleInstaller,
-        events: Events,
+        publishing: OutboundRouter,
+        rollout: Rollout,
     ) -> None:
-        self._config, self._session, self._topics = config, session, topics
-        self._learning, self._process = learning, process
-        process.bundle = installing.present
-        staging = TransferStaging(
-            config.storage.dir,
-            max_bytes=max(config.weights.max_bytes, config.install.max_bytes),
-            expire=config.weights.expire,
-            clock=clock,
-        )
-        self._incoming = TransferReceiver(staging, acknowledge=session.ack, complete=self._received)
-        self._applying = TransferInstaller(
-            registry=registry,
-            make={"weights": self._mixed, "model": self._model, "bundle": installing.candidate},
-            bring=self._fetch,
-            whole=self._incoming.whole,
-            done=self._incoming.end,
-            consider=succession.consider,
-            notify=events.event,
-            clock=clock,
-        )
-        transfers = TransferCommands(self._incoming, self._applying, topics)
-        self._weights = WeightsCommands(
-            config.weights,
-            updates=updates,
-            outbound=publishing,
-            rollout=succession,
-            transfers=transfers,
-        )
-        self._installs = InstallCommands(config.install, transfers, signed=bool(config.model.keys))
+        self._config, self._transfers = config, transfers
+        self._updates, self._publishing, self._rollout = updates, publishing, rollout
 
     def commands(self) -> dict[str, Callable[[Request], Request]]:
-        """The commands with their handlers."""
+        """Return the commands with their handlers."""
         return {
-            "weights.get": self._weights.get,
-            "weights.apply": self._weights.apply,
-            "model.install": self._installs.install_model,
-            "bundle.install": self._installs.install_bundle,
+            "weights.get": self.get_weights,
+            "weights.apply": self.apply_weights,
+            "model.install": self.install_model,
+            "bundle.install": self.install_bundle,
         }
 
-    def start(self) -> None:
-        """Take chunks, where any are wanted; call it before the session is started."""
-        if self._config.weights.accept or self._config.install.accept:
-            self._session.subscribe([self._topics.incoming_weights], 1, self._incoming.receive)
-            self._incoming.resume()
+    def get_weights(self, request: Request) -> Request:
+        """Send the weights of a version, or some chunks of them, by the way that updates go.
 
-    def stop(self) -> None:
-        """Take no more."""
-        self._incoming.stop()
+        Takes `version` (the champion's when absent), `mode`, `dtype`, `base` (`last`, `bundle` or a version)
+        as in section `weights`, and `chunks`, a list of numbers.
 
-    def _received(self, transfer: Transfer) -> None:
-        def carry_out() -> None:
-            served = self._applying.apply(transfer)
-            if served is not None:
-                self._learning.crowned(served)
+        Raises
+        ------
+        ConfigError
+            When a field is not usable.
+        EdgedError
+            When there is no such version, or its weights cannot be read.
+        """
+        wish = self._updates.wish(
+            mode=request.get("mode"),
+            dtype=request.get("dtype"),
+            base=_base(request.get("base")),
+        )
+        update = self._updates.asked(request.get("version") or self._rollout.champion, wish)
+        chunks = _chunks(request.get("chunks"), len(update.chunks))
+        self._publishing.update(update, chunks)
+        return {
+            "version": update.version,
+            "chunks": len(update.chunks),
+            "sent": len(update.chunks) if chunks is None else len(chunks),
+            "manifest": {name: value for name, value in update.manifest.items() if name != "chunks"},
+        }
 
-        self._learning.between(carry_out)
+    def apply_weights(self, request: Request) -> Request:
+        """Announce an update, or ask how it stands: which chunks are missing, or how it has ended.
 
-    def _mixed(self, run: int, transfer: Transfer, folder: Path) -> Candidate:
-        return self._process.run(AdoptWeights(run, folder, bool(transfer.note.get("mix", True))))
+        Takes `transfer`, a name that the sender chooses, `manifest` as `weights.get` publishes it, and `mix`
+        (true when absent): whether the device may mix the weights with its own.
 
-    def _model(self, run: int, _: Transfer, folder: Path) -> Candidate:
-        return self._process.run(AdoptModel(run, folder))
+        Raises
+        ------
+        ConfigError
+            When a field is not usable.
+        RefusedError
+            When updates are not accepted, this one is too large, or another is under way.
+        """
+        config = self._config.weights
+        if not config.accept:
+            raise RefusedError("this device takes no weights", where="weights.accept")
+        note = {"mix": request.get("mix", True)}
+        return self._transfers.announce(request["transfer"], request["manifest"], note, config.max_bytes)
 
-    def _fetch(self, transfer: Transfer) -> None:
-        url = transfer.note.get("url")
+    def install_bundle(self, request: Request) -> Request:
+        """Announce a bundle file, or ask how it stands.
+
+        Takes `transfer`, a name that the sender chooses, and either `manifest` (`bytes`, `sha256`, `chunks`),
+        to send the chunks over MQTT, or `url` with `bytes` and `sha256`, to have it fetched.
+
+        Raises
+        ------
+        ConfigError
+            When a field is not usable.
+        RefusedError
+            When bundles, or such addresses, are not accepted, this one is too large, or another is under way.
+        """
+        return self._install("bundle", request)
+
+    def install_model(self, request: Request) -> Request:
+        """Announce a model file of the network that the device has; fields and errors as for a bundle.
+
+        Raises
+        ------
+        RefusedError
+            Also where only signed bundles are accepted.
+        """
+        if self._config.model.keys:
+            raise RefusedError(
+                "this device takes signed bundles only, and a model file has no signature",
+                where="model.keys",
+                remedy="send a signed bundle with bundle.install",
+            )
+        return self._install("model", request)
+
+    def _install(self, kind: str, request: Request) -> Request:
+        config = self._config.install
+        if not config.accept:
+            raise RefusedError(
+                f"this device takes no {kind}s", where="install.accept", remedy="set it to true"
+            )
+        url, manifest = request.get("url"), request.get("manifest")
         if url is not None:
-            from edged.host.download import fetch  # memory that few devices need
+            self._check_url(url)
+            whole = {"bytes": request.get("bytes"), "sha256": request.get("sha256")}
+            manifest = {**whole, "chunks": [whole]}
+        note = {"kind": kind, "url": url}
+        return self._transfers.announce(
+            request["transfer"], manifest, note, config.max_bytes, fetched=url is not None
+        )
 
-            self._incoming.fill(transfer, fetch(url, transfer.pieces[0].size, self._config.install.timeout))
+    def _check_url(self, url: str) -> None:
+        if not url.isascii() or not url.isprintable() or " " in url:
+            raise ConfigError("is no address", where="url")
+        path = url.partition("://")[2].partition("/")[2]
+        plain = not set(path) & set("?#%\\@") and ".." not in path.split("/")
+        if not plain or not url.startswith(tuple(self._config.install.urls)):
+            raise RefusedError(
+                "nothing is fetched from this address", where=url[:200], remedy="add it to install.urls"
+            )
+
+
+def _base(value: Any) -> str | int | None:
+    if value in (None, "last", "bundle") or (isinstance(value, int) and not isinstance(value, bool)):
+        base: str | int | None = value
+        return base
+    raise ConfigError(f"{value!r} is no version number", where="base", remedy="or last, or bundle")
+
+
+def _chunks(numbers: list[int] | None, count: int) -> list[int] | None:
+    if numbers is None:
+        return None
+    if max(numbers, default=0) >= count:
+        raise ConfigError(f"expected numbers from 0 to {count - 1}", where="chunks")
+    return sorted(set(numbers))

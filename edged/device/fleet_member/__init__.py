@@ -1,4 +1,4 @@
-"""A device in its fleet, on the daemon's side."""
+"""A device as a member of its fleet."""
 
 from edged.device.fleet_member.member import Member
 

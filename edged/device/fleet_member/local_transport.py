@@ -1,7 +1,7 @@
-"""The line to a fleet over this machine: somebody else carries the messages, such as Flower's SuperNode.
+"""Fleet transport on this machine: another program carries the messages, such as Flower's SuperNode.
 
-It takes the place of the broker. What the member publishes is kept until it is asked for, the newest of each
-kind; rounds, models and receipts are handed in.
+It takes the place of the broker. The newest message of each kind that the member publishes is kept until the
+carrier asks for it; rounds, models and receipts are handed in.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import time
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
+from edged.device.events import Listener
 from edged.domain.federated.evaluation import Evaluation
 from edged.domain.federated.messages import FleetTopics, RoundAnnouncement, UpdateHeader, split
 from edged.domain.federated.participation import stranger
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from edged.config import FleetConfig
+    from edged.device.fleet_member.protocols import MemberHost, RoundWork
     from edged.domain.federated.settings import BaseModelInfo
 
     Sink = Callable[[ReceivedMessage], None]
@@ -30,31 +32,24 @@ SETTLED = ("fleet_accepted", "fleet_refused")
 BROKEN_OFF = ("fleet_declined", "fleet_failed")
 
 
-class LocalTransport:
-    """What is carried between one member and its fleet.
+class LocalTransport(Listener):
+    """Fleet transport between one member and a program on the same machine.
 
     Parameters
     ----------
     config, topics
-        Of the fleet.
-    bundle
-        Gives the fingerprint of what the device trains.
-    judged
-        Gives that of the fleet's model which was tried last.
+        The section `fleet`, and the fleet's topics.
+    work
+        Knows the bundle that the device trains.
+    host
+        Its record names the model of the fleet that was judged last.
     """
 
     connected = True
 
-    def __init__(
-        self,
-        config: FleetConfig,
-        topics: FleetTopics,
-        *,
-        bundle: Callable[[], str],
-        judged: Callable[[], str],
-    ) -> None:
+    def __init__(self, config: FleetConfig, topics: FleetTopics, work: RoundWork, host: MemberHost) -> None:
         self._config, self._topics = config, topics
-        self._bundle, self._judged = bundle, judged
+        self._work, self._host = work, host
         self._lock = threading.Lock()
         self._sinks: dict[str, Sink] = {}
         self._model: tuple[str, bytes] = ("", b"")
@@ -64,10 +59,10 @@ class LocalTransport:
         self._evaluation: tuple[Evaluation, bytes] | None = None
         self._why_not = ""
 
-    # What the member does.
+    # ---- what the member calls -------------------------------------------------------------
 
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:  # noqa: ARG002  all is kept
-        """Keep a message until it is asked for."""
+        """Keep a message until the carrier asks for it."""
         kind, *_ = self._topics.sender(topic)
         with self._lock:
             if kind == "state":
@@ -82,7 +77,7 @@ class LocalTransport:
         return True
 
     def follow(self, pattern: str, sink: Sink) -> None:
-        """Take what is handed in on a filter, and a model that was handed in before."""
+        """Pass what is handed in on a topic filter to `sink`, and a model that was handed in before."""
         with self._lock:
             self._sinks[pattern] = sink
             digest, blob = self._model
@@ -90,29 +85,29 @@ class LocalTransport:
             self._parts_to(sink, digest, blob)
 
     def leave(self, pattern: str) -> None:
-        """No longer."""
+        """Unsubscribe from a topic filter."""
         with self._lock:
             self._sinks.pop(pattern, None)
 
-    def heard(self, event: str, fields: dict[str, Any]) -> None:
-        """An event of the member: nothing comes of the round for now, or an update has its receipt."""
+    def event(self, name: str, fields: dict[str, Any]) -> None:
+        """Drop an update that has its receipt; note why the member declines or fails in the round."""
         with self._lock:
-            if event in SETTLED:
+            if name in SETTLED:
                 self._parts = {n: kept for n, kept in self._parts.items() if kept[0].round != fields["round"]}
-            elif event in BROKEN_OFF and self._round is not None and fields["round"] == self._round.round:
+            elif name in BROKEN_OFF and self._round is not None and fields["round"] == self._round.round:
                 self._why_not = str(fields["reason"])
 
-    # What the carrier does.
+    # ---- what the carrier calls ------------------------------------------------------------
 
     def hand_in(self, announced: RoundAnnouncement, receipts: bytes, model: bytes) -> None:
-        """Bring a round with its model, and receipts for an earlier update, which may be empty.
+        """Hand in a round with its model, and receipts for an earlier update, which may be empty.
 
         Raises
         ------
         RefusedError
-            When the round is none of this device's.
+            When the round is of another fleet or bundle, or the model has another size than the round says.
         """
-        strange = stranger(announced, self._config.name, self._bundle())
+        strange = stranger(announced, self._config.name, self._work.bundle())
         if strange:
             raise RefusedError(strange, where="round")
         if _missized(announced.base, model):
@@ -133,12 +128,12 @@ class LocalTransport:
             sink(_delivery(self._topics.model(digest, number), part))
 
     def state(self) -> bytes:
-        """The device's state; empty before there is one."""
+        """Return the device's state; empty before the member has published one."""
         with self._lock:
             return self._state
 
     def newest(self) -> bytes | None:
-        """The newest update that has no receipt, of whatever round: its line, and the whole blob."""
+        """Return the newest update without receipt, of any round; its header line comes first."""
         with self._lock:
             return self._whole()
 
@@ -150,7 +145,7 @@ class LocalTransport:
         return line.encode() + b"\n" + b"".join(piece for _, piece in found)
 
     def update(self, token: str) -> bytes | None:
-        """The update for round `token`; None as long as there is none.
+        """Return the update for round `token`; None as long as there is none.
 
         Raises
         ------
@@ -164,7 +159,13 @@ class LocalTransport:
         return None
 
     def evaluation(self, token: str) -> bytes | None:
-        """What the device makes of the model of round `token`, likewise."""
+        """Return the evaluation of the model of round `token`; None as long as there is none.
+
+        Raises
+        ------
+        RefusedError
+            When the device is in another round, declines this one for now, or makes no report.
+        """
         with self._lock:
             found = self._evaluation
             known = self._round is not None and found is not None and found[0].base == self._round.base.hash
@@ -178,7 +179,7 @@ class LocalTransport:
     def _reports(self, announced: RoundAnnouncement) -> None:
         if not self._config.report or not announced.config.evaluate:
             raise RefusedError("no report is made: it is not wanted, or fleet.report is false", where="round")
-        if self._judged() == announced.base.hash:
+        if self._host.record.judged == announced.base.hash:
             raise RefusedError("this device has tried the model before", where="round")
 
     def _waits(self, token: str) -> None:

@@ -1,4 +1,4 @@
-"""A device in its fleet: rounds are followed, updates are sent until a receipt names them, models are tried.
+"""A member of a fleet: follows rounds, sends updates until a receipt names them, judges the fleet's models.
 
 One thread owns all of this. The network thread and the learning thread leave what they have in its queue.
 """
@@ -8,32 +8,34 @@ from __future__ import annotations
 import queue
 import random
 import threading
+from contextlib import contextmanager
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from edged.device.fleet_member.fetching import ModelFetcher
-from edged.device.fleet_member.sending import UpdateSender
+from edged.device.fleet_member.model_fetcher import ModelFetcher
+from edged.device.fleet_member.update_sender import UpdateSender
 from edged.device.learning.trainer_client import StoppedRunError
 from edged.domain.federated.evaluation import Evaluation, Mixed
 from edged.domain.federated.messages import DeviceState, FleetTopics, RoundAnnouncement
-from edged.domain.federated.participation import DeviceRules, MembershipRecord, stranger, terms
+from edged.domain.federated.participation import DeviceRules, stranger, terms
 from edged.domain.federated.settings import RoundSettings
 from edged.errors import EdgedError, RejectedUpdateError, StorageError
 from edged.logs import get_logger
+from edged.storage.models.fleet_models import FleetModels
+from edged.storage.models.sent_updates import ROUNDS, SentUpdates
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from edged.clock import Clock
     from edged.config import FleetConfig
-    from edged.device.fleet_member.protocols import FleetTransport, RoundWork
+    from edged.device.fleet_member.protocols import FleetTransport, MemberHost, RoundWork
+    from edged.domain.federated.participation import MembershipRecord
     from edged.domain.training.training_run import FleetModelResult, RoundResult
     from edged.mqtt.client.message import ReceivedMessage
-    from edged.storage.models.fleet_models import FleetModels
-    from edged.storage.models.sent_updates import SentUpdates
 
 Fields = dict[str, Any]
-T = TypeVar("T")
 
 LOOK_SECONDS = 1.0
 AGAIN_SECONDS = 30.0  # until something that has failed is tried again
@@ -43,24 +45,24 @@ log = get_logger("edged.member")
 
 
 class Member:
-    """The part of one device.
+    """Takes part in the rounds of a fleet for one device.
 
     Parameters
     ----------
     device
-        Its name.
+        Name of the device.
     config
         The section `fleet`.
-    topics, line, work
-        Where the fleet talks, over what, and what it has done here.
-    between
-        Carries something out between two training runs.
-    models, kept
-        Where models and updates lie.
-    memory, remember
-        What is known from before, and where it is kept durably.
-    notify
-        Told `(event, fields)`.
+    topics, transport
+        Topics of the fleet, and the connection to it.
+    work
+        Trains in rounds and judges the fleet's models.
+    host
+        The device: stores the record, calls `work` between training runs, reports events.
+    state
+        Directory that models and updates are kept in.
+    clock
+        Clock of the device.
     """
 
     def __init__(
@@ -69,20 +71,16 @@ class Member:
         config: FleetConfig,
         *,
         topics: FleetTopics,
-        line: FleetTransport,
+        transport: FleetTransport,
         work: RoundWork,
-        between: Callable[[Callable[[], None]], None],
-        models: FleetModels,
-        kept: SentUpdates,
-        memory: MembershipRecord,
-        remember: Callable[[MembershipRecord], None],
-        notify: Callable[[str, Fields], None],
+        host: MemberHost,
+        state: Path,
         clock: Clock,
     ) -> None:
         self._device, self._config, self._topics = device, config, topics
-        self._line, self._work, self._between = line, work, between
-        self._models, self._notify, self._clock = models, notify, clock
-        self._memory, self._remember = memory, remember
+        self._transport, self._work, self._host, self._clock = transport, work, host, clock
+        self._models = FleetModels(state)
+        self._record = host.record
         self._own = DeviceRules(
             clip_norm=config.clip_norm,
             noise=config.noise,
@@ -91,9 +89,8 @@ class Member:
             delta=config.delta,
         )
         self._round: RoundAnnouncement | None = None
-        self._sending = UpdateSender(device, config, topics, line, kept)
-        self._fetching = ModelFetcher(topics, line, self._part_came)
-        self._unkept = False  # whether memory is newer than what is on the disk
+        self._sender = UpdateSender(device, config, topics, transport, SentUpdates(state, ROUNDS))
+        self._fetcher = ModelFetcher(topics, transport)
         self._busy = False
         self._failures: dict[str, int] = {}
         self._not_before = 0.0
@@ -102,33 +99,36 @@ class Member:
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._loop, name="fleet", daemon=True)
 
-    # ---- what other threads call -----------------------------------------------------------
+    # ---- start and stop --------------------------------------------------------------------
 
     def start(self) -> None:
-        """Take up what an earlier process has left, and begin."""
-        self._queue.put(self._take_up)
+        """Subscribe to rounds and receipts, and resume what an earlier process has left.
+
+        Call it before the session is started.
+        """
+        self._transport.follow(self._topics.round, self._receive_round)
+        self._transport.follow(self._topics.ack("+"), self._receive_receipts)
+        self._queue.put(self._resume)
         self._thread.start()
 
     def stop(self, timeout: float = 5.0) -> None:
-        """End; the fleet is told that this device does not take part for now."""
+        """Stop, and tell the fleet that this device takes part in nothing for now."""
         self._queue.put(None)
         self._thread.join(timeout)
-        self._tell_state("the daemon has stopped")
+        self._publish_state("the daemon has stopped")
 
-    def round_came(self, delivery: ReceivedMessage) -> None:
-        """A message on the topic of rounds."""
+    # ---- on the network thread -------------------------------------------------------------
+
+    def _receive_round(self, delivery: ReceivedMessage) -> None:
         self._queue.put(lambda: self._follow(delivery.payload))
 
-    def receipts_came(self, delivery: ReceivedMessage) -> None:
-        """A message with receipts."""
+    def _receive_receipts(self, delivery: ReceivedMessage) -> None:
         self._queue.put(lambda: self._settle(delivery.payload))
 
-    @property
-    def judged(self) -> str:
-        """Fingerprint of the fleet's model that was tried last."""
-        return self._memory.judged
+    def _receive_part(self, delivery: ReceivedMessage) -> None:
+        self._queue.put(lambda: self._add_part(delivery.topic, delivery.payload))
 
-    # ---- the thread ------------------------------------------------------------------------
+    # ---- the member's thread ---------------------------------------------------------------
 
     def _loop(self) -> None:
         while True:
@@ -152,28 +152,27 @@ class Member:
         pass
 
     def _look(self) -> None:
-        self._keep()
-        self._tell_state()  # before the update: who has that in hands looks at the state next
-        self._sending.send(self._clock.monotonic())
+        self._store()
+        self._publish_state()  # before the update: who has that in hands looks at the state next
+        self._sender.send(self._clock.monotonic())
         self._decide()
-        self._tell_state()
+        self._publish_state()
 
-    def _keep(self) -> None:
-        """Nothing is sent before it is known durably what it has cost."""
-        if self._unkept:
-            self._remember(self._memory)
-            self._unkept = False
+    def _store(self) -> None:
+        """Store the record: nothing is sent before it is known durably what it has cost."""
+        if self._record != self._host.record:
+            self._host.store(self._record)
 
-    def _changed(self, memory: MembershipRecord) -> None:
-        self._memory, self._unkept = memory, memory != self._memory or self._unkept
-        self._keep()
+    def _change(self, record: MembershipRecord) -> None:
+        self._record = record
+        self._store()
 
-    def _take_up(self) -> None:
-        """Updates that were kept and have no receipt yet: of each round the newest."""
-        memory = self._memory
-        for waiting in self._sending.take_up(memory.settled, self._clock.monotonic()):
-            memory = memory.trained(waiting.number, waiting.about)
-        self._changed(memory)
+    def _resume(self) -> None:
+        """Resume sending updates that have no receipt yet: of each round the newest."""
+        record = self._record
+        for pending in self._sender.resume(record.settled, self._clock.monotonic()):
+            record = record.trained(pending.number, pending.about)
+        self._change(record)
 
     # ---- rounds ----------------------------------------------------------------------------
 
@@ -190,40 +189,32 @@ class Member:
         announced = self._round
         if announced is None or self._busy or self._clock.monotonic() < self._not_before:
             return
-        trains, tries = self._trains(announced), self._tries(announced)
-        if not (trains or tries):
+        trains, judges = self._trains(announced), self._judges(announced)
+        if not (trains or judges):
             return
         model = self._models.path(announced.base.hash)
         if model is None:
             self._fetch(announced)
         elif trains and self._willing(announced):
-            asked = replace(announced, config=terms(announced.config, self._own))
-            self._do(announced.id, lambda: self._work.train(asked, model), self._trained)
-        elif tries:
-            asked = replace(announced, config=terms(announced.config, self._own))
-            standing, before = self._models.path(self._memory.judged), self._memory.judged
-            known = None if standing is None else (before, standing)
-            self._do(
-                announced.base.hash,
-                lambda: self._work.judge(asked, model, known),
-                lambda found: self._judged(announced, found),
-            )
+            self._start_training(announced, model)
+        elif judges:
+            self._start_judging(announced, model)
 
     def _trains(self, announced: RoundAnnouncement) -> bool:
         return (
             self._config.train
             and announced.state == "open"
             and announced.names(self._device)
-            and announced.id not in self._memory.rounds
+            and announced.id not in self._record.rounds
             and self._failures.get(announced.id, 0) < TRIES
         )
 
-    def _tries(self, announced: RoundAnnouncement) -> bool:
-        """A closed round has a model that its devices try; the others' is the one that the fleet has."""
+    def _judges(self, announced: RoundAnnouncement) -> bool:
+        """Return whether to judge the round's model: that of a closed round is for the devices it names."""
         named = announced.state != "closed" or announced.names(self._device)
         wanted = self._config.adopt or (self._config.report and announced.config.evaluate)
         digest = announced.base.hash
-        new = digest != self._memory.judged and self._failures.get(digest, 0) < TRIES
+        new = digest != self._record.judged and self._failures.get(digest, 0) < TRIES
         return named and wanted and new
 
     def _willing(self, announced: RoundAnnouncement) -> bool:
@@ -236,46 +227,63 @@ class Member:
     def _why_not(self, config: RoundSettings) -> str:
         if not self._config.train:
             return "it does not train in rounds: fleet.train is false"
-        new = self._work.new_samples(self._memory.consumed)
+        new = self._work.new_samples(self._record.consumed)
         if new < self._config.min_new_samples:
             return f"too few new labelled samples: {self._config.min_new_samples} needed"
         own = self._own
         if own.epsilon is not None:
-            refusal = self._memory.ledger.refusal(terms(config, own).noise, own.epsilon, own.delta)
+            refusal = self._record.ledger.refusal(terms(config, own).noise, own.epsilon, own.delta)
             if refusal:
                 return refusal
         return self._work.why_not()
 
-    def _do(self, name: str, work: Callable[[], T], then: Callable[[T], None]) -> None:
-        """Have something done between two runs, and go on with what came of it on this thread."""
+    # ---- training and judging, between two training runs -----------------------------------
+
+    def _start_training(self, announced: RoundAnnouncement, model: Path) -> None:
+        own = replace(announced, config=terms(announced.config, self._own))
         self._busy = True
+        self._host.between_runs(lambda: self._train(own, model))
 
-        def act() -> None:
-            try:
-                found = work()
-            except StoppedRunError:
-                self._queue.put(self._free)
-            except EdgedError as problem:
-                self._queue.put(lambda problem=problem: self._failed(name, problem))  # type: ignore[misc]
-            except BaseException:
-                self._queue.put(self._free)
-                raise
-            else:
-                self._queue.put(lambda: self._succeeded(found, then))
+    def _train(self, announced: RoundAnnouncement, model: Path) -> None:
+        """Train in the round; called on the learning thread."""
+        with self._failures_queued(announced.id):
+            found = self._work.train(announced, model)
+            self._queue.put(lambda: self._trained(found))
 
-        self._between(act)
+    def _start_judging(self, announced: RoundAnnouncement, model: Path) -> None:
+        own = replace(announced, config=terms(announced.config, self._own))
+        before = self._record.judged
+        path = self._models.path(before)
+        standing = None if path is None else (before, path)
+        self._busy = True
+        self._host.between_runs(lambda: self._judge(own, model, standing))
 
-    def _free(self) -> None:
+    def _judge(self, announced: RoundAnnouncement, model: Path, standing: tuple[str, Path] | None) -> None:
+        """Judge the fleet's model; called on the learning thread."""
+        with self._failures_queued(announced.base.hash):
+            found = self._work.judge(announced, model, standing)
+            self._queue.put(lambda: self._judged(announced, found))
+
+    @contextmanager
+    def _failures_queued(self, name: str) -> Iterator[None]:
+        """Have the member's thread deal with an error; `name` is the round or model that is to blame."""
+        try:
+            yield
+        except StoppedRunError:
+            self._queue.put(self._back_off)
+        except EdgedError as error:
+            problem = error
+            self._queue.put(lambda: self._failed(name, problem))
+        except BaseException:
+            self._queue.put(self._back_off)
+            raise
+
+    def _back_off(self) -> None:
         self._busy = False
         self._not_before = self._clock.monotonic() + AGAIN_SECONDS
 
-    def _succeeded(self, found: T, then: Callable[[T], None]) -> None:
-        self._busy = False
-        self._tell_state()
-        then(found)
-
     def _failed(self, name: str, problem: EdgedError) -> None:
-        self._free()
+        self._back_off()
         if not isinstance(problem, StorageError):  # of a disk no round is to blame
             self._failures[name] = self._failures.get(name, 0) + 1
         announced = self._round
@@ -284,12 +292,12 @@ class Member:
         if name == (announced and announced.base.hash):
             self._models.remove(name)  # perhaps it came damaged
 
-    # ---- what was trained ------------------------------------------------------------------
-
     def _trained(self, found: RoundResult) -> None:
+        self._busy = False
+        self._publish_state()
         number, about = found.number, found.about
         window = self._round.window if self._round is not None else 0.0
-        self._sending.add(number, about, self._clock.monotonic() + window * random.random())
+        self._sender.add(number, about, self._clock.monotonic() + window * random.random())
         self._event(
             "fleet_trained",
             {
@@ -300,38 +308,37 @@ class Member:
                 "norm": found.norm,
             },
         )
-        self._changed(self._memory.trained(number, about))
+        self._change(self._record.trained(number, about))
 
     def _settle(self, payload: bytes) -> None:
-        for sent, refused in self._sending.settle(payload):
-            told: Fields = {"round": sent.about.round, "sendings": sent.sendings}
+        for update, refused in self._sender.settle(payload):
+            fields: dict[str, Any] = {"round": update.about.round, "sendings": update.sendings}
             if refused is None:
-                self._event("fleet_accepted", told)
+                self._event("fleet_accepted", fields)
             else:
-                self._event("fleet_refused", told | {"reason": refused})
-            self._changed(self._memory.done_with(sent.number))
+                self._event("fleet_refused", fields | {"reason": refused})
+            self._change(self._record.done_with(update.number))
 
     # ---- the fleet's model -----------------------------------------------------------------
 
     def _fetch(self, announced: RoundAnnouncement) -> None:
         base = announced.base
         if base.bytes <= self._config.max_bytes:
-            self._fetching.want(base, self._clock.monotonic())
+            self._fetcher.request(base, self._clock.monotonic(), self._receive_part)
             return
         self._failures[base.hash] = self._failures[announced.id] = TRIES
         reason = f"its model has {base.bytes} bytes, fleet.max_bytes is {self._config.max_bytes}"
         self._event("fleet_failed", {"round": announced.round, "reason": reason})
 
-    def _part_came(self, delivery: ReceivedMessage) -> None:
-        self._queue.put(lambda: self._part(delivery.topic, delivery.payload))
-
-    def _part(self, topic: str, payload: bytes) -> None:
-        blob = self._fetching.part(topic, payload, self._clock.monotonic())
+    def _add_part(self, topic: str, payload: bytes) -> None:
+        blob = self._fetcher.add(topic, payload, self._clock.monotonic())
         if blob is not None:
             digest = topic.split("/")[-2]
-            self._models.put(digest, blob, keep=(self._memory.judged, self._memory.standing))
+            self._models.put(digest, blob, keep=(self._record.judged, self._record.standing))
 
     def _judged(self, announced: RoundAnnouncement, found: FleetModelResult) -> None:
+        self._busy = False
+        self._publish_state()
         share, taken, reason = found.share, found.taken, found.reason
         self._event(
             "fleet_model",
@@ -346,13 +353,13 @@ class Member:
                 None if mixed is None or share is None else Mixed(share, mixed.loss, mixed.metric),
                 taken, reason[:900],
             )  # fmt: skip
-            self._line.publish(self._topics.evaluation(announced.round, self._device), report.payload())
-        self._changed(self._memory.tried(announced.base.hash))
+            self._transport.publish(self._topics.evaluation(announced.round, self._device), report.payload())
+        self._change(self._record.tried(announced.base.hash))
 
-    # ---- what others are told --------------------------------------------------------------
+    # ---- what the fleet hears --------------------------------------------------------------
 
-    def _tell_state(self, why_not: str | None = None) -> None:
-        memory, now = self._memory, self._clock.monotonic()
+    def _publish_state(self, why_not: str | None = None) -> None:
+        record, now = self._record, self._clock.monotonic()
         config = self._round.config if self._round is not None else RoundSettings()
         reason = self._why_not(config) if why_not is None else why_not
         fields = {
@@ -360,18 +367,18 @@ class Member:
             "bundle": self._work.bundle(),
             "ready": not reason,
             "why_not": reason[:200],
-            "last_round": memory.last_round,
+            "last_round": record.last_round,
         }
         if fields["ready"] and self._busy:
             fields["idle"] = False
         at, told = self._told
         if fields == told and now - at < self._config.state_every:
             return
-        samples = self._work.new_samples(memory.consumed)
+        samples = self._work.new_samples(record.consumed)
         state = DeviceState(device=self._device, at=self._clock.now(), samples=samples, **fields)
-        if self._line.publish(self._topics.state(self._device), state.payload(), retain=True):
+        if self._transport.publish(self._topics.state(self._device), state.payload(), retain=True):
             self._told = now, fields
 
     def _event(self, what: str, fields: Fields) -> None:
         log.info(what, **fields)
-        self._notify(what, fields)
+        self._host.event(what, fields)

@@ -1,15 +1,16 @@
-"""What a member of a fleet needs from its device: a connection, and hands that train."""
+"""What a member of a fleet needs: a connection, the device that it runs on, and what that does in a round."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from edged.domain.federated.messages import RoundAnnouncement
+    from edged.domain.federated.participation import MembershipRecord
     from edged.domain.training.training_run import FleetModelResult, RoundResult
     from edged.mqtt.client.message import ReceivedMessage
 
@@ -25,41 +26,64 @@ class Condition:
 
 
 class FleetTransport(Protocol):
-    """The connection to the fleet."""
+    """The connection to the fleet; see `MqttTransport` and `LocalTransport`."""
 
     @property
     def connected(self) -> bool:
-        """Whether it stands."""
+        """Whether the connection is established."""
 
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:
-        """Hand a message over; False when it was refused."""
+        """Publish a message; return whether it was accepted."""
 
     def follow(self, pattern: str, sink: Callable[[ReceivedMessage], None]) -> None:
-        """Take what is published on a filter, and what is kept there."""
+        """Subscribe to a topic filter, retained messages included; `sink` gets them on the network thread."""
 
     def leave(self, pattern: str) -> None:
-        """No longer."""
+        """Unsubscribe from a topic filter."""
+
+
+class MemberHost(Protocol):
+    """The device that a member runs on; see `DeviceHost`."""
+
+    @property
+    def record(self) -> MembershipRecord:
+        """The membership record as it was last stored; may be read from any thread."""
+
+    def store(self, record: MembershipRecord) -> None:
+        """Store the membership record durably; raises StorageError when the disk refuses."""
+
+    def between_runs(self, job: Callable[[], None]) -> None:
+        """Call `job` on another thread as soon as no training run is in progress."""
+
+    def event(self, name: str, fields: dict[str, Any]) -> None:
+        """Report an event of the contract."""
 
 
 class RoundWork(Protocol):
-    """What a device does in a round; `train` and `judge` are called between two runs."""
+    """What a device does in a round; see `RoundExecutor`.
+
+    `train` and `judge` take long; the member calls them within `MemberHost.between_runs`.
+    """
 
     def why_not(self) -> str:
-        """What keeps it from training now; empty when nothing does."""
+        """Return what keeps the device from training now; empty when nothing does."""
 
     def new_samples(self, consumed: int) -> int:
-        """Labelled ones after a position in label order."""
+        """Count labelled samples after a position in label order."""
 
     def bundle(self) -> str:
-        """Fingerprint of what it trains."""
+        """Return the fingerprint of the bundle that the device trains."""
 
     def state(self) -> Condition:
-        """How the device is."""
+        """Return how the device is."""
 
     def train(self, announced: RoundAnnouncement, model: Path) -> RoundResult:
-        """Train in the round and keep an update."""
+        """Train in the round and store an update."""
 
     def judge(
         self, announced: RoundAnnouncement, model: Path, standing: tuple[str, Path] | None
     ) -> FleetModelResult:
-        """Try the fleet's model here; what came of it."""
+        """Evaluate the fleet's model on the device's holdout; return the qualities and what came of it.
+
+        `standing` is fingerprint and file of the fleet's model that was judged before, where it is kept.
+        """

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edged.config import Config
+    from edged.storage.models.installed_bundles import ActiveBundle
 
 log = get_logger("edged.trainer_process")
 
@@ -73,8 +74,15 @@ def _note(message: Message) -> None:
 class TrainerClient:
     """The trainer as a child process that stays between runs.
 
-    `run` blocks until the run has ended; `cancel` may be called from any thread. `bundle` tells the bundle to
-    train from at each order: where it is another one than before, another process is started.
+    `run` blocks until the run has ended; `cancel` may be called from any thread. If the bundle to train from
+    has changed since the last order, the next order starts another process.
+
+    Parameters
+    ----------
+    config
+        Configuration of the device.
+    bundles
+        Knows the bundle to train from; None: always train from `model.bundle`.
 
     Attributes
     ----------
@@ -85,8 +93,8 @@ class TrainerClient:
         Whether what the next process writes must outlive a power cut.
     """
 
-    def __init__(self, config: Config, *, durable: bool = True) -> None:
-        self._config = config
+    def __init__(self, config: Config, bundles: ActiveBundle | None = None, *, durable: bool = True) -> None:
+        self._config, self._bundles = config, bundles
         self._process: subprocess.Popen[bytes] | None = None
         self._selector = selectors.DefaultSelector()
         self._buffer = b""
@@ -99,20 +107,19 @@ class TrainerClient:
         self.written = 0
         self._durable = durable
         self._counted = 0  # of them by the present process
-        self.bundle: Callable[[], Path | None] = lambda: self._config.model.bundle
 
     @property
     def pid(self) -> int | None:
-        """Process id while it lives."""
+        """Process id of the trainer; None while there is none."""
         process = self._process
         return process.pid if process is not None and process.poll() is None else None
 
     def configure(self, config: Config) -> None:
-        """Train by this configuration, from the next process on, which the next run starts."""
+        """Use another configuration: the next run starts a process with it."""
         self._config, self._outdated = config, True
 
     def ask_checkpoint(self) -> bool:
-        """Have the run write a checkpoint after its present step; False where it cannot hear of it."""
+        """Request a checkpoint after the present step; return whether the trainer can receive the request."""
         return self.pid is not None and self._send(WriteCheckpoint())
 
     def run(self, order: TrainingOrder[R], on_message: Callable[[Message], None] = _note) -> R:
@@ -176,13 +183,13 @@ class TrainerClient:
                 self._process.send_signal(signal.SIGTERM)
 
     def end(self) -> None:
-        """End the process, kindly first; the next order starts another."""
+        """End the process, with SIGTERM first; the next order starts another."""
         self._end()
 
     def pace(self, rest: float) -> None:
-        """How long a run rests after each step, in times of the step's own length; without end if infinite.
+        """Pause after each step for `rest` times the step's own length; if infinite, until the next call.
 
-        From any thread. A process that leaves after each run (`training.resident: 0`) cannot hear it.
+        Safe to call from any thread. A process that ends after each run (`training.resident: 0`) ignores it.
         """
         told = rest if isfinite(rest) else None
         if told != self._rest:
@@ -190,7 +197,7 @@ class TrainerClient:
             self._send(Pace(told))
 
     def close(self) -> None:
-        """End the process for good."""
+        """End the process permanently and release what belongs to it."""
         self._end()
         self._selector.close()
 
@@ -209,7 +216,8 @@ class TrainerClient:
             self._process.stdin.close()
 
     def _ensure(self) -> None:
-        process, bundle = self._process, self.bundle()
+        process = self._process
+        bundle = self._config.model.bundle if self._bundles is None else self._bundles.path()
         if process is not None and (process.stdin is None or process.stdin.closed):
             self._end(kindly=False)
         if process is not None and bundle != self._started_with:

@@ -12,7 +12,6 @@ from edged.mqtt import update_encoding, weight_encoding
 from edged.storage.models.sent_updates import SentUpdates
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     import numpy as np
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
     from edged.config import Config
     from edged.domain.training.weight_deltas import Coded
-    from edged.storage.models.bundles import Bundle
+    from edged.storage.models.installed_bundles import ActiveBundle
     from edged.storage.models.registry import Registry
 
     Weights = dict[str, NDArray[np.float32]]
@@ -30,7 +29,7 @@ TOLD = ("samples", "first_offset", "last_offset")
 
 @dataclass(frozen=True)
 class WeightUpdate:
-    """One update of a model version, ready to be sent; `number` is its place among those kept."""
+    """One update of a model version, ready to be sent; `number` is its number among the stored ones."""
 
     version: int
     blob: bytes
@@ -41,7 +40,7 @@ class WeightUpdate:
 
 @dataclass(frozen=True)
 class UpdateRequest:
-    """What is asked for; `base` is `last`, `bundle` or a model version."""
+    """Kind of update that is requested; `base` is `last`, `bundle` or a model version."""
 
     mode: str
     coding: Coding
@@ -53,25 +52,29 @@ class WeightUpdates:
 
     Parameters
     ----------
-    config, bundle, registry
-        Whose models they are, and how updates are wanted.
+    config
+        Configuration of the device; section `weights` says how updates are made.
+    bundles
+        Knows the bundle that the models belong to.
+    registry
+        Holds the models.
     """
 
-    def __init__(self, config: Config, bundle: Callable[[], Bundle], registry: Registry) -> None:
+    def __init__(self, config: Config, bundles: ActiveBundle, registry: Registry) -> None:
         self._config = config
-        self._bundle = bundle
+        self._bundles = bundles
         self._registry = registry
         self._sent = SentUpdates(config.storage.dir)
 
     def wish(self, **other: Any) -> UpdateRequest:
-        """What is configured, with something else in its place where it is given."""
+        """Return the configured kind of update, changed by the values that are given."""
         config, given = self._config.weights, {k: v for k, v in other.items() if v is not None}
         mode, dtype = given.get("mode", config.mode), given.get("dtype", config.dtype)
         step = config.step if mode == "delta" and dtype == "int8" else 0.0
         return UpdateRequest(mode, Coding(dtype, step), given.get("base", config.base))
 
     def next(self, version: int) -> WeightUpdate:
-        """The update that is due with a new champion; one that others follow on is durable then.
+        """Make the update for a new champion, and store it durably if others follow on it.
 
         Raises
         ------
@@ -86,7 +89,7 @@ class WeightUpdates:
         base = None
         if before is not None and _alike(held, current):
             base = {"version": before.about["version"], "sha256": fingerprint(held)}
-            coded, held = changes(current, held, wish.coding, self._bundle().frozen)
+            coded, held = changes(current, held, wish.coding, self._bundles.open().frozen)
         else:
             coded, held = code(current, Coding()), current
         about = self._about(version, wish, base, held)
@@ -94,14 +97,14 @@ class WeightUpdates:
         return self._cut(version, sent.blob, about, sent.number)
 
     def again(self, after: int) -> WeightUpdate | None:
-        """The newest of those that follow on each other, if it came after number `after`."""
+        """Return the newest stored update if its number is larger than `after`."""
         sent = self._sent.newest()
         if sent is None or sent.number <= after:
             return None
         return self._cut(sent.about["version"], sent.blob, sent.about, sent.number)
 
     def asked(self, version: int, wish: UpdateRequest) -> WeightUpdate:
-        """The update of one version that someone asks for; the same wish gives the same bytes.
+        """Make the update of one version as requested; the same request gives the same bytes.
 
         Raises
         ------
@@ -125,7 +128,7 @@ class WeightUpdates:
         base = self._base(wish.base)
         if not _alike(base, current):
             raise RefusedError("has other parameters than its base", where=f"version {version}")
-        coded, held = changes(current, base, wish.coding, self._bundle().frozen)
+        coded, held = changes(current, base, wish.coding, self._bundles.open().frozen)
         named = {"version": wish.base, "sha256": fingerprint(base)}
         return self._cut(version, update_encoding.pack(coded), self._about(version, wish, named, held))
 
@@ -138,7 +141,7 @@ class WeightUpdates:
             return self._cut(
                 version, blob, self._about(version, wish, None, current, weight_encoding.ENCODING)
             )
-        coded: dict[str, Coded] = code(current, Coding(dtype), self._bundle().frozen)
+        coded: dict[str, Coded] = code(current, Coding(dtype), self._bundles.open().frozen)
         return self._cut(
             version, update_encoding.pack(coded), self._about(version, wish, None, decode(coded))
         )
@@ -164,7 +167,7 @@ class WeightUpdates:
         return {
             "encoding": encoding,
             "device": self._config.device.id,
-            "bundle": self._bundle().fingerprint,
+            "bundle": self._bundles.open().fingerprint,
             "mode": "full" if base is None else "delta",
             "dtype": wish.coding.dtype if base is not None or wish.mode == "full" else "float32",
             "base": base,
@@ -175,11 +178,11 @@ class WeightUpdates:
         }
 
     def _base(self, base: str | int) -> Weights:
-        return initial_parameters(self._bundle()) if base == "bundle" else self._parameters(int(base))
+        return initial_parameters(self._bundles.open()) if base == "bundle" else self._parameters(int(base))
 
     def _parameters(self, version: int) -> Weights:
         return parameters_of(
-            self._folder(version), self._bundle(), lambda blob: weight_encoding.unpack(blob)[0]
+            self._folder(version), self._bundles.open(), lambda blob: weight_encoding.unpack(blob)[0]
         )
 
     def _folder(self, version: int) -> Path:

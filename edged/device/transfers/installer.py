@@ -1,22 +1,25 @@
-"""Weights and bundles that have come in whole: made a candidate, brought before the gate, told of once."""
+"""Complete transfers: each becomes a candidate, which the gate judges; its outcome is told once."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from edged.device.learning.trainer_client import StoppedRunError
-from edged.errors import EdgedError, StorageError
+from edged.device.learning.trainer_client import StoppedRunError, TrainerClient
+from edged.domain.training.trainer_messages import AdoptInitial, AdoptModel, AdoptWeights
+from edged.errors import EdgedError, RefusedError, StorageError
 from edged.logs import get_logger
+from edged.storage.journal.transfers import chunk_file
+from edged.storage.models.signatures import open_bundle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from edged.clock import Clock
-    from edged.domain.protocols import ServedModel
+    from edged.device.events import Events
+    from edged.device.pipeline import LivePipeline
     from edged.domain.training.training_run import Candidate
-    from edged.storage.journal.transfers import Transfer
-    from edged.storage.models.registry import Registry
+    from edged.storage.journal.transfers import Transfer, TransferStaging
+    from edged.storage.models.bundles import Bundle
+    from edged.storage.models.installed_bundles import InstalledBundles
 
 Message = dict[str, Any]
 
@@ -29,58 +32,42 @@ log = get_logger("edged.applying")
 
 
 class TransferInstaller:
-    """Carries a transfer out between two training runs; the same transfer is carried out once.
+    """Installs transfers between two training runs; the same transfer is installed once.
 
     Parameters
     ----------
-    registry
-        Keeps runs, models and outcomes.
-    make
-        For each kind of transfer what makes a candidate of it: called with the run's number, the transfer
-        and the folder that it lies in.
-    bring
-        Fetches what a transfer names an address for.
-    whole
-        Where a transfer lies; None where it is not there whole.
-    done
-        Forgets a transfer.
-    consider
-        Brings the candidate before the gate: the verdict, and the new champion, if it became one.
-    notify
-        Told `(event, fields)`.
+    pipeline
+        Its trainer makes candidates, its rollout has them judged, its registry remembers outcomes.
+    staging
+        Holds the chunks of the transfer.
+    bundles
+        Where bundles are unpacked to.
+    events
+        Hears how each transfer has ended.
     """
 
     def __init__(
-        self,
-        *,
-        registry: Registry,
-        make: Mapping[str, Callable[[int, Transfer, Path], Candidate]],
-        bring: Callable[[Transfer], None],
-        whole: Callable[[Transfer], Path | None],
-        done: Callable[[Transfer], None],
-        consider: Callable[[Candidate], tuple[object, ServedModel | None]],
-        notify: Callable[[str, Message], None],
-        clock: Clock,
+        self, pipeline: LivePipeline, staging: TransferStaging, bundles: InstalledBundles, events: Events
     ) -> None:
-        self._registry = registry
-        self._make = make
-        self._bring = bring
-        self._whole = whole
-        self._done = done
-        self._consider = consider
-        self._notify = notify
-        self._clock = clock
+        self._pipeline, self._staging, self._bundles, self._events = pipeline, staging, bundles, events
+        self._config, self._registry = pipeline.config, pipeline.registry
         self._tries = 0
 
+    def submit(self, transfer: Transfer) -> None:
+        """Have a transfer installed on the learning thread, after the present training run."""
+        self._pipeline.worker.between(lambda: self._install(transfer))
+
     def outcome(self, name: str, sha256: str) -> Message | None:
-        """How a transfer has ended; None for one that has not."""
+        """Return how a transfer has ended; None if it has not."""
         kept = (self._registry.get_value(OUTCOMES) or {}).get(name)
         if kept is not None and kept["update"] == sha256:
             return dict(kept)
-        return self._of_model(name, sha256)
+        return self._outcome_of_model(name, sha256)
 
-    def apply(self, transfer: Transfer) -> ServedModel | None:
-        """Make it a candidate and judge that; what serves now because of it.
+    # ---- on the learning thread ------------------------------------------------------------
+
+    def _install(self, transfer: Transfer) -> None:
+        """Make a candidate of the transfer and bring it to the rollout.
 
         Raises
         ------
@@ -88,49 +75,95 @@ class TransferInstaller:
             When the disk refuses: call it again.
         """
         if self.outcome(transfer.name, transfer.sha256) is not None:
-            self._done(transfer)  # a crash came between the outcome and this
-            return None
+            self._staging.end(transfer)  # a crash came between the outcome and this
+            return
         try:
             candidate = self._candidate(transfer)
         except StoppedRunError:
-            return None  # the next start takes it up
+            return  # the next start takes it up
         except StorageError as problem:
             self._tries += 1
             if self._tries < TRIES:
                 raise
-            self._refused(transfer, problem)
-            return None
+            self._refuse(transfer, problem)
+            return
         except EdgedError as problem:
-            self._refused(transfer, problem)
-            return None
+            self._refuse(transfer, problem)
+            return
         if candidate is None:
-            return None  # a chunk was torn: its sender is told that it is missing
-        _, served = self._consider(candidate)
-        told = self._of_model(transfer.name, transfer.sha256) or {
+            return  # a chunk was torn: its sender is told that it is missing
+        _, served = self._pipeline.rollout.consider(candidate)
+        told = self._outcome_of_model(transfer.name, transfer.sha256) or {
             "transfer": transfer.name,
             "update": transfer.sha256,
             "state": "refused",
             "reasons": ["the candidate could not be verified or stored: see the event candidate_rejected"],
         }
         self._end(transfer, told)
-        return served
+        if served is not None:
+            self._pipeline.worker.crowned(served)
 
     def _candidate(self, transfer: Transfer) -> Candidate | None:
-        self._bring(transfer)
-        folder = self._whole(transfer)
+        """Have the trainer make a candidate; None while chunks are missing."""
+        self._fetch(transfer)
+        folder = self._staging.whole(transfer)
         if folder is None:
             return None
-        run = self._registry.begin_run(_kind(transfer), self._clock.now(), {"transfer": transfer.name})
+        clock, kind = self._pipeline.clock, _kind(transfer)
+        run = self._registry.begin_run(kind, clock.now(), {"transfer": transfer.name})
         try:
-            candidate = self._make[_kind(transfer)](run, transfer, folder)
+            if kind == "bundle":
+                candidate = self._from_bundle(run, transfer, folder)
+            elif kind == "model":
+                candidate = self._from_model(run, folder)
+            else:
+                candidate = self._from_weights(run, transfer, folder)
         except EdgedError as problem:
-            self._registry.end_run(run, self._clock.now(), "failed", {"error": problem.line()})
+            self._registry.end_run(run, clock.now(), "failed", {"error": problem.line()})
             raise
-        self._registry.end_run(run, self._clock.now(), "done", candidate.told())
+        self._registry.end_run(run, clock.now(), "done", candidate.told())
         return candidate
 
-    def _of_model(self, name: str, sha256: str) -> Message | None:
-        """The outcome as the registry's models tell it: an accepted one has served, or serves."""
+    def _fetch(self, transfer: Transfer) -> None:
+        """Fetch a transfer that names an address, as its only chunk."""
+        url = transfer.note.get("url")
+        if url is None:
+            return
+        from edged.host.download import fetch  # memory that few devices need
+
+        data = fetch(url, transfer.pieces[0].size, self._config.install.timeout)
+        if not self._staging.put(transfer.name, 0, data):
+            raise RefusedError("what was fetched is not what was announced", where=transfer.name)
+
+    def _from_weights(self, run: int, transfer: Transfer, folder: Path) -> Candidate:
+        """Mix an update of weights with the device's own, or put it in their place."""
+        order = AdoptWeights(run, folder, bool(transfer.note.get("mix", True)))
+        return self._pipeline.scheduler.client.run(order)
+
+    def _from_model(self, run: int, folder: Path) -> Candidate:
+        """Read the weights of a model file."""
+        return self._pipeline.scheduler.client.run(AdoptModel(run, folder))
+
+    def _from_bundle(self, run: int, transfer: Transfer, folder: Path) -> Candidate:
+        """Install a bundle and export its own model, in a trainer process of its own."""
+        chunks = [folder / chunk_file(n) for n in range(len(transfer.pieces))]
+        known = {str(record.data.get("bundle")) for record in self._registry.records()}
+        bundle = self._bundles.install(chunks, self._config.install.max_bytes, self._check_bundle, known)
+        model = self._config.model.model_copy(update={"bundle": bundle.path})
+        trainer = TrainerClient(self._config.model_copy(update={"model": model}))
+        try:
+            return trainer.run(AdoptInitial(run, transfer.name, transfer.sha256))
+        finally:
+            trainer.close()
+
+    def _check_bundle(self, bundle: Bundle) -> None:
+        open_bundle(bundle.path, self._config.model.keys)
+        bundle.check_schema(self._config.stream.to_schema())
+
+    # ---- outcomes --------------------------------------------------------------------------
+
+    def _outcome_of_model(self, name: str, sha256: str) -> Message | None:
+        """Return the outcome by the registry's models: an accepted one has served, or serves."""
         made = [r for r in self._registry.records() if r.data.get("update") == sha256]
         if not made or made[-1].data.get("transfer") != name or made[-1].status == "candidate":
             return None
@@ -144,20 +177,20 @@ class TransferInstaller:
             "reasons": list((model.verdict or {}).get("reasons", [])),
         }
 
-    def _refused(self, transfer: Transfer, problem: EdgedError) -> None:
+    def _refuse(self, transfer: Transfer, problem: EdgedError) -> None:
         told = {"transfer": transfer.name, "update": transfer.sha256, "state": "refused"}
         self._end(transfer, {**told, "reasons": [problem.line()]})
 
     def _end(self, transfer: Transfer, told: Message) -> None:
-        """Remembered first, so that the same transfer has no second effect."""
+        """Remember the outcome first, so that the same transfer has no second effect."""
         self._tries = 0
         kept = self._registry.get_value(OUTCOMES) or {}
         kept.pop(transfer.name, None)
         newest = [*kept.items(), (transfer.name, told)][-REMEMBERED:]
         self._registry.set_value(OUTCOMES, dict(newest))
-        self._done(transfer)
+        self._staging.end(transfer)
         log.info(EVENTS[_kind(transfer)], **told)
-        self._notify(EVENTS[_kind(transfer)], told)
+        self._events.event(EVENTS[_kind(transfer)], told)
 
 
 def _kind(transfer: Transfer) -> str:

@@ -4,65 +4,131 @@ from __future__ import annotations
 
 import queue
 import threading
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from edged.errors import EdgedError, RefusedError
+from edged.device.events import Extension
+from edged.errors import EdgedError
 from edged.logs import get_logger
+from edged.storage.journal.transfers import ChunkResult, announced
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
+    from edged.config import Config
+    from edged.device.transfers.installer import TransferInstaller
+    from edged.mqtt.client.message import ReceivedMessage
+    from edged.mqtt.client.session import Session
+    from edged.mqtt.topics import Topics
     from edged.storage.journal.transfers import Transfer, TransferStaging
 
 MOST_WAITING = 64
 MAX_CHUNK = 1024**2
 MOST_DIGITS = 5
+MISSING_TOLD = 1000
 
 log = get_logger("edged.receiving")
 
 
-class ChunkDelivery(Protocol):
-    """A chunk as the session hands it over."""
+class TransferReceiver(Extension):
+    """Opens transfers, gathers their chunks, and submits each complete one to the installer.
 
-    topic: str
-    payload: bytes
-    retain: bool
-
-
-class TransferReceiver:
-    """Writes chunks down on a thread of its own, which is started by the first.
-
-    Chunks of a transfer that nobody has announced, retained ones, damaged ones and those that come faster
-    than the disk takes them are dropped and counted: whoever sends them is told which ones are missing.
+    A thread of its own, which the first chunk starts, writes them. Chunks of a transfer that nobody has
+    announced, retained ones, damaged ones and those that come faster than the disk takes them are dropped and
+    counted: `announce` tells their sender which ones are missing.
 
     Parameters
     ----------
+    config
+        Sections `weights` and `install` say whether transfers are accepted.
+    session, topics
+        Deliver chunks, and have them acknowledged.
     staging
-        Where they gather.
-    acknowledge
-        Told of each delivery that is done with.
-    complete
-        Called with each transfer all of which has come.
+        Keeps the chunks of the present transfer.
+    installer
+        Installs complete transfers.
     """
 
     def __init__(
         self,
+        config: Config,
+        session: Session,
+        topics: Topics,
         staging: TransferStaging,
-        *,
-        acknowledge: Callable[[list[Any]], None],
-        complete: Callable[[Transfer], None],
+        installer: TransferInstaller,
     ) -> None:
-        self._staging = staging
-        self._acknowledge = acknowledge
-        self._complete = complete
-        self._lock = threading.Lock()
-        self._queue: queue.Queue[ChunkDelivery | None] = queue.Queue(MOST_WAITING)
+        self._accepts = config.weights.accept or config.install.accept
+        self._session, self._topics = session, topics
+        self._staging, self._installer = staging, installer
+        self._queue: queue.Queue[ReceivedMessage | None] = queue.Queue(MOST_WAITING)
         self._thread: threading.Thread | None = None
         self.dropped = 0
 
-    def receive(self, delivery: ChunkDelivery) -> None:
-        """Take a chunk from the network thread."""
+    def start(self) -> None:
+        """Subscribe to chunks if transfers are accepted, and continue what an earlier process has begun."""
+        if self._accepts:
+            self._session.subscribe([self._topics.incoming_weights], 1, self.receive)
+            self.resume()
+
+    def stop(self, timeout: float = 5.0) -> None:
+        """Stop after writing the chunks that wait."""
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join(timeout)
+
+    def announce(
+        self, name: Any, manifest: Any, note: dict[str, Any], max_bytes: int, *, fetched: bool = False
+    ) -> dict[str, Any]:
+        """Open a transfer, or report how it stands: which chunks are missing, or how it has ended.
+
+        Parameters
+        ----------
+        name, manifest
+            As the sender gives them.
+        note
+            What is to be done with it.
+        max_bytes
+            Limit of its size.
+        fetched
+            Whether the device fetches the file itself, so that it waits for no chunks.
+
+        Raises
+        ------
+        ConfigError
+            When name or manifest is not usable.
+        RefusedError
+            When it is too large, or another is under way.
+        """
+        transfer = announced(name, manifest, note, max_bytes)
+        outcome = self._installer.outcome(transfer.name, transfer.sha256)
+        if outcome is not None:
+            return outcome
+        missing = self.begin(transfer)
+        told = {"state": "receiving" if missing and not fetched else "executing", "transfer": transfer.name}
+        if fetched:
+            return told
+        return told | {"topic": self._topics.incoming(transfer.name), "missing": missing[:MISSING_TOLD]}
+
+    def begin(self, transfer: Transfer) -> list[int]:
+        """Open or reopen a transfer; return the numbers of missing chunks.
+
+        If none is missing, or the device fetches the file itself, the transfer goes to the installer.
+
+        Raises
+        ------
+        EdgedError
+            See `TransferStaging.begin`.
+        """
+        missing = self._staging.begin(transfer)
+        if not missing or transfer.note.get("url"):
+            self._installer.submit(transfer)
+        return missing
+
+    def resume(self) -> None:
+        """Submit the transfer that an earlier process has received completely and not installed."""
+        transfer = self._staging.transfer
+        if transfer is not None and (transfer.note.get("url") or not self._staging.missing()):
+            self._installer.submit(transfer)
+
+    def receive(self, delivery: ReceivedMessage) -> None:
+        """Queue a chunk; called on the network thread."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._loop, name="incoming", daemon=True)
             self._thread.start()
@@ -71,57 +137,12 @@ class TransferReceiver:
         except queue.Full:
             self._drop(delivery)
 
-    def begin(self, transfer: Transfer) -> list[int]:
-        """Open a transfer or take it up; what is missing. It goes on where nothing is, or is to be fetched.
-
-        Raises
-        ------
-        EdgedError
-            See `TransferStaging.begin`.
-        """
-        with self._lock:
-            missing = self._staging.begin(transfer)
-        if not missing or transfer.note.get("url"):
-            self._complete(transfer)
-        return missing
-
-    def fill(self, transfer: Transfer, data: bytes) -> None:
-        """A transfer of a single chunk that was fetched; RefusedError where it is not what was announced."""
-        with self._lock:
-            if not self._staging.put(transfer.name, 0, data):
-                raise RefusedError("what was fetched is not what was announced", where=transfer.name)
-
-    def resume(self) -> None:
-        """Go on with what an earlier process had received whole and not dealt with."""
-        transfer = self._staging.transfer
-        if transfer is not None and (transfer.note.get("url") or not self._staging.missing()):
-            self._complete(transfer)
-
-    def whole(self, transfer: Transfer) -> Path | None:
-        """Where a transfer lies; None where it is not (any more) there whole."""
-        with self._lock:
-            current = self._staging.transfer
-            if current is None or (current.name, current.sha256) != (transfer.name, transfer.sha256):
-                return None
-            return self._staging.whole()
-
-    def end(self, transfer: Transfer) -> None:
-        """It has been dealt with."""
-        with self._lock:
-            current = self._staging.transfer
-            if current is not None and current.sha256 == transfer.sha256:
-                self._staging.end()
-
-    def stop(self, timeout: float = 5.0) -> None:
-        """End after the chunks that wait."""
-        if self._thread is not None:
-            self._queue.put(None)
-            self._thread.join(timeout)
+    # ---- the thread ------------------------------------------------------------------------
 
     def _loop(self) -> None:
         while (delivery := self._queue.get()) is not None:
             try:
-                self._take(delivery)
+                self._store(delivery)
             except EdgedError as problem:
                 log.warning("chunk_not_taken", topic=delivery.topic, problem=problem.line())
                 self._drop(delivery)
@@ -129,21 +150,21 @@ class TransferReceiver:
                 log.exception("receiving_failed")
                 self._drop(delivery)
 
-    def _take(self, delivery: ChunkDelivery) -> None:
-        name, _, number = delivery.topic.rpartition("/")
-        wanted = not delivery.retain and len(delivery.payload) <= MAX_CHUNK and number.isdecimal()
-        wanted = wanted and len(number) <= MOST_DIGITS
-        with self._lock:
-            before = len(self._staging.missing())
-            taken = wanted and self._staging.put(name.rpartition("/")[2], int(number), delivery.payload)
-            transfer, after = self._staging.transfer, len(self._staging.missing())
-        if not taken:
+    def _store(self, delivery: ReceivedMessage) -> None:
+        path, _, number = delivery.topic.rpartition("/")
+        usable = not delivery.retain and len(delivery.payload) <= MAX_CHUNK
+        if not usable or not number.isdecimal() or len(number) > MOST_DIGITS:
             self._drop(delivery)
             return
-        self._acknowledge([delivery])
-        if transfer is not None and before and not after:
-            self._complete(transfer)
+        result = self._staging.put(path.rpartition("/")[2], int(number), delivery.payload)
+        if result is ChunkResult.REFUSED:
+            self._drop(delivery)
+            return
+        self._session.ack([delivery])
+        transfer = self._staging.transfer
+        if result is ChunkResult.LAST and transfer is not None:
+            self._installer.submit(transfer)
 
-    def _drop(self, delivery: ChunkDelivery) -> None:
+    def _drop(self, delivery: ReceivedMessage) -> None:
         self.dropped += 1
-        self._acknowledge([delivery])
+        self._session.ack([delivery])

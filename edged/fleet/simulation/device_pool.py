@@ -1,19 +1,17 @@
-"""Virtual devices on a broker: each with a connection and a member of its own, all with one pool of hands."""
+"""Virtual devices on a broker: each with a connection and a member of its own, all with one thread pool."""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from edged.clock import SystemClock
 from edged.config import FleetConfig, MqttConfig
 from edged.device.fleet_member import Member
-from edged.device.fleet_member.adapter import MqttTransport
+from edged.device.fleet_member.mqtt_transport import MqttTransport
 from edged.domain.federated.messages import FleetTopics
 from edged.domain.federated.participation import MembershipRecord
 from edged.mqtt.client.session import Session
-from edged.storage.models.fleet_models import FleetModels
-from edged.storage.models.sent_updates import ROUNDS, SentUpdates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,22 +24,46 @@ RESEND = 20.0
 
 
 class CountingTransport(MqttTransport):
-    """A device's line that counts the bytes of its updates, by round."""
+    """A device's connection that counts the bytes of its updates, by round."""
 
     def __init__(self, session: Session, topics: FleetTopics, sent: dict[int, int]) -> None:
         super().__init__(session)
         self._up, self._sent = f"{topics.base}/up/", sent
 
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:
-        """Hand a message over; False when it was refused."""
+        """Publish a message at QoS 1; return whether the session accepted it."""
         if topic.startswith(self._up):
             number = int(topic.removeprefix(self._up).split("/")[0])
             self._sent[number] = self._sent.get(number, 0) + len(payload)
         return super().publish(topic, payload, retain=retain)
 
 
+class PooledHost:
+    """The `MemberHost` of a virtual device: work runs on a thread pool, the record stays in memory."""
+
+    def __init__(self, pool: ThreadPoolExecutor) -> None:
+        self._pool = pool
+        self._record = MembershipRecord()
+
+    @property
+    def record(self) -> MembershipRecord:
+        """The membership record as it was last stored."""
+        return self._record
+
+    def store(self, record: MembershipRecord) -> None:
+        """Keep the membership record in memory."""
+        self._record = record
+
+    def between_runs(self, job: Callable[[], None]) -> None:
+        """Call `job` on a thread of the pool: there are no other training runs."""
+        self._pool.submit(job)
+
+    def event(self, name: str, fields: dict[str, Any]) -> None:
+        """Ignore the event: the simulation reports what devices measure."""
+
+
 class DevicePool:
-    """Devices that take part until `stop`.
+    """Virtual devices that take part while the context lasts.
 
     Parameters
     ----------
@@ -69,20 +91,12 @@ class DevicePool:
     def _add(self, device: VirtualDevice, mqtt: MqttConfig, config: FleetConfig) -> None:
         topics = FleetTopics(config.name, mqtt.root)
         session = Session(mqtt, client_id=f"edged-sim-{device.name}", clean=True)
-        line = CountingTransport(session, topics, device.log.sent)
         member = Member(
-            device.name, config, topics=topics, line=line, work=device, between=self._between,
-            models=FleetModels(device.folder), kept=SentUpdates(device.folder, ROUNDS),
-            memory=MembershipRecord(),
-            remember=lambda _: None, notify=lambda _event, _fields: None, clock=SystemClock(),
+            device.name, config, topics=topics, transport=CountingTransport(session, topics, device.log.sent),
+            work=device, host=PooledHost(self._pool), state=device.folder, clock=SystemClock(),
         )  # fmt: skip
-        line.follow(topics.round, member.round_came)
-        line.follow(topics.ack("+"), member.receipts_came)
         self._sessions.append(session)
         self._members.append(member)
-
-    def _between(self, action: Callable[[], None]) -> None:
-        self._pool.submit(action)
 
     def __enter__(self) -> Self:
         for member, session in zip(self._members, self._sessions, strict=True):

@@ -84,7 +84,7 @@ class MaliciousDevice(RoundTrainer):
 
 
 class VirtualDevice:
-    """See `edged.device.fleet_member.protocols.Work`; between rounds it learns for itself from its own rows.
+    """The `RoundWork` of a simulated device; between rounds it learns for itself from its own rows.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What comes in over MQTT in chunks: one transfer at a time, bounded, taken up again after a break.
+"""Transfers that come in chunks over MQTT: one at a time, bounded, resumed after a restart.
 
 `incoming/<transfer>/` holds `about.json` and the chunks that have come. Every chunk is compared with the
 manifest when it comes and again when all are put together: what a power cut has torn is merely missing.
@@ -9,7 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import threading
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 from edged.errors import ConfigError, RefusedError
@@ -39,13 +41,21 @@ class ChunkDigest:
     sha256: str
 
     def fits(self, data: bytes) -> bool:
-        """Whether `data` is this chunk."""
+        """Return whether `data` is this chunk."""
         return len(data) == self.size and hashlib.sha256(data).hexdigest() == self.sha256
+
+
+class ChunkResult(IntEnum):
+    """Result of handing over a chunk: refused, stored, or stored as the last one missing."""
+
+    REFUSED = 0
+    STORED = 1
+    LAST = 2
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """What was announced: who sends what, and all pieces of it."""
+    """A transfer as it was announced: its name, manifest, purpose and chunks."""
 
     name: str
     manifest: dict[str, Any]
@@ -103,12 +113,12 @@ def _plausible(piece: ChunkDigest) -> bool:
 
 
 def chunk_file(number: int) -> str:
-    """Name of the file that holds a chunk."""
+    """Return the name of the file that holds a chunk."""
     return f"{number}.chunk"
 
 
 def read_transfer(folder: Path) -> tuple[dict[str, Any], list[bytes]]:
-    """Manifest and chunks of a transfer that is whole; for a process that only reads.
+    """Read manifest and chunks of a complete transfer; for a process that only reads.
 
     Raises
     ------
@@ -122,7 +132,7 @@ def read_transfer(folder: Path) -> tuple[dict[str, Any], list[bytes]]:
 
 
 class TransferStaging:
-    """Where the chunks of one transfer gather. One thread at a time may call it.
+    """Keeps the chunks of one transfer; safe to use from several threads.
 
     Parameters
     ----------
@@ -139,13 +149,14 @@ class TransferStaging:
         self._max_bytes = max_bytes
         self._expire = expire
         self._clock = clock
+        self._lock = threading.RLock()
         self._touched = clock.monotonic()
         self._present: set[int] = set()
         self.transfer: Transfer | None = None
         self._take_up()
 
     def begin(self, transfer: Transfer) -> list[int]:
-        """Open a transfer, or take one up again; the numbers of the chunks that are missing.
+        """Open a transfer, or resume it; return the numbers of missing chunks.
 
         Raises
         ------
@@ -154,55 +165,66 @@ class TransferStaging:
         StorageError
             When the disk refuses.
         """
+        with self._lock:
+            current = self.transfer
+            if current is not None and not self._is_current(transfer):
+                idle = self._clock.monotonic() - self._touched
+                if idle < self._expire and current.name != transfer.name:
+                    raise RefusedError(
+                        "another transfer is under way",
+                        where=current.name,
+                        remedy=f"finish it, or wait: it is given up after {self._expire:g} s without a chunk",
+                    )
+                self.end(current)
+            if self.transfer is None:
+                folder = self._folder / transfer.name
+                about = {"transfer": transfer.name, "manifest": transfer.manifest, "note": transfer.note}
+                make_directory(folder)
+                publish_file(folder / _ABOUT, json.dumps(about).encode())
+                self.transfer, self._present = transfer, set()
+            self._touched = self._clock.monotonic()
+            return self.missing()
+
+    def _is_current(self, transfer: Transfer) -> bool:
         current = self.transfer
-        if current is not None and (current.name, current.sha256) != (transfer.name, transfer.sha256):
-            idle = self._clock.monotonic() - self._touched
-            if idle < self._expire and current.name != transfer.name:
-                raise RefusedError(
-                    "another transfer is under way",
-                    where=current.name,
-                    remedy=f"finish it, or wait: it is given up after {self._expire:g} s without a chunk",
-                )
-            self.end()
-        if self.transfer is None:
-            folder = self._folder / transfer.name
-            about = {"transfer": transfer.name, "manifest": transfer.manifest, "note": transfer.note}
-            make_directory(folder)
-            publish_file(folder / _ABOUT, json.dumps(about).encode())
-            self.transfer, self._present = transfer, set()
-        self._touched = self._clock.monotonic()
-        return self.missing()
+        return current is not None and (current.name, current.sha256) == (transfer.name, transfer.sha256)
 
     def missing(self) -> list[int]:
-        """Numbers of the chunks that have not arrived."""
-        if self.transfer is None:
-            return []
-        return [number for number in range(len(self.transfer.pieces)) if number not in self._present]
+        """Return the numbers of missing chunks."""
+        with self._lock:
+            if self.transfer is None:
+                return []
+            return [number for number in range(len(self.transfer.pieces)) if number not in self._present]
 
-    def put(self, name: str, number: int, data: bytes) -> bool:
-        """Take a chunk; whether it was wanted and is what the manifest says.
+    def put(self, name: str, number: int, data: bytes) -> ChunkResult:
+        """Store a chunk, if it is wanted and is what the manifest says; a second time it changes nothing.
 
         Raises
         ------
         StorageError
             When the disk refuses.
         """
-        transfer = self.transfer
-        if transfer is None or name != transfer.name or not 0 <= number < len(transfer.pieces):
-            return False
-        if number in self._present or not transfer.pieces[number].fits(data):
-            return number in self._present
-        path = self._path(number)
-        staging = staging_path(path.parent, path.name)
-        with disk_errors("taking a chunk", path):
-            staging.write_bytes(data)
-            staging.replace(path)
-        self._present.add(number)
-        self._touched = self._clock.monotonic()
-        return True
+        with self._lock:
+            transfer = self.transfer
+            if transfer is None or name != transfer.name or not 0 <= number < len(transfer.pieces):
+                return ChunkResult.REFUSED
+            if number in self._present:
+                return ChunkResult.STORED
+            if not transfer.pieces[number].fits(data):
+                return ChunkResult.REFUSED
+            path = self._path(number)
+            staging = staging_path(path.parent, path.name)
+            with disk_errors("taking a chunk", path):
+                staging.write_bytes(data)
+                staging.replace(path)
+            self._present.add(number)
+            self._touched = self._clock.monotonic()
+            return ChunkResult.STORED if self.missing() else ChunkResult.LAST
 
-    def whole(self) -> Path | None:
-        """Where the chunks lie, all read again; None while one is missing, or has turned out to be damaged.
+    def whole(self, transfer: Transfer) -> Path | None:
+        """Return where the chunks of the transfer lie, after reading all of them again.
+
+        None if another transfer has taken its place, or a chunk is missing or has turned out to be damaged.
 
         Raises
         ------
@@ -211,27 +233,31 @@ class TransferStaging:
         StorageError
             When they cannot be read.
         """
-        transfer, digest = self.transfer, hashlib.sha256()
-        if transfer is None or self.missing():
-            return None
-        folder = self._folder / transfer.name
-        with disk_errors("reading", folder):
-            for number, piece in enumerate(transfer.pieces):
-                chunk = self._path(number).read_bytes()
-                digest.update(chunk)
-                if not piece.fits(chunk):
-                    self._present.discard(number)
-        if self.missing():
-            return None
+        digest, folder = hashlib.sha256(), self._folder / transfer.name
+        with self._lock:
+            if not self._is_current(transfer) or self.missing():
+                return None
+            with disk_errors("reading", folder):
+                for number, piece in enumerate(transfer.pieces):
+                    chunk = self._path(number).read_bytes()
+                    digest.update(chunk)
+                    if not piece.fits(chunk):
+                        self._present.discard(number)
+            if self.missing():
+                return None
         if digest.hexdigest() != transfer.sha256:
             raise ConfigError("the chunks together are not what the manifest says", where=transfer.name)
         return folder
 
-    def end(self) -> None:
-        """Forget the transfer and remove its chunks."""
-        transfer, self.transfer, self._present = self.transfer, None, set()
-        if transfer is not None and (self._folder / transfer.name).exists():
-            remove(self._folder / transfer.name)
+    def end(self, transfer: Transfer) -> None:
+        """Forget the transfer and remove its chunks, unless another content has taken its place."""
+        with self._lock:
+            if self.transfer is None or self.transfer.sha256 != transfer.sha256:
+                return
+            folder = self._folder / self.transfer.name
+            self.transfer, self._present = None, set()
+            if folder.exists():
+                remove(folder)
 
     def _path(self, number: int) -> Path:
         name = self.transfer.name if self.transfer is not None else ""

@@ -27,9 +27,8 @@ from edged.storage.models.manifest import MOST_FILES, MOST_PACKED, SIGNATURE, is
 from edged.storage.models.signatures import open_bundle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-FOLDER = "bundles"
 UNPACKED = "unpacked"
 _BLOCK = 1 << 20
 
@@ -147,7 +146,7 @@ def unpack_to(path: Path, out: Path, keys: Sequence[Path]) -> Bundle:
     try:
         unpack_bundle([path], staging)
         open_bundle(staging, keys)
-        _publish(staging, out)
+        publish_bundle(staging, out)
     finally:
         if staging.exists():
             remove(staging)
@@ -185,47 +184,10 @@ def _whole(folder: Path, keys: Sequence[Path]) -> bool:
     return True
 
 
-def _publish(staging: Path, final: Path) -> None:
+def publish_bundle(staging: Path, final: Path) -> None:
+    """Move the unpacked bundle in `staging` to `final`, durably."""
     with disk_errors("installing the bundle", final):
         for path in sorted(staging.iterdir()):
             publish_file(path, path.read_bytes())
         staging.replace(final)
     fsync_directory(final.parent)
-
-
-class InstalledBundles:
-    """The bundles that came over the network: `bundles/<fingerprint>/` in the state directory."""
-
-    def __init__(self, state: Path) -> None:
-        self._folder = state / FOLDER
-
-    def find(self, fingerprint: str | None) -> Path | None:
-        """Where a bundle is, None where it is not installed."""
-        if not fingerprint or not fingerprint.isalnum():
-            return None
-        folder = self._folder / fingerprint
-        return folder if (folder / DESCRIPTION).is_file() else None
-
-    def install(
-        self, chunks: Iterable[Path], max_bytes: int, check: Callable[[Bundle], None], keep: set[str]
-    ) -> Bundle:
-        """Unpack, check and publish a bundle, durably; all others but those of `keep` are removed.
-
-        `check` raises EdgedError for a bundle that is not wanted. Raises what `unpack_bundle` does, too.
-        """
-        make_directory(self._folder)
-        sweep(self._folder)
-        staging = staging_path(self._folder, "new")
-        try:
-            bundle = unpack_bundle(chunks, staging, max_bytes)
-            check(bundle)
-            final = self._folder / bundle.fingerprint
-            if self.find(bundle.fingerprint) is None:
-                _publish(staging, final)
-        finally:
-            if staging.exists():
-                remove(staging)
-        for old in self._folder.iterdir():
-            if old.name not in keep | {bundle.fingerprint}:
-                remove(old)
-        return Bundle.open(final)

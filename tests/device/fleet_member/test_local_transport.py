@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,8 +11,11 @@ from edged.config.fleet import FleetConfig
 from edged.device.fleet_member.local_transport import LocalTransport
 from edged.domain.federated.evaluation import Evaluation, Quality
 from edged.domain.federated.messages import PART_BYTES, FleetTopics, Receipts, RoundAnnouncement, UpdateHeader
+from edged.domain.federated.participation import MembershipRecord
 from edged.domain.federated.settings import BaseModelInfo, RoundSettings
 from edged.errors import RefusedError
+from edged.fleet.simulation.device_pool import PooledHost
+from edged.fleet.simulation.virtual_device import VirtualDevice
 
 if TYPE_CHECKING:
     from edged.mqtt.client.message import ReceivedMessage
@@ -21,16 +25,31 @@ TOKEN, DIGEST = "0" * 32, "a" * 64
 MODEL = bytes(PART_BYTES + 7)
 
 
+class Bench(VirtualDevice):
+    """Trains the bundle of the tests, and nothing else."""
+
+    def __init__(self) -> None: ...
+
+    def bundle(self) -> str:
+        return "b"
+
+
+def transport(judged: str = "") -> LocalTransport:
+    """The transport of a device that has judged this model of its fleet."""
+    with ThreadPoolExecutor(1) as pool:
+        host = PooledHost(pool)
+    host.store(MembershipRecord(judged=judged))
+    return LocalTransport(FleetConfig(name="plant", flower=True), TOPICS, Bench(), host)
+
+
 @pytest.fixture
 def came() -> list[ReceivedMessage]:
     return []
 
 
 @pytest.fixture
-def post(came: list[ReceivedMessage]) -> LocalTransport:
-    made = LocalTransport(
-        FleetConfig(name="plant", flower=True), TOPICS, bundle=lambda: "b", judged=lambda: ""
-    )
+def local(came: list[ReceivedMessage]) -> LocalTransport:
+    made = transport()
     made.follow(TOPICS.round, came.append)
     made.follow(TOPICS.ack("+"), came.append)
     return made
@@ -41,89 +60,91 @@ def announced(number: int = 1, token: str = TOKEN, *, evaluate: bool = True) -> 
     return RoundAnnouncement("plant", number, token, "open", "b", base, 1.0, 2.0, 0.0, None, config)
 
 
-def send(post: LocalTransport, blob: bytes, number: int = 1, token: str = TOKEN) -> None:
+def send(local: LocalTransport, blob: bytes, number: int = 1, token: str = TOKEN) -> None:
     update = UpdateHeader("press", number, token, DIGEST, 10, None, 1.0, 0, "")
     for topic, payload in update.messages(TOPICS, blob):
-        post.publish(topic, payload)
+        local.publish(topic, payload)
 
 
-def test_round_receipts_and_model_reach_the_member(post: LocalTransport, came: list[ReceivedMessage]) -> None:
+def test_round_receipts_and_model_reach_the_member(
+    local: LocalTransport, came: list[ReceivedMessage]
+) -> None:
     receipts = Receipts(TOKEN, ("press",)).payload()
-    post.hand_in(announced(), receipts, MODEL)
+    local.hand_in(announced(), receipts, MODEL)
     assert [delivery.topic for delivery in came] == [TOPICS.ack(1), TOPICS.round]
     assert RoundAnnouncement.read(came[1].payload) == announced()
-    post.follow(TOPICS.model(DIGEST, "+"), came.append)
+    local.follow(TOPICS.model(DIGEST, "+"), came.append)
     parts = came[2:]
     assert [part.topic for part in parts] == [TOPICS.model(DIGEST, 0), TOPICS.model(DIGEST, 1)]
     assert b"".join(part.payload for part in parts) == MODEL
 
 
 def test_a_member_that_waits_for_the_model_already_gets_it(
-    post: LocalTransport, came: list[ReceivedMessage]
+    local: LocalTransport, came: list[ReceivedMessage]
 ) -> None:
-    post.follow(TOPICS.model(DIGEST, "+"), came.append)
+    local.follow(TOPICS.model(DIGEST, "+"), came.append)
     assert came == []
-    post.hand_in(announced(), b"", MODEL)
+    local.hand_in(announced(), b"", MODEL)
     assert [delivery.topic for delivery in came] == [TOPICS.round, *(TOPICS.model(DIGEST, n) for n in (0, 1))]
 
 
 @pytest.mark.parametrize("size", [1, 2 * PART_BYTES + 50])
-def test_an_update_is_given_out_whole_until_its_receipt(post: LocalTransport, size: int) -> None:
-    post.hand_in(announced(), b"", MODEL)
-    assert post.update(TOKEN) is None
+def test_an_update_is_given_out_whole_until_its_receipt(local: LocalTransport, size: int) -> None:
+    local.hand_in(announced(), b"", MODEL)
+    assert local.update(TOKEN) is None
     blob = bytes(range(256)) * (size // 256) + bytes(size % 256)
-    send(post, blob)
-    found = post.update(TOKEN)
+    send(local, blob)
+    found = local.update(TOKEN)
     assert found is not None
     update, piece = UpdateHeader.read(found)
     assert (update.parts, update.bytes, piece) == (1, size, blob)
-    assert post.newest() == found
-    post.heard("fleet_accepted", {"round": 1})
-    assert post.newest() is None
+    assert local.newest() == found
+    local.event("fleet_accepted", {"round": 1})
+    assert local.newest() is None
 
 
-def test_half_an_update_is_none(post: LocalTransport) -> None:
-    post.hand_in(announced(), b"", MODEL)
+def test_half_an_update_is_none(local: LocalTransport) -> None:
+    local.hand_in(announced(), b"", MODEL)
     update = UpdateHeader("press", 1, TOKEN, DIGEST, 10, None, 1.0, 0, "")
     first, _ = update.messages(TOPICS, bytes(PART_BYTES + 1))
-    post.publish(*first)
-    assert post.update(TOKEN) is None
-    assert post.newest() is None
-    send(post, b"another", token=TOKEN)  # its parts are not mixed with those of the one before
-    assert UpdateHeader.read(post.update(TOKEN) or b"")[1] == b"another"
+    local.publish(*first)
+    assert local.update(TOKEN) is None
+    assert local.newest() is None
+    send(local, b"another", token=TOKEN)  # its parts are not mixed with those of the one before
+    assert UpdateHeader.read(local.update(TOKEN) or b"")[1] == b"another"
 
 
-def test_a_round_that_is_declined_says_why_and_leaves_the_late_update(post: LocalTransport) -> None:
-    send(post, b"late", 1, "1" * 32)
-    post.hand_in(announced(2), b"", MODEL)
-    post.heard("fleet_declined", {"round": 1, "reason": "another round"})
-    assert post.update(TOKEN) is None
-    post.heard("fleet_declined", {"round": 2, "reason": "too hot"})
+def test_a_round_that_is_declined_says_why_and_leaves_the_late_update(local: LocalTransport) -> None:
+    send(local, b"late", 1, "1" * 32)
+    local.hand_in(announced(2), b"", MODEL)
+    local.event("fleet_declined", {"round": 1, "reason": "another round"})
+    assert local.update(TOKEN) is None
+    local.event("fleet_declined", {"round": 2, "reason": "too hot"})
     with pytest.raises(RefusedError, match="too hot"):
-        post.update(TOKEN)
-    assert UpdateHeader.read(post.newest() or b"")[0].round == 1
-    post.hand_in(announced(2), b"", MODEL)  # asked again
-    assert post.update(TOKEN) is None
+        local.update(TOKEN)
+    assert UpdateHeader.read(local.newest() or b"")[0].round == 1
+    local.hand_in(announced(2), b"", MODEL)  # asked again
+    assert local.update(TOKEN) is None
 
 
-def test_evaluations_are_those_of_the_round_and_its_model(post: LocalTransport) -> None:
-    post.hand_in(announced(), b"", MODEL)
-    assert post.evaluation(TOKEN) is None
+def test_evaluations_are_those_of_the_round_and_its_model(local: LocalTransport) -> None:
+    local.hand_in(announced(), b"", MODEL)
+    assert local.evaluation(TOKEN) is None
     quality = Quality(0.5, 0.5)
     other = Evaluation("press", 1, TOKEN, "c" * 64, 9, quality, quality, None, None, True, "")
-    post.publish(TOPICS.evaluation(1, "press"), other.payload())
-    assert post.evaluation(TOKEN) is None
+    local.publish(TOPICS.evaluation(1, "press"), other.payload())
+    assert local.evaluation(TOKEN) is None
     fitting = Evaluation("press", 1, TOKEN, DIGEST, 9, quality, quality, None, None, True, "")
-    post.publish(TOPICS.evaluation(1, "press"), fitting.payload())
-    assert post.evaluation(TOKEN) == fitting.payload()
+    local.publish(TOPICS.evaluation(1, "press"), fitting.payload())
+    assert local.evaluation(TOKEN) == fitting.payload()
 
 
 def test_nobody_waits_for_a_report_that_does_not_come(came: list[ReceivedMessage]) -> None:
-    post = LocalTransport(FleetConfig(name="plant"), TOPICS, bundle=lambda: "b", judged=lambda: DIGEST)
-    post.follow(TOPICS.round, came.append)
-    post.hand_in(announced(), b"", MODEL)
+    local = transport(judged=DIGEST)
+    local.follow(TOPICS.round, came.append)
+    local.hand_in(announced(), b"", MODEL)
     with pytest.raises(RefusedError, match="tried the model before"):
-        post.evaluation(TOKEN)
-    post.hand_in(announced(evaluate=False), b"", MODEL)
+        local.evaluation(TOKEN)
+    local.hand_in(announced(evaluate=False), b"", MODEL)
     with pytest.raises(RefusedError, match="not wanted"):
-        post.evaluation(TOKEN)
+        local.evaluation(TOKEN)

@@ -18,6 +18,7 @@ from edged.domain.commands.delivery_policy import MessageKind
 from edged.errors import ConfigError
 from edged.mqtt.client.session import Session
 from edged.mqtt.topics import Topics
+from edged.storage.models.installed_bundles import ActiveBundle
 from edged.storage.models.registry import Registry
 from edged.storage.outbox.queue import DATABASE
 from edged.storage.sequence import AHEAD, Sequence
@@ -140,8 +141,13 @@ def check_order(messages: list[dict[str, Any]]) -> None:
 # ---- what is published and by which way ------------------------------------------------------------
 
 
-def never() -> Bundle:
-    raise AssertionError("no weights are asked for")
+class NoBundle(ActiveBundle):
+    """Fails the test that asks for weights."""
+
+    def __init__(self) -> None: ...
+
+    def open(self) -> Bundle:
+        raise AssertionError("no weights are asked for")
 
 
 def publishing(
@@ -159,7 +165,7 @@ def publishing(
         topics=Topics("edged/rig"),
         session=session,
         registry=registry,
-        updates=WeightUpdates(config, never, registry),
+        updates=WeightUpdates(config, NoBundle(), registry),
         clock=SystemClock(),
         boot=registry.next_boot(),
         number=Sequence(registry),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,26 +10,43 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edged.clock import VirtualClock
+from edged.config import Config
+from edged.device.transfers.installer import TransferInstaller
 from edged.device.transfers.receiver import MAX_CHUNK, TransferReceiver
 from edged.errors import ConfigError, EdgedError, RefusedError
 from edged.mqtt import weight_encoding
+from edged.mqtt.client.message import ReceivedMessage
+from edged.mqtt.client.session import Session
+from edged.mqtt.topics import Topics
 from edged.storage.journal.transfers import Transfer, TransferStaging, announced, read_transfer
 from tests.running_device import wait_until
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 BLOB = bytes(range(256)) * 4
 LIMIT = 4096
 
 
-@dataclass
-class Chunk:
-    """A message as the session would hand it over."""
+class Acknowledgements(Session):
+    """Notes what a session would acknowledge; it opens no connection."""
 
-    topic: str
-    payload: bytes
-    retain: bool = False
+    def __init__(self) -> None:
+        self.acknowledged: list[ReceivedMessage] = []
+
+    def ack(self, deliveries: Sequence[ReceivedMessage]) -> None:
+        self.acknowledged.extend(deliveries)
+
+
+class Complete(TransferInstaller):
+    """Notes the transfers that are complete, and installs none."""
+
+    def __init__(self) -> None:
+        self.complete: list[Transfer] = []
+
+    def submit(self, transfer: Transfer) -> None:
+        self.complete.append(transfer)
 
 
 class Dock:
@@ -39,13 +55,14 @@ class Dock:
     def __init__(self, state: Path, expire: float = 60.0) -> None:
         self.clock = VirtualClock(0.0)
         self.staging = TransferStaging(state, max_bytes=LIMIT, expire=expire, clock=self.clock)
-        self.acknowledged: list[Any] = []
-        self.complete: list[Transfer] = []
+        self.session, self.installer = Acknowledgements(), Complete()
+        self.acknowledged, self.complete = self.session.acknowledged, self.installer.complete
+        config = Config.model_validate({"device": {"id": "rig"}, "stream": {"features": 1, "classes": 2}})
         self.incoming = TransferReceiver(
-            self.staging, acknowledge=self.acknowledged.extend, complete=self.complete.append
+            config, self.session, Topics("edged/rig"), self.staging, self.installer
         )
 
-    def send(self, *chunks: Chunk) -> None:
+    def send(self, *chunks: ReceivedMessage) -> None:
         before = len(self.acknowledged)
         for chunk in chunks:
             self.incoming.receive(chunk)
@@ -57,9 +74,13 @@ def transfer(name: str = "t1", blob: bytes = BLOB, size: int = 300) -> Transfer:
     return announced(name, json.loads(json.dumps(manifest)), {"mix": True}, LIMIT)
 
 
-def chunks(name: str = "t1", blob: bytes = BLOB, size: int = 300) -> list[Chunk]:
+def chunk(topic: str, payload: bytes, *, retain: bool = False) -> ReceivedMessage:
+    return ReceivedMessage(topic, payload, 0, 0, False, retain, 0, 0.0)
+
+
+def chunks(name: str = "t1", blob: bytes = BLOB, size: int = 300) -> list[ReceivedMessage]:
     parts = weight_encoding.split(blob, size)
-    return [Chunk(f"edged/rig/weights/in/{name}/{n}", part) for n, part in enumerate(parts)]
+    return [chunk(f"edged/rig/weights/in/{name}/{n}", part) for n, part in enumerate(parts)]
 
 
 def test_a_transfer_is_complete_once_when_its_last_chunk_has_come(tmp_path: Path) -> None:
@@ -71,10 +92,10 @@ def test_a_transfer_is_complete_once_when_its_last_chunk_has_come(tmp_path: Path
     assert dock.complete == []
     dock.send(parts[2], parts[2], parts[0])
     assert [t.name for t in dock.complete] == ["t1"]
-    folder = dock.incoming.whole(transfer())
+    folder = dock.staging.whole(transfer())
     assert folder is not None
     assert b"".join(read_transfer(folder)[1]) == BLOB
-    dock.incoming.end(transfer())
+    dock.staging.end(transfer())
     assert list((tmp_path / "incoming").iterdir()) == []
     dock.incoming.stop()
 
@@ -86,14 +107,14 @@ def test_what_was_not_announced_is_dropped_and_acknowledged(tmp_path: Path) -> N
     parts = chunks()
     root = "edged/rig/weights/in"
     dock.send(
-        Chunk(parts[0].topic, parts[0].payload, retain=True),
-        Chunk(parts[0].topic, parts[1].payload),
-        Chunk(f"{root}/t2/0", parts[0].payload),
-        Chunk(f"{root}/t1/99", parts[0].payload),
-        Chunk(f"{root}/t1/-1", parts[0].payload),
-        Chunk(f"{root}/t1/{'1' * 9000}", parts[0].payload),
-        Chunk(f"{root}/t1/x", parts[0].payload),
-        Chunk(f"{root}/t1/0", bytes(MAX_CHUNK + 1)),
+        chunk(parts[0].topic, parts[0].payload, retain=True),
+        chunk(parts[0].topic, parts[1].payload),
+        chunk(f"{root}/t2/0", parts[0].payload),
+        chunk(f"{root}/t1/99", parts[0].payload),
+        chunk(f"{root}/t1/-1", parts[0].payload),
+        chunk(f"{root}/t1/{'1' * 9000}", parts[0].payload),
+        chunk(f"{root}/t1/x", parts[0].payload),
+        chunk(f"{root}/t1/0", bytes(MAX_CHUNK + 1)),
     )
     assert dock.incoming.dropped == 9
     assert dock.incoming.begin(transfer()) == [0, 1, 2, 3]
@@ -109,11 +130,11 @@ def test_a_new_process_takes_the_transfer_up_and_finds_a_torn_chunk(tmp_path: Pa
     again = Dock(tmp_path)
     again.incoming.resume()
     assert [t.note for t in again.complete] == [{"mix": True}]
-    assert again.incoming.whole(transfer()) is None
+    assert again.staging.whole(transfer()) is None
     assert again.incoming.begin(transfer()) == [1]
     again.send(chunks()[1])
     assert len(again.complete) == 2
-    assert again.incoming.whole(transfer()) is not None
+    assert again.staging.whole(transfer()) is not None
     again.incoming.stop()
 
 
@@ -172,5 +193,5 @@ def test_a_whole_that_is_not_the_sum_of_its_chunks_is_told(tmp_path: Path) -> No
     dock.incoming.begin(wrong)
     dock.send(*chunks())
     with pytest.raises(ConfigError, match="together"):
-        dock.incoming.whole(wrong)
+        dock.staging.whole(wrong)
     dock.incoming.stop()

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from edged.errors import BundleError, CorruptError, RefusedError
-from edged.storage.models.bundle_archive import InstalledBundles, pack_bundle, unpack_bundle
+from edged.storage.models.bundle_archive import pack_bundle, unpack_bundle
 from edged.storage.models.bundles import Bundle
+from edged.storage.models.installed_bundles import InstalledBundles
 
 SOURCE = Path(__file__).parents[2] / "engines" / "first_bundle"
 LIMIT = 4 * 1024**2

@@ -13,8 +13,9 @@ from edged.bundles.graph.templates import mlp
 from edged.bundles.inspect import verify
 from edged.errors import EdgedError, RefusedError
 from edged.signing import new_pair
-from edged.storage.models.bundle_archive import InstalledBundles, as_folder, pack_bundle, unpack_to
+from edged.storage.models.bundle_archive import as_folder, pack_bundle, unpack_to
 from edged.storage.models.bundles import Bundle
+from edged.storage.models.installed_bundles import InstalledBundles
 from edged.storage.models.signatures import open_bundle, sign_bundle
 from tests.commands import edged
 from tests.damage import any_byte, damaged_copy, damaged_file, description, missing

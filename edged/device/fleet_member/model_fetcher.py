@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from edged.domain.federated.settings import BaseModelInfo
     from edged.mqtt.client.message import ReceivedMessage
 
-SILENT_SECONDS = 60.0  # without a part that is still missing, until it is asked for anew
+SILENT_SECONDS = 60.0  # without a part that is still missing, until it is requested again
 
 
 class ModelFetcher:
@@ -21,23 +21,22 @@ class ModelFetcher:
 
     Parameters
     ----------
-    topics, line
-        Where models are.
-    came
-        Told of each part that comes, on the network thread.
+    topics, transport
+        Topics of the fleet, and the connection to it.
     """
 
-    def __init__(
-        self, topics: FleetTopics, line: FleetTransport, came: Callable[[ReceivedMessage], None]
-    ) -> None:
-        self._topics, self._line, self._came = topics, line, came
+    def __init__(self, topics: FleetTopics, transport: FleetTransport) -> None:
+        self._topics, self._transport = topics, transport
         self._base: BaseModelInfo | None = None
         self._pattern = ""
         self._parts: dict[int, bytes] = {}
         self._since = 0.0
 
-    def want(self, base: BaseModelInfo, now: float) -> None:
-        """Have this one come, and no other; again where its parts do not come."""
+    def request(self, base: BaseModelInfo, now: float, sink: Callable[[ReceivedMessage], None]) -> None:
+        """Request this model and no other; request it again if its parts do not come.
+
+        `sink` gets each part, on the network thread, and hands it to `add` on the member's.
+        """
         if self._base == base and now - self._since <= SILENT_SECONDS:
             return
         other = self._base is not None
@@ -45,10 +44,10 @@ class ModelFetcher:
         if other:
             return  # the broker must have heard of the end before it keeps sending what it has
         self._base, self._pattern, self._since = base, self._topics.model(base.hash, "+"), now
-        self._line.follow(self._pattern, self._came)
+        self._transport.follow(self._pattern, sink)
 
-    def part(self, topic: str, payload: bytes, now: float) -> bytes | None:
-        """A part that came; the whole model with the last one.
+    def add(self, topic: str, payload: bytes, now: float) -> bytes | None:
+        """Add a part that came; return the complete model with the last one.
 
         Raises
         ------
@@ -67,7 +66,7 @@ class ModelFetcher:
         return joined(parts, base)
 
     def end(self) -> None:
-        """Want nothing more."""
+        """Unsubscribe and drop the parts that have come."""
         if self._base is not None:
-            self._line.leave(self._pattern)
+            self._transport.leave(self._pattern)
         self._base, self._parts = None, {}

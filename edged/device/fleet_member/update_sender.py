@@ -1,4 +1,4 @@
-"""Updates on their way to the coordinator: sent again and again until a receipt names them."""
+"""Updates on their way to the coordinator: sent repeatedly until a receipt names them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class PendingUpdate:
-    """An update without receipt: what was kept with it, how often it was sent, and when it is to be next."""
+    """An update without receipt: its header fields, how often it was sent, and when it is due again."""
 
     number: int
     about: KeptUpdate
@@ -29,27 +29,36 @@ class PendingUpdate:
 
 
 class UpdateSender:
-    """The updates of one device that have no receipt yet, on the thread of its member.
+    """Sends the updates of one device until a receipt names them, on the thread of its member.
 
     Parameters
     ----------
-    device, config, topics, line
-        Whose they are, and where they go.
-    kept
-        Where they lie.
+    device
+        Name of the device.
+    config
+        The section `fleet`.
+    topics, transport
+        Topics of the fleet, and the connection to it.
+    updates
+        Stored updates.
     """
 
     def __init__(
-        self, device: str, config: FleetConfig, topics: FleetTopics, line: FleetTransport, kept: SentUpdates
+        self,
+        device: str,
+        config: FleetConfig,
+        topics: FleetTopics,
+        transport: FleetTransport,
+        updates: SentUpdates,
     ) -> None:
         self._device, self._config, self._topics = device, config, topics
-        self._line, self._kept = line, kept
+        self._transport, self._updates = transport, updates
         self._waiting: dict[int, PendingUpdate] = {}
 
-    def take_up(self, settled: Iterable[int], now: float) -> list[PendingUpdate]:
-        """What an earlier process has left, of each round the newest; oldest first."""
+    def resume(self, settled: Iterable[int], now: float) -> list[PendingUpdate]:
+        """Resume sending what an earlier process has left: the newest of each round, oldest round first."""
         newest: dict[str, PendingUpdate] = {}
-        for sent in self._kept.all():  # newest first
+        for sent in self._updates.all():  # newest first
             if sent.number not in settled:
                 at = now + self._config.resend * random.random()
                 about = KeptUpdate.from_json(sent.about)
@@ -58,31 +67,31 @@ class UpdateSender:
         return [self._waiting[number] for number in sorted(self._waiting)]
 
     def add(self, number: int, about: KeptUpdate, at: float) -> None:
-        """A new one, to be sent at that moment of the monotonic clock."""
+        """Add an update, to be sent at `at`, in seconds of the monotonic clock."""
         self._waiting[number] = PendingUpdate(number, about, at)
 
     def send(self, now: float) -> None:
-        """Send what is due."""
+        """Send all updates that are due."""
         due = [waiting for waiting in self._waiting.values() if waiting.at <= now]
-        for waiting in due if self._line.connected else []:
-            sent = self._kept.get(waiting.number)
+        for waiting in due if self._transport.connected else []:
+            sent = self._updates.get(waiting.number)
             if sent is None:
                 del self._waiting[waiting.number]  # newer ones have taken its place
                 continue
-            for topic, payload in self._before(waiting.about).messages(self._topics, sent.blob):
-                self._line.publish(topic, payload)
+            for topic, payload in self._header(waiting.about).messages(self._topics, sent.blob):
+                self._transport.publish(topic, payload)
             waiting.sendings += 1
             waiting.at = now + pause_before(
                 waiting.sendings, self._config.resend, self._config.spread, random.random()
             )
 
     def settle(self, payload: bytes) -> list[tuple[PendingUpdate, str | None]]:
-        """Each that these receipts name, and why it was refused, if it was; it is sent no more.
+        """Stop sending the updates that these receipts name; return each, and why it was refused, if it was.
 
         Raises
         ------
         RejectedUpdateError
-            When they are not as they should be.
+            When the receipts are malformed.
         """
         receipts, settled = Receipts.read(payload), []
         for waiting in [w for w in self._waiting.values() if w.about.id == receipts.id]:
@@ -93,8 +102,8 @@ class UpdateSender:
             settled.append((waiting, refused))
         return settled
 
-    def _before(self, about: KeptUpdate) -> UpdateHeader:
-        """The line before the update."""
+    def _header(self, about: KeptUpdate) -> UpdateHeader:
+        """Return the line before the update."""
         report = self._config.report
         return UpdateHeader(
             device=self._device,

@@ -1,0 +1,80 @@
+"""The device as a member of its fleet; made only if section `fleet` is configured."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from edged.device.events import Extension
+from edged.device.fleet_member.device_host import DeviceHost
+from edged.device.fleet_member.local_transport import LocalTransport
+from edged.device.fleet_member.member import Member
+from edged.device.fleet_member.mqtt_transport import MqttTransport
+from edged.device.fleet_member.round_executor import RoundExecutor
+from edged.domain.federated.messages import FleetTopics
+
+if TYPE_CHECKING:
+    from edged.config.fleet import FleetConfig
+    from edged.device.events import Events
+    from edged.device.pipeline import LivePipeline
+    from edged.mqtt.client.session import Session
+    from edged.storage.models.installed_bundles import ActiveBundle
+
+
+class Membership(Extension):
+    """Lets the device take part in the rounds of its fleet.
+
+    Parameters
+    ----------
+    pipeline
+        Trains in rounds, judges models of the fleet and serves them.
+    fleet
+        The section `fleet`.
+    bundles
+        Knows the bundle that the device trains.
+    session
+        Connection to the fleet, unless another program carries its messages (`fleet.flower`).
+    events
+        Hears what happens in the fleet.
+
+    Attributes
+    ----------
+    local_transport
+        Where another program hands rounds in; None where they come over MQTT.
+    """
+
+    def __init__(
+        self,
+        pipeline: LivePipeline,
+        fleet: FleetConfig,
+        bundles: ActiveBundle,
+        session: Session,
+        events: Events,
+    ) -> None:
+        config = pipeline.config
+        topics = FleetTopics(fleet.name, config.mqtt.root)
+        work = RoundExecutor(pipeline, fleet, bundles)
+        host = DeviceHost(pipeline.registry, pipeline.worker, events)
+        self.local_transport = LocalTransport(fleet, topics, work, host) if fleet.flower else None
+        self._member = Member(
+            config.device.id,
+            fleet,
+            topics=topics,
+            transport=self.local_transport or MqttTransport(session),
+            work=work,
+            host=host,
+            state=config.storage.dir,
+            clock=pipeline.clock,
+        )
+
+    def start(self) -> None:
+        """Subscribe to rounds and receipts, and start the member's thread."""
+        self._member.start()
+
+    def stop(self) -> None:
+        """Stop the member; the fleet is told that the device takes part in nothing for now."""
+        self._member.stop()
+
+    def event(self, name: str, fields: dict[str, Any]) -> None:
+        """Let the local transport hear how rounds go."""
+        if self.local_transport is not None:
+            self.local_transport.event(name, fields)

@@ -1,0 +1,146 @@
+"""What the device does in a round of its fleet, by its trainer and its gate."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+from edged import __version__
+from edged.device.fleet_member.protocols import Condition
+from edged.domain.training.trainer_messages import TrainRound, TryFleetModel
+from edged.errors import EdgedError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from edged.config.fleet import FleetConfig
+    from edged.device.pipeline import LivePipeline
+    from edged.domain.federated.messages import RoundAnnouncement
+    from edged.domain.training.message import Message
+    from edged.domain.training.trainer_messages import TrainingOrder
+    from edged.domain.training.training_run import FleetModelResult, RoundResult
+    from edged.storage.models.installed_bundles import ActiveBundle
+
+R = TypeVar("R", bound="Message")
+
+FRESH_SECONDS = 30.0  # that it is remembered which bundle trains
+CHARGED = 50.0  # percent of a battery from which on it counts as charged, where no guard says
+
+
+class RoundExecutor:
+    """Trains in rounds and judges the fleet's models; see `protocols.RoundWork`.
+
+    Parameters
+    ----------
+    pipeline
+        Its trainer trains and judges, its rollout brings the fleet's model into service.
+    fleet
+        The section `fleet`.
+    bundles
+        Knows the bundle that the device trains.
+    """
+
+    def __init__(self, pipeline: LivePipeline, fleet: FleetConfig, bundles: ActiveBundle) -> None:
+        self._pipeline, self._fleet, self._bundles = pipeline, fleet, bundles
+        self._clock, self._registry = pipeline.clock, pipeline.registry
+        self._scheduler = pipeline.scheduler
+        self._fingerprint, self._read_at = "", float("-inf")
+
+    def why_not(self) -> str:
+        """Return what keeps the device from training now; empty when nothing does."""
+        return ", ".join(self._scheduler.held_back())
+
+    def new_samples(self, consumed: int) -> int:
+        """Count labelled samples after a position in label order."""
+        return self._pipeline.reader.labelled_since(consumed)
+
+    def bundle(self) -> str:
+        """Return the fingerprint of the bundle that the device trains."""
+        now = self._clock.monotonic()
+        if now - self._read_at > FRESH_SECONDS:  # to open one reads it whole
+            self._fingerprint, self._read_at = self._bundles.open().fingerprint, now
+        return self._fingerprint
+
+    def state(self) -> Condition:
+        """Return how the device is."""
+        now, guards = self._scheduler.conditions(), self._pipeline.config.training
+        least = CHARGED if guards.min_battery is None else guards.min_battery
+        hot = guards.max_temperature is not None and (now.temperature_c or -273.0) > guards.max_temperature
+        return Condition(
+            version=__version__,
+            idle=self._scheduler.progress is None,
+            charged=now.on_battery is not True or (now.battery_percent or 0.0) >= least,
+            cool=not hot and not now.board,
+        )
+
+    def train(self, announced: RoundAnnouncement, model: Path) -> RoundResult:
+        """Train in the round and store an update.
+
+        Raises
+        ------
+        EdgedError
+            When the trainer fails or is stopped; see `TrainerClient.run`.
+        """
+        left = announced.deadline - self._clock.now()
+        # What comes after the deadline is taken into a later round; a clock may be wrong, too.
+        seconds = min(self._fleet.budget, left) if left > 1.0 else self._fleet.budget
+        run = self._begin("fleet_round", announced)
+        result = self._run(TrainRound(run, announced, model, seconds))
+        self._registry.end_run(run, self._clock.now(), "done", result.record())
+        return result
+
+    def judge(
+        self, announced: RoundAnnouncement, model: Path, standing: tuple[str, Path] | None
+    ) -> FleetModelResult:
+        """Evaluate the fleet's model on the device's holdout, and serve it if the gate accepts it.
+
+        Raises
+        ------
+        EdgedError
+            When the trainer fails or is stopped; see `TrainerClient.run`.
+        """
+        digest, path = standing or (None, None)
+        order = TryFleetModel(
+            self._begin("fleet_model", announced),
+            id=announced.id,
+            model=model,
+            hash=announced.base.hash,
+            standing=path,
+            standing_hash=digest,
+            personal=announced.config.personal,
+            adopt=self._fleet.adopt,
+        )
+        result = self._run(order)
+        taken, reason = self._decided(result)
+        told = {"share": result.share, "taken": taken, "reason": reason}
+        self._registry.end_run(order.run, self._clock.now(), "done", told)
+        return replace(result, taken=taken, reason=reason)
+
+    def _decided(self, result: FleetModelResult) -> tuple[bool, str]:
+        if result.candidate is not None:
+            judged, served = self._pipeline.rollout.consider(result.candidate)
+            if served is not None:
+                self._pipeline.worker.crowned(served)
+            return served is not None, "; ".join(judged.verdict.reasons)
+        if result.share == 0.0:
+            return False, "the device's own weights do better on its holdout"
+        if result.serves:
+            return True, "it serves already"
+        if not self._fleet.adopt:
+            return False, "fleet.adopt is false"
+        return False, "there is no holdout to choose by"
+
+    def _begin(self, kind: str, announced: RoundAnnouncement) -> int:
+        about = {"round": announced.round, "id": announced.id}
+        return self._registry.begin_run(kind, self._clock.now(), about)
+
+    def _run(self, order: TrainingOrder[R]) -> R:
+        started = time.monotonic()
+        try:
+            return self._scheduler.client.run(order)
+        except EdgedError as problem:
+            self._registry.end_run(order.run, self._clock.now(), "failed", {"error": problem.line()})
+            raise
+        finally:
+            self._scheduler.spend(time.monotonic() - started)

@@ -46,7 +46,7 @@ VALUES: dict[str, Any] = {
         "min_holdout": 1, "holdout": 0.2, "min_gain": -1.0, "max_regret": 1.0, "probation": 0,
         "recall": False,
     },
-    "drift": {"train": False, "detector": "ddm"},
+    "drift": {"train": False},
     "report": {"every": "0.2s"},
     "outbox": {"max_age": AGES},
     "commands": {"keep_for": AGES},

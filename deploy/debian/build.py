@@ -37,8 +37,10 @@ from edged.cli.main import main
 sys.exit(main())
 """
 SCHEMAS = """
-from edged.storage import journal, outbox_tables, sample_tables
-for name, tables in (("samples", sample_tables), ("state", journal), ("outbox", outbox_tables)):
+from edged.storage.journal import journal
+from edged.storage.outbox import tables as outbox
+from edged.storage.samples import tables as samples
+for name, tables in (("samples", samples), ("state", journal), ("outbox", outbox)):
     print(f"{name}.db={len(tables.MIGRATIONS)}")
 """
 

@@ -48,7 +48,7 @@ def test_serving_imports_no_training_code_and_no_onnx() -> None:
 # A stock build of onnxruntime has no folder `training`: the same is shown by looking for it elsewhere.
 WITHOUT = (
     "from pathlib import Path\n"
-    "from edged.engines import open_engine, training_api\n"
+    "from edged.engines import open_engine\nfrom edged.engines.native import api as training_api\n"
     "from edged.errors import UnavailableError\n"
     "import onnxruntime; onnxruntime.__file__ = '/nowhere/onnxruntime/__init__.py'\n"
     "print(training_api.available())\n"
@@ -107,7 +107,7 @@ if api.available():
 
     def test_the_training_api_comes_without_torch_and_leaves_the_runtime_usable() -> None:
         code = (
-            "import sys; from edged.engines import training_api\n"
+            "import sys; from edged.engines.native import api as training_api\n"
             "api = training_api.load('api'); import onnxruntime\n"
             "assert training_api.load('api') is api is onnxruntime.training.api\n"
             "print('torch' in sys.modules, onnxruntime.InferenceSession is not None)"

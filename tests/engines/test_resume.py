@@ -23,7 +23,7 @@ RATE = LearningRate(0.02, warmup=7, total=25)
 CONTINUE = """
 import sys
 from pathlib import Path
-from edged.engines.native import NativeEngine
+from edged.engines.native.engine import NativeEngine
 from edged.storage.models.bundles import Bundle
 from tests.engines.bundles import batches
 bundle, saved, out = map(Path, sys.argv[1:])

@@ -211,7 +211,7 @@ from pathlib import Path
 for name in ("onnx", "onnxruntime.training", "onnxruntime.training.api", "torch"):
     sys.modules[name] = None
 from edged.domain.protocols import Anchor, LearningRate
-from edged.engines.portable import PortableEngine
+from edged.engines.portable.engine import PortableEngine
 from edged.storage.models.bundles import Bundle
 import numpy as np
 data = np.load(sys.argv[2])

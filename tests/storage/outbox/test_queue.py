@@ -305,7 +305,7 @@ import resource, signal, sys
 from pathlib import Path
 from edged.clock import SystemClock
 from edged.errors import StorageError
-from edged.storage.outbox import Outbox
+from edged.storage.outbox.queue import Outbox
 from tests.storage.test_outbox import Kind, parcel
 
 path, cap, limit, count = Path(sys.argv[1]), *map(int, sys.argv[2:])

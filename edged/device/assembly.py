@@ -119,8 +119,7 @@ class Assembly:
         )
         self.reporter = Reporter(
             topics=self.topics,
-            publish=self.outbound.now,
-            deliver=self.outbound.deliver,
+            outbound=self.outbound,
             number=self._sequence,
             clock=self.clock,
             boot=self.boot,

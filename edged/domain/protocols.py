@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from edged.domain.commands.delivery_policy import MessageKind
     from edged.domain.drift import DriftSignal
     from edged.domain.stream.sample import Batch, LabelReading, LabelUpdate, Rejected, Window
     from edged.domain.stream.windowing import OpenWindowChanges, OpenWindows
@@ -328,6 +329,16 @@ class ConnectionListener(Protocol):
 
     def connection_changed(self) -> None:
         """Handle a connection that was made, after `online`, or lost."""
+
+
+class Outbound(Protocol):
+    """Sends what a device reports."""
+
+    def now(self, topic: str, payload: bytes, *, qos: int, retain: bool) -> bool:
+        """Publish what is worth nothing without a connection; False when it was not sent."""
+
+    def deliver(self, kind: MessageKind, topic: str, payload: bytes) -> None:
+        """Send what must arrive, sooner or later."""
 
 
 class MessagePublisher(Protocol):

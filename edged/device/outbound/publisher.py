@@ -14,7 +14,7 @@ from edged.logs import get_logger
 from edged.storage.outbox.queue import DATABASE, Outbox
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections import abc
 
     from edged.clock import Clock
     from edged.config import Config
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from edged.mqtt.client.session import Session
     from edged.mqtt.topics import Topics
     from edged.storage.models.registry import Registry
+    from edged.storage.sequence import Sequence
 
 PATIENCE = 10.0  # seconds that predictions wait for a busy broker
 PUBLISHED, HANDED_OVER = "weights_published", "weights_handed_over"  # names of values in the registry
@@ -56,7 +57,7 @@ class OutboundRouter(Listener):
         updates: WeightUpdates,
         clock: Clock,
         boot: int,
-        number: Callable[[], int],
+        number: Sequence,
     ) -> None:
         self._config = config
         self._topics = topics
@@ -81,11 +82,9 @@ class OutboundRouter(Listener):
             outbox = Outbox.open(path, max_bytes=config.max_bytes, max_age=config.max_age, clock=self._clock)
         except StorageError as problem:
             log.error("outbox_unavailable", problem=problem.line())
-        session = self._session
         return StoreAndForward(
             outbox,
-            publish=session.publish,
-            connected=lambda: session.connected,
+            session=self._session,
             rate=config.rate,
             clock=self._clock,
         )
@@ -178,7 +177,7 @@ class OutboundRouter(Listener):
         if update.number is not None:
             self._registry.set_value(HANDED_OVER, update.number)
 
-    def update(self, update: WeightUpdate, chunks: Sequence[int] | None = None) -> None:
+    def update(self, update: WeightUpdate, chunks: abc.Sequence[int] | None = None) -> None:
         """All chunks of an update, or those of these numbers, and its manifest after them."""
         numbers = range(len(update.chunks)) if chunks is None else chunks
         parts = [(str(number), update.chunks[number]) for number in numbers]

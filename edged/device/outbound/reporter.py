@@ -12,10 +12,10 @@ from edged.domain.commands.delivery_policy import MessageKind
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from edged.clock import Clock
     from edged.device.events import Events
+    from edged.domain.protocols import Outbound
+    from edged.storage.sequence import Sequence
 
 log = get_logger("edged.report")
 
@@ -53,11 +53,9 @@ class Reporter(Listener):
     ----------
     topics
         Where it is published.
-    publish
-        Sends what holds for now alone: `publish(topic, payload, qos=, retain=)`. States that do not
-        get through are said again by the next birth.
-    deliver
-        Sends what must arrive: `deliver(kind, topic, payload)`.
+    outbound
+        Sends what holds for now alone, or must arrive. States that do not get through are published again at
+        the next birth.
     number
         Numbers messages; goes on over restarts.
     boot
@@ -70,17 +68,15 @@ class Reporter(Listener):
         self,
         *,
         topics: ReportTopics,
-        publish: Callable[..., bool],
-        deliver: Callable[[MessageKind, str, bytes], None],
-        number: Callable[[], int],
+        outbound: Outbound,
+        number: Sequence,
         clock: Clock,
         boot: int,
         events: Events,
     ) -> None:
         self._topics = topics
         self._events = events
-        self._publish = publish
-        self._deliver = deliver
+        self._outbound = outbound
         self._number = number
         self._clock = clock
         self._boot = boot
@@ -100,7 +96,7 @@ class Reporter(Listener):
         self._status("offline")
 
     def _status(self, state: str) -> None:
-        self._publish(
+        self._outbound.now(
             self._topics.status,
             _json(
                 {
@@ -125,19 +121,19 @@ class Reporter(Listener):
         self._events.reported(f"state/{name}", values)
 
     def _send_state(self, name: str, values: dict[str, Any]) -> None:
-        self._publish(self._topics.state(name), _json(values), qos=1, retain=True)
+        self._outbound.now(self._topics.state(name), _json(values), qos=1, retain=True)
 
     def event(self, name: str, fields: dict[str, Any]) -> None:
         """Publish an event, and log it."""
         log.info(name, **fields)
         said = {"event": name, **self._stamp(), **fields}
-        self._deliver(MessageKind.EVENT, self._topics.events, _json(said))
+        self._outbound.deliver(MessageKind.EVENT, self._topics.events, _json(said))
         self._events.reported("events", said)
 
     def metrics(self, values: dict[str, Any]) -> None:
         """Publish counters and gauges."""
         said = {**self._stamp(), **values}
-        self._deliver(MessageKind.METRICS, self._topics.metrics, _json(said))
+        self._outbound.deliver(MessageKind.METRICS, self._topics.metrics, _json(said))
         self._events.reported("metrics", said)
 
     def _stamp(self) -> dict[str, Any]:

@@ -20,9 +20,10 @@ from edged.logs import get_logger
 from edged.storage.outbox.queue import OutboxBacklog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from edged.clock import Clock
+    from edged.mqtt.client.session import Session
     from edged.storage.outbox.queue import Key, Outbox
 
 LIVE = 64  # messages in the hands of the connection
@@ -57,11 +58,8 @@ class StoreAndForward:
     ----------
     outbox
         Where messages wait; None when it could not be opened: then they wait in memory, bounded.
-    publish
-        Hands one message to the connection: `publish(topic, payload, qos=1, on_done=...)`; False
-        when it is not taken. `on_done` is called when the broker has it.
-    connected
-        Whether the broker can be reached now.
+    session
+        The connection to the broker.
     rate
         Messages a second that are sent from the disk.
     """
@@ -70,14 +68,12 @@ class StoreAndForward:
         self,
         outbox: Outbox | None,
         *,
-        publish: Callable[..., bool],
-        connected: Callable[[], bool],
+        session: Session,
         rate: float,
         clock: Clock,
     ) -> None:
         self._outbox = outbox
-        self._publish = publish
-        self._connected = connected
+        self._session = session
         self._clock = clock
         self._pace = SendRate(rate)
         self._lock = threading.Lock()
@@ -143,7 +139,7 @@ class StoreAndForward:
 
     def _send_directly(self, parcels: Iterable[OutboxMessage]) -> None:
         for parcel in parcels:
-            sent = self._connected() and self._publish(parcel.topic, parcel.payload, qos=1)
+            sent = self._session.connected and self._session.publish(parcel.topic, parcel.payload, qos=1)
             with self._lock:
                 self._lost[parcel.kind] += not sent
 
@@ -180,7 +176,7 @@ class StoreAndForward:
     # ---- handing over (any thread, under the lock) ---------------------------------------------
 
     def _send_fresh(self) -> None:
-        if not self._connected():
+        if not self._session.connected:
             return
         for queue in self._fresh.values():
             while queue and len(self._handed) < LIVE:
@@ -193,7 +189,7 @@ class StoreAndForward:
     def _hand_over(self, handed: _Handed, payload: bytes) -> bool:
         number = next(self._numbers)
         self._handed[number] = handed
-        if self._publish(handed.parcel.topic, payload, qos=1, on_done=partial(self._done, number)):
+        if self._session.publish(handed.parcel.topic, payload, qos=1, on_done=partial(self._done, number)):
             return True
         del self._handed[number]
         return False
@@ -258,7 +254,7 @@ class StoreAndForward:
             fresh, room = self._fresh_bytes > 0, self._late < LATE
         if fresh:
             return GROUP_SECONDS / 2 if now - self._refused_at >= RETRY_SECONDS else HOLD_SECONDS
-        if room and self._connected() and self._outbox is not None and self._outbox.takeable:
+        if room and self._session.connected and self._outbox is not None and self._outbox.takeable:
             return self._pace.wait(now)
         return HOLD_SECONDS
 
@@ -311,7 +307,7 @@ class StoreAndForward:
         if oldest is None:
             return deque()
         waited = self._clock.monotonic() - oldest
-        patience = HOLD_SECONDS if self._connected() else GROUP_SECONDS
+        patience = HOLD_SECONDS if self._session.connected else GROUP_SECONDS
         if not everything and waited < patience and self._fresh_bytes < MEMORY_BYTES // 2:
             return deque()
         fresh = deque(entry for queue in self._fresh.values() for entry in queue)
@@ -323,7 +319,7 @@ class StoreAndForward:
     def _slow(self, everything: bool) -> dict[int, _Handed]:
         """What the connection has had for too long, and is not on the disk."""
         before = self._clock.monotonic() - HOLD_SECONDS
-        everything = everything or not self._connected()
+        everything = everything or not self._session.connected
         return {
             number: handed
             for number, handed in self._handed.items()
@@ -379,7 +375,7 @@ class StoreAndForward:
     def _send_late(self) -> None:
         """Hand over what waits on the disk, as far as the rate and live messages allow."""
         outbox = self._outbox
-        if outbox is None or not self._connected():
+        if outbox is None or not self._session.connected:
             return
         with self._lock:
             room = 0 if self._fresh_bytes else LATE - self._late

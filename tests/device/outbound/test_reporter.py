@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from edged.device.events import Events
 from edged.device.outbound.reporter import Reporter, Throttle, will_payload
 from edged.domain.commands.delivery_policy import MessageKind
 from edged.mqtt.topics import Topics
+
+if TYPE_CHECKING:
+    from edged.storage.sequence import Sequence
 
 
 class Air:
@@ -25,15 +28,14 @@ class Air:
         self.delivered: list[tuple[MessageKind, str, dict[str, Any]]] = []
         self.reporter = Reporter(
             topics=Topics("edged/d"),
-            publish=self.publish,
-            deliver=self.deliver,
-            number=itertools.count(1).__next__,
+            outbound=self,
+            number=cast("Sequence", itertools.count(1).__next__),
             clock=self.clock,
             events=Events(),
             boot=3,
         )
 
-    def publish(self, topic: str, payload: bytes, *, qos: int, retain: bool) -> bool:
+    def now(self, topic: str, payload: bytes, *, qos: int, retain: bool) -> bool:
         self.said.append((topic.removeprefix("edged/d/"), json.loads(payload), qos, retain))
         return True
 

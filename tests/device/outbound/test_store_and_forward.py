@@ -45,6 +45,16 @@ class Later(SystemClock):
         return super().monotonic() + self.ahead
 
 
+class Timed(Session):
+    """Notes when something is published."""
+
+    sent: list[float]
+
+    def publish(self, topic: str, payload: bytes, **options: Any) -> bool:
+        self.sent.append(time.monotonic())
+        return super().publish(topic, payload, **options)
+
+
 class Rig:
     """A device's forwarder, a broker that keeps sessions over restarts, and somebody who listens."""
 
@@ -67,15 +77,10 @@ class Rig:
     def start(self, *, rate: float = 50.0, max_bytes: int = 64 * MIB) -> StoreAndForward:
         """A device with the outbox of the one before."""
         outbox = Outbox.open(self.path, max_bytes=max_bytes, max_age=7 * DAY, clock=self.clock)
-        session = self._session("device", listener=self)
-
-        def publish(topic: str, payload: bytes, **options: Any) -> bool:
-            self.sent.append(time.monotonic())
-            return session.publish(topic, payload, **options)
-
-        forwarder = StoreAndForward(
-            outbox, publish=publish, connected=lambda: session.connected, rate=rate, clock=self.clock
-        )
+        config = MqttConfig(host="127.0.0.1", port=self.broker.port, reconnect_max=1)
+        session = Timed(config, client_id="device", listener=self)
+        session.sent = self.sent
+        forwarder = StoreAndForward(outbox, session=session, rate=rate, clock=self.clock)
         self.device = session, forwarder
         forwarder.start()
         session.start()

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 
+from edged.domain.model_files import model_in
 from edged.domain.protocols import Anchor, Distillation
+from edged.engines.inference import InferenceModel
+from edged.storage.models.checkpoints import unpack_arrays
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
+    from pathlib import Path
 
     import numpy as np
     from numpy.typing import NDArray
 
-    from edged.domain.protocols import Engine, Model, StepResult
+    from edged.domain.protocols import Engine, StepResult
     from edged.engines.portable.engine import PortableEngine
 
     Floats = NDArray[np.float32]
 
 Kind = Literal["l2sp", "ewc", "distill"]
 
+ANCHOR_FILE = "anchor.npz"
 VALUE, FISHER = "value/", "fisher/"
 TEMPERATURE = 2.0
 
@@ -49,17 +54,19 @@ class ChampionGuide:
         self._trainable = tuple(trainable)
         self._answers: Floats | None = None
 
-    def begin(self, model: Model | None, known: Mapping[str, NDArray[Any]], x: Floats) -> None:
-        """Guide the following steps by the champion: `model`, and what `note` said when it was exported.
+    def begin(self, champion: Path | None, x: Floats) -> None:
+        """Guide the following steps by the model in the folder `champion`, and by its note.
 
         `x` `(n, d)` are the rows that steps are made of: a teacher answers them once. Without a champion,
         and for one that has left no note, nothing guides.
         """
         self._answers = None
-        if self._kind == "distill" and model is not None:
-            self._answers = model.predict(x)
+        if self._kind == "distill" and champion is not None:
+            self._answers = InferenceModel(model_in(champion)).predict(x)
             self._engine.guide(None, Distillation(self._weight, TEMPERATURE))
             return
+        note = None if champion is None else champion / ANCHOR_FILE
+        known = unpack_arrays(note.read_bytes()) if note is not None and note.exists() else {}
         values = {name.removeprefix(VALUE): a for name, a in known.items() if name.startswith(VALUE)}
         matters = {name.removeprefix(FISHER): a for name, a in known.items() if name.startswith(FISHER)}
         if values and (matters or self._kind == "l2sp"):

@@ -45,7 +45,7 @@ FOLDER = "challenger"
 
 
 class Challenger:
-    """An engine with a state of its own, and how it does.
+    """An engine with a state of its own, and its comparison with the champion.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ class Challenger:
         return True
 
     def save(self, staging: Path, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
-        """Write the engine's files below `staging`, add arrays; the JSON values."""
+        """Write the engine's files below `staging` and add arrays to `arrays`; return the JSON values."""
         folder = staging / FOLDER
         folder.mkdir()
         self.engine.save(folder)
@@ -124,7 +124,7 @@ class Challenger:
         arrays: Mapping[str, NDArray[Any]],
         task: LearningTask,
     ) -> Challenger:
-        """Restore what `save` wrote."""
+        """Restore a challenger from a checkpoint that `save` has written."""
         engine.restore(path / FOLDER)
         own = {
             name.removeprefix(f"{FOLDER}/"): array
@@ -199,7 +199,7 @@ class Challenges:
         recent: NDArray[np.int64],
         shared: Mapping[str, NDArray[np.float32]],
     ) -> str | None:
-        """Test on new labels and learn them, before the learner itself does.
+        """Test the challenger on new labels and train it on them, before the learner itself learns.
 
         Parameters
         ----------
@@ -239,7 +239,7 @@ class Challenges:
         return word
 
     def _evidence(self, new: Window) -> Window:
-        """Of windows that overlap some say the same: they do not count twice."""
+        """Leave out windows that overlap others: they do not count twice."""
         if self._task.block == 1:
             return new
         return new.take(apart(*self._samples.places(new.offsets), self._task.block))

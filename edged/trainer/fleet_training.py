@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CarriedState:
-    """What goes from one round into the next.
+    """What a device carries from one round into the next.
 
     What codings have left out, personal layers, and with dynamic regularisation the sum of all updates.
     """
@@ -77,7 +77,7 @@ class RoundContribution:
 
 
 class RoundTrainer:
-    """Trains in rounds, with a new engine in each."""
+    """Trains in rounds of a fleet, with a new engine in each."""
 
     def __init__(
         self, task: LearningTask, engines: EngineFactory, data: RoundData, throttle: Throttle
@@ -165,7 +165,7 @@ class RoundTrainer:
 
 
 def _batches(count: int, size: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
-    """Rows in random order, all of them once before any comes again; without end."""
+    """Yield rows in random order without end, each once before any is repeated."""
     left = np.empty(0, np.int64)
     while True:
         while len(left) < size:
@@ -177,7 +177,7 @@ def _batches(count: int, size: int, rng: np.random.Generator) -> Iterator[NDArra
 def _as_sent(
     change: Weights, config: RoundSettings, residual: Weights, rng: np.random.Generator
 ) -> tuple[Weights, dict[str, Coded], Weights]:
-    """The change as receivers have it, how it is coded, and what the coding has left out.
+    """Return the change as receivers have it, its coding, and what the coding has left out.
 
     What earlier codings left out joins it: before it is clipped, but after the noise where there is any,
     since it is made of what has its noise already.

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class LearnerData:
-    """What this device trains on in rounds, see `RoundData`: a learner's samples and the model served."""
+    """Samples and model of this device for rounds, see `RoundData`."""
 
     def __init__(
         self,
@@ -67,16 +67,16 @@ class LearnerData:
 
 
 class FleetUpdateTrainer:
-    """Carries out what the daemon orders for a round.
+    """Trains in a round of the fleet, and stores the update that is to be sent.
 
     Parameters
     ----------
     device
-        Its name.
+        The device's name.
     state
         The state directory.
     trainer, data
-        Trains; on these samples and parameters.
+        What trains, and on which samples and parameters.
     max_bytes
         Cap of the fleet's model when it is unpacked.
     """

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class WeightImporter:
-    """Makes candidates of weights that came in, with a learner's engine between two runs.
+    """Makes candidates of weights from elsewhere, with a learner's engine between two runs.
 
     Parameters
     ----------

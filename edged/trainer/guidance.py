@@ -29,7 +29,7 @@ TEMPERATURE = 2.0
 
 
 class ChampionGuide:
-    """What keeps a run near the champion, so that it does not forget what that one knows.
+    """Keeps a run near the champion, so that the run does not forget what the champion knows.
 
     `l2sp` pulls the weights to the champion's (Li, Grandvalet, Davoine 2018), `ewc` the more the more a
     weight matters (Kirkpatrick et al. 2017): the diagonal of the Fisher information is taken from the
@@ -80,12 +80,12 @@ class ChampionGuide:
         return self._answers is not None
 
     def step(self, x: Floats, y: NDArray[np.generic], index: NDArray[np.int64], *, apply: bool) -> StepResult:
-        """A step on the rows `index` of what `begin` was given."""
+        """Make a step on the rows `index` of those that `begin` was given."""
         taught = None if self._answers is None else self._answers[index]
         return self._engine.step(x[index], y[index], apply=apply, teacher=taught)
 
     def note(self) -> dict[str, Floats]:
-        """What must be known of a model to anchor to it later: weights, and how much each matters."""
+        """Return what anchoring to this model will need: weights, and how much each matters."""
         if self._kind == "distill":
             return {}
         own = self._engine.parameters()
@@ -96,7 +96,7 @@ class ChampionGuide:
 
 
 def guide_for(kind: str, weight: float, engine: Engine, trainable: Iterable[str]) -> ChampionGuide | None:
-    """The guide that a configuration asks for; None for `none`.
+    """Create the guide that a configuration asks for; None for `none`.
 
     Raises
     ------

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 class TrainingRun:
-    """Trains a learner, run after run."""
+    """Carries out training runs on one learner, one after the other."""
 
     def __init__(
         self,

@@ -39,7 +39,7 @@ class InputStatistics:
         self.names = {str(name) for part in parts for name in part.values()}
 
     def of(self, engine: Engine) -> dict[str, NDArray[np.float32]]:
-        """Return the statistics that an engine has."""
+        """Return the statistics among an engine's parameters."""
         return {name: value for name, value in engine.parameters().items() if name in self.names}
 
     def follow(self, engine: Engine, state: LearnerState, new: Window) -> None:

@@ -185,6 +185,7 @@ class Trainer:
         self._run = TrainingRun(task, self.learner, samples, sampler, models, exporter, control)
         data = LearnerData(task, self.learner, samples, sampler, self._importer)
         rounds = RoundTrainer(task, engines, data, control)
+        self._in_fleet = config.fleet is not None
         self._rounds = FleetUpdateTrainer(config.device.id, state, rounds, data, config.weights.max_bytes)
 
     def execute(self, order: Message) -> Message:
@@ -195,7 +196,7 @@ class Trainer:
                 result = self._run.run(order)
                 after = written_bytes()
                 return replace(result, written=None if before is None or after is None else after - before)
-            case TrainRound():
+            case TrainRound() if self._in_fleet:
                 return self._rounds.contribute(order)
             case TryFleetModel():
                 return self._importer.evaluate_fleet_model(order)
@@ -205,7 +206,7 @@ class Trainer:
                 return self._importer.import_model(order)
             case AdoptWeights():
                 return self._importer.import_weights(order)
-        raise TrainingError(f"expected an order, got {type(order).__name__}", where="stdin")
+        raise TrainingError(f"no order that this trainer executes: {type(order).__name__}", where="stdin")
 
 
 def _failure(problem: EdgedError, reason: str = "") -> OrderFailed:

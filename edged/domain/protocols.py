@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
     from edged.domain.commands.delivery_policy import MessageKind
     from edged.domain.drift import DriftSignal
+    from edged.domain.federated.evaluation import Quality
     from edged.domain.stream.sample import Batch, LabelReading, LabelUpdate, Rejected, Window
     from edged.domain.stream.windowing import OpenWindowChanges, OpenWindows
+    from edged.domain.training.message import Message
     from edged.domain.training.trainer_messages import CheckpointWritten, RunProgress
 
     # Of one label, or one after the other of several.
@@ -203,6 +205,43 @@ class Holdout(Protocol):
 
     def older_holdout(self, limit: int, before_seq: int, seed: int, *, after_seq: int = 0) -> Window:
         """A sample of those between two positions."""
+
+
+class Throttle(Protocol):
+    """Slows training down between steps, and ends it."""
+
+    @property
+    def stopping(self) -> bool:
+        """Whether training is to end after the present step."""
+
+    def throttle(self, seconds: float) -> None:
+        """Pause after a step that took `seconds`, as long as the pace asks for."""
+
+
+class RunControl(Throttle, Protocol):
+    """Controls training runs from outside, and receives their reports."""
+
+    def checkpoint_requested(self) -> bool:
+        """Whether a checkpoint was requested since the last call."""
+
+    def report(self, message: Message) -> None:
+        """Publish what happens in a run."""
+
+
+class RoundData(Protocol):
+    """What a device trains on in the rounds of a fleet."""
+
+    def rows(self) -> Window:
+        """Read the labelled samples to train on."""
+
+    def measure(self, engine: Engine) -> Quality | None:
+        """Evaluate the engine's present weights on the device's holdout; None without one."""
+
+    def parameters(self) -> Mapping[str, NDArray[np.float32]]:
+        """Return all parameters of the device's own model."""
+
+    def last_seq(self) -> int:
+        """Newest position in label order."""
 
 
 class PlacedHoldout(Holdout, Protocol):

@@ -2,44 +2,54 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from edged.domain.training.batch_pool import BatchPool, Remembered
 from edged.domain.training.caches import KeyCache, RowCache
+from edged.domain.training.trainer_messages import BadSamples
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from edged.config import TrainingConfig
-    from edged.domain.protocols import Samples
+    from edged.domain.protocols import RunControl, Samples
     from edged.domain.stream.sample import Window
-    from edged.domain.training.learner_state import LearnerState
+    from edged.domain.training.learner_state import LearnerState, RunPlan
+    from edged.trainer.task import LearningTask
 
 
 class BatchSampler:
-    """Makes the pool of each run."""
+    """Reads the samples of runs, and reports those that cannot be learned from."""
 
-    def __init__(
-        self,
-        *,
-        config: TrainingConfig,
-        samples: Samples,
-        labels_for: Callable[[NDArray[np.float32]], NDArray[Any]],
-    ) -> None:
-        self._config, self._samples, self._labels_for = config, samples, labels_for
+    def __init__(self, task: LearningTask, samples: Samples, control: RunControl) -> None:
+        self._task, self._samples, self._control = task, samples, control
         self._rows, self._keys = RowCache(samples), KeyCache(samples)
 
-    def remembered(self, state: LearnerState) -> Window:
-        """The rows of what is remembered."""
-        return self._rows.rows(state.remembered(), self._samples.relabelled())
+    def new_rows(self, plan: RunPlan) -> Window:
+        """Read the samples that are new to a run."""
+        limit = self._task.training.window
+        return self._usable(self._samples.training_window(plan.after, limit, upto_seq=plan.upto))
 
-    def pool(self, new: Window, remembered: Window, state: LearnerState) -> BatchPool:
-        """The pool of a run."""
-        parts = Remembered(remembered, state.recent.ids, state.memory.ids)
-        pool = BatchPool(new, parts, self._labels_for, set(state.excluded))
-        if self._config.key_share < 1.0:
-            pool.cap(self._keys.codes(pool.offsets), self._config.key_share)
+    def all_rows(self, state: LearnerState) -> Window:
+        """Read the newest samples and the remembered ones, each once."""
+        newest = self._samples.training_window(0, self._task.training.window)
+        ids = state.remembered()
+        more = self._samples.rows(ids[~np.isin(ids, newest.offsets)])
+        parts = ("offsets", "seq", "x", "y")
+        joined = (np.concatenate([getattr(part, name) for part in (more, newest)]) for name in parts)
+        return self._usable(type(newest)(*joined))
+
+    def pool(self, new: Window, state: LearnerState) -> BatchPool:
+        """Put new and remembered samples side by side, to draw a run's batches from."""
+        rows = self._usable(self._rows.rows(state.remembered(), self._samples.relabelled()))
+        remembered = Remembered(rows, state.recent.ids, state.memory.ids)
+        pool = BatchPool(new, remembered, self._task.labels, set(state.excluded))
+        if self._task.training.key_share < 1.0:
+            pool.cap(self._keys.codes(pool.offsets), self._task.training.key_share)
         return pool
+
+    def _usable(self, window: Window) -> Window:
+        good = self._task.schema.check(window.x, window.y)
+        if good.all():
+            return window
+        self._control.report(BadSamples(tuple(window.offsets[~good].tolist())))
+        return window.take(good)

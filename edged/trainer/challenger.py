@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,19 +23,20 @@ from edged.domain.model_files import model_in
 from edged.domain.protocols import LearningRate
 from edged.domain.training.batch_pool import BatchPool, Remembered
 from edged.domain.training.caches import codes_of
-from edged.domain.training.learner_state import LearnerState
 from edged.domain.training.replay import BatchMix
+from edged.engines.inference import InferenceModel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
     from edged.config import TrainingConfig
-    from edged.domain.protocols import Engine, Model, Samples
+    from edged.domain.protocols import Engine, Samples, Throttle
     from edged.domain.stream.sample import Window
     from edged.domain.stream.schema import Schema
-    from edged.domain.training.learner_state import RunPlan
+    from edged.domain.training.learner_state import LearnerState, RunPlan
+    from edged.trainer.task import EngineFactory, LearningTask
 
 FIRST_ROWS = 60  # newest rows that a challenger begins with: those by which a fall of quality is seen
 FIRST_STEPS = 300
@@ -45,7 +45,7 @@ FOLDER = "challenger"
 
 
 class Challenger:
-    """An engine with a state of its own, and how it does.
+    """An engine with a state of its own, and its comparison with the champion.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ class Challenger:
         self.won = False
 
     def note(self) -> bytes:
-        """What its candidate carries, so that it is known again when it serves."""
+        """Return what its candidate carries, so that it is known again when it serves."""
         return str(self.born).encode()
 
     def serves(self, champion: Path | None) -> bool:
@@ -72,8 +72,8 @@ class Challenger:
         note = champion / NOTE if champion is not None else None
         return note is not None and note.exists() and note.read_bytes() == self.note()
 
-    def test(self, champion: Path | None, new: Window, schema: Schema, load: Callable[[Path], Model]) -> str:
-        """Both answer new labels; how the contest stands."""
+    def test(self, champion: Path | None, new: Window, schema: Schema) -> str:
+        """Compare it with the champion on new labels; how the contest stands."""
         if champion is None or len(new) == 0:
             return "open"
         scale = None if schema.task == "classify" or len(new) < 2 else unit_scale(new.y)
@@ -81,7 +81,7 @@ class Challenger:
             own = Path(folder) / "model.onnx"
             self.engine.export(own)
             made = [
-                errors(schema, answers(schema, load(path).predict(new.x)), new.y, scale)
+                errors(schema, answers(schema, InferenceModel(path).predict(new.x)), new.y, scale)
                 for path in (own, model_in(champion))
             ]
         self.contest.add(*made)
@@ -89,16 +89,15 @@ class Challenger:
         self.won = outcome == "won"
         return outcome
 
-    def learn(
-        self, pool: BatchPool, plan: RunPlan, batch: int, mix: BatchMix, stopping: Callable[[], bool]
-    ) -> bool:
-        """The steps of a run, more of them the first time; False where they cannot be made."""
+    def learn(self, pool: BatchPool, plan: RunPlan, training: TrainingConfig, throttle: Throttle) -> bool:
+        """Make the steps of a run, more of them the first time; False where they cannot be made."""
         steps = plan.steps if self.state.total_steps else max(plan.steps, FIRST_STEPS)
+        mix = BatchMix(training.new_share, training.recent_share)
         self.engine.begin(LearningRate(plan.learning_rate))
         done = 0
-        while done < steps and not stopping():
+        while done < steps and not throttle.stopping:
             count = min(self.engine.together, steps - done)
-            rows = [pool.draw(batch, mix, self.state.rng) for _ in range(count)]
+            rows = [pool.draw(training.batch, mix, self.state.rng) for _ in range(count)]
             made = self.engine.steps([(pool.x[i], pool.y[i]) for i in rows], careful=True)
             if not made[-1].applied:
                 return False
@@ -107,7 +106,7 @@ class Challenger:
         return True
 
     def save(self, staging: Path, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
-        """Write the engine's files below `staging`, add arrays; the JSON values."""
+        """Write the engine's files below `staging` and add arrays to `arrays`; return the JSON values."""
         folder = staging / FOLDER
         folder.mkdir()
         self.engine.save(folder)
@@ -123,70 +122,63 @@ class Challenger:
         path: Path,
         values: Mapping[str, Any],
         arrays: Mapping[str, NDArray[Any]],
-        state: Callable[[dict[str, Any], dict[str, NDArray[Any]]], LearnerState],
+        task: LearningTask,
     ) -> Challenger:
-        """What `save` wrote; `state` makes a learner's state of values and arrays."""
+        """Restore a challenger from a checkpoint that `save` has written."""
         engine.restore(path / FOLDER)
         own = {
             name.removeprefix(f"{FOLDER}/"): array
             for name, array in arrays.items()
             if name.startswith(f"{FOLDER}/")
         }
-        one = cls(engine, state(values["learner"], own), values["born"], ChallengerTest(*own["contest"]))
+        one = cls(
+            engine, task.load_state(values["learner"], own), values["born"], ChallengerTest(*own["contest"])
+        )
         one.won = values["won"]
         return one
 
 
 class Challenges:
-    """At most one challenger at a time, and what becomes of it.
+    """Starts, tests and trains at most one challenger at a time.
 
     Parameters
     ----------
-    fresh
-        Makes an engine with the bundle's first weights.
-    config, schema
-        As the learner has them.
+    task
+        As the learner has it.
+    engines
+        Opens engines with the bundle's initial weights.
     samples
         Where rows are read again.
-    labels
-        Labels as the loss takes them.
-    memories
-        Settings of a learner's state.
-    load
-        Loads an exported model.
-    stopping
-        Whether the run is to end.
-    block
-        Windows of a key from one to the next that shares no reading with it.
+    throttle
+        Ends the steps early.
+
+    Attributes
+    ----------
+    current
+        The challenger; None without one.
+    allowed
+        Whether there may be one: not for streams that label themselves, and not beside a guide, which holds
+        to the champion.
     """
 
     def __init__(
-        self,
-        fresh: Callable[[], Engine],
-        config: TrainingConfig,
-        schema: Schema,
-        samples: Samples,
-        labels: Callable[[Any], Any],
-        memories: Mapping[str, Any],
-        load: Callable[[Path], Model],
-        stopping: Callable[[], bool],
-        block: int = 1,
+        self, task: LearningTask, engines: EngineFactory, samples: Samples, throttle: Throttle
     ) -> None:
-        self._block = block
-        self._fresh, self._config, self._schema = fresh, config, schema
-        self._samples, self._labels, self._memories = samples, labels, memories
-        self._load, self._stopping = load, stopping
+        self._task, self._engines, self._samples, self._throttle = task, engines, samples, throttle
+        training = task.training
+        self.allowed = (
+            not task.schema.labels_itself and training.challenger != "off" and training.guide == "none"
+        )
         self.current: Challenger | None = None
 
     def restore(self, path: Path, values: Mapping[str, Any] | None, arrays: Mapping[str, Any]) -> None:
-        """Take up what a checkpoint holds: a challenger or none."""
+        """Restore the challenger that a checkpoint holds, if any."""
         self.current = None
-        if values is not None:
-            state = partial(LearnerState.load, **self._memories)
-            self.current = Challenger.load(self._fresh(), path, values, arrays, state)
+        if self.allowed and values is not None:
+            self.current = Challenger.load(self._engines.open(), path, values, arrays, self._task)
 
-    def crowned(self, champion: Path | None, main: LearnerState) -> tuple[Engine, LearnerState] | None:
-        """Engine and state to go on with where the challenger has become champion."""
+    def promoted(self, champion: Path | None, main: LearnerState) -> tuple[Engine, LearnerState] | None:
+        """Return engine and state to continue with, if the challenger has become champion."""
         one = self.current
         if one is None or not one.serves(champion):
             return None
@@ -207,7 +199,7 @@ class Challenges:
         recent: NDArray[np.int64],
         shared: Mapping[str, NDArray[np.float32]],
     ) -> str | None:
-        """Test on new labels and learn them, before the learner itself does.
+        """Test the challenger on new labels and train it on them, before the learner itself learns.
 
         Parameters
         ----------
@@ -233,42 +225,36 @@ class Challenges:
             one = self.current = self._begin(plan)
             before = recent[max(0, len(recent) - max(0, FIRST_ROWS - len(new))) :] if len(new) else recent[:0]
             new = new.take(np.arange(max(0, len(new) - FIRST_ROWS), len(new)))
-            one.state.remember(*self._known(before))
+            known = self._samples.rows(np.sort(before))
+            one.state.remember(known.offsets, known.y)
             word = "begun"
         elif one is not None:
-            word = one.test(champion, self._evidence(new), self._schema, self._load)
+            word = one.test(champion, self._evidence(new), self._task.schema)
         if one is None or word == "lost":
             self.current = None
             return word
         one.engine.set_parameters(shared)
-        return word if self._learn(one, new, plan) else self._give_up()
+        if not self._learn(one, new, plan):
+            self.current, word = None, "lost"
+        return word
 
     def _evidence(self, new: Window) -> Window:
-        """Of windows that overlap some say the same: they do not count twice."""
-        if self._block == 1:
+        """Leave out windows that overlap others: they do not count twice."""
+        if self._task.block == 1:
             return new
-        return new.take(apart(*self._samples.places(new.offsets), self._block))
+        return new.take(apart(*self._samples.places(new.offsets), self._task.block))
 
     def _begin(self, plan: RunPlan) -> Challenger:
-        state = LearnerState.fresh(seed=self._config.seed + plan.upto, **self._memories)
-        return Challenger(self._fresh(), state, plan.upto, ChallengerTest())
-
-    def _known(self, offsets: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        rows = self._samples.rows(np.sort(offsets))
-        return rows.offsets, rows.y
+        state = self._task.fresh_state(self._task.training.seed + plan.upto)
+        return Challenger(self._engines.open(), state, plan.upto, ChallengerTest())
 
     def _learn(self, one: Challenger, new: Window, plan: RunPlan) -> bool:
-        state, config = one.state, self._config
+        state, training = one.state, self._task.training
         remembered = Remembered(self._samples.rows(state.remembered()), state.recent.ids, state.memory.ids)
-        pool = BatchPool(new, remembered, self._labels, set())
-        if config.key_share < 1.0:
-            pool.cap(codes_of(self._samples.keys(pool.offsets)), config.key_share)
-        mix = BatchMix(config.new_share, config.recent_share)
-        if not one.learn(pool, plan, config.batch, mix, self._stopping):
+        pool = BatchPool(new, remembered, self._task.labels, set())
+        if training.key_share < 1.0:
+            pool.cap(codes_of(self._samples.keys(pool.offsets)), training.key_share)
+        if not one.learn(pool, plan, training, self._throttle):
             return False
         state.remember(new.offsets, new.y)
         return True
-
-    def _give_up(self) -> str:
-        self.current = None
-        return "lost"

@@ -3,7 +3,7 @@
 Timing needs both engines in memory and native code of each, so a child process does it
 (`python -m edged.trainer.engine_selection`): what it takes is gone afterwards, and a crash ends nothing else.
 
-The answer lies in `engine-choice.json` of the state directory and holds until the bundle, the runtime,
+The answer is stored in `engine-choice.json` of the state directory and holds until the bundle, the runtime,
 the size of a step or the machine changes: the engine does not change from run to run.
 """
 
@@ -41,14 +41,14 @@ CPU_INFO = Path("/proc/cpuinfo")
 
 @dataclass(frozen=True)
 class EngineChoice:
-    """The engine to take, why, and the times behind it when there are any."""
+    """The engine to use, the reason, and the times behind it, if any."""
 
     engine: str
     reason: str
     timing: Timing | None = None
 
     def line(self) -> str:
-        """For people.
+        """Describe the choice in one line.
 
         >>> EngineChoice("native", "measured faster", Timing({"portable": 74.2, "native": 58.4}, 64)).line()
         'native (measured faster: portable 74 µs, native 58 µs a step of 64 rows)'
@@ -74,7 +74,7 @@ def choose(
     remember: bool = True,
     note: Callable[[str], None] = lambda _: None,
 ) -> EngineChoice:
-    """The engine for this bundle under this configuration.
+    """Choose the engine for this bundle under this configuration.
 
     Parameters
     ----------
@@ -141,7 +141,7 @@ def _key(bundle: Bundle, work: Workload) -> dict[str, Any]:
 
 
 def _cpu() -> str:
-    """The processor's name; on machines that do not tell it, the kind of machine."""
+    """Return the processor's name, or the kind of machine if the kernel does not tell it."""
     try:
         lines = CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -187,7 +187,7 @@ def _untimed(why: str) -> UnavailableError:
 
 
 def main() -> int:
-    """Time what is ordered on stdin; microseconds by engine on stdout."""
+    """Time the engines that stdin names, and write microseconds by engine to stdout."""
     os.nice(max(0, NICE - os.nice(0)))
     try:
         order = MeasureEngines.from_json(json.load(sys.stdin))

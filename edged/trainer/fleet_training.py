@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,25 +18,26 @@ from edged.domain.federated.privacy import clipped, noised, norm
 from edged.domain.protocols import Anchor, LearningRate
 from edged.domain.training.weight_deltas import Coding, code, decode, difference
 from edged.errors import NoDataError, RefusedError
-from edged.trainer.run import InterruptedRunError
+from edged.trainer.steps import InterruptedRunError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from numpy.typing import NDArray
 
     from edged.domain.federated.evaluation import Quality
     from edged.domain.federated.settings import RoundSettings
-    from edged.domain.protocols import Engine
+    from edged.domain.protocols import Engine, RoundData, Throttle
     from edged.domain.stream.sample import Window
     from edged.domain.training.weight_deltas import Coded
+    from edged.trainer.task import EngineFactory, LearningTask
 
     Weights = Mapping[str, NDArray[np.float32]]
 
 
 @dataclass(frozen=True)
 class CarriedState:
-    """What goes from one round into the next.
+    """What a device carries from one round into the next.
 
     What codings have left out, personal layers, and with dynamic regularisation the sum of all updates.
     """
@@ -76,50 +77,24 @@ class RoundContribution:
 
 
 class RoundTrainer:
-    """Trains in rounds.
-
-    Parameters
-    ----------
-    begin
-        Opens a fresh engine; told whether it must know how to hold to a base.
-    trainable
-        Names of the parameters that are trained.
-    rows
-        The samples to train on: those of the device, and what it remembers.
-    labels
-        Labels as the engine takes them, from those of a window.
-    measure
-        Loss and metric of the engine's present weights on the device's holdout; None without one.
-    rest, stopping
-        Called after each step with its seconds, and asked whether to end.
-    """
+    """Trains in rounds of a fleet, with a new engine in each."""
 
     def __init__(
-        self,
-        *,
-        begin: Callable[[bool], Engine],
-        trainable: Collection[str],
-        rows: Callable[[], Window],
-        labels: Callable[[NDArray[np.float32]], NDArray[Any]],
-        measure: Callable[[Engine], Quality | None],
-        rest: Callable[[float], None] = lambda _: None,
-        stopping: Callable[[], bool] = lambda: False,
+        self, task: LearningTask, engines: EngineFactory, data: RoundData, throttle: Throttle
     ) -> None:
-        self._begin, self._trainable = begin, tuple(trainable)
-        self._rows, self._labels, self._measure = rows, labels, measure
-        self._rest, self._stopping = rest, stopping
+        self._task, self._engines, self._data, self._throttle = task, engines, data, throttle
+        self._trainable = tuple(task.bundle.trainable)
 
     def train_round(
         self,
         base: Weights,
         config: RoundSettings,
-        own: Weights,
         carried: CarriedState,
         *,
         rng: np.random.Generator,
         seconds: float = math.inf,
     ) -> RoundContribution:
-        """Train from the fleet's model and give what came of it.
+        """Train from the fleet's model and return what came of it.
 
         Parameters
         ----------
@@ -127,8 +102,6 @@ class RoundTrainer:
             The model of the fleet, by name; personal layers in it are left aside.
         config
             How to train, clip, add noise and code.
-        own
-            All parameters of the device.
         carried
             From the round before.
         rng
@@ -148,18 +121,20 @@ class RoundTrainer:
         """
         if config.noise and not config.clip_norm:
             raise RefusedError("noise needs clip_norm: without it nothing says how much is enough")
-        rows = self._rows()
+        rows = self._data.rows()
         if len(rows) == 0:
             raise NoDataError("no labelled sample to train a round on", where="sample log")
         held = config.proximal + config.dynamic > 0
-        engine = self._begin(held)
-        start = fitting(base, {**own, **carried.personal}, self._trainable, config.personal)
+        engine = self._engines.open(anchored=held)
+        start = fitting(
+            base, {**self._data.parameters(), **carried.personal}, self._trainable, config.personal
+        )
         engine.set_parameters(start)
         shared = [name for name in self._trainable if not is_personal(name, config.personal)]
         from_base = {name: start[name] for name in shared}
         if held:
             engine.guide(Anchor(*pulled(from_base, carried.moved, config.dynamic, config.proximal)))
-        before = self._measure(engine)
+        before = self._data.measure(engine)
         steps = self._fit(engine, rows, config, rng, seconds)
         made = engine.parameters()
         change = difference({name: made[name] for name in shared}, start)
@@ -167,13 +142,13 @@ class RoundTrainer:
         moved = moved_on(carried.moved, sent, from_base) if config.dynamic else {}
         return RoundContribution(
             coded, CarriedState(residual, only(made, config.personal), moved), len(rows), steps,
-            norm(sent), norm(change), before, self._measure(engine),
+            norm(sent), norm(change), before, self._data.measure(engine),
         )  # fmt: skip
 
     def _fit(
         self, engine: Engine, rows: Window, config: RoundSettings, rng: np.random.Generator, seconds: float
     ) -> int:
-        labels, size = self._labels(rows.y), min(config.batch_size, len(rows))
+        labels, size = self._task.labels.of(rows.y), min(config.batch_size, len(rows))
         total = config.steps or math.ceil((config.epochs or 1) * len(rows) / size)
         batches, until, made = _batches(len(rows), size, rng), time.monotonic() + seconds, 0
         engine.begin(LearningRate(config.learning_rate))
@@ -182,15 +157,15 @@ class RoundTrainer:
             group = [next(batches) for _ in range(min(engine.together, total - made))]
             # A batch that makes no finite loss changes nothing, and counts as made.
             made += len(engine.steps([(rows.x[i], labels[i]) for i in group]))
-            self._rest(time.monotonic() - began)
-            if self._stopping():
+            self._throttle.throttle(time.monotonic() - began)
+            if self._throttle.stopping:
                 raise InterruptedRunError("asked to stop", where=f"step {made} of {total} of a round")
         engine.check()
         return made
 
 
 def _batches(count: int, size: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
-    """Rows in random order, all of them once before any comes again; without end."""
+    """Yield rows in random order without end, each once before any is repeated."""
     left = np.empty(0, np.int64)
     while True:
         while len(left) < size:
@@ -202,7 +177,7 @@ def _batches(count: int, size: int, rng: np.random.Generator) -> Iterator[NDArra
 def _as_sent(
     change: Weights, config: RoundSettings, residual: Weights, rng: np.random.Generator
 ) -> tuple[Weights, dict[str, Coded], Weights]:
-    """The change as receivers have it, how it is coded, and what the coding has left out.
+    """Return the change as receivers have it, its coding, and what the coding has left out.
 
     What earlier codings left out joins it: before it is clipped, but after the noise where there is any,
     since it is made of what has its noise already.

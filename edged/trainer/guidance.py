@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 
+from edged.domain.model_files import model_in
 from edged.domain.protocols import Anchor, Distillation
+from edged.engines.inference import InferenceModel
+from edged.storage.models.checkpoints import unpack_arrays
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
+    from pathlib import Path
 
     import numpy as np
     from numpy.typing import NDArray
 
-    from edged.domain.protocols import Engine, Model, StepResult
+    from edged.domain.protocols import Engine, StepResult
     from edged.engines.portable.engine import PortableEngine
 
     Floats = NDArray[np.float32]
 
 Kind = Literal["l2sp", "ewc", "distill"]
 
+ANCHOR_FILE = "anchor.npz"
 VALUE, FISHER = "value/", "fisher/"
 TEMPERATURE = 2.0
 
 
 class ChampionGuide:
-    """What keeps a run near the champion, so that it does not forget what that one knows.
+    """Keeps a run near the champion, so that the run does not forget what the champion knows.
 
     `l2sp` pulls the weights to the champion's (Li, Grandvalet, Davoine 2018), `ewc` the more the more a
     weight matters (Kirkpatrick et al. 2017): the diagonal of the Fisher information is taken from the
@@ -49,17 +54,19 @@ class ChampionGuide:
         self._trainable = tuple(trainable)
         self._answers: Floats | None = None
 
-    def begin(self, model: Model | None, known: Mapping[str, NDArray[Any]], x: Floats) -> None:
-        """Guide the following steps by the champion: `model`, and what `note` said when it was exported.
+    def begin(self, champion: Path | None, x: Floats) -> None:
+        """Guide the following steps by the model in the folder `champion`, and by its note.
 
         `x` `(n, d)` are the rows that steps are made of: a teacher answers them once. Without a champion,
         and for one that has left no note, nothing guides.
         """
         self._answers = None
-        if self._kind == "distill" and model is not None:
-            self._answers = model.predict(x)
+        if self._kind == "distill" and champion is not None:
+            self._answers = InferenceModel(model_in(champion)).predict(x)
             self._engine.guide(None, Distillation(self._weight, TEMPERATURE))
             return
+        note = None if champion is None else champion / ANCHOR_FILE
+        known = unpack_arrays(note.read_bytes()) if note is not None and note.exists() else {}
         values = {name.removeprefix(VALUE): a for name, a in known.items() if name.startswith(VALUE)}
         matters = {name.removeprefix(FISHER): a for name, a in known.items() if name.startswith(FISHER)}
         if values and (matters or self._kind == "l2sp"):
@@ -73,12 +80,12 @@ class ChampionGuide:
         return self._answers is not None
 
     def step(self, x: Floats, y: NDArray[np.generic], index: NDArray[np.int64], *, apply: bool) -> StepResult:
-        """A step on the rows `index` of what `begin` was given."""
+        """Make a step on the rows `index` of those that `begin` was given."""
         taught = None if self._answers is None else self._answers[index]
         return self._engine.step(x[index], y[index], apply=apply, teacher=taught)
 
     def note(self) -> dict[str, Floats]:
-        """What must be known of a model to anchor to it later: weights, and how much each matters."""
+        """Return what anchoring to this model will need: weights, and how much each matters."""
         if self._kind == "distill":
             return {}
         own = self._engine.parameters()
@@ -89,7 +96,7 @@ class ChampionGuide:
 
 
 def guide_for(kind: str, weight: float, engine: Engine, trainable: Iterable[str]) -> ChampionGuide | None:
-    """The guide that a configuration asks for; None for `none`.
+    """Create the guide that a configuration asks for; None for `none`.
 
     Raises
     ------

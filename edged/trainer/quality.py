@@ -1,9 +1,10 @@
-"""How good an engine's present weights are on labelled rows: loss, and the metric of the task."""
+"""How good weights in an engine are on labelled rows: loss, and the metric of the task."""
 
 from __future__ import annotations
 
 import math
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,62 +13,64 @@ import numpy as np
 from edged.domain.federated.evaluation import Quality
 from edged.domain.judging.outputs import answers, errors
 from edged.domain.model_files import file_name
+from edged.engines.inference import InferenceModel
 from edged.errors import TrainingError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator, Mapping
 
     from numpy.typing import NDArray
 
-    from edged.domain.protocols import Engine, Model
+    from edged.domain.protocols import Engine, Holdout
     from edged.domain.stream.sample import Window
-    from edged.domain.stream.schema import Schema
+    from edged.trainer.task import LearningTask
 
 AT_ONCE = 1024
+JUDGED_ROWS = 1024
 
 
-def quality(
-    engine: Engine,
-    window: Window,
-    schema: Schema,
-    labels: NDArray[Any],
-    load: Callable[[Path], Model],
-    suffix: str = ".onnx",
-) -> Quality | None:
-    """Loss and metric: the accuracy of classes, and the negative mean absolute error of values.
+@contextmanager
+def in_place(weights: Mapping[str, NDArray[np.float32]] | None, engine: Engine) -> Iterator[None]:
+    """Put other weights into the engine for a while; with None, keep its own."""
+    own = engine.parameters()
+    engine.set_parameters(weights or {})
+    try:
+        yield
+    finally:
+        engine.set_parameters(own)
+
+
+def loss_of(engine: Engine, x: NDArray[np.float32], y: NDArray[Any]) -> float:
+    """Return the loss of the present weights; NaN where the graph fails on numbers that are not finite."""
+    try:
+        return engine.evaluate(x, y)
+    except TrainingError:
+        return math.nan
+
+
+def holdout_rows(holdout: Holdout, task: LearningTask) -> Window:
+    """Read the newest rows of the holdout that candidates are evaluated on."""
+    window = holdout.holdout_window(JUDGED_ROWS)
+    return window.take(task.schema.check(window.x, window.y))
+
+
+def quality(engine: Engine, window: Window, task: LearningTask) -> Quality | None:
+    """Return loss and metric: the accuracy of classes, or the negative mean absolute error of values.
 
     More is better in both tasks. None without rows, and where the weights give no finite loss.
-
-    Parameters
-    ----------
-    engine
-        Whose weights.
-    window
-        Rows with their labels.
-    schema
-        Of the stream.
-    labels
-        The same labels as the engine takes them.
-    load
-        Loads the model that the engine exports.
-    suffix
-        Of the file that it exports.
     """
     if len(window) == 0:
         return None
-    try:
-        loss = engine.evaluate(window.x, labels)
-    except TrainingError:
-        return None  # a graph may fail on numbers that are not finite
+    loss = loss_of(engine, window.x, task.labels.of(window.y))
     if not math.isfinite(loss):
         return None
     with tempfile.TemporaryDirectory(prefix="edged-quality-") as folder:
-        path = Path(folder) / file_name(suffix)
+        path = Path(folder) / file_name(task.bundle.inference_model.suffix)
         engine.export(path)
-        model = load(path)
+        model = InferenceModel(path)
         parts = range(0, len(window), AT_ONCE)
         raw = np.concatenate([model.predict(window.x[i : i + AT_ONCE]) for i in parts])
-    wrong = float(errors(schema, answers(schema, raw), window.y).mean())
+    wrong = float(errors(task.schema, answers(task.schema, raw), window.y).mean())
     if not math.isfinite(wrong):
         return None
-    return Quality(float(loss), 1.0 - wrong if schema.task == "classify" else -wrong)
+    return Quality(float(loss), 1.0 - wrong if task.schema.task == "classify" else -wrong)

@@ -1,237 +1,72 @@
-"""One training run, as it happens in the trainer process.
+"""One training run, from the order to the candidate.
 
-Restores the newest valid checkpoint, learns from what is new mixed with what is remembered,
-checkpoints as it goes, and leaves a candidate. May be killed at any instant: the next run
-continues from the last published checkpoint.
+It continues from the newest checkpoint, learns what is new mixed with what is remembered, writes checkpoints
+on the way, and exports a candidate. It may be killed at any instant: the next run continues from the last
+published checkpoint.
 """
 
 from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edged.domain.model_files import model_in
-from edged.domain.protocols import LearningRate
-from edged.domain.training.batch_pool import BatchPool, labels_for
 from edged.domain.training.learner_state import (
     FROM_RANDOM_TIMES,
     SHORT_AFTER_DRIFT,
-    LearnerState,
     RunPlan,
     planned_steps,
     scarcity,
     steps_of_epochs,
 )
-from edged.domain.training.trainer_messages import (
-    BadSamples,
-    ChallengerState,
-    CheckpointWritten,
-    DamagedCheckpoint,
-    Note,
-)
-from edged.domain.training.training_run import RunResult
-from edged.domain.training.weight_averaging import Average
-from edged.errors import NoDataError, NonFiniteError, TrainingError
-from edged.storage.files.atomic import disk_errors_of_others
-from edged.storage.models.checkpoints import unpack_arrays
-from edged.trainer import averaging
-from edged.trainer.batches import BatchSampler
-from edged.trainer.candidate import ANCHOR_FILE, CandidateExporter
-from edged.trainer.challenger import Challenges
-from edged.trainer.guidance import guide_for
-from edged.trainer.standardisation import InputStatistics
-from edged.trainer.steps import TrainingLoop
+from edged.domain.training.trainer_messages import ChallengerState
+from edged.domain.training.training_run import Challenge, RunResult
+from edged.errors import NoDataError, NonFiniteError
+from edged.storage.models.checkpoints import pack_arrays
+from edged.trainer.candidate import PROBE_ROWS
+from edged.trainer.challenger import NOTE
+from edged.trainer.guidance import ANCHOR_FILE, guide_for
+from edged.trainer.quality import JUDGED_ROWS, in_place, loss_of
+from edged.trainer.steps import InterruptedRunError, TrainingLoop
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from numpy.typing import NDArray
 
-    from edged.config import TrainingConfig
-    from edged.domain.protocols import Engine, Model, Samples
+    from edged.domain.protocols import RunControl, Samples
     from edged.domain.stream.sample import Window
-    from edged.domain.stream.schema import Schema
-    from edged.domain.training.message import Message
     from edged.domain.training.trainer_messages import RunRequest
-    from edged.domain.training.training_run import Base, RunOptions
-    from edged.storage.models.bundles import Bundle
-    from edged.storage.models.checkpoints import Checkpoints, Generation
-    from edged.trainer.challenger import Challenger
-
-PROGRESS_SECONDS = 0.5
-PROBE_ROWS = 16
-JUDGED_ROWS = 1024
-
-
-class InterruptedRunError(TrainingError):
-    """The run was asked to stop; its state is in the last checkpoint."""
-
-    exit_code = 130
+    from edged.domain.training.training_run import RunOptions
+    from edged.trainer.batches import BatchSampler
+    from edged.trainer.candidate import CandidateExporter
+    from edged.trainer.learner import Learner
+    from edged.trainer.local_models import LocalModels
+    from edged.trainer.task import LearningTask
 
 
 class TrainingRun:
-    """A learner on one bundle: an engine with its state, able to do run after run."""
+    """Carries out training runs on one learner, one after the other."""
 
     def __init__(
         self,
-        *,
-        config: TrainingConfig,
-        schema: Schema,
-        bundle: Bundle,
-        engine: Engine,
+        task: LearningTask,
+        learner: Learner,
         samples: Samples,
-        checkpoints: Checkpoints,
-        candidates: Path,
-        load_model: Callable[[Path], Model],
-        pack_weights: Callable[[Mapping[str, NDArray[np.float32]]], bytes] | None,
-        report: Callable[[Message], None],
-        stopping: Callable[[], bool],
-        rest: Callable[[float], None] = lambda _: None,
-        champion: Callable[[], Path | None] = lambda: None,
-        elsewhere: Callable[[int], tuple[int, dict[str, NDArray[np.float32]]] | None] = lambda _: None,
-        wanted: Callable[[], bool] = lambda: False,
-        base: Base = "checkpoint",
-        fresh: Callable[[], Engine] | None = None,
-        block: int = 1,
-        quantised: Callable[[Mapping[str, NDArray[np.float32]]], dict[str, bytes]] = lambda _: {},
+        sampler: BatchSampler,
+        models: LocalModels,
+        exporter: CandidateExporter,
+        control: RunControl,
     ) -> None:
-        self._config = config
-        self._elsewhere = elsewhere
-        self._followed = 0
-        self._wanted = wanted
-        self._dry_run = False
-        self._champion = champion
-        self._guide = guide_for(config.guide, config.guide_weight, engine, bundle.trainable)
-        self._schema = schema
-        self._bundle = bundle
-        self._engine = engine
-        self._samples = samples
-        self._checkpoints = checkpoints
-        self._load_model = load_model
-        self._handing_over = CandidateExporter(candidates, load_model, pack_weights, quantised, bundle)
-        self._drawing = BatchSampler(config=config, samples=samples, labels_for=self._labels_for)
-        self._report = report
-        self._stopping = stopping
-        self._rest = rest
-        self._challenges = self._second_learner(fresh, block)
-        self._generation: int | None = None
-        self._state = self._fresh_state()
-        # Whether the engine's weights are those of a bundle that nobody has trained.
-        self._random = bundle.seed is not None
-        self._units = InputStatistics(bundle, config, schema, engine)
-        self._probe = np.zeros((1, schema.width), np.float32)
-        self._restore_newest(base)
-        if base != "checkpoint":
-            self._stay()
-
-    # ---- state -----------------------------------------------------------------------------
-
-    def _fresh_state(self) -> LearnerState:
-        return LearnerState.fresh(seed=self._config.seed, **self._memories())
-
-    def _memories(self) -> dict[str, Any]:
-        config = self._config
-        return {
-            "replay": config.replay,
-            "recent": min(config.recent, config.replay),
-            "half_life": config.half_life,
-            "average": config.average,
-            "balance": config.balance,
-        }
-
-    def _second_learner(self, fresh: Callable[[], Engine] | None, block: int) -> Challenges | None:
-        """Challengers where they are wanted; beside a guide, which holds to the champion, they are not."""
-        config = self._config
-        if fresh is None or config.challenger == "off" or self._guide is not None:
-            return None
-        return Challenges(
-            fresh, config, self._schema, self._samples, self._labels_for, self._memories(),
-            self._load_model, self._stopping, block,
-        )  # fmt: skip
-
-    def _restore_newest(self, base: Base) -> None:
-        generation = self._checkpoints.latest()
-        for damaged in self._checkpoints.damaged:
-            self._report(DamagedCheckpoint(damaged))
-        if generation is None:
-            return
-        if generation.state.get("bundle") != self._bundle.fingerprint:
-            self._report(Note("checkpoints belong to another bundle; starting from this one"))
-            self._followed = -1
-            return
-        if base == "checkpoint":
-            self._restore(generation)
-        else:
-            self._take_state(generation)
-            self._state.with_new_weights(self._config.half_life, self._config.average)
-
-    def start_with(self, parameters: Mapping[str, NDArray[np.float32]]) -> None:
-        """Begin the next run with these weights; for a trainee whose `base` is no checkpoint."""
-        self._random = False
-        self._engine.set_parameters(parameters)
-
-    def _stay(self) -> None:
-        """What came from elsewhere before now is not gone on from: this run's base was chosen."""
-        found = self._elsewhere(self._followed)
-        if found is not None:
-            self._followed = found[0]
-
-    def _restore(self, generation: Generation) -> None:
-        self._engine.restore(generation.path)
-        self._take_state(generation)
-
-    def _take_state(self, generation: Generation) -> None:
-        self._random = self._random and generation.state["learner"]["total_steps"] == 0
-        self._state = LearnerState.load(generation.state["learner"], generation.arrays, **self._memories())
-        if self._challenges is not None:
-            self._challenges.restore(generation.path, generation.state.get("challenger"), generation.arrays)
-        self._generation = generation.number
-        self._followed = int(generation.state.get("followed", 0))
-
-    def _checkpoint(self) -> int | None:
-        if self._dry_run:
-            return None
-        staging = self._checkpoints.stage()
-        with disk_errors_of_others(staging):
-            self._engine.save(staging)
-        values, arrays = self._state.dump()
-        state = {
-            "bundle": self._bundle.fingerprint,
-            "engine": self._engine.name,
-            "learner": values,
-            "followed": self._followed,
-        }
-        if self._challenges is not None and self._challenges.current is not None:
-            with disk_errors_of_others(staging):
-                state["challenger"] = self._challenges.current.save(staging, arrays)
-        self._generation = self._checkpoints.publish(staging, state, arrays)
-        self._report(CheckpointWritten(self._generation, self._state.step))
-        return self._generation
-
-    @property
-    def consumed(self) -> int:
-        """Position in label order up to which everything has been learned."""
-        return self._state.consumed
-
-    def own_rows(self) -> Window:
-        """What this device has to learn from: its newest samples and those that it remembers, each once."""
-        newest = self._samples.training_window(0, self._config.window)
-        ids = self._state.remembered()
-        more = self._samples.rows(ids[~np.isin(ids, newest.offsets)])
-        parts = ("offsets", "seq", "x", "y")
-        joined = type(newest)(
-            *(np.concatenate([getattr(part, name) for part in (more, newest)]) for name in parts)
-        )
-        return self._trainable(joined)
-
-    # ---- a run -----------------------------------------------------------------------------
+        self._task, self._learner, self._samples, self._sampler = task, learner, samples, sampler
+        self._models, self._exporter, self._control = models, exporter, control
+        training = task.training
+        self._guide = guide_for(training.guide, training.guide_weight, learner.engine, task.bundle.trainable)
 
     def run(self, request: RunRequest) -> RunResult:
-        """Do one run and return its result.
+        """Carry out one run, on the learner that was restored from the newest checkpoint.
 
         Raises
         ------
@@ -242,189 +77,148 @@ class TrainingRun:
         TrainingError
             When the weights cannot be kept finite.
         """
-        started, self._dry_run = time.monotonic(), request.options.dry_run
-        self._follow_elsewhere()
-        self._state.plan, resumed = self._plan(request)
-        new = self._window(self._state.plan)
+        started, learner = time.monotonic(), self._learner
+        learner.begin(dry_run=request.options.dry_run)
+        plan, resumed = self._plan(request)
+        learner.state.plan = plan
+        new = self._sampler.new_rows(plan)
         if not resumed:
-            self._go_on_from_challenger()
-            if request.trigger == "drift":
-                self._state.recent.shorten(SHORT_AFTER_DRIFT)
-            if len(new):
-                self._units.follow(self._engine, self._state, new)
-                self._judge_averages(new)
-                self._challenge(new, wanted=request.options.challenge)
-            self._state.step, self._state.excluded = 0, []
-            self._checkpoint()
-        try:
-            losses, skipped = self._learn(new, careful=False)
-        except NoDataError:
-            # Not one of these samples can be learned from; they must not be tried again for ever.
-            plan = self._state.plan
-            self._state.consumed, self._state.arrived, self._state.plan = plan.upto, plan.arrived, None
-            self._checkpoint()
-            raise
-        except NonFiniteError as problem:
-            self._report(Note(f"{problem.what}; going back to generation {self._generation}"))
-            if self._generation is None:
-                raise
-            plan = self._state.plan
-            self._restore(self._checkpoints.get(self._generation))
-            self._state.plan = plan  # a resumed run has a new number, which that checkpoint does not know
-            losses, skipped = self._learn(new, careful=True)
-        return self._finish(new, losses, skipped, started)
+            self._prepare(request, plan, new)
+        steps = self._train(plan, new)
+        generation = learner.finish(plan, new)
+        probe = steps.pool.x[-PROBE_ROWS:]
+        candidate = self._export(plan.run, probe)
+        challenge = self._export_challenger(plan.run, probe)
+        return self._result(plan, new, steps, generation, candidate, challenge, started)
 
-    def _follow_elsewhere(self) -> None:
-        """Go on from weights that were not learned here, where such a model has taken over since."""
-        found = self._elsewhere(self._followed)
-        if found is None:
-            return
-        version, weights = found
-        own = self._engine.parameters()
-        if {name: v.shape for name, v in weights.items()} != {name: v.shape for name, v in own.items()}:
-            return
-        self._followed, self._random = version, False
-        self._engine.set_parameters(weights)
-        # Neither the old averages nor the old input statistics belong to them.
-        self._state.average = Average(self._config.average)
-        self._units.begin_with(self._state, weights)
-        self._checkpoint()
-        self._report(Note(f"training goes on from the weights of version {self._followed}"))
-
-    def _go_on_from_challenger(self) -> None:
-        """The gate has chosen the challenger: what it has become is what is learned on."""
-        found = self._challenges and self._challenges.crowned(self._champion(), self._state)
-        if found:
-            self._engine, self._state = found
-            self._report(Note("going on from the challenger, which serves now"))
-
-    def _challenge(self, new: Window, *, wanted: bool) -> None:
-        state, plan = self._state, self._state.plan
-        if self._challenges is None or plan is None or self._dry_run:
-            return
-        apart, values = self._units.names, self._engine.parameters()
-        word = self._challenges.step(
-            new, plan, self._champion(), wanted=wanted, recent=state.recent.ids,
-            shared={name: values[name] for name in apart},
-        )  # fmt: skip
-        if word is not None and word != "open":
-            self._report(ChallengerState(word))
-        if word is not None and self._stopping():
-            raise InterruptedRunError("the run was asked to stop", where="before its first step")
+    # ---- plan ------------------------------------------------------------------------------
 
     def _plan(self, request: RunRequest) -> tuple[RunPlan, bool]:
-        kept, options = self._state.plan, request.options
-        if kept is not None and not options.dry_run:
+        """Decide what the run learns; the plan, and whether it is that of a run that was cut off."""
+        state, options = self._learner.state, request.options
+        if state.plan is not None and not options.dry_run:
             # Perhaps all its steps are done, and only the end of the run is missing.
-            return replace(kept, run=request.run, trigger=request.trigger), True
-        upto = self._samples.last_seq()
-        after = self._state.consumed
-        count = len(self._samples.training_window(after, self._config.window, upto_seq=upto))
-        if count == 0 and not (request.trigger == "command" and len(self._state.remembered())):
+            return replace(state.plan, run=request.run, trigger=request.trigger), True
+        upto, after, training = self._samples.last_seq(), state.consumed, self._task.training
+        count = len(self._samples.training_window(after, training.window, upto_seq=upto))
+        if count == 0 and not (request.trigger == "command" and len(state.remembered())):
             raise NoDataError("no labelled sample is new since the last run", where="sample log")
         arrived = self._samples.next_offset()
         steps = options.steps or self._steps(options, count, arrived)
-        rate = options.learning_rate or self._config.learning_rate
-        share = options.new_share
-        return RunPlan(request.run, request.trigger, after, upto, steps, rate, share, arrived), False
+        rate = options.learning_rate or training.learning_rate
+        return RunPlan(
+            request.run, request.trigger, after, upto, steps, rate, options.new_share, arrived
+        ), False
 
     def _steps(self, options: RunOptions, new: int, arrived: int) -> int:
-        config = self._config
+        training, state = self._task.training, self._learner.state
+        remembered = len(state.remembered())
         if options.epochs:
-            share = (options.new_share or config.new_share) if new and len(self._state.remembered()) else 1.0
-            rows = new or len(self._state.remembered())
+            share = (options.new_share or training.new_share) if new and remembered else 1.0
             return steps_of_epochs(
-                options.epochs, rows, batch=config.batch, share=share or 1.0, accumulate=config.accumulate
-            )
-        before = self._state.arrived
-        times = scarcity(new, arrived - before) if config.scarce_labels and before is not None else 1.0
-        if self._random:
+                options.epochs, new or remembered,
+                batch=training.batch, share=share or 1.0, accumulate=training.accumulate,
+            )  # fmt: skip
+        before = state.arrived
+        times = scarcity(new, arrived - before) if training.scarce_labels and before is not None else 1.0
+        if self._learner.untrained:
             times = max(times, FROM_RANDOM_TIMES)
         return planned_steps(
-            new, steps=config.steps, steps_per=config.steps_per, max_steps=config.max_steps, times=times
+            new, steps=training.steps, steps_per=training.steps_per, max_steps=training.max_steps, times=times
         )
 
-    def _window(self, plan: RunPlan) -> Window:
-        window = self._samples.training_window(plan.after, self._config.window, upto_seq=plan.upto)
-        return self._trainable(window)
-
-    def _trainable(self, window: Window) -> Window:
-        good = self._schema.check(window.x, window.y)
-        if good.all():
-            return window
-        self._report(BadSamples(tuple(window.offsets[~good].tolist())))
-        return window.take(good)
+    def _prepare(self, request: RunRequest, plan: RunPlan, new: Window) -> None:
+        """Do what comes before the first step of a new run, and publish the checkpoint it starts from."""
+        learner = self._learner
+        learner.follow_challenger()
+        if request.trigger == "drift":
+            learner.state.recent.shorten(SHORT_AFTER_DRIFT)
+        if len(new):
+            learner.statistics.follow(learner.engine, learner.state, new)
+            self._judge_averages(new)
+            if learner.challenges.allowed and not request.options.dry_run:
+                self._challenge(plan, new, wanted=request.options.challenge)
+        learner.state.step, learner.state.excluded = 0, []
+        learner.checkpoint()
 
     def _judge_averages(self, new: Window) -> None:
+        """Test both averages of the weights on rows that neither has learned from."""
+        engine, average = self._learner.engine, self._learner.state.average
+        if average.values is None:
+            return
         newest = new.take(np.arange(max(0, len(new) - JUDGED_ROWS), len(new)))
-        averaging.judge(self._state.average, self._engine, newest.x, self._labels_for(newest.y))
+        x, y = newest.x, self._task.labels.of(newest.y)
+        with in_place(average.short, engine):
+            short = loss_of(engine, x, y)
+        with in_place(average.values, engine):
+            long = loss_of(engine, x, y)
+        average.judge(short, long, len(x))
 
-    def _learn(self, new: Window, *, careful: bool) -> tuple[list[float], int]:
-        """Make the run's steps; their losses, and how many were bad."""
-        state, config = self._state, self._config
-        remembered = self._trainable(self._drawing.remembered(state))
-        pool = self._drawing.pool(new, remembered, state)
-        self._probe = pool.x[-PROBE_ROWS:]
-        self._begin_guide(pool)
-        steps = TrainingLoop(
-            self._engine, state, config, pool,
-            guide=self._guide, apart=self._units.names, report=self._report, careful=careful,
+    def _challenge(self, plan: RunPlan, new: Window, *, wanted: bool) -> None:
+        """Test the challenger on the new labels and train it, before the learner learns them."""
+        learner = self._learner
+        outcome = learner.challenges.step(
+            new, plan, self._models.champion(),
+            wanted=wanted, recent=learner.state.recent.ids, shared=learner.statistics.of(learner.engine),
         )  # fmt: skip
-        total = steps.plan.steps if config.schedule == "linear" else 0
-        self._engine.begin(LearningRate(steps.plan.learning_rate, config.warmup, total), at_step=state.step)
-        reported = time.monotonic()
-        while not steps.done:
-            began = time.monotonic()
-            steps.advance()
-            self._rest(time.monotonic() - began)
-            if self._stopping():
-                self._engine.check()
-                self._checkpoint()
-                raise InterruptedRunError(
-                    "the run was asked to stop", where=f"step {state.step} of {steps.plan.steps}"
-                )
-            due = self._wanted() or state.step % config.checkpoint_every == 0
-            if due and not steps.done:
-                self._engine.check()
-                self._checkpoint()
-            if time.monotonic() - reported > PROGRESS_SECONDS:
-                reported = time.monotonic()
-                steps.report()
-        self._engine.check()
-        steps.report()
-        return steps.losses, steps.skipped
+        if outcome is not None and outcome != "open":
+            self._control.report(ChallengerState(outcome))
+        if outcome is not None and self._control.stopping:
+            raise InterruptedRunError("the run was asked to stop", where="before its first step")
 
-    def _begin_guide(self, pool: BatchPool) -> None:
-        if self._guide is None:
-            return
-        folder = self._champion()
-        if folder is None:
-            self._guide.begin(None, {}, pool.x)
-            return
-        note = folder / ANCHOR_FILE
-        known = unpack_arrays(note.read_bytes()) if note.exists() else {}
-        self._guide.begin(self._load_model(model_in(folder)), known, pool.x)
+    # ---- steps -----------------------------------------------------------------------------
 
-    def _labels_for(self, y: NDArray[np.float32]) -> NDArray[Any]:
-        return labels_for(self._bundle.label_loss, y, self._bundle.output.width)
+    def _train(self, plan: RunPlan, new: Window) -> TrainingLoop:
+        """Make the run's steps; once more from the last checkpoint, where the weights were destroyed."""
+        try:
+            return self._make_steps(plan, new, careful=False)
+        except NoDataError:
+            # Not one of these samples can be learned from; they must not be tried again for ever.
+            self._learner.skip(plan)
+            raise
+        except NonFiniteError as problem:
+            self._learner.go_back(plan, problem)
+            return self._make_steps(plan, new, careful=True)
 
-    # ---- the end of a run ------------------------------------------------------------------
-
-    def _finish(self, new: Window, losses: list[float], skipped: int, started: float) -> RunResult:
-        state = self._state
-        plan = state.plan
-        if plan is None:
-            raise TrainingError("no run is planned")
-        kept = ~np.isin(new.offsets, state.excluded)
-        state.remember(new.offsets[kept], new.y[kept])
-        state.consumed, state.arrived = plan.upto, plan.arrived
-        state.plan, state.step, self._random = None, 0, self._random and self._dry_run
-        generation = self._checkpoint()
-        candidate = self._handing_over.candidate(
-            plan.run, self._engine, state.average, self._probe, self._guide
+    def _make_steps(self, plan: RunPlan, new: Window, *, careful: bool) -> TrainingLoop:
+        pool = self._sampler.pool(new, self._learner.state)
+        if self._guide is not None:
+            self._guide.begin(self._models.champion(), pool.x)
+        loop = TrainingLoop(
+            self._learner, plan, self._task.training, pool, self._guide, self._control, careful=careful
         )
-        beside = self._challenges.current if self._challenges is not None else None
-        tenth = max(1, len(losses) // 10)
+        loop.run()
+        return loop
+
+    # ---- export ----------------------------------------------------------------------------
+
+    def _export(self, run: int, probe: NDArray[np.float32]) -> Path:
+        """Publish the average that does better, or the weights themselves where there is none."""
+        engine = self._learner.engine
+        with in_place(self._learner.state.average.chosen, engine):
+            files = {} if self._guide is None else {ANCHOR_FILE: pack_arrays(self._guide.note())}
+            return self._exporter.export(run, engine, probe, files)
+
+    def _export_challenger(self, run: int, probe: NDArray[np.float32]) -> Challenge | None:
+        """Publish a challenger that has won, with the errors by which it did."""
+        beside = self._learner.challenges.current
+        if beside is None or not beside.won:
+            return None
+        folder = self._exporter.export(run, beside.engine, probe, {NOTE: beside.note()}, "-challenger")
+        return Challenge(folder, beside.contest.dump())
+
+    def _result(
+        self,
+        plan: RunPlan,
+        new: Window,
+        steps: TrainingLoop,
+        generation: int | None,
+        candidate: Path,
+        challenge: Challenge | None,
+        started: float,
+    ) -> RunResult:
+        state, beside, losses = self._learner.state, self._learner.challenges.current, steps.losses
+        kept, tenth = state.remembered(), max(1, len(losses) // 10)
         return RunResult(
             run=plan.run,
             trigger=plan.trigger,
@@ -434,20 +228,15 @@ class TrainingRun:
             first_offset=int(new.offsets[0]) if len(new) else None,
             last_offset=int(new.offsets[-1]) if len(new) else None,
             consumed=state.consumed,
-            remembered=len(state.remembered()),
-            memory=tuple(self._protected(beside).tolist()),
-            challenger=self._handing_over.challenger(plan.run, beside, self._probe),
+            remembered=len(kept),
+            memory=tuple((np.union1d(kept, beside.state.remembered()) if beside else kept).tolist()),
+            challenger=challenge,
             averaged=state.average.better,
-            bundle=self._bundle.fingerprint,
+            bundle=self._task.bundle.fingerprint,
             steps=plan.steps,
-            skipped=skipped,
+            skipped=steps.skipped,
             loss_first=float(np.mean(losses[:tenth])) if losses else None,
             loss_last=float(np.mean(losses[-tenth:])) if losses else None,
-            engine=self._engine.name,
+            engine=self._learner.engine.name,
             seconds=time.monotonic() - started,
         )
-
-    def _protected(self, beside: Challenger | None) -> NDArray[np.int64]:
-        """Samples that must stay in the log."""
-        ids = self._state.remembered()
-        return np.union1d(ids, beside.state.remembered()) if beside else ids

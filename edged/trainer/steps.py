@@ -2,166 +2,198 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edged.domain.protocols import LearningRate
 from edged.domain.training.replay import BatchMix
 from edged.domain.training.trainer_messages import BadSamples, RunProgress
 from edged.errors import TrainingError
-from edged.trainer import averaging
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
 
     from edged.config import TrainingConfig
-    from edged.domain.protocols import Engine, StepResult
+    from edged.domain.protocols import RunControl, StepResult
     from edged.domain.training.batch_pool import BatchPool
-    from edged.domain.training.learner_state import LearnerState, RunPlan
-    from edged.domain.training.message import Message
+    from edged.domain.training.learner_state import RunPlan
     from edged.trainer.guidance import ChampionGuide
+    from edged.trainer.learner import Learner
 
 CHECK_EVERY = 32
+AVERAGE_EVERY = 8  # steps between two looks at the weights; a run's last ones count, too
+PROGRESS_SECONDS = 0.5
+
+
+class InterruptedRunError(TrainingError):
+    """The run was asked to stop; its state is in the last checkpoint."""
+
+    exit_code = 130
 
 
 class TrainingLoop:
-    """Makes the steps of the run that `state.plan` describes, and counts them in `state`.
+    """Makes the steps of a run, and counts them in the learner's state.
 
     Parameters
     ----------
-    engine, state
-        Whose weights learn, and what goes with them; both change.
-    config
-        The section `training`.
+    learner
+        Its engine, state and checkpoints change with each step.
+    plan, training
+        The run, and the section `training`.
     pool
-        What batches come from.
+        What batches are drawn from.
     guide
-        What pulls the steps towards the champion, where there is one.
-    apart
-        Parameters that are not averaged: statistics of inputs and targets.
-    report
-        Takes what the daemon is told.
+        Pulls the steps towards the champion, if wanted.
+    control
+        Throttles and stops the run, and receives its progress.
     careful
         Look at each step by itself, so that the batch that does harm is known.
+
+    Attributes
+    ----------
+    losses, skipped
+        Of each step; and how many steps had a loss or a gradient that was not finite.
     """
 
     def __init__(
         self,
-        engine: Engine,
-        state: LearnerState,
-        config: TrainingConfig,
+        learner: Learner,
+        plan: RunPlan,
+        training: TrainingConfig,
         pool: BatchPool,
-        *,
         guide: ChampionGuide | None,
-        apart: list[str],
-        report: Callable[[Message], None],
+        control: RunControl,
+        *,
         careful: bool,
     ) -> None:
-        if state.plan is None:
-            raise TrainingError("no run is planned")
-        self._engine, self._state, self._config = engine, state, config
-        self._pool = pool
-        self._guide, self._apart, self._report, self._careful = guide, apart, report, careful
+        self._learner, self._engine, self._state = learner, learner.engine, learner.state
+        self._plan, self._training, self.pool = plan, training, pool
+        self._guide, self._control, self._careful = guide, control, careful
         self.losses: list[float] = []
         self.skipped = 0
 
-    @property
-    def plan(self) -> RunPlan:
-        """The run."""
-        if self._state.plan is None:
-            raise TrainingError("no run is planned")
-        return self._state.plan
+    def run(self) -> None:
+        """Make all steps, with checkpoints on the way.
 
-    @property
-    def done(self) -> bool:
-        """Whether all steps are made."""
-        return self._state.step >= self.plan.steps
+        Raises
+        ------
+        InterruptedRunError
+            When asked to stop, after a checkpoint.
+        NoDataError
+            When no sample is left that has a finite loss.
+        NonFiniteError
+            When the weights are destroyed.
+        """
+        state, plan, training = self._state, self._plan, self._training
+        total = plan.steps if training.schedule == "linear" else 0
+        self._engine.begin(LearningRate(plan.learning_rate, training.warmup, total), at_step=state.step)
+        reported = time.monotonic()
+        while state.step < plan.steps:
+            began = time.monotonic()
+            self._advance()
+            self._control.throttle(time.monotonic() - began)
+            if self._control.stopping:
+                self._checkpoint()
+                raise InterruptedRunError(
+                    "the run was asked to stop", where=f"step {state.step} of {plan.steps}"
+                )
+            due = self._control.checkpoint_requested() or state.step % training.checkpoint_every == 0
+            if due and state.step < plan.steps:
+                self._checkpoint()
+            if time.monotonic() - reported > PROGRESS_SECONDS:
+                reported = time.monotonic()
+                self._report()
+        self._engine.check()
+        self._report()
 
-    def advance(self) -> None:
-        """The next step, or several where the engine makes them faster together."""
-        state = self._state
-        before = state.step
-        made, bad = self._advance(self._pool)
-        self.losses += made
-        self.skipped += bad
-        state.step += len(made)
-        state.total_steps += len(made)
-        averaging.follow(
-            state.average,
-            self._engine,
-            before=before,
-            step=state.step,
-            last=self.plan.steps,
-            apart=self._apart,
-        )
+    def _checkpoint(self) -> None:
+        self._engine.check()
+        self._learner.checkpoint()
+
+    def _report(self) -> None:
+        loss = self.losses[-1] if self.losses else float("nan")
+        finite = loss if np.isfinite(loss) else None
+        self._control.report(RunProgress(self._plan.run, self._state.step, self._plan.steps, finite))
+
+    def _advance(self) -> None:
+        """Make the next step, or several where the engine makes them faster together."""
+        state, before = self._state, self._state.step
+        if self._training.accumulate > 1 or (self._guide is not None and self._guide.teaching):
+            losses = self._accumulate()
+        else:
+            losses = self._steps_together()
+        self.losses += losses
+        state.step += len(losses)
+        state.total_steps += len(losses)
+        self._follow_average(before)
         if state.step // CHECK_EVERY > before // CHECK_EVERY:
             self._engine.check()
 
-    def report(self) -> None:
-        """Tell how far the run has come."""
-        loss = self.losses[-1] if self.losses else float("nan")
-        finite = loss if np.isfinite(loss) else None
-        self._report(RunProgress(self.plan.run, self._state.step, self.plan.steps, finite))
-
-    def _advance(self, pool: BatchPool) -> tuple[list[float], int]:
-        """Losses of what was made, and how many of them were bad."""
-        if self._config.accumulate > 1 or (self._guide is not None and self._guide.teaching):
-            return self._accumulate(pool)
+    def _steps_together(self) -> list[float]:
+        state, pool = self._state, self.pool
         count = self._next_steps()
-        start = self._state.rng.bit_generator.state
+        start = state.rng.bit_generator.state
         indices = [self._draw() for _ in range(count)]
         done = self._engine.steps([(pool.x[i], pool.y[i]) for i in indices], careful=self._careful)
         if len(done) < count:
             # What comes next depends on this: the batches that were not used are not drawn yet.
-            self._state.rng.bit_generator.state = start
+            state.rng.bit_generator.state = start
             indices = [self._draw() for _ in done]
-        bad = not np.isfinite(done[-1].loss) or (self._careful and not done[-1].applied)
-        if bad:
+        if not np.isfinite(done[-1].loss) or (self._careful and not done[-1].applied):
             self._exclude(indices[-1])
-        return [step.loss for step in done], int(bad)
+        return [step.loss for step in done]
 
     def _next_steps(self) -> int:
         """Steps up to the next point at which something else is due."""
-        state, config = self._state, self._config
-        dues = (CHECK_EVERY, config.checkpoint_every, averaging.EVERY if config.average else CHECK_EVERY)
-        left = self.plan.steps - state.step
-        return min(left, self._engine.together, *(due - state.step % due for due in dues))
+        step, training = self._state.step, self._training
+        dues = (CHECK_EVERY, training.checkpoint_every, AVERAGE_EVERY if training.average else CHECK_EVERY)
+        left = self._plan.steps - step
+        return min(left, self._engine.together, *(due - step % due for due in dues))
 
     def _draw(self) -> NDArray[np.int64]:
-        chosen = self.plan.new_share
-        share = self._config.new_share if chosen is None else chosen
-        return self._pool.draw(
-            self._config.batch, BatchMix(share, self._config.recent_share), self._state.rng
-        )
+        chosen, training = self._plan.new_share, self._training
+        mix = BatchMix(training.new_share if chosen is None else chosen, training.recent_share)
+        return self.pool.draw(training.batch, mix, self._state.rng)
 
-    def _accumulate(self, pool: BatchPool) -> tuple[list[float], int]:
-        """One step whose batch comes in parts."""
-        loss, parts = 0.0, self._config.accumulate
+    def _accumulate(self) -> list[float]:
+        """Make one step whose batch comes in parts."""
+        loss, parts = 0.0, self._training.accumulate
         for part in range(parts):
             index, last = self._draw(), part == parts - 1
-            step = self._step(pool, index, apply=last)
+            step = self._step(index, apply=last)
             loss += step.loss / parts
             if not np.isfinite(step.loss) or (self._careful and not step.applied and last):
                 self._exclude(index)
-                return [loss], 1
-        return [loss], 0
+                break
+        return [loss]
 
-    def _step(self, pool: BatchPool, index: NDArray[np.int64], *, apply: bool) -> StepResult:
+    def _step(self, index: NDArray[np.int64], *, apply: bool) -> StepResult:
+        x, y = self.pool.x, self.pool.y
         if self._guide is not None:
-            return self._guide.step(pool.x, pool.y, index, apply=apply)
-        return self._engine.step(pool.x[index], pool.y[index], apply=apply, careful=self._careful)
+            return self._guide.step(x, y, index, apply=apply)
+        return self._engine.step(x[index], y[index], apply=apply, careful=self._careful)
 
     def _exclude(self, index: NDArray[np.int64]) -> None:
-        """Find the rows of a batch whose own loss is not finite; they are not drawn again."""
-        pool, state = self._pool, self._state
+        """Exclude the rows of a batch whose own loss is not finite; all of them where there is none."""
+        pool, state = self.pool, self._state
+        self.skipped += 1
+        rows = np.unique(index)
         bad = [
-            i
-            for i in np.unique(index).tolist()
-            if not np.isfinite(self._engine.evaluate(pool.x[i : i + 1], pool.y[i : i + 1]))
+            i for i in rows if not np.isfinite(self._engine.evaluate(pool.x[i : i + 1], pool.y[i : i + 1]))
         ]
-        offsets = pool.offsets[bad].tolist() if bad else pool.offsets[np.unique(index)].tolist()
+        offsets = pool.offsets[bad or rows].tolist()
         state.excluded = sorted({*state.excluded, *offsets})
         pool.exclude(set(state.excluded))
-        self._report(BadSamples(tuple(offsets)))
+        self._control.report(BadSamples(tuple(offsets)))
+
+    def _follow_average(self, before: int) -> None:
+        """Let the averages follow the engine's weights, where a look at them is due."""
+        average, step = self._state.average, self._state.step
+        if average.decay <= 0 or (step % AVERAGE_EVERY and step < self._plan.steps):
+            return
+        apart = self._learner.statistics.names
+        weights = {name: value for name, value in self._engine.parameters().items() if name not in apart}
+        if all(np.isfinite(value).all() for value in weights.values()):
+            average.follow(weights, step - before // AVERAGE_EVERY * AVERAGE_EVERY)

@@ -12,11 +12,18 @@ from edged.domain.stream.sample import Batch, LabelUpdate
 from edged.domain.stream.schema import Schema
 from edged.domain.training.trainer_messages import RunRequest
 from edged.domain.training.training_run import RunOptions
-from edged.engines.inference import InferenceModel
 from edged.engines.native.engine import NativeEngine
 from edged.storage.models.checkpoints import Checkpoints
 from edged.storage.samples.log import SampleLog
-from edged.trainer import TrainingRun
+from edged.trainer.batches import BatchSampler
+from edged.trainer.candidate import CandidateExporter
+from edged.trainer.challenger import Challenges
+from edged.trainer.fleet_update import LearnerData
+from edged.trainer.foreign_weights import WeightImporter
+from edged.trainer.learner import Learner
+from edged.trainer.local_models import LocalModels
+from edged.trainer.run import TrainingRun
+from edged.trainer.task import EngineFactory, LearningTask
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +38,7 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float32]
 M = TypeVar("M", bound="Message")
 
+LIMIT = 1024**2
 CLASSIFY = Schema((), 5, "classify", ("low", "mid", "high"))
 
 
@@ -71,6 +79,43 @@ class RecordingEngine(NativeEngine):
         return rows(np.concatenate(seen))
 
 
+class Control:
+    """Keeps what a run reports; stops it and wants checkpoints when a test does."""
+
+    def __init__(
+        self, reports: list[Message], stopping: Callable[[], bool], wanted: Callable[[], bool]
+    ) -> None:
+        self._reports, self._stopping, self._wanted = reports, stopping, wanted
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the test wants the run to stop."""
+        return self._stopping()
+
+    def throttle(self, seconds: float) -> None:
+        """Go on at once."""
+
+    def checkpoint_requested(self) -> bool:
+        """Whether the test wants a checkpoint."""
+        return self._wanted()
+
+    def report(self, message: Message) -> None:
+        """Keep the report."""
+        self._reports.append(message)
+
+
+class ChosenChampion(LocalModels):
+    """The models of a workshop, whose champion a test may choose."""
+
+    def __init__(self, shop: Workshop) -> None:
+        super().__init__(shop.folder, shop.bundle)
+        self._shop = shop
+
+    def champion(self) -> Path | None:
+        """The folder that was chosen, or the registry's champion."""
+        return self._shop.champion or super().champion()
+
+
 class Workshop:
     """One state directory with a sample log, and trainees on it, one after the other."""
 
@@ -82,6 +127,7 @@ class Workshop:
         self.log = SampleLog.open(folder / "samples.db", schema, holdout=0.1)
         self.checkpoints = Checkpoints(folder / "checkpoints", self.config.keep_checkpoints)
         self.reports: list[Message] = []
+        self.champion: Path | None = None
         self._runs = 0
 
     def feed(self, x: Floats, labels: list[LabelValue | None] | None = None) -> NDArray[np.int64]:
@@ -99,37 +145,34 @@ class Workshop:
         ]
         self.log.commit(None, updates)
 
+    @property
+    def task(self) -> LearningTask:
+        """What trainees learn."""
+        return LearningTask(self.config, self.schema, self.bundle)
+
     def trainee(
         self,
         engine: Engine | None = None,
         *,
         stopping: Callable[[], bool] = lambda: False,
-        pack_weights: Callable[[Any], bytes] | None = None,
-        champion: Callable[[], Path | None] = lambda: None,
-        elsewhere: Callable[[int], tuple[int, dict[str, Floats]] | None] = lambda _: None,
-        fresh: Callable[[], Engine] | None = None,
         wanted: Callable[[], bool] = lambda: False,
+        weights_note: dict[str, str] | None = None,
         base: Base = "checkpoint",
     ) -> TrainingRun:
         """A learner that takes up what the checkpoints hold."""
-        return TrainingRun(
-            config=self.config,
-            schema=self.schema,
-            bundle=self.bundle,
-            engine=engine or NativeEngine(self.bundle),
-            samples=self.log,
-            checkpoints=self.checkpoints,
-            candidates=self.folder / "candidates",
-            load_model=InferenceModel,
-            pack_weights=pack_weights,
-            report=self.reports.append,
-            stopping=stopping,
-            champion=champion,
-            elsewhere=elsewhere,
-            fresh=fresh,
-            wanted=wanted,
-            base=base,
-        )
+        engine = engine or NativeEngine(self.bundle)
+        task, control, models = self.task, Control(self.reports, stopping, wanted), ChosenChampion(self)
+        exporter = CandidateExporter(self.folder / "candidates", self.bundle, weights_note=weights_note)
+        challenges = Challenges(task, EngineFactory(engine.name, self.bundle), self.log, control)
+        self.importer = WeightImporter(task, engine, self.log, models, exporter, LIMIT)
+        self.sampler = BatchSampler(task, self.log, control)
+        self.learner = Learner(task, engine, self.checkpoints, models, challenges, control)
+        self.learner.restore(base)
+        return TrainingRun(task, self.learner, self.log, self.sampler, models, exporter, control)
+
+    def round_data(self) -> LearnerData:
+        """What the newest trainee trains on in rounds."""
+        return LearnerData(self.task, self.learner, self.log, self.sampler, self.importer)
 
     def request(self, trigger: str = "labels", **options: Any) -> RunRequest:
         """The next run."""

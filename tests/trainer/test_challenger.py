@@ -14,15 +14,15 @@ from edged.domain.training.trainer_messages import ChallengerState, Note
 from edged.engines.inference import InferenceModel
 from edged.engines.native.engine import NativeEngine
 from edged.engines.portable.engine import PortableEngine
-from edged.trainer import InterruptedRunError
 from edged.trainer.challenger import NOTE
+from edged.trainer.steps import InterruptedRunError
 from tests.device.learning_rig import Workshop, after, model_bytes, task, weights
 
 if TYPE_CHECKING:
     from edged.domain.protocols import Engine
     from edged.domain.training.training_run import Challenge, RunResult
     from edged.storage.models.bundles import Bundle
-    from edged.trainer import TrainingRun
+    from edged.trainer.run import TrainingRun
 
 ENGINES = [NativeEngine, PortableEngine]
 
@@ -34,15 +34,12 @@ class World:
         chosen: dict[str, Any] = {"average": 0.0, "challenger": "auto"}
         self.shop = Workshop(folder, bundle, **chosen | training)
         self.kind, self._seed = kind, 0
-        self.champion: Path | None = None
         self.engine: Engine = kind(bundle)
         self.stop = False
 
     def trainee(self, **options: Any) -> TrainingRun:
         self.engine = self.kind(self.shop.bundle)
-        return self.shop.trainee(
-            self.engine, champion=lambda: self.champion, fresh=lambda: self.kind(self.shop.bundle), **options
-        )
+        return self.shop.trainee(self.engine, **options)
 
     def feed(self, *, turned: bool) -> None:
         self._seed += 1
@@ -52,8 +49,8 @@ class World:
     def run(self, trainee: TrainingRun, *, turned: bool = True, challenge: bool = False) -> RunResult:
         self.feed(turned=turned)
         result = trainee.run(self.shop.request(challenge=challenge))
-        if self.champion is None or not turned:
-            self.champion = result.candidate
+        if self.shop.champion is None or not turned:
+            self.shop.champion = result.candidate
         return result
 
     def until_won(self, trainee: TrainingRun | None = None) -> RunResult:
@@ -95,7 +92,7 @@ def test_its_memory_is_of_the_new_world_and_stays_in_the_log(tmp_path: Path, bun
     world = World(tmp_path, bundle)
     trainee = world.trainee()
     result = world.until_won(trainee)
-    world.champion = challenge(result).candidate
+    world.shop.champion = challenge(result).candidate
     going_on = world.run(trainee)
     assert "going on from the challenger" in world.shop.reported(Note)[-1].what
     assert going_on.challenger is None
@@ -138,7 +135,7 @@ def test_it_goes_on_bit_by_bit_in_another_process(tmp_path: Path, bundle: Bundle
         world = World(tmp_path / name, bundle, kind)
         trainee = world.trainee() if name == "one" else None
         result = world.until_won(trainee)
-        world.champion = challenge(result).candidate
+        world.shop.champion = challenge(result).candidate
         beside = replace(result, candidate=challenge(result).candidate)
         ends.append((model_bytes(result), model_bytes(beside), result.memory,
                      model_bytes(world.run(trainee or world.trainee()))))  # fmt: skip
@@ -166,7 +163,7 @@ def test_a_checkpoint_from_before_knows_of_none(tmp_path: Path, bundle: Bundle) 
     old = World(tmp_path, bundle, challenger="off")
     old.run(old.trainee(), turned=False)
     new = World(tmp_path, bundle)
-    new.champion = old.champion
+    new.shop.champion = old.shop.champion
     new.shop.request()  # the first run was the other's
     new.shop.feed(*task(80, 50))
     result = new.trainee().run(new.shop.request(challenge=True))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,27 +10,36 @@ import pytest
 
 from edged.domain.federated.privacy import norm
 from edged.domain.federated.settings import Encoding, RoundSettings
-from edged.domain.training.batch_pool import labels_for
 from edged.domain.training.weight_deltas import decode, difference
-from edged.engines.inference import InferenceModel
 from edged.engines.native.engine import NativeEngine
 from edged.engines.portable.engine import PortableEngine
 from edged.errors import NoDataError, RefusedError
+from edged.fleet.simulation.shared import Unthrottled
 from edged.trainer.fleet_training import CarriedState, RoundContribution, RoundTrainer
-from edged.trainer.quality import quality
-from tests.device.learning_rig import CLASSIFY, Workshop, task
+from edged.trainer.task import EngineFactory
+from tests.device.learning_rig import Workshop, task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from edged.domain.federated.evaluation import Quality
     from edged.domain.protocols import Engine
     from edged.storage.models.bundles import Bundle
 
     Weights = dict[str, np.ndarray[Any, np.dtype[np.float32]]]
 
 FREE = RoundSettings(epochs=None, steps=60, learning_rate=0.01, clip_norm=100.0)
+
+
+@dataclass(frozen=True)
+class RecordingFactory(EngineFactory):
+    """Opens engines, and keeps which of them were to be anchored."""
+
+    anchored: list[bool] = field(default_factory=list)
+
+    def open(self, *, anchored: bool = False) -> Engine:
+        self.anchored.append(anchored)
+        return super().open(anchored=anchored)
 
 
 class Bench:
@@ -41,30 +50,19 @@ class Bench:
         self.shop.feed(*task(600))
         self.engine = kind(bundle)
         self.base = self.engine.parameters()
-        trainee = self.shop.trainee(self.engine)
-        self.proximal: list[bool] = []
+        self.shop.trainee(self.engine)
+        self.engines = RecordingFactory(self.engine.name, bundle)
+        self.part = RoundTrainer(self.shop.task, self.engines, self.shop.round_data(), Unthrottled())
 
-        def begin(held: bool) -> Engine:
-            self.proximal.append(held)
-            return PortableEngine(bundle) if held else kind(bundle)
-
-        self.part = RoundTrainer(
-            begin=begin, trainable=bundle.trainable, rows=trainee.own_rows, labels=self.labels,
-            measure=self.measure,
-        )  # fmt: skip
-
-    def labels(self, y: np.ndarray[Any, np.dtype[np.float32]]) -> np.ndarray[Any, Any]:
-        return labels_for(self.bundle.label_loss, y, self.bundle.output.width)
-
-    def measure(self, engine: Engine) -> Quality | None:
-        window = self.shop.log.holdout_window(1024)
-        return quality(engine, window, CLASSIFY, self.labels(window.y), InferenceModel)
+    @property
+    def proximal(self) -> list[bool]:
+        return self.engines.anchored
 
     def train(
         self, config: RoundSettings, carried: CarriedState | None = None, seed: int = 0, **more: Any
     ) -> RoundContribution:
         return self.part.train_round(
-            self.base, config, self.base, carried or CarriedState(), rng=np.random.default_rng(seed), **more
+            self.base, config, carried or CarriedState(), rng=np.random.default_rng(seed), **more
         )
 
 
@@ -170,12 +168,8 @@ def test_time_that_is_up_makes_do_with_the_steps_made(bench: Bench) -> None:
 def test_a_device_without_labels_has_nothing_to_give(tmp_path: Path, bundle: Bundle) -> None:
     shop = Workshop(tmp_path, bundle)
     engine = PortableEngine(bundle)
-    part = RoundTrainer(
-        begin=lambda _: engine, trainable=bundle.trainable, rows=shop.trainee(engine).own_rows,
-        labels=lambda y: y, measure=lambda _: None,
-    )  # fmt: skip
+    shop.trainee(engine)
+    part = RoundTrainer(shop.task, EngineFactory("portable", bundle), shop.round_data(), Unthrottled())
     with pytest.raises(NoDataError):
-        part.train_round(
-            engine.parameters(), FREE, engine.parameters(), CarriedState(), rng=np.random.default_rng()
-        )
+        part.train_round(engine.parameters(), FREE, CarriedState(), rng=np.random.default_rng())
     shop.log.close()

@@ -8,6 +8,7 @@ import numpy as np
 
 from edged.domain.federated.messages import RoundAnnouncement
 from edged.domain.federated.settings import BaseModelInfo, RoundSettings
+from edged.domain.stream.sample import Window
 from edged.domain.training.trainer_messages import TrainRound
 from edged.domain.training.weight_deltas import Coding, code, fingerprint
 from edged.mqtt import weight_encoding
@@ -17,7 +18,26 @@ from edged.trainer.fleet_update import FleetUpdateTrainer
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from edged.domain.protocols import Engine
+
 MODEL = {"w": np.ones((2, 3), np.float32)}
+
+
+class Ten:
+    """A device with ten samples."""
+
+    def rows(self) -> Window:
+        ids = np.arange(10)
+        return Window(ids, ids, np.zeros((10, 2), np.float32), np.zeros((10, 1), np.float32))
+
+    def measure(self, _engine: Engine) -> None:
+        return None
+
+    def parameters(self) -> dict[str, np.ndarray[Any, np.dtype[np.float32]]]:
+        return MODEL
+
+    def last_seq(self) -> int:
+        return 10
 
 
 class Moving(RoundTrainer):
@@ -27,7 +47,7 @@ class Moving(RoundTrainer):
         self.given: list[CarriedState] = []
 
     def train_round(self, *args: Any, **_: Any) -> RoundContribution:
-        carried: CarriedState = args[3]
+        carried: CarriedState = args[2]
         self.given.append(carried)
         more = {"w": carried.moved.get("w", np.zeros((2, 3), np.float32)) + np.float32(1)}
         coded = code(MODEL, Coding("float32"))
@@ -44,10 +64,7 @@ def test_what_is_carried_survives_a_restart(tmp_path: Path) -> None:
     given = []
     for run in range(3):
         participant = Moving()
-        part = FleetUpdateTrainer(
-            "d", tmp_path / "state", participant=participant, own=lambda: MODEL, last_seq=lambda: 10,
-            max_bytes=1 << 20,
-        )  # fmt: skip
+        part = FleetUpdateTrainer("d", tmp_path / "state", participant, Ten(), 1 << 20)
         assert part.contribute(TrainRound(run, announced, model, seconds=60.0)).samples == 10
         given += participant.given
     assert given[0] == CarriedState()

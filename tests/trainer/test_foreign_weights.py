@@ -19,8 +19,7 @@ from edged.errors import CorruptError, RefusedError
 from edged.mqtt import update_encoding, weight_encoding
 from edged.storage.journal.transfers import TransferStaging, announced
 from edged.storage.models.registry import Registry
-from edged.trainer.foreign_weights import WeightImporter, weights_to_follow
-from tests.device.learning_rig import Workshop, task
+from tests.device.learning_rig import LIMIT, Workshop, task
 from tests.device.learning_rig import weights as bits
 
 if TYPE_CHECKING:
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
 
     Weights = dict[str, np.ndarray[Any, np.dtype[np.float32]]]
 
-LIMIT = 1024**2
-
 
 class Bench:
     """A device's state directory with a trained champion, and what takes weights into it."""
@@ -44,21 +41,13 @@ class Bench:
         self.bundle, self.engine, self.state = bundle, engine, folder
         self.registry = Registry.open(folder)
         self.shop.feed(*task(800))
-        self.pack = weight_encoding.pack if engine.name == "native" else None
         self.trainee = self.make_trainee()
         result = self.trainee.run(self.shop.request())
         self.champion = self.crowned(result.candidate, "training")
-        self.adopter = WeightImporter(
-            schema=self.shop.schema, bundle=bundle, engine=engine, holdout=self.shop.log, state=folder,
-            load_model=InferenceModel, max_bytes=LIMIT,
-        )  # fmt: skip
+        self.adopter = self.shop.importer
 
     def make_trainee(self) -> Any:
-        return self.shop.trainee(
-            self.engine,
-            pack_weights=self.pack,
-            elsewhere=lambda followed: weights_to_follow(self.state, self.bundle, followed),
-        )
+        return self.shop.trainee(self.engine, weights_note={} if self.engine.name == "native" else None)
 
     def crowned(self, candidate: Path, source: str) -> int:
         record = self.registry.add(candidate, created=1.0, source=source)
@@ -84,7 +73,9 @@ class Bench:
         return folder
 
     def applied(self, values: Weights, *, mix: bool = True) -> Candidate:
-        return self.adopter.apply(AdoptWeights(7, self.arrived({}, weight_encoding.pack(values)), mix=mix))
+        return self.adopter.import_weights(
+            AdoptWeights(7, self.arrived({}, weight_encoding.pack(values)), mix=mix)
+        )
 
     def model(self, result: Candidate) -> Weights:
         return weight_encoding.unpack((result.folder / "weights.safetensors.zst").read_bytes())[0]
@@ -109,7 +100,7 @@ def test_the_share_that_is_best_on_the_holdout_becomes_the_candidate(bench: Benc
     good = bench.own()
     off = noisy({name: np.zeros_like(value) for name, value in good.items()}, 1.5)
     bench.engine.set_parameters({name: value + off[name] for name, value in good.items()})
-    spoiled = bench.adopter.apply(
+    spoiled = bench.adopter.import_weights(
         AdoptWeights(8, bench.arrived({}, weight_encoding.pack(bench.own())), mix=False)
     )
     bench.crowned(spoiled.folder, "training")
@@ -132,7 +123,7 @@ def test_worse_weights_are_refused_and_better_ones_taken_whole(bench: Bench) -> 
         bench.applied(noisy(better, 20.0))
     # A champion that was spoiled: the earlier weights are better in the largest share.
     bench.engine.set_parameters(noisy(better, 3.0))
-    spoiled = bench.adopter.apply(
+    spoiled = bench.adopter.import_weights(
         AdoptWeights(8, bench.arrived({}, weight_encoding.pack(bench.own())), mix=False)
     )
     bench.crowned(spoiled.folder, "training")
@@ -153,16 +144,20 @@ def test_a_difference_to_a_known_model_is_applied_and_one_to_a_stranger_refused(
     coded, held = changes(target, own, Coding("int8", step=0.5))
     base = {"version": 1, "sha256": fingerprint(own)}
     manifest = {"encoding": weight_encoding.CODED, "base": base, "parameters": fingerprint(held)}
-    result = bench.adopter.apply(
+    result = bench.adopter.import_weights(
         AdoptWeights(7, bench.arrived(manifest, update_encoding.pack(coded)), mix=False)
     )
     assert fingerprint(bench.model(result)) == fingerprint(held)
     strange = {**manifest, "base": {"version": 9, "sha256": "0" * 64}}
     with pytest.raises(RefusedError, match="not known here"):
-        bench.adopter.apply(AdoptWeights(7, bench.arrived(strange, update_encoding.pack(coded)), mix=False))
+        bench.adopter.import_weights(
+            AdoptWeights(7, bench.arrived(strange, update_encoding.pack(coded)), mix=False)
+        )
     wrong = {**manifest, "parameters": "0" * 64}
     with pytest.raises(CorruptError, match="does not lead to"):
-        bench.adopter.apply(AdoptWeights(7, bench.arrived(wrong, update_encoding.pack(coded)), mix=False))
+        bench.adopter.import_weights(
+            AdoptWeights(7, bench.arrived(wrong, update_encoding.pack(coded)), mix=False)
+        )
 
 
 def test_weights_of_another_network_are_refused(bench: Bench) -> None:

@@ -27,7 +27,8 @@ def moved(folder: Path, bundle: Bundle, guide: str, weight: float) -> tuple[floa
     shop.feed(*task(300))
     first = shop.trainee(PortableEngine(bundle)).run(shop.request()).candidate
     engine = PortableEngine(bundle)
-    trainee = shop.trainee(engine, champion=lambda: first)
+    shop.champion = first
+    trainee = shop.trainee(engine)
     start = engine.parameters()
     x, labels = task(300, 1)
     shop.feed(x, [2.0 - float(str(label)) for label in labels])

@@ -11,7 +11,7 @@ from edged.bundles.graph.templates import mlp
 from edged.domain.stream.schema import Schema
 from edged.domain.training.trainer_messages import BadSamples
 from edged.engines.portable.engine import TOGETHER, PortableEngine
-from edged.trainer import InterruptedRunError
+from edged.trainer.steps import InterruptedRunError
 from tests.device.learning_rig import Workshop, after, model_bytes, task, weights
 
 if TYPE_CHECKING:

@@ -59,7 +59,8 @@ def test_the_champions_weights_are_those_of_its_file(
     found = parameters_in(Path(result.candidate) / "model.onnx", (*bundle.trainable, *bundle.frozen))
     assert {name: value.tobytes() for name, value in found.items()} == weights(engine)
     other = kind(bundle)
-    shop.trainee(other, base="champion").start_with(found)
+    shop.champion = result.candidate
+    shop.trainee(other, base="champion")
     assert weights(other) == weights(engine)
     with pytest.raises(ModelError, match="no parameter 'nothing'"):
         parameters_in(Path(result.candidate) / "model.onnx", ["nothing"])

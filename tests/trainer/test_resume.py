@@ -13,7 +13,7 @@ from edged.bundles.source.standardise import Statistics
 from edged.domain.training.trainer_messages import DamagedCheckpoint, Note
 from edged.engines.native.engine import NativeEngine
 from edged.errors import NonFiniteError
-from edged.trainer import InterruptedRunError
+from edged.trainer.steps import InterruptedRunError
 from tests.device.learning_rig import Workshop, after, model_bytes, task, weights
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_reported(tmp_path: Path, bundle
     engine = NativeEngine(bundle)
     trainee = shop.trainee(engine)
     assert shop.reported(DamagedCheckpoint) == [DamagedCheckpoint(newest)]
-    assert trainee.consumed == 0, "the one before was made within the run"
+    assert shop.learner.state.consumed == 0, "the one before was made within the run"
     again = trainee.run(shop.request())
     assert model_bytes(again) == model_bytes(straight)
     assert again.generation is not None
@@ -159,7 +159,7 @@ def test_checkpoints_of_another_bundle_are_left_alone(tmp_path: Path, bundle: Bu
     trainee = shop.trainee(engine)
     assert weights(engine) == weights(NativeEngine(other))
     assert "another bundle" in shop.reported(Note)[0].what
-    assert trainee.consumed == 0
+    assert shop.learner.state.consumed == 0
     result = trainee.run(shop.request())
     assert result.samples == shop.log.labelled_since(0), "everything is new to it"
 
@@ -170,9 +170,9 @@ def test_a_new_trainee_goes_on_where_the_last_run_ended(tmp_path: Path, bundle: 
     first = NativeEngine(bundle)
     end = shop.trainee(first).run(shop.request())
     second = NativeEngine(bundle)
-    trainee = shop.trainee(second)
+    shop.trainee(second)
     assert weights(second) == weights(first)
-    assert trainee.consumed == end.consumed
+    assert shop.learner.state.consumed == end.consumed
     assert not np.array_equal(
         second.parameters()["layer1.weight"], NativeEngine(bundle).parameters()["layer1.weight"]
     )

@@ -15,7 +15,7 @@ from edged.bundles.source.standardise import Statistics
 from edged.domain.judging.outputs import answers
 from edged.domain.stream.holdout import is_holdout
 from edged.domain.stream.schema import Schema
-from edged.domain.training.batch_pool import labels_for
+from edged.domain.training.batch_pool import LabelForm
 from edged.domain.training.learner_state import SHORT_AFTER_DRIFT
 from edged.domain.training.trainer_messages import BadSamples, RunProgress
 from edged.engines.inference import InferenceModel
@@ -121,7 +121,7 @@ def test_packed_weights_lie_beside_the_model(tmp_path: Path, bundle: Bundle) -> 
     shop = Workshop(tmp_path, bundle, average=0.0)
     shop.feed(*task(100))
     engine = NativeEngine(bundle)
-    trainee = shop.trainee(engine, pack_weights=lambda values: wire.pack(values, {"device": "d"}))
+    trainee = shop.trainee(engine, weights_note={"device": "d"})
     result = trainee.run(shop.request())
     tensors, note = wire.unpack((Path(result.candidate) / wire.FILE).read_bytes())
     assert note["device"] == "d"
@@ -134,7 +134,7 @@ def test_an_average_of_the_last_steps_is_served_not_where_the_last_one_went(
 ) -> None:
     shop, engine = Workshop(tmp_path, bundle), NativeEngine(bundle)
     shop.feed(*task(100))
-    trainee = shop.trainee(engine, pack_weights=lambda values: wire.pack(values, {"device": "d"}))
+    trainee = shop.trainee(engine, weights_note={"device": "d"})
     for _ in range(2):
         result = trainee.run(shop.request("command"))
         served, _note = wire.unpack((Path(result.candidate) / wire.FILE).read_bytes())
@@ -203,11 +203,11 @@ def test_bce_with_logits(tmp_path: Path, outputs: int) -> None:
 
 def test_labels_take_the_form_of_the_loss() -> None:
     y = np.array([[0.0], [2.0]], np.float32)
-    assert labels_for("cross_entropy", y, 3).dtype == np.int64
-    assert labels_for("cross_entropy", y, 3).tolist() == [0, 2]
-    assert labels_for("bce_with_logits", y, 3).tolist() == [[1, 0, 0], [0, 0, 1]]
-    assert labels_for("bce_with_logits", np.array([[1.0]], np.float32), 1).tolist() == [[1]]
-    assert labels_for("mse", y, 1) is y
+    assert LabelForm("cross_entropy", 3).of(y).dtype == np.int64
+    assert LabelForm("cross_entropy", 3).of(y).tolist() == [0, 2]
+    assert LabelForm("bce_with_logits", 3).of(y).tolist() == [[1, 0, 0], [0, 0, 1]]
+    assert LabelForm("bce_with_logits", 1).of(np.array([[1.0]], np.float32)).tolist() == [[1]]
+    assert LabelForm("mse", 1).of(y) is y
 
 
 # ---- which samples ---------------------------------------------------------------------------
@@ -370,7 +370,7 @@ def test_a_window_of_bad_samples_only_is_passed_over(
     shop.feed(np.full_like(x, np.nan), labels)
     with pytest.raises(NoDataError):
         trainee.run(shop.request())
-    assert trainee.consumed == shop.log.last_seq()
+    assert shop.learner.state.consumed == shop.log.last_seq()
     shop.feed(*task(100, 2))
     result = trainee.run(shop.request())
     assert 0 < result.samples <= 100

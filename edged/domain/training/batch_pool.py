@@ -11,8 +11,6 @@ from edged.domain.training.key_shares import capped
 from edged.errors import NoDataError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
 
     from edged.domain.stream.sample import Window
@@ -28,22 +26,41 @@ class Remembered:
     reservoir: Ids
 
 
+@dataclass(frozen=True)
+class LabelForm:
+    """The form in which a loss takes labels, for a model with so many outputs."""
+
+    loss: str
+    outputs: int
+
+    def of(self, y: NDArray[np.float32]) -> NDArray[Any]:
+        """Return labels `(n, targets)` in this form.
+
+        `(n,)` int64 for cross-entropy; for bce_with_logits with several outputs one-hot `(n, outputs)`.
+        """
+        if self.loss == "cross_entropy":
+            return y[:, 0].astype(np.int64)
+        if self.loss == "bce_with_logits" and y.shape[1] == 1 < self.outputs:
+            return np.eye(self.outputs, dtype=np.float32)[y[:, 0].astype(np.int64)]
+        return y
+
+
 class BatchPool:
     """New and remembered rows side by side, and which of them may be drawn.
 
-    `x` `(n, d)`, `y` as the loss takes it (`labels` makes it of `(n, targets)`), `offsets` `(n,)`.
+    `x` `(n, d)`, `y` in the form that the loss takes, `offsets` `(n,)`.
     """
 
     def __init__(
         self,
         new: Window,
         remembered: Remembered,
-        labels: Callable[[Any], Any],
+        labels: LabelForm,
         excluded: set[int],
     ) -> None:
         rows = remembered.rows.take(~np.isin(remembered.rows.offsets, new.offsets))
         self.x = np.concatenate([new.x, rows.x])
-        self.y = labels(np.concatenate([new.y, rows.y]))
+        self.y = labels.of(np.concatenate([new.y, rows.y]))
         self.offsets = np.concatenate([new.offsets, rows.offsets])
         is_new = np.arange(len(self.offsets)) < len(new)
         self._groups = (
@@ -88,15 +105,3 @@ class BatchPool:
             return None
         shares = capped(self._codes[rows], self._share)
         return None if shares is None else np.cumsum(shares)
-
-
-def labels_for(loss: str, y: NDArray[np.float32], outputs: int) -> NDArray[Any]:
-    """Labels `(n, targets)` as the loss takes them.
-
-    `(n,)` int64 for cross-entropy; for bce_with_logits with several outputs one-hot `(n, outputs)`.
-    """
-    if loss == "cross_entropy":
-        return y[:, 0].astype(np.int64)
-    if loss == "bce_with_logits" and y.shape[1] == 1 < outputs:
-        return np.eye(outputs, dtype=np.float32)[y[:, 0].astype(np.int64)]
-    return y

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 SCALARS = (int, str, bool, float)
+# Types of fields, and of the JSON values that they are made of.
+SIMPLE = {(Path, str), (float, int), *((kind, kind) for kind in SCALARS)}
 SHOWN = 40  # characters of a wrong value that an error quotes
 
 
@@ -31,6 +33,10 @@ class Message:
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
         return {name: _plain(value) for name, value in vars(self).items()}
+
+    def without(self, *names: str) -> dict[str, Any]:
+        """Return the fields as JSON values, except these."""
+        return {name: value for name, value in self.to_json().items() if name not in names}
 
     @classmethod
     def from_json(cls, values: object) -> Self:
@@ -52,20 +58,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(values: object, kinds: Iterable[type[Message]]) -> Message:
-    """Read a message by its `type`.
-
-    Parameters
-    ----------
-    values
-        The JSON object of a line from `encode`.
-    kinds
-        The messages that may come.
-
-    Raises
-    ------
-    TrainingError
-        When the type is unknown, or the fields are not those of the type.
-    """
+    """Read the JSON object of a line from `encode`, one of `kinds`; TrainingError when it is not."""
     known = {kind.__name__: kind for kind in kinds}
     name = values.get("type") if isinstance(values, dict) else values
     if not isinstance(name, str) or name not in known:
@@ -76,40 +69,31 @@ def decode(values: object, kinds: Iterable[type[Message]]) -> Message:
 def _plain(value: Any) -> Any:
     if isinstance(value, Message):
         return value.to_json()
-    if is_dataclass(value):
-        return {name: _plain(inner) for name, inner in vars(value).items()}
+    if is_dataclass(value) or isinstance(value, Mapping):
+        items = value if isinstance(value, Mapping) else vars(value)
+        return {name: _plain(inner) for name, inner in items.items()}
     if isinstance(value, tuple):
         return [_plain(inner) for inner in value]
-    if isinstance(value, Mapping):
-        return {name: _plain(inner) for name, inner in value.items()}
     return str(value) if isinstance(value, Path) else value
 
 
 def _read(kind: Any, value: object, where: str) -> Any:
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
-        made = None if value is None else _read(next(k for k in inner if k is not NoneType), value, where)
-    elif origin is tuple and isinstance(value, list):
-        made = _read_items(inner[0], value, where)
-    elif origin is Mapping and isinstance(value, dict):
-        made = {name: _read(inner[1], item, f"{where}.{name}") for name, item in value.items()}
-    elif is_dataclass(kind) and isinstance(value, dict):
-        made = _read_fields(kind, value, where)
-    elif kind is Path and isinstance(value, str):
-        made = Path(value)
-    elif kind is float and type(value) is int:
-        made = float(value)
-    elif (kind in SCALARS and type(value) is kind) or (origin is Literal and value in inner):
-        made = value
-    else:
-        raise _wrong(_name(kind), value, where)
-    return made
-
-
-def _read_items(kind: Any, values: list[Any], where: str) -> tuple[Any, ...]:
-    if kind in SCALARS and all(type(value) is kind for value in values):
-        return tuple(values)  # thousands of offsets, in the daemon
-    return tuple(_read(kind, value, f"{where}[{at}]") for at, value in enumerate(values))
+        return None if value is None else _read(next(k for k in inner if k is not NoneType), value, where)
+    if origin is tuple and isinstance(value, list):
+        simple = inner[0] in SCALARS and all(type(item) is inner[0] for item in value)
+        items = value if simple else (_read(inner[0], v, f"{where}[{at}]") for at, v in enumerate(value))
+        return tuple(items)  # thousands of offsets, in the daemon
+    if origin is Mapping and isinstance(value, dict):
+        return {name: _read(inner[1], item, f"{where}.{name}") for name, item in value.items()}
+    if is_dataclass(kind) and isinstance(value, dict):
+        return _read_fields(kind, value, where)
+    if (kind, type(value)) in SIMPLE:
+        return kind(value)
+    if origin is Literal and value in inner:
+        return value
+    raise _wrong(kind.__name__ if isinstance(kind, type) and not inner else str(kind), value, where)
 
 
 def _read_fields(kind: Any, values: Mapping[str, object], where: str) -> Any:
@@ -122,13 +106,7 @@ def _read_fields(kind: Any, values: Mapping[str, object], where: str) -> Any:
     return kind(**found)
 
 
-@cache
-def _hints(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind)
-
-
-def _name(kind: Any) -> str:
-    return kind.__name__ if isinstance(kind, type) and not get_args(kind) else str(kind)
+_hints = cache(get_type_hints)
 
 
 def _wrong(expected: str, value: object, where: str) -> TrainingError:

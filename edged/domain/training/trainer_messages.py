@@ -21,6 +21,9 @@ from edged.domain.training.training_run import (
 )
 
 R_co = TypeVar("R_co", bound=Message, covariant=True)
+NO_DATA = "no_data"
+
+# ---- orders ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class TrainingOrder(Message, Generic[R_co]):
 
 @dataclass(frozen=True)
 class RunRequest(TrainingOrder[RunResult]):
-    """Train."""
+    """Carry out a training run."""
 
     trigger: str
     options: RunOptions = field(default_factory=RunOptions)
@@ -72,29 +75,15 @@ class TrainRound(TrainingOrder[RoundResult]):
 
 @dataclass(frozen=True)
 class TryFleetModel(TrainingOrder[FleetModelResult]):
-    """Evaluate a fleet's model, and make a candidate of the best mixture with it.
+    """Evaluate a fleet's model, and make a candidate of the best mixture with it."""
 
-    Attributes
-    ----------
-    id
-        Of the round.
-    model, hash
-        File and fingerprint of the model.
-    standing, standing_hash
-        Likewise of the one that the fleet had before.
-    personal
-        Patterns of layers that stay the device's own.
-    adopt
-        Whether a candidate is wanted.
-    """
-
-    id: str
+    id: str  # of the round
     model: Path
-    hash: str
-    standing: Path | None
+    hash: str  # fingerprint of the model
+    standing: Path | None  # the model that the fleet had before, and its fingerprint
     standing_hash: str | None
-    personal: tuple[str, ...]
-    adopt: bool
+    personal: tuple[str, ...]  # patterns of layers that stay the device's own
+    adopt: bool  # whether a candidate is wanted
 
 
 @dataclass(frozen=True)
@@ -108,7 +97,7 @@ class Setup(Message):
 
 @dataclass(frozen=True)
 class Pace(Message):
-    """Rest after each step for `rest` times its length; without end for None. May come within a run."""
+    """Pause after each step for `rest` times its length; without end for None. May come within a run."""
 
     rest: float | None
 
@@ -118,12 +107,12 @@ class WriteCheckpoint(Message):
     """Write a checkpoint after the present step. May come within a run."""
 
 
-# ---- what the trainer says in between --------------------------------------------------------
+# ---- reports ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Ready(Message):
-    """The trainer takes orders."""
+    """The trainer accepts orders now."""
 
     pid: int
 
@@ -152,7 +141,7 @@ class CheckpointWritten(Message):
 
 @dataclass(frozen=True)
 class Resting(Message):
-    """A run that rests without end still lives."""
+    """A run that is paused without end still lives."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +153,7 @@ class BadSamples(Message):
 
 @dataclass(frozen=True)
 class DamagedCheckpoint(Message):
-    """A generation was passed over."""
+    """A damaged generation was passed over."""
 
     generation: int
 
@@ -178,26 +167,19 @@ class ChallengerState(Message):
 
 @dataclass(frozen=True)
 class Note(Message):
-    """Something for the log."""
+    """A line for the log."""
 
     what: str
-
-
-NO_DATA = "no_data"
 
 
 @dataclass(frozen=True)
 class OrderFailed(Message):
-    """An order, or the whole process, has failed.
-
-    `reason` is the name of the error's class, or `NO_DATA` where nothing is new up to the position `consumed`
-    in label order.
-    """
+    """An order, or the whole process, has failed."""
 
     what: str
     where: str = ""
     remedy: str = ""
-    reason: str = ""
+    reason: str = ""  # the error's class, or `NO_DATA`: nothing is new up to `consumed` in label order
     consumed: int | None = None
 
 

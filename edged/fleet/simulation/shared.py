@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edged.config import TrainingConfig
 from edged.domain.federated.settings import Encoding, RoundSettings
 from edged.domain.judging.outputs import answers, errors, probabilities
 from edged.domain.stream.sample import Window
-from edged.domain.training.batch_pool import labels_for
 from edged.engines.inference import InferenceModel
 from edged.engines.portable.description import Description, base_model
-from edged.engines.portable.engine import PortableEngine
 from edged.trainer.fleet_training import CarriedState, RoundTrainer
+from edged.trainer.quality import quality
+from edged.trainer.task import EngineFactory, LearningTask
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from edged.domain.federated.evaluation import Quality
+    from edged.domain.protocols import Engine
     from edged.domain.stream.schema import Schema
     from edged.storage.models.bundles import Bundle
 
@@ -36,12 +39,49 @@ class Evaluated:
     accuracy: float
 
 
+class Unthrottled:
+    """Training that makes its steps without a pause, see `Throttle`."""
+
+    stopping = False
+
+    def throttle(self, seconds: float) -> None:
+        """Continue at once after a step."""
+
+
+@dataclass
+class DeviceData:
+    """What a virtual device trains on, see `RoundData`: its rows, holdout and present parameters."""
+
+    task: LearningTask
+    learned: Window
+    holdout: Window
+    own: Weights
+
+    def rows(self) -> Window:
+        """Return the rows to train on."""
+        return self.learned
+
+    def measure(self, engine: Engine) -> Quality | None:
+        """Evaluate the engine's present weights on the holdout; None without one."""
+        return quality(engine, self.holdout, self.task)
+
+    def parameters(self) -> Weights:
+        """Return the present parameters."""
+        return self.own
+
+    def last_seq(self) -> int:
+        """Newest position in label order."""
+        return len(self.learned)
+
+
 class SharedSetup:
     """A bundle of a classifier, and a recording `x` `(n, d)` with classes `y` `(n,)`."""
 
     def __init__(self, bundle: Bundle, schema: Schema, x: NDArray[np.float32], y: NDArray[np.int64]) -> None:
         self.bundle, self.schema = bundle, schema
         self._x, self._y = x, y.astype(np.float32).reshape(-1, 1)
+        self.task = LearningTask(TrainingConfig(), schema, bundle)
+        self.engines = EngineFactory("portable", bundle)
         self._base = base_model(bundle, Description.of(bundle))
 
     def initial(self) -> dict[str, NDArray[np.float32]]:
@@ -52,13 +92,9 @@ class SharedSetup:
         """Rows as the sample log would give them."""
         return Window(rows, rows, np.ascontiguousarray(self._x[rows]), np.ascontiguousarray(self._y[rows]))
 
-    def labels(self, y: NDArray[np.float32]) -> NDArray[Any]:
-        """Labels as engines take them."""
-        return labels_for(self.bundle.label_loss, y, self.bundle.output.width)
-
-    def engine(self, _held: bool = False) -> PortableEngine:
-        """Create a new engine."""
-        return PortableEngine(self.bundle)
+    def data(self, rows: NDArray[np.int64], holdout: NDArray[np.int64], weights: Weights) -> DeviceData:
+        """Return what a device with these rows and weights trains on."""
+        return DeviceData(self.task, self.window(rows), self.window(holdout), weights)
 
     def ask(self, weights: Weights, scratch: Path, *parts: NDArray[np.int64]) -> list[Evaluated]:
         """How a model with these weights does on each part; `scratch` is a file that may be written over."""
@@ -83,12 +119,9 @@ class SharedSetup:
             config.epochs, config.steps, config.learning_rate, config.batch_size, clip_norm=0.0,
             encoding=Encoding("float32"), personal=("*",),
         )  # fmt: skip
-        window = self.window(rows)
-        alone = RoundTrainer(
-            begin=self.engine, trainable=self.bundle.trainable, rows=lambda: window, labels=self.labels,
-            measure=lambda _: None,
-        )  # fmt: skip
-        made = alone.train_round({}, free, weights, CarriedState(), rng=np.random.default_rng(seed))
+        data = self.data(rows, np.empty(0, np.int64), weights)
+        alone = RoundTrainer(self.task, self.engines, data, Unthrottled())
+        made = alone.train_round({}, free, CarriedState(), rng=np.random.default_rng(seed))
         return {**weights, **made.carried.personal}
 
 

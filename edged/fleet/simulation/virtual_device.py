@@ -15,13 +15,12 @@ from edged.domain.training.trainer_messages import TrainRound
 from edged.domain.training.training_run import FleetModelResult
 from edged.domain.training.weight_deltas import fingerprint
 from edged.domain.training.weight_mixing import SHARES, best_share, mixed
-from edged.engines.inference import InferenceModel
 from edged.fleet.simulation.partition import three_parts
+from edged.fleet.simulation.shared import Unthrottled
 from edged.mqtt.update_encoding import fleet_model
 from edged.storage.models.sent_updates import PERSONAL, ROUNDS, SentUpdates
 from edged.trainer.fleet_training import RoundTrainer
 from edged.trainer.fleet_update import FleetUpdateTrainer
-from edged.trainer.quality import quality
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.domain.federated.messages import RoundAnnouncement
-    from edged.domain.protocols import Engine
     from edged.domain.training.training_run import RoundResult
     from edged.fleet.simulation.shared import Evaluated, SharedSetup
     from edged.trainer.fleet_training import RoundContribution
@@ -67,8 +65,8 @@ class DeviceLog:
 class MaliciousDevice(RoundTrainer):
     """A device that does harm: its updates point the other way, or are far too large."""
 
-    def __init__(self, attack: Attack, **parts: Any) -> None:
-        super().__init__(**parts)
+    def __init__(self, attack: Attack, *parts: Any) -> None:
+        super().__init__(*parts)
         self._factor = np.float32(-1.0 if attack == "flip" else SCALED)
 
     def train_round(self, *args: Any, **kwargs: Any) -> RoundContribution:
@@ -113,25 +111,11 @@ class VirtualDevice:
         self.name, self.folder, self.log, self.attack = name, folder, DeviceLog(), attack
         self._bench, self._seed = bench, seed
         self.learned, self.chosen_by, self.kept = three_parts(rows)
-        self.own: Weights = bench.initial()
         self._sent = SentUpdates(folder, ROUNDS)
-        window, holdout = bench.window(self.learned), bench.window(self.chosen_by)
-
-        def measure(engine: Engine) -> Quality | None:
-            labels = bench.labels(holdout.y)
-            return quality(
-                engine, holdout, bench.schema, labels, lambda path: InferenceModel(path, threads=1)
-            )
-
-        parts: dict[str, Any] = {
-            "begin": bench.engine, "trainable": bench.bundle.trainable, "rows": lambda: window,
-            "labels": bench.labels, "measure": measure,
-        }  # fmt: skip
-        participant = RoundTrainer(**parts) if attack is None else MaliciousDevice(attack, **parts)
-        self._part = FleetUpdateTrainer(
-            name, folder, participant=participant, own=lambda: self.own,
-            last_seq=lambda: len(self.learned), max_bytes=LARGEST_MODEL,
-        )  # fmt: skip
+        self._data = bench.data(self.learned, self.chosen_by, bench.initial())
+        parts = (bench.task, bench.engines, self._data, Unthrottled())
+        trainer = RoundTrainer(*parts) if attack is None else MaliciousDevice(attack, *parts)
+        self._part = FleetUpdateTrainer(name, folder, trainer, self._data, LARGEST_MODEL)
 
     # ---- what its member asks of it ----------------------------------------------------------
 
@@ -161,7 +145,7 @@ class VirtualDevice:
         """Mix the fleet's model with its own, note what that gives, and learn on by itself."""
         patterns = announced.config.personal
         other = self._fitting(model, announced.base.hash, patterns)
-        tried = {share: self._ask(mixed(self.own, other, share)) for share in SHARES}
+        tried = {share: self._ask(mixed(self._data.own, other, share)) for share in SHARES}
         share = best_share({share: found[0].loss for share, found in tried.items()})
         best = 0.0 if share is None else share
         before = None if standing is None else self._ask(self._fitting(standing[1], standing[0], patterns))[0]
@@ -170,9 +154,11 @@ class VirtualDevice:
                 announced.round, announced.base.hash, share, tried[0.0][1], tried[1.0][1], tried[best][1]
             )
         )
-        self.own = mixed(self.own, other, best)
-        serves = fingerprint(self.own) == announced.base.hash
-        self.own = self._bench.trained(self.own, self.learned, announced.config, self._seed + announced.round)
+        self._data.own = mixed(self._data.own, other, best)
+        serves = fingerprint(self._data.own) == announced.base.hash
+        self._data.own = self._bench.trained(
+            self._data.own, self.learned, announced.config, self._seed + announced.round
+        )
         return FleetModelResult(
             run=announced.round,
             share=share,
@@ -194,7 +180,7 @@ class VirtualDevice:
         last = self._sent.newest()
         trained = {} if last is None else only(last.held(PERSONAL), patterns)
         shared = fleet_model(model, digest, LARGEST_MODEL)
-        return fitting(shared, {**self.own, **trained}, self._bench.bundle.trainable, patterns)
+        return fitting(shared, {**self._data.own, **trained}, self._bench.bundle.trainable, patterns)
 
 
 def _quality(found: Evaluated) -> Quality:

@@ -19,7 +19,7 @@ import numpy as np
 
 from edged.domain.messages.encoding import json_ready
 from edged.domain.protocols import LearningRate
-from edged.domain.training.batch_pool import labels_for
+from edged.domain.training.batch_pool import LabelForm
 from edged.engines import open_engine
 from edged.engines.inference import InferenceModel
 from edged.errors import BundleError, EdgedError, TrainingError
@@ -138,7 +138,7 @@ class Trial:
         return InferenceModel(path)
 
     def _labels(self, y: NDArray[np.float32]) -> NDArray[Any]:
-        return labels_for(self._bundle.loss, y, self._bundle.output.width)
+        return LabelForm(self._bundle.loss, self._bundle.output.width).of(y)
 
     def _result(self) -> dict[str, Any]:
         model, split, judge = self._model(), self._data.split, self._judge

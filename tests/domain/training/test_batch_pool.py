@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from edged.domain.stream.sample import Window
-from edged.domain.training.batch_pool import BatchPool, Remembered
+from edged.domain.training.batch_pool import BatchPool, LabelForm, Remembered
 from edged.domain.training.replay import BatchMix
 from edged.errors import NoDataError
 
@@ -17,7 +17,7 @@ def window(offsets: range) -> Window:
 def pool(excluded: set[int] | None = None) -> BatchPool:
     # 0-9 were remembered, of which 8 and 9 lately; 9 has a new label and is new again.
     remembered = Remembered(window(range(10)), np.array([8, 9]), np.arange(9))
-    return BatchPool(window(range(9, 13)), remembered, lambda y: y[:, 0], excluded or set())
+    return BatchPool(window(range(9, 13)), remembered, LabelForm("cross_entropy", 2), excluded or set())
 
 
 def test_a_batch_has_its_shares_of_new_recent_and_old_rows() -> None:

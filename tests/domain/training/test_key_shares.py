@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from edged.domain.stream.sample import Window
-from edged.domain.training.batch_pool import BatchPool, Remembered
+from edged.domain.training.batch_pool import BatchPool, LabelForm, Remembered
 from edged.domain.training.key_shares import capped
 from edged.domain.training.replay import BatchMix
 
@@ -38,7 +38,7 @@ def window(offsets: range) -> Window:
 def test_batches_keep_to_the_cap_in_both_parts_and_after_exclusion() -> None:
     old = np.arange(1000, 2000)
     remembered = Remembered(window(range(1000, 2000)), old[-300:], old)
-    pool = BatchPool(window(range(1000)), remembered, lambda y: y[:, 0].astype(np.int64), set())
+    pool = BatchPool(window(range(1000)), remembered, LabelForm("cross_entropy", 2), set())
     mix = BatchMix(0.25, 0.25)
     codes = np.where(np.arange(2000) % 10 == 0, np.arange(2000) % 7, 99)  # nine tenths are of one key
     rng = np.random.default_rng(0)

@@ -1,0 +1,163 @@
+"""What a device has learned, restored from checkpoints and stored in them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from edged.domain.training.trainer_messages import CheckpointWritten, DamagedCheckpoint, Note
+from edged.domain.training.weight_averaging import Average
+from edged.storage.files.atomic import disk_errors_of_others
+from edged.trainer.standardisation import InputStatistics
+
+if TYPE_CHECKING:
+    from edged.domain.protocols import Engine, RunControl
+    from edged.domain.stream.sample import Window
+    from edged.domain.training.learner_state import RunPlan
+    from edged.domain.training.training_run import Base
+    from edged.errors import NonFiniteError
+    from edged.storage.models.checkpoints import Checkpoints, Generation
+    from edged.trainer.challenger import Challenges
+    from edged.trainer.local_models import LocalModels
+    from edged.trainer.task import LearningTask
+
+
+class Learner:
+    """An engine, the state that belongs to its weights, and the challenger beside it.
+
+    Attributes
+    ----------
+    engine, state
+        Both are replaced when a challenger takes over.
+    statistics
+        Statistics of inputs and targets among the engine's parameters.
+    challenges
+        The challenger, if there is one.
+    untrained
+        Whether the weights are random ones that a bundle was built with.
+    """
+
+    def __init__(
+        self,
+        task: LearningTask,
+        engine: Engine,
+        checkpoints: Checkpoints,
+        models: LocalModels,
+        challenges: Challenges,
+        control: RunControl,
+    ) -> None:
+        self._task, self._checkpoints, self._models, self._control = task, checkpoints, models, control
+        self.engine, self.challenges = engine, challenges
+        self.state = task.fresh_state(task.training.seed)
+        self.statistics = InputStatistics(task, engine)
+        self.untrained = task.bundle.seed is not None
+        self._dry_run = False
+        self._generation: int | None = None
+        self._followed = 0
+
+    def restore(self, base: Base) -> None:
+        """Restore the newest valid checkpoint; on another `base`, without its weights.
+
+        Raises
+        ------
+        TrainingError
+            When the base is the champion, and no model is served.
+        """
+        generation = self._checkpoints.latest()
+        for damaged in self._checkpoints.damaged:
+            self._control.report(DamagedCheckpoint(damaged))
+        if generation is not None and generation.state.get("bundle") != self._task.bundle.fingerprint:
+            self._control.report(Note("checkpoints belong to another bundle; starting from this one"))
+            self._followed = -1
+        elif generation is not None and base == "checkpoint":
+            self._restore(generation)
+        elif generation is not None:
+            self._load(generation)
+            self.state.with_new_weights(self._task.training.half_life, self._task.training.average)
+        if base == "champion":
+            self.engine.set_parameters(self._models.exported_parameters())
+            self.untrained = False
+        if base != "checkpoint" and (found := self._models.to_follow(self._followed)):
+            self._followed = found[0]  # the next run starts from this base, not from those weights
+
+    def begin(self, *, dry_run: bool) -> None:
+        """Get ready for a run: continue from weights that took over from elsewhere, if there are any.
+
+        A dry run writes no checkpoint.
+        """
+        self._dry_run = dry_run
+        found = self._models.to_follow(self._followed)
+        if found is None:
+            return
+        (version, weights), own = found, self.engine.parameters()
+        if {name: v.shape for name, v in weights.items()} != {name: v.shape for name, v in own.items()}:
+            return
+        self._followed, self.untrained = version, False
+        self.engine.set_parameters(weights)
+        # Neither the old averages nor the old input statistics belong to them.
+        self.state.average = Average(self._task.training.average)
+        self.statistics.begin_with(self.state, weights)
+        self.checkpoint()
+        self._control.report(Note(f"training goes on from the weights of version {version}"))
+
+    def follow_challenger(self) -> None:
+        """Continue from the challenger, if the gate has chosen it."""
+        found = self.challenges.promoted(self._models.champion(), self.state)
+        if found is not None:
+            self.engine, self.state = found
+            self._control.report(Note("going on from the challenger, which serves now"))
+
+    def checkpoint(self) -> int | None:
+        """Publish a checkpoint and return its generation; None in a dry run."""
+        if self._dry_run:
+            return None
+        staging = self._checkpoints.stage()
+        with disk_errors_of_others(staging):
+            self.engine.save(staging)
+        values, arrays = self.state.dump()
+        state = {
+            "bundle": self._task.bundle.fingerprint,
+            "engine": self.engine.name,
+            "learner": values,
+            "followed": self._followed,
+        }
+        if self.challenges.current is not None:
+            with disk_errors_of_others(staging):
+                state["challenger"] = self.challenges.current.save(staging, arrays)
+        self._generation = self._checkpoints.publish(staging, state, arrays)
+        self._control.report(CheckpointWritten(self._generation, self.state.step))
+        return self._generation
+
+    def go_back(self, plan: RunPlan, problem: NonFiniteError) -> None:
+        """Restore the last checkpoint after the weights were destroyed; `problem` without one."""
+        self._control.report(Note(f"{problem.what}; going back to generation {self._generation}"))
+        if self._generation is None:
+            raise problem
+        self._restore(self._checkpoints.get(self._generation))
+        self.state.plan = plan  # a resumed run has a new number, which that checkpoint does not know
+
+    def finish(self, plan: RunPlan, learned: Window) -> int | None:
+        """End a run that has learned these samples, and publish its checkpoint."""
+        state = self.state
+        kept = ~np.isin(learned.offsets, state.excluded)
+        state.remember(learned.offsets[kept], learned.y[kept])
+        state.step, self.untrained = 0, self.untrained and self._dry_run
+        return self.skip(plan)
+
+    def skip(self, plan: RunPlan) -> int | None:
+        """Pass over the samples of a run, and publish a checkpoint."""
+        self.state.consumed, self.state.arrived, self.state.plan = plan.upto, plan.arrived, None
+        return self.checkpoint()
+
+    def _restore(self, generation: Generation) -> None:
+        self.engine.restore(generation.path)
+        self._load(generation)
+
+    def _load(self, generation: Generation) -> None:
+        values = generation.state["learner"]
+        self.untrained = self.untrained and values["total_steps"] == 0
+        self.state = self._task.load_state(values, generation.arrays)
+        self.challenges.restore(generation.path, generation.state.get("challenger"), generation.arrays)
+        self._generation = generation.number
+        self._followed = int(generation.state.get("followed", 0))

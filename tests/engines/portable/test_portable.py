@@ -223,7 +223,7 @@ engine.check()
 out = Path(sys.argv[4])
 engine.save(out)
 engine.export(out / "m.onnx")
-held = [name for name in sys.modules if name.startswith(("edged.bundles", "edged.engines.native"))]
+held = [name for name in sys.modules if name.startswith(("edged.bundles", "edged.engines.native.engine"))]
 print(held, engine.evaluate(data["x"][0], data["y"][0]))
 """
 

@@ -217,7 +217,7 @@ class JournalLogger:
         return self
 
     def msg(self, line: str, event: Mapping[str, object]) -> None:
-        """Write one event."""
+        """Write one event to the journal, or to the stream if that fails."""
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as journal:
                 journal.settimeout(PATIENCE_S)

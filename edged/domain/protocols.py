@@ -198,7 +198,7 @@ class Holdout(Protocol):
         """Labelled samples of the training role, the newest `limit`, oldest first."""
 
     def holdout_window(self, limit: int, *, before_seq: int | None = None) -> Window:
-        """The newest ones."""
+        """Return the newest `limit` holdout samples, before `before_seq` if given."""
 
     def older_holdout(self, limit: int, before_seq: int, seed: int, *, after_seq: int = 0) -> Window:
         """A sample of those between two positions."""

@@ -52,11 +52,11 @@ class TimedFiles(TrainingFiles, Protocol):
 
     @property
     def input(self) -> _Tensor:
-        """What goes in."""
+        """Description of the model's input."""
 
     @property
     def output(self) -> _Tensor:
-        """What comes out."""
+        """Description of the model's output."""
 
     @property
     def label(self) -> _Tensor:

@@ -107,7 +107,7 @@ class Writer(NodeWriter):
         return f"step.{hint}.{number}"
 
     def number(self, value: float) -> str:
-        """A float32 scalar."""
+        """Add a float32 scalar and return its name."""
         return self.constant(np.float32(value))
 
     def sizes(self, *values: int) -> str:

@@ -47,12 +47,12 @@ def extreme(node: onnx.NodeProto, to: Rewriter) -> None:
 
 
 def squares(node: onnx.NodeProto, to: Rewriter) -> None:
-    """Σx²."""
+    """Rewrite ReduceSumSquare as Σx²."""
     _summed(node, to.add("Mul", [node.input[0]] * 2), node.output[0], to)
 
 
 def magnitudes(node: onnx.NodeProto, to: Rewriter) -> None:
-    """Σ|x|."""
+    """Rewrite ReduceL1 as Σ|x|."""
     _summed(node, to.add("Abs", [node.input[0]]), node.output[0], to)
 
 

@@ -121,7 +121,7 @@ class StepWriter:
         self.to.add("Sum" if len(self._losses) > 1 else "Identity", self._losses, OUTPUT)
 
     def model(self) -> onnx.ModelProto:
-        """The finished graph."""
+        """Return the finished step graph."""
         batch = self.source.data.shape[0]
         inputs = [_float(WEIGHTS, [batch, 1])]
         if self.to.noise_width:

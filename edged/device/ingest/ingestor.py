@@ -187,7 +187,7 @@ class Ingestor:
     # ---- the ingest thread -----------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to work."""
+        """Start the ingest thread."""
         self._thread.start()
 
     def stop(self, timeout: float = 5.0) -> None:

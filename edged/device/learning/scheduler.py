@@ -72,7 +72,7 @@ def trigger_rules(config: TrainingConfig, *, drift: bool = True, fewest: int = 0
 
 
 def setback_rules(config: TrainingConfig) -> BackoffRules:
-    """The configured rules."""
+    """Return the configured rules of the backoff after failures."""
     return BackoffRules(config.retry_after, config.max_failures)
 
 

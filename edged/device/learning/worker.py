@@ -97,7 +97,7 @@ class TrainingWorker:
     # ---- what other threads call -----------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to work."""
+        """Start the training thread and the thread of changes."""
         self._thread.start()
         self._changer.start()
 
@@ -268,7 +268,7 @@ class TrainingWorker:
         self.between(between_runs)
 
     def end(self) -> None:
-        """Begin nothing new."""
+        """Start no new run and wake the thread."""
         self._ending.set()
         self._changes.put(None)
         self.wake()

@@ -136,7 +136,7 @@ class CandidateEvaluator:
 
 
 def gate_rules(config: GateConfig) -> GateRules:
-    """The configured rules."""
+    """Return the configured rules of the gate."""
     return GateRules(
         min_gain=config.min_gain,
         max_regret=config.max_regret,

@@ -73,7 +73,7 @@ class ModelLoader:
         return (1, 2) if len(self._schema.classes) == 2 else (self._schema.outputs,)
 
     def boot(self, base_model: Path, sha256: str | None) -> ServedModel:
-        """As `Promoter.boot`."""
+        """Load the champion at startup: see `Promoter.boot`."""
         self._base, self._base_hash = base_model, sha256
         champion = self._registry.champion()
         for version in self._registry.best_loadable():

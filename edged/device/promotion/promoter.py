@@ -309,7 +309,7 @@ class Promoter:
         self.promotions += 1
 
     def confirm(self, version: int) -> None:
-        """Probation passed."""
+        """Mark `version` as good after its probation."""
         self._registry.set_status(version, "good")
 
     def stand_down(self, failing: int, to: int, reason: str) -> None:

@@ -94,7 +94,7 @@ class ServingWorker:
         self.errors = 0
 
     def start(self) -> None:
-        """Begin to serve."""
+        """Start the prediction thread."""
         self._thread.start()
 
     def stop(self, timeout: float = 5.0) -> None:

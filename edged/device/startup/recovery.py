@@ -45,7 +45,7 @@ class Recovery:
     repaired: list[str] = field(default_factory=list)
 
     def note(self, what: str) -> None:
-        """Something was repaired."""
+        """Log a repair and add it to the report."""
         log.warning("repaired", what=what)
         self.repaired.append(what)
 

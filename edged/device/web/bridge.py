@@ -35,10 +35,10 @@ LOOK_SECONDS = 1.0
 
 
 @dataclass(eq=False)
-class StoredRows:
+class PendingRows:
     """Rows that become samples: their predictions and ids so far, and whether they are on disk."""
 
-    future: asyncio.Future[StoredRows]
+    future: asyncio.Future[PendingRows]
     rows: int
     asked: float
     first: int = -1
@@ -83,7 +83,7 @@ class ServingBridge:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0  # of the event loop
         self._under_way: dict[asyncio.Future[Any], float] = {}
-        self._recorded: dict[int, StoredRows] = {}  # by the offset of each row
+        self._recorded: dict[int, PendingRows] = {}  # by the offset of each row
         self._looking = False
         self._gathered: list[InferenceRequest] = []
 
@@ -119,7 +119,7 @@ class ServingBridge:
         sure = None if made.confidence is None else made.confidence[rows]
         return Predictions(made.version, made.offsets[rows], made.answers[rows], made.output[rows], sure)
 
-    async def record(self, readings: list[Reading]) -> StoredRows:
+    async def record(self, readings: list[Reading]) -> PendingRows:
         """Make samples of readings; return when they are predicted and on disk.
 
         Raises
@@ -130,7 +130,7 @@ class ServingBridge:
             When ingest rejects them.
         """
         future = self._enter()
-        recorded = StoredRows(future, len(readings), self._under_way[future])
+        recorded = PendingRows(future, len(readings), self._under_way[future])
 
         def placed(first: int) -> None:
             recorded.first = first
@@ -160,7 +160,7 @@ class ServingBridge:
             raise recorded.problem
         return recorded
 
-    def _forget(self, recorded: StoredRows) -> None:
+    def _forget(self, recorded: PendingRows) -> None:
         for offset in range(recorded.first, recorded.first + recorded.rows):
             self._recorded.pop(offset, None)
 
@@ -212,20 +212,20 @@ class ServingBridge:
             if not question.asker.done():
                 question.asker.set_result(None)
 
-    def _part(self, recorded: StoredRows, place: int, made: Predictions, ids: Sequence[str]) -> None:
+    def _part(self, recorded: PendingRows, place: int, made: Predictions, ids: Sequence[str]) -> None:
         recorded.parts.append((place, made, ids))
         self._conclude(recorded)
 
-    def _stored(self, recorded: StoredRows) -> None:
+    def _stored(self, recorded: PendingRows) -> None:
         recorded.stored = True
         self._conclude(recorded)
 
-    def _refused(self, recorded: StoredRows, problem: EdgedError) -> None:
+    def _refused(self, recorded: PendingRows, problem: EdgedError) -> None:
         recorded.problem = problem
         if not recorded.future.done():
             recorded.future.set_result(recorded)
 
-    def _conclude(self, recorded: StoredRows) -> None:
+    def _conclude(self, recorded: PendingRows) -> None:
         if recorded.whole and not recorded.future.done():
             recorded.future.set_result(recorded)
 
@@ -235,7 +235,7 @@ class ServingBridge:
         """Collect the predictions of recorded samples; on the serving thread."""
         if not self._recorded:
             return
-        found: dict[int, tuple[StoredRows, list[int]]] = {}
+        found: dict[int, tuple[PendingRows, list[int]]] = {}
         for at, offset in enumerate(made.offsets.tolist()):
             recorded = self._recorded.get(offset)
             if recorded is not None:

@@ -14,7 +14,7 @@ from edged.device.web.api.metrics import Metrics
 from edged.device.web.app import StatusEndpoints, application
 from edged.device.web.bridge import ServingBridge
 from edged.device.web.http.authentication import Access
-from edged.device.web.http.listener import Listener
+from edged.device.web.http.listener import HttpListener
 from edged.device.web.loop_bridge import soon
 from edged.device.web.page.history import PageState
 from edged.device.web.page.page import Page
@@ -110,7 +110,7 @@ class Web:
             page=Page(pipeline, status, self._page, VitalsReader(device.storage.dir)),
             more=[] if post is None else _round_routes(post, device.fleet, access),
         )
-        self._listener = Listener(app, config, sockets)
+        self._listener = HttpListener(app, config, sockets)
         self._stop: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended = False

@@ -29,13 +29,13 @@ class TaskHost(Protocol):
     """Who keeps and tells how far a task has come."""
 
     def executing(self, task: Task) -> None:
-        """It begins."""
+        """Record that the task is being executed."""
 
     def progress(self, task: Task, fields: Request) -> None:
         """It has come so far."""
 
     def finish(self, task: Task, outcome: Request | EdgedError) -> None:
-        """It has ended."""
+        """Record the outcome of a finished task."""
 
 
 class Task:
@@ -69,7 +69,7 @@ class Task:
         return self.request.get("transaction")
 
     def executing(self) -> None:
-        """It begins."""
+        """Record that the task is being executed."""
         with self.lock:
             if not self.over:
                 self._host.executing(self)

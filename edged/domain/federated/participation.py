@@ -106,7 +106,7 @@ class MembershipRecord:
         return replace(self, judged=digest, standing=self.judged)
 
     def state(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return the state as JSON values."""
         return {**self.__dict__, "ledger": self.ledger.state()}
 
     @classmethod

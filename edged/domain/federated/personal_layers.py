@@ -34,7 +34,7 @@ def is_personal(name: str, patterns: Iterable[str]) -> bool:
 
 
 def only(weights: Weights, patterns: Collection[str]) -> dict[str, NDArray[np.float32]]:
-    """The personal ones."""
+    """Return the personal layers among `weights`."""
     return {name: value for name, value in weights.items() if is_personal(name, patterns)}
 
 

@@ -43,7 +43,7 @@ class InferenceRequests:
         return len(self._waiting)
 
     def add(self, questions: Sequence[InferenceRequest]) -> None:
-        """Some more."""
+        """Append requests to the queue."""
         self._waiting.extend(questions)
 
     def take(self, rows: int) -> list[InferenceRequest]:

@@ -109,7 +109,7 @@ class LabelTrust:
         return numbers["gain"] >= 2.0 * _standard_error(numbers["candidate_error"], numbers["holdout"])
 
     def dump(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return the state as JSON values."""
         return {"usual": list(self.usual), "suspicious": self.suspicious, "pauses": self.pauses}
 
     @classmethod

@@ -286,7 +286,7 @@ class Anomalies:
             return sorted(key for key, line in self._lines.items() if line.alarm)
 
     def figures(self) -> dict[str, Any]:
-        """For metrics."""
+        """Return the values for metrics."""
         return {
             "threshold": self.threshold,
             "flagged": self.flagged,

@@ -87,7 +87,7 @@ class CommitDelay:
         return self.count >= self.burst and self.last - first <= BURST
 
     def committed(self) -> None:
-        """They are durable."""
+        """Learn from a group that is durable now: adapt the delay to its burst."""
         if self.first is None:
             return
         if self._is_whole_burst(self.first) and self.chain > 0:
@@ -131,7 +131,7 @@ class FlushRequests:
         return [self._waiting.popleft() for _ in range(len(self._waiting))]
 
     def done(self, waits: list[FlushRequest], *, settled: bool) -> None:
-        """At its end."""
+        """Wake the waiting threads with the result of the commit."""
         for wait in waits:
             wait.settled = settled
             wait.done.set()

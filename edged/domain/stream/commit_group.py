@@ -125,7 +125,7 @@ class CommitBacklog:
             self.clear()
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop all buffered groups and their counts."""
         self._groups.clear()
         self._places.clear()
         self._bytes = self.payload_bytes = 0

@@ -75,7 +75,7 @@ class Budget:
         return Budget(day, before.runs + 1, before.seconds + seconds)
 
     def state(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return the state as JSON values."""
         return asdict(self)
 
     @classmethod

@@ -8,7 +8,7 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from edged.device.web.bridge import ServingBridge, StoredRows
+from edged.device.web.bridge import PendingRows, ServingBridge
 from edged.domain.stream.sample import Reading
 
 if TYPE_CHECKING:
@@ -63,5 +63,5 @@ def test_what_is_given_up_while_it_is_placed_is_forgotten() -> None:
 
     asyncio.run(run())
     gc.collect()
-    assert [one for one in gc.get_objects() if isinstance(one, StoredRows)] == []
+    assert [one for one in gc.get_objects() if isinstance(one, PendingRows)] == []
     assert bridge.waiting == 0

@@ -90,7 +90,7 @@ class Bench:
         times.append(time.perf_counter())
         if served is None:
             raise SystemExit(f"refused: {verdict.reasons}")
-        self.promoter.crown(served, "bench")
+        self.promoter.set_champion(served, "bench")
         self.server.swap(served)
         times.append(time.perf_counter())
         return dict(zip(STAGES, [*np.diff(times).tolist(), times[-1] - times[0]], strict=True))

@@ -178,7 +178,7 @@ def crowned(gate: Gate, run: int) -> int:
     verdict, model = gate.promoter.consider(result, gate.champion, first=True)
     if model is None:
         raise StorageError("; ".join(verdict.reasons))
-    gate.promoter.crown(model, f"run {run}")
+    gate.promoter.set_champion(model, f"run {run}")
     gate.champion = model
     return model.version
 

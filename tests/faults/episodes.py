@@ -195,7 +195,7 @@ class Episode(Supervisor, Recorder):
             self._probation()
         took = time.monotonic() - started
         self.seam.fill(full=False)
-        settled = self.succession.settle()
+        settled = self.succession.persist()
         last = self.server.champion.version
         until(lambda: self.published[-1]["model"] == last)
         self._ending.set()

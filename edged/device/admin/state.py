@@ -158,7 +158,7 @@ def train_once(
         registry.set_value("consumed", scheduler.consumed)
         verdict, served = promoter.consider(result.own_candidate(), pipeline.predictor.champion)
         if served is not None:
-            promoter.crown(served, "; ".join(verdict.reasons))
+            promoter.set_champion(served, "; ".join(verdict.reasons))
         answer = {k: v for k, v in result.to_json().items() if k not in ("memory", "candidate")}
         return answer | {
             "verdict": verdict.as_dict(),

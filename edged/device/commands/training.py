@@ -32,7 +32,7 @@ class TrainingCommands:
 
         Samples received so far are committed first, so that the run can read them.
         """
-        self._pipeline.ingestor.settled()
+        self._pipeline.ingestor.flush()
         self._pipeline.worker.command(_options(request), task)
         return {"new_samples": self._status.new_labelled()}
 
@@ -66,7 +66,7 @@ class TrainingCommands:
     def accept(self, request: dict[str, Any]) -> dict[str, Any]:
         """Mark the samples of an alarm as normal, end the alarm and learn from the samples."""
         key, anomalies = request.get("key"), self._pipeline.predictor.anomalies
-        self._pipeline.ingestor.settled()  # a sample that is not stored yet could not be learned from
+        self._pipeline.ingestor.flush()  # a sample that is not stored yet could not be learned from
         accepted = 0 if anomalies is None else anomalies.accept(key)
         if accepted == 0:
             raise RefusedError(

@@ -67,7 +67,7 @@ class WipeCommands:
             samples="samples" in what,
             labels="labels" in what,
             checkpoints="checkpoints" in what,
-            before=pipeline.ingestor.settled,
+            before=pipeline.ingestor.flush,
             also=also,
         )
         while not done.wait(LOOK_SECONDS):

@@ -123,7 +123,7 @@ class Member:
         self._queue.put(lambda: self._follow(delivery.payload))
 
     def _receive_receipts(self, delivery: ReceivedMessage) -> None:
-        self._queue.put(lambda: self._settle(delivery.payload))
+        self._queue.put(lambda: self._acknowledge(delivery.payload))
 
     def _receive_part(self, delivery: ReceivedMessage) -> None:
         self._queue.put(lambda: self._add_part(delivery.topic, delivery.payload))
@@ -310,8 +310,8 @@ class Member:
         )
         self._change(self._record.trained(number, about))
 
-    def _settle(self, payload: bytes) -> None:
-        for update, refused in self._sender.settle(payload):
+    def _acknowledge(self, payload: bytes) -> None:
+        for update, refused in self._sender.acknowledge(payload):
             fields: dict[str, Any] = {"round": update.about.round, "sendings": update.sendings}
             if refused is None:
                 self._event("fleet_accepted", fields)

@@ -121,7 +121,7 @@ class RoundExecutor:
         if result.candidate is not None:
             judged, served = self._pipeline.rollout.consider(result.candidate)
             if served is not None:
-                self._pipeline.worker.crowned(served)
+                self._pipeline.worker.record_champion(served)
             return served is not None, "; ".join(judged.verdict.reasons)
         if result.share == 0.0:
             return False, "the device's own weights do better on its holdout"

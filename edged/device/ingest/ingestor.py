@@ -160,7 +160,7 @@ class Ingestor:
         self._submitted.append(submission)
         self._wake.set()
 
-    def settled(self, timeout: float = SETTLE_SECONDS) -> bool:
+    def flush(self, timeout: float = SETTLE_SECONDS) -> bool:
         """Have what was delivered committed now, without waiting for company; from any other thread.
 
         Returns
@@ -168,13 +168,13 @@ class Ingestor:
         Whether it is: False while the disk refuses, or when that takes longer than `timeout` seconds. Of a
         flood, those that wait behind `storage.commit_rows` others are not in it.
         """
-        return not self._thread.is_alive() or self._settling.ask(self._wake.set, timeout)
+        return not self._thread.is_alive() or self._settling.wait(self._wake.set, timeout)
 
-    def rest(self) -> None:
+    def pause(self) -> None:
         """Take nothing more: the broker keeps what is not acknowledged, and what follows it."""
         self._resting = True
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Take what has come meanwhile, and what comes."""
         self._resting = False
         self._wake.set()
@@ -201,14 +201,14 @@ class Ingestor:
             self._turn(woken=self._wake.wait(self._patience()))
             self._watchdog.beat("ingest")
         self._turn(woken=True)
-        self._settling.over()
+        self._settling.close()
 
     def _turn(self, *, woken: bool) -> None:
         deliveries: list[Delivery] = []
         if woken and not self._resting:
             self._gather()
         self._wake.clear()
-        asked, settled = self._settling.begin(), False
+        asked, settled = self._settling.start_turn(), False
         try:
             if self._resting:
                 self._stay()
@@ -218,7 +218,7 @@ class Ingestor:
             self._take_in_submitted()
             self._due = self.retry_at if asked else self._settle_at()
             if self._stopping or time.monotonic() >= self._due:
-                self.settle()
+                self.commit_backlog()
                 self._due = self._settle_at()
             settled = self._held.first is None
             self._evict()
@@ -226,7 +226,7 @@ class Ingestor:
             log.exception("ingest_failed", messages=self.waiting + len(deliveries))
             self._start_over(deliveries)
             self._due = self.retry_at
-        self._settling.done(asked, settled=settled)
+        self._settling.finish_turn(asked, settled=settled)
 
     def _stay(self) -> None:
         if self._stopping:
@@ -292,16 +292,16 @@ class Ingestor:
         if self._forecast is not None:
             group.updates = self._forecast.update(batch)
         self._held.add(group)
-        self._company.came(len(readings), time.monotonic())
+        self._company.record_arrival(len(readings), time.monotonic())
         self._taken = []
 
     def work(self, deliveries: Sequence[Delivery]) -> None:
         """Decode, hand over for prediction, commit, acknowledge; what cannot be committed is held."""
         self.take_in(deliveries)
-        self.settle()
+        self.commit_backlog()
 
     def take_in(self, deliveries: Sequence[Delivery]) -> None:
-        """Decode and hand over for prediction; held until `settle` has made it durable."""
+        """Decode and hand over for prediction; held until `commit_backlog` has made it durable."""
         self.received += len(deliveries)
         if self.windowing is not None and not self._windows_known:
             self.windowing.restore(self._store.open_windows())
@@ -313,11 +313,11 @@ class Ingestor:
         if self._forecast is not None:
             group.updates = [update for batch in batches for update in self._forecast.update(batch)]
         self._held.add(group)
-        self._company.came(len(group.deliveries), time.monotonic())
+        self._company.record_arrival(len(group.deliveries), time.monotonic())
         for batch in batches:
             self._serving.submit(batch, received)
 
-    def settle(self) -> None:
+    def commit_backlog(self) -> None:
         """Commit what is held, oldest first, and acknowledge it; on a failure it stays held."""
         while (group := self._held.first) is not None:
             try:

@@ -38,7 +38,7 @@ class AnomalyExclusion:
         self._back: list[tuple[str, int, int]] = []  # key, first, and the newest that was aside then
         self._lock = threading.Lock()
 
-    def settle(self) -> int:
+    def apply(self) -> int:
         """Set aside and readmit what is due; how many samples came back.
 
         Raises
@@ -49,9 +49,9 @@ class AnomalyExclusion:
         if self._anomalies is None:
             return 0
         with self._lock:
-            return self._settle(self._anomalies)
+            return self._apply(self._anomalies)
 
-    def _settle(self, anomalies: Anomalies) -> int:
+    def _apply(self, anomalies: Anomalies) -> int:
         offsets, back = anomalies.take()
         self._offsets += offsets
         self._back += [(key, first, max(self._offsets, default=-1)) for key, first in back]

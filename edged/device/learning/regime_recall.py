@@ -58,15 +58,15 @@ class RegimeRecall:
         self._reigns: deque[tuple[int, int]] = deque(maxlen=REIGNS)
         self._tried = 0
 
-    def crowned(self, version: int) -> None:
+    def record_champion(self, version: int) -> None:
         """A model serves from now on."""
         self._reigns.append((self._samples.last_seq(), version))
 
     def drifted(self, signal: DriftSignal) -> bool:
         """Whether a signal has ended a regime."""
-        return signal.level is Level.DRIFT and self.ended(signal.source)
+        return signal.level is Level.DRIFT and self.record_regime_end(signal.source)
 
-    def ended(self, source: str) -> bool:
+    def record_regime_end(self, source: str) -> bool:
         """The present regime has ended, unless it had only begun."""
         until = self._samples.last_seq()
         begun = self.regimes.begun

@@ -127,7 +127,7 @@ class TrainingScheduler:
         )
         same = kept is not None and kept["bundle"] == bundle
         self.setbacks = FailureBackoff.recalled(setback_rules(config.training), kept if same else None)
-        self.triggers.hold(clock.monotonic(), self.setbacks.wait)
+        self.triggers.back_off(clock.monotonic(), self.setbacks.wait)
         self.effort = LearningPolicy()
         self.budget = stored_budget(registry)
         self.waiting_for: tuple[str, ...] = ()
@@ -207,7 +207,7 @@ class TrainingScheduler:
 
     def _held_back(self, wanted: str | None) -> tuple[str, ...]:
         """What keeps a run from beginning that a trigger wants."""
-        resting = self.triggers.resting(self._clock.monotonic())
+        resting = self.triggers.pause_reason(self._clock.monotonic())
         if resting:
             return (resting,)
         now = self.conditions()
@@ -293,14 +293,14 @@ class TrainingScheduler:
         """Bytes that runs have handed to the disk, also those that failed or were ended."""
         return self.client.written
 
-    def rest(self, times: int) -> int:
+    def hold_back(self, times: int) -> int:
         """Begin no run by itself before so many times the usual new labels have come; how many that is."""
-        return self.triggers.rest(times)
+        return self.triggers.hold_back(times)
 
     def _held_by_disk(self, problem: StorageError, seconds: float) -> None:
         """No fault of training: it goes on by itself once the disk does, whatever had started the run."""
         self.triggers.interrupted = True
-        self.triggers.hold(self._clock.monotonic(), seconds)
+        self.triggers.back_off(self._clock.monotonic(), seconds)
         log.warning("training_held", problem=problem.line(), seconds=seconds)
 
     def _ended_by_disk(self, problem: StorageError) -> None:
@@ -327,7 +327,7 @@ class TrainingScheduler:
     def _failed(self, run: int, problem: EdgedError) -> None:
         where = f"{problem.where}: " if problem.where else ""
         self.setbacks.failed(f"{where}{problem.what}", problem.remedy, self._clock.now())
-        self.triggers.hold(self._clock.monotonic(), self.setbacks.wait)
+        self.triggers.back_off(self._clock.monotonic(), self.setbacks.wait)
         log.warning("training_failed", run=run, problem=problem.line(), failures=self.failures)
         self._keep_setbacks()
         pause = self.setbacks.pause()

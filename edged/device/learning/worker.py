@@ -195,9 +195,9 @@ class TrainingWorker:
         self._between.append(action)
         self.wake()
 
-    def crowned(self, served: ServedModel) -> None:
+    def record_champion(self, served: ServedModel) -> None:
         """A model that was not trained here has taken over."""
-        self._recall.crowned(served.version)
+        self._recall.record_champion(served.version)
         self._events.states_changed()
         self._events.champion_changed(served.version)
 
@@ -286,7 +286,7 @@ class TrainingWorker:
             self._wake.clear()
             try:
                 self._do_between_runs()
-                self._exclusion.settle()
+                self._exclusion.apply()
                 self._try_recall()
                 trigger = self._scheduler.due()
                 if trigger is not None:
@@ -317,7 +317,7 @@ class TrainingWorker:
 
     def _fallen(self, rise: float) -> None:
         self._scheduler.fallen(rise)
-        if self._recall.ended("error"):
+        if self._recall.record_regime_end("error"):
             self._registry.set_value("regimes", self._recall.regimes.state())
 
     def _try_recall(self) -> None:
@@ -327,7 +327,7 @@ class TrainingWorker:
             return
         served = self._rollout.recall(*found)
         if served is not None:
-            self._recall.crowned(served.version)
+            self._recall.record_champion(served.version)
             self._events.states_changed()
 
     def keep(self) -> None:
@@ -393,7 +393,7 @@ class TrainingWorker:
             log.warning("position_not_kept", problem=problem.line())
         self._events.states_changed()
         if served is not None:
-            self._recall.crowned(served.version)
+            self._recall.record_champion(served.version)
             self._events.champion_changed(served.version)
         return judged, None if served is None else served.version
 
@@ -403,19 +403,19 @@ class TrainingWorker:
             try:
                 action = self._changes.get(timeout=SETTLE_SECONDS)
             except queue.Empty:
-                action = self._settle
+                action = self._catch_up
             if action is None:
                 return
             try:
                 action()
-                if action != self._settle:
+                if action != self._catch_up:
                     self._events.states_changed()
             except Exception:
                 log.exception("change_failed")
 
-    def _settle(self) -> None:
-        self._rollout.settle()
+    def _catch_up(self) -> None:
+        self._rollout.persist()
         try:
-            self._exclusion.settle()  # here, too: a run that goes on for hours holds up the other thread
+            self._exclusion.apply()  # here, too: a run that goes on for hours holds up the other thread
         except StorageError as problem:
             log.warning("not_set_aside", problem=problem.line(), remedy="tried again")

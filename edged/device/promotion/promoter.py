@@ -244,7 +244,7 @@ class Promoter:
         self._registry.set_value(TRUST, self.trust.dump())
         return reviewed
 
-    def resting(self) -> dict[str, Any] | None:
+    def recommended_pause(self) -> dict[str, Any] | None:
         """After a verdict: why and how long (`times` the labels of a run) training should pause, or None."""
         times = self.trust.pause()
         if times is None:
@@ -297,7 +297,7 @@ class Promoter:
 
     # ---- the champion ----------------------------------------------------------------------
 
-    def crown(self, served: ServedModel, reason: str) -> None:
+    def set_champion(self, served: ServedModel, reason: str) -> None:
         """Make an accepted model the durable champion; call before it is swapped in.
 
         Raises

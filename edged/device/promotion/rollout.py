@@ -101,7 +101,7 @@ class Rollout:
         if against is not None:
             withdrawn = self._promoter.withdraw(served.version, against)
             return self._rejected(Judged(candidate, withdrawn)), None
-        self._crowned(served, champion, candidate.source, judged.told())
+        self._publish_promotion(served, champion, candidate.source, judged.told())
         return judged, served
 
     def _rejected(self, judged: Judged) -> Judged:
@@ -129,9 +129,9 @@ class Rollout:
         with self._lock:
             if self._predictor.champion is not champion:
                 raise RefusedError("another model took over meanwhile", where=f"version {to}")
-            self._promoter.crown(served, "command")
+            self._promoter.set_champion(served, "command")
             self._predictor.swap(served, watch=watch)
-        self._crowned(served, champion, "command", {"reasons": ["command"]})
+        self._publish_promotion(served, champion, "command", {"reasons": ["command"]})
         return {"from": champion.version, "to": to}
 
     def begin_anew(self, reason: str) -> None:
@@ -154,10 +154,12 @@ class Rollout:
         if against is not None:
             log.error("recall_failed", version=served.version, problem=against)
             return None
-        self._crowned(served, champion, "bank", verdict.as_dict())
+        self._publish_promotion(served, champion, "bank", verdict.as_dict())
         return served
 
-    def _crowned(self, served: ServedModel, before: ServedModel, origin: str, told: dict[str, Any]) -> None:
+    def _publish_promotion(
+        self, served: ServedModel, before: ServedModel, origin: str, told: dict[str, Any]
+    ) -> None:
         self.origins[origin] = self.origins.get(origin, 0) + 1
         self._events.event(
             "model_promoted",
@@ -170,16 +172,16 @@ class Rollout:
             if self._predictor.champion is not champion:
                 return "another model took over while it was judged"
             try:
-                self._promoter.crown(served, reason)
+                self._promoter.set_champion(served, reason)
             except StorageError as problem:
                 return problem.line()
             self._predictor.swap(served)
         return None
 
     def _perhaps_rest(self) -> None:
-        pause = self._promoter.resting()
+        pause = self._promoter.recommended_pause()
         if pause is not None:
-            labels = self._triggers.rest(pause.pop("times"))
+            labels = self._triggers.hold_back(pause.pop("times"))
             self._events.event("training_paused", {**pause, "new_labels": labels})
 
     def probation_ended(self, version: int, passed: bool) -> None:
@@ -212,9 +214,9 @@ class Rollout:
         back = self._predictor.champion.version
         self._events.event("model_rolled_back", {"from": failing, "to": back, "reason": reason})
         self._owed.append((failing, reason))
-        self.settle()
+        self.persist()
 
-    def settle(self) -> bool:
+    def persist(self) -> bool:
         """Make durable what serving has done already; False while the disk refuses. Call it again then."""
         with self._lock:
             while self._owed:

@@ -101,7 +101,7 @@ class TransferInstaller:
         }
         self._end(transfer, told)
         if served is not None:
-            self._pipeline.worker.crowned(served)
+            self._pipeline.worker.record_champion(served)
 
     def _candidate(self, transfer: Transfer) -> Candidate | None:
         """Have the trainer make a candidate; None while chunks are missing."""

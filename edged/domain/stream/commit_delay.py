@@ -63,7 +63,7 @@ class CommitDelay:
     burst: float = float("inf")
     chain: int = 0
 
-    def came(self, messages: int, now: float) -> None:
+    def record_arrival(self, messages: int, now: float) -> None:
         """So many messages came, at a moment of the monotonic clock in seconds."""
         if self.first is None:
             self.first, self.count = now, 0
@@ -117,7 +117,7 @@ class FlushRequests:
         self._waiting: deque[FlushRequest] = deque()
         self._over = False
 
-    def ask(self, wake: Callable[[], object], timeout: float) -> bool:
+    def wait(self, wake: Callable[[], object], timeout: float) -> bool:
         """Wait for one whole turn, which `wake` brings about; whether it settled everything in that time."""
         wait = FlushRequest()
         self._waiting.append(wait)
@@ -126,17 +126,17 @@ class FlushRequests:
         wake()
         return wait.done.wait(timeout) and wait.settled
 
-    def begin(self) -> list[FlushRequest]:
+    def start_turn(self) -> list[FlushRequest]:
         """At the beginning of a turn, once it can be woken again: who waits for this one."""
         return [self._waiting.popleft() for _ in range(len(self._waiting))]
 
-    def done(self, waits: list[FlushRequest], *, settled: bool) -> None:
+    def finish_turn(self, waits: list[FlushRequest], *, settled: bool) -> None:
         """Wake the waiting threads with the result of the commit."""
         for wait in waits:
             wait.settled = settled
             wait.done.set()
 
-    def over(self) -> None:
+    def close(self) -> None:
         """The loop has ended and left nothing behind that it could settle."""
         self._over = True
-        self.done(self.begin(), settled=True)
+        self.finish_turn(self.start_turn(), settled=True)

@@ -42,11 +42,11 @@ class Triggers:
     held_until: float = float("-inf")
     least: int = 0
 
-    def hold(self, monotonic: float, seconds: float) -> None:
+    def back_off(self, monotonic: float, seconds: float) -> None:
         """After a failed run: wait so long before the next automatic one."""
         self.held_until = monotonic + seconds
 
-    def rest(self, times: int) -> int:
+    def hold_back(self, times: int) -> int:
         """Wait for so many times the new labels that start a run; how many that is. A command ends it."""
         self.least = times * max(self.rules.new_labels or 0, self.rules.min_new_samples)
         return self.least
@@ -59,7 +59,7 @@ class Triggers:
     def decide(self, new: int, monotonic: float) -> str | None:
         """The trigger of the run to start now, or None. `new` counts labelled samples not yet learned."""
         wanted = self.wanted(new)
-        if wanted is None or (wanted != "command" and self.resting(monotonic) is not None):
+        if wanted is None or (wanted != "command" and self.pause_reason(monotonic) is not None):
             return None
         self.begun(wanted)
         return wanted
@@ -94,7 +94,7 @@ class Triggers:
         """Samples after which half as many labels are enough to start a run."""
         return SCARCE * (self.rules.new_labels or 0) - self.arrived
 
-    def resting(self, monotonic: float) -> str | None:
+    def pause_reason(self, monotonic: float) -> str | None:
         """What keeps a run that is not commanded from beginning: the pause after the one before it."""
         if monotonic < self.held_until:
             return "a pause after a run that failed"

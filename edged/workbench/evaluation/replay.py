@@ -163,12 +163,12 @@ class Replay(Listener):
             self.recall.drifted(signal)
         if self.predictor.take_fall():
             self.scheduler.fallen(self.predictor.rise)
-            self.recall.ended("error")
+            self.recall.record_regime_end("error")
 
     def _begin(self) -> ServedModel:
         """Go on from the bundle's own model, as a device does on its first day."""
         self.first_holdout = self.log.holdout_window(0)
-        self.recall.crowned(self.predictor.champion.version)
+        self.recall.record_champion(self.predictor.champion.version)
         return self.predictor.champion
 
     def _pre_train(self) -> ServedModel:
@@ -185,12 +185,12 @@ class Replay(Listener):
         verdict, served = self.promoter.consider(result.own_candidate(), self.predictor.champion, first=True)
         if served is None:
             raise TrainingError("the pre-trained model is unusable", remedy="; ".join(verdict.reasons))
-        self.promoter.crown(served, "pre-training")
+        self.promoter.set_champion(served, "pre-training")
         self.first_holdout = self.log.holdout_window(self.pretrain)
         self.promoter.promotions = 0
         self.scheduler.trainings = 0
         self.predictor.swap(served, watch=False)
-        self.recall.crowned(served.version)
+        self.recall.record_champion(served.version)
         self.predictor.quality.clear()
         return served
 
@@ -266,7 +266,7 @@ class Replay(Listener):
         self.detections.add(index, judged)
         self._judge(index, self.stream.x[index], scored=True)
         self.labels_used -= int(judged.flagged.sum())
-        self.pipeline.exclusion.settle()
+        self.pipeline.exclusion.apply()
 
     def _answered(self, position: int) -> NDArray[np.int64]:
         """Rows that were asked for, as far as the answer has come and the recording knows it."""
@@ -301,7 +301,7 @@ class Replay(Listener):
 
     def _serves(self, served: ServedModel | None) -> None:
         if served is not None:
-            self.recall.crowned(served.version)
+            self.recall.record_champion(served.version)
 
     @cached_property
     def frozen_answers(self) -> NDArray[np.float32]:

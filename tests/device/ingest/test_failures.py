@@ -40,8 +40,8 @@ def test_what_cannot_be_committed_is_held_and_committed_later(dock: Dock) -> Non
     dock.log.failing = frozenset({1, 2})
     dock.ingest.work([delivery(mid) for mid in range(1, 11)])
     assert (dock.acknowledged, dock.stored(), dock.ingest.waiting) == ([], 0, 10)
-    dock.ingest.settle()
-    dock.ingest.settle()
+    dock.ingest.commit_backlog()
+    dock.ingest.commit_backlog()
     assert [d.mid for d in dock.acknowledged] == list(range(1, 11))
     assert dock.inputs() == predicted(dock) == list(range(1, 11))
     assert (dock.ingest.failed_commits, dock.redeliveries, dock.ingest.waiting) == (2, 0, 0)
@@ -72,7 +72,7 @@ def test_retries_come_less_often_but_never_later_than_five_seconds(
     for _ in range(8):
         pauses.append(dock.ingest.retry_at - now[0])
         now[0] = dock.ingest.retry_at
-        dock.ingest.settle()
+        dock.ingest.commit_backlog()
     assert pauses == pytest.approx([0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0])
 
 
@@ -83,7 +83,7 @@ def test_predictions_go_on_and_few_commits_make_up_for_the_outage(tmp_path: Path
             dock.ingest.work([delivery(mid)])
         assert predicted(dock) == list(range(1, 101))
         dock.log.broken, before = False, dock.log.commits
-        dock.ingest.settle()
+        dock.ingest.commit_backlog()
         assert dock.inputs() == list(range(1, 101))
         assert dock.log.commits - before <= 3
         assert [d.mid for d in dock.acknowledged] == list(range(1, 101))
@@ -97,7 +97,7 @@ def test_a_redelivery_of_what_is_held_is_acknowledged_on_its_own_connection(dock
     dock.ingest.work([again(m) for m in messages])
     assert dock.ingest.waiting == 5, "held once"
     dock.log.broken = False
-    dock.ingest.settle()
+    dock.ingest.commit_backlog()
     assert [(d.mid, d.epoch) for d in dock.acknowledged] == [(mid, 2) for mid in range(1, 6)]
     assert dock.inputs() == predicted(dock) == [1, 2, 3, 4, 5]
     assert dock.ingest.redelivered == 5
@@ -113,7 +113,7 @@ def test_no_more_is_held_than_allowed_and_the_rest_comes_again_in_order(tmp_path
             dock.ingest.work(messages[start : start + 100])
         assert dock.ingest.waiting == limit
         dock.log.broken = False
-        dock.ingest.settle()
+        dock.ingest.commit_backlog()
         assert (len(dock.acknowledged), dock.redeliveries) == (limit, 1)
         dock.ingest.work([delivery(9000)])  # still on the old connection: must not overtake
         dock.ingest.work([again(m) for m in messages[limit:]])
@@ -135,7 +135,7 @@ def test_a_commit_that_came_through_although_an_error_was_raised_is_not_repeated
     dock.log.late = frozenset({1})
     dock.ingest.work([delivery(1), delivery(2, payload=b"broken")])
     dock.ingest.work([delivery(3)])
-    dock.ingest.settle()
+    dock.ingest.commit_backlog()
     assert (dock.inputs(), [d.mid for d in dock.acknowledged]) == ([1, 3], [1, 2, 3])
     assert dock.log.counters().quarantined == 1
 
@@ -148,7 +148,7 @@ def test_samples_are_stored_once_when_only_the_commit_of_their_labels_fails(tmp_
         assert (dock.acknowledged, dock.stored()) == ([], 1)
         dock.ingest.work([again(m) for m in messages])  # the connection was lost meanwhile, too
         assert dock.acknowledged == []
-        dock.ingest.settle()
+        dock.ingest.commit_backlog()
         assert (dock.stored(), dock.log.counters().labels) == (1, 1)
         assert {d.mid for d in dock.acknowledged if d.epoch == 2} == {1, 2}
 
@@ -159,7 +159,7 @@ def test_a_forecast_gets_the_right_labels_through_a_failure(tmp_path: Path) -> N
         dock.log.failing = frozenset({2, 3})
         for mid in range(1, 9):
             dock.ingest.work([delivery(mid, f"s/m{mid % 2}")])
-        dock.ingest.settle()
+        dock.ingest.commit_backlog()
         assert {u.offset: u.label for u in dock.labels} == {mid: float(mid + 4) for mid in range(1, 5)}
 
 

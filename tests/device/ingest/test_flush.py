@@ -39,10 +39,10 @@ def test_what_was_predicted_is_durable_and_acknowledged(dock: Dock) -> None:
             ingest.receive(delivery(mid))
         predicted(dock, 3)
         assert dock.stored() == 0
-        assert ingest.settled()
+        assert ingest.flush()
         assert (dock.stored(), ingest.waiting) == (3, 0)
         assert dock.log.commits == 1
-        assert ingest.settled(), "there is nothing to settle"
+        assert ingest.flush(), "there is nothing to settle"
         assert dock.log.commits == 1
 
 
@@ -50,14 +50,14 @@ def test_what_waits_before_it_was_predicted_is_settled_too(dock: Dock) -> None:
     with running(dock) as ingest:
         for mid in range(1, 200):
             ingest.receive(delivery(mid))
-        assert ingest.settled()
+        assert ingest.flush()
         assert dock.stored() == 199
 
 
 def test_many_may_ask_at_once_while_messages_come(dock: Dock) -> None:
     found = list[bool]()
     with running(dock) as ingest:
-        threads = [threading.Thread(target=lambda: found.append(ingest.settled())) for _ in range(8)]
+        threads = [threading.Thread(target=lambda: found.append(ingest.flush())) for _ in range(8)]
         for mid, thread in enumerate(threads, 1):
             ingest.receive(delivery(mid))
             thread.start()
@@ -72,13 +72,13 @@ def test_a_disk_that_refuses_is_told_of_at_once_and_not_tried_more_often(dock: D
     with running(dock) as ingest:
         ingest.receive(delivery(1))
         predicted(dock, 1)
-        assert not ingest.settled()
+        assert not ingest.flush()
         wait_until(lambda: dock.log.commits >= 3)
         began, tried = time.monotonic(), dock.log.commits
-        assert not any(ingest.settled() for _ in range(50))
+        assert not any(ingest.flush() for _ in range(50))
         assert dock.log.commits <= tried + 2 + (time.monotonic() - began) / 0.2
         dock.log.broken = False
-        wait_until(ingest.settled)
+        wait_until(ingest.flush)
         assert dock.stored() == 1
 
 
@@ -86,21 +86,21 @@ def test_while_ingest_rests_what_was_taken_is_settled_and_nothing_else(dock: Doc
     with running(dock) as ingest:
         ingest.receive(delivery(1))
         predicted(dock, 1)
-        ingest.rest()
+        ingest.pause()
         ingest.receive(delivery(2))
-        assert ingest.settled()
+        assert ingest.flush()
         assert dock.stored() == 1
-        ingest.go_on()
-        assert ingest.settled()
+        ingest.resume()
+        assert ingest.flush()
         assert dock.stored() == 2
 
 
 def test_before_it_runs_and_after_it_has_ended_nobody_waits(dock: Dock) -> None:
     began = time.monotonic()
-    assert dock.ingest.settled(60)
+    assert dock.ingest.flush(60)
     with running(dock) as ingest:
         ingest.receive(delivery(1))
-    assert dock.ingest.settled(60)
+    assert dock.ingest.flush(60)
     assert dock.stored() == 1
     assert time.monotonic() - began < 30
 
@@ -109,7 +109,7 @@ def test_who_asks_while_it_ends_is_answered(dock: Dock) -> None:
     found = list[bool]()
     dock.ingest.start()
     dock.ingest.receive(delivery(1))
-    threads = [threading.Thread(target=lambda: found.append(dock.ingest.settled(60))) for _ in range(8)]
+    threads = [threading.Thread(target=lambda: found.append(dock.ingest.flush(60))) for _ in range(8)]
     for place, thread in enumerate(threads):
         thread.start()
         if place == 3:

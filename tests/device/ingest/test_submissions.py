@@ -86,10 +86,10 @@ def test_a_commit_that_fails_is_confirmed_once_it_comes_through(dock: Dock) -> N
 def test_none_is_taken_while_ingest_rests(dock: Dock) -> None:
     sender = Sender(dock, *readings(1))
     with running(dock) as ingest:
-        ingest.rest()
+        ingest.pause()
         with pytest.raises(RefusedError, match="rests"):
             ingest.submit(sender.submission)
-        ingest.go_on()
+        ingest.resume()
         ingest.submit(sender.submission)
         assert sender.done.wait(20)
     assert dock.stored() == 1

@@ -102,7 +102,7 @@ def test_commits_that_fail_or_only_seem_to_lose_and_double_no_window(dock: Dock,
     for first in range(1, 20, 3):
         dock.ingest.work(readings(first, first + 2))
     while dock.ingest.waiting:
-        dock.ingest.settle()
+        dock.ingest.commit_backlog()
     restart(dock)
     dock.ingest.work(readings(22, 23))
     assert starts(dock) == dock.inputs() == [*range(1, 20, 2)]

@@ -54,9 +54,9 @@ class Stream:
             candidate(self.gate.candidates, self.runs, slope), self.server.champion, first=True
         )[1]
         assert served is not None
-        self.gate.promoter.crown(served, "for the test")
+        self.gate.promoter.set_champion(served, "for the test")
         self.server.swap(served)
-        self.recall.crowned(served.version)
+        self.recall.record_champion(served.version)
         return served.version
 
     def tried(self) -> int | None:
@@ -76,7 +76,7 @@ def back_and_forth(stream: Stream, *, shift: float = 0.0) -> int:
     """Two regimes, learned one after the other; the version that served the first."""
     first = stream.learned(GOOD)
     stream.feed(1000)
-    assert stream.recall.ended("error")
+    assert stream.recall.record_regime_end("error")
     stream.feed(400, turned=True, shift=shift)
     stream.learned(BAD)
     return first
@@ -156,7 +156,7 @@ def test_the_model_before_the_change_is_banked_not_the_one_that_adapts(stream: S
     stream.feed(1000)
     stream.feed(200, turned=True)
     adapting = stream.learned(BAD)
-    assert stream.recall.ended("error")
+    assert stream.recall.record_regime_end("error")
     assert stream.recall.bank() == [first] != [adapting]
 
 

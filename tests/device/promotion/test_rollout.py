@@ -175,7 +175,7 @@ def test_when_nothing_on_the_disk_can_be_read_the_predecessor_serves_from_memory
     house.gate.base.write_bytes(b"nothing")
     house.succession.probation_ended(2, passed=False)
     assert house.server.champion.version == 1
-    assert house.succession.settle(), "it is not tried for ever"
+    assert house.succession.persist(), "it is not tried for ever"
     assert house.server.predict(numbered(1, 4), inputs(4)).version == 1
 
 

@@ -66,13 +66,13 @@ def test_samples_that_are_not_stored_yet_are_set_aside_later(tmp_path: Path) -> 
     with filled(tmp_path, n=10, keys=1) as log:
         aside = AnomalyExclusion(found, log)
         found.judge(["m0"] * 6, np.arange(8, 14), np.arange(6.0), np.full(6, 9.0))
-        assert aside.settle() == 0
+        assert aside.apply() == 0
         assert offsets(log) == list(range(1, 8))
         log.commit(batch(11, 5))
-        aside.settle()
+        aside.apply()
         assert offsets(log) == [*range(1, 8), 14, 15]
         found.accept()
-        assert aside.settle() == 6
+        assert aside.apply() == 6
         assert offsets(log) == list(range(1, 16))
 
 
@@ -84,7 +84,7 @@ def test_what_is_accepted_before_it_is_stored_comes_back_all_the_same(tmp_path: 
         aside = AnomalyExclusion(found, log)
         found.judge(["m0"] * 6, np.arange(8, 14), np.arange(6.0), np.full(6, 9.0))
         found.accept()
-        assert aside.settle() == 0
+        assert aside.apply() == 0
         log.commit(batch(11, 5))
-        assert aside.settle() == 6
+        assert aside.apply() == 6
         assert offsets(log) == list(range(1, 16))

@@ -76,7 +76,7 @@ class DeviceWatch:
         self._newest: dict[str, dict[str, Any]] = {}
         self._told: dict[str, list[str]] = {}
 
-    def take(self, topic: str, payload: bytes) -> dict[str, Any] | None:
+    def receive(self, topic: str, payload: bytes) -> dict[str, Any] | None:
         """Take in one message; the device's summary, or None where it says nothing new."""
         device, _, name = topic.removeprefix(f"{self._root}/").partition("/")
         try:

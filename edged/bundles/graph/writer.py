@@ -94,7 +94,7 @@ class Writer(NodeWriter):
             self._row_shares = self.add("Div", [self.row_weights, total])
         return self._row_shares
 
-    def keep(self, node: onnx.NodeProto) -> None:
+    def copy(self, node: onnx.NodeProto) -> None:
         """Take a node over as it is."""
         self.nodes.append(node)
 

@@ -69,10 +69,10 @@ def _summed(node: onnx.NodeProto, value: str, output: str, to: Rewriter) -> str:
 def with_axes_kept(node: onnx.NodeProto, to: Rewriter) -> None:
     """As it is with the axes kept, which the builder's gradient needs, and without them after that."""
     if _kept(node):
-        to.keep(node)
+        to.copy(node)
         return
     kept = to.name("kept")
-    to.keep(
+    to.copy(
         helper.make_node(node.op_type, [node.input[0]], [kept], name=kept, axes=_axes(node, to), keepdims=1)
     )
     _squeezed(node, kept, to)

@@ -210,7 +210,7 @@ class StepWriter:
             return [self._joined(group)]
         names = [part.tensor("gradient") for part in group.parts]
         split = [self._joined(group), to.sizes(*sizes)]
-        to.keep(helper.make_node("Split", split, names, name=f"{group.name}.parts"))
+        to.copy(helper.make_node("Split", split, names, name=f"{group.name}.parts"))
         return names
 
     def _joined(self, group: ParameterGroup) -> str:

@@ -59,7 +59,7 @@ class TrainingCommands:
             config = self._pipeline.config
             folder = config.storage.dir / "checkpoints"
             numbers = Checkpoints(folder, config.training.keep_checkpoints).numbers()
-            self._pipeline.worker.keep()
+            self._pipeline.worker.store_state()
             task.done({"generation": max(numbers, default=None), "step": None})
         return {}
 
@@ -81,7 +81,7 @@ class TrainingCommands:
         signals = predictor.drift.signals
         predictor.reset_drift()
         triggers.drifted = triggers.warned = triggers.fallen = False
-        self._pipeline.worker.keep()
+        self._pipeline.worker.store_state()
         self._events.states_changed()
         return {"forgotten": signals}
 

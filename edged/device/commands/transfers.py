@@ -76,7 +76,7 @@ class TransferCommands:
             dtype=request.get("dtype"),
             base=_base(request.get("base")),
         )
-        update = self._updates.asked(request.get("version") or self._rollout.champion, wish)
+        update = self._updates.requested(request.get("version") or self._rollout.champion, wish)
         chunks = _chunks(request.get("chunks"), len(update.chunks))
         self._publishing.update(update, chunks)
         return {

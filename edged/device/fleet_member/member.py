@@ -261,7 +261,7 @@ class Member:
     def _judge(self, announced: RoundAnnouncement, model: Path, standing: tuple[str, Path] | None) -> None:
         """Judge the fleet's model; called on the learning thread."""
         with self._failures_queued(announced.base.hash):
-            found = self._work.judge(announced, model, standing)
+            found = self._work.evaluate(announced, model, standing)
             self._queue.put(lambda: self._judged(announced, found))
 
     @contextmanager

@@ -90,7 +90,7 @@ class RoundExecutor:
         self._registry.end_run(run, self._clock.now(), "done", result.record())
         return result
 
-    def judge(
+    def evaluate(
         self, announced: RoundAnnouncement, model: Path, standing: tuple[str, Path] | None
     ) -> FleetModelResult:
         """Evaluate the fleet's model on the device's holdout, and serve it if the gate accepts it.

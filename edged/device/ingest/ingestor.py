@@ -103,11 +103,11 @@ class Ingestor:
         self._held = CommitBacklog(
             unacknowledged + self._config.commit_rows, HELD_BYTES, self._config.commit_rows
         )
-        self._company = CommitDelay(self._config.commit_delay)
+        self._commit_delay = CommitDelay(self._config.commit_delay)
         self._wake = threading.Event()
-        self._settling = FlushRequests()
+        self._flush_requests = FlushRequests()
         self._stopping = False
-        self._resting = False
+        self._paused = False
         self._given_up = 0
         self.retry_at = 0.0
         self._retry_in = FIRST_RETRY
@@ -130,10 +130,10 @@ class Ingestor:
 
         At QoS 1 the broker holds back what has no room, at QoS 0 it is counted and dropped.
         """
-        if not delivery.mid and (self._resting or len(self._inbox) >= self._room):
+        if not delivery.mid and (self._paused or len(self._inbox) >= self._room):
             self.overrun += 1
             return
-        if self._resting and self._inbox and self._inbox[-1].epoch != delivery.epoch:
+        if self._paused and self._inbox and self._inbox[-1].epoch != delivery.epoch:
             self._inbox.clear()  # the broker delivers them again over this connection
         self._inbox.append(delivery)
         if not self._wake.is_set():
@@ -153,7 +153,7 @@ class Ingestor:
             raise StorageError(self.problem)
         if self.windowing is not None:
             raise RefusedError("samples are windows of readings", remedy="send readings to the broker")
-        if self._resting or self._stopping:
+        if self._paused or self._stopping:
             raise RefusedError("ingest rests", remedy="the command resume lets it go on")
         if len(self._submitted) >= MOST_SUBMITTED:
             raise RefusedError(f"{MOST_SUBMITTED} submissions are waiting already", remedy="send it later")
@@ -168,15 +168,15 @@ class Ingestor:
         Whether it is: False while the disk refuses, or when that takes longer than `timeout` seconds. Of a
         flood, those that wait behind `storage.commit_rows` others are not in it.
         """
-        return not self._thread.is_alive() or self._settling.wait(self._wake.set, timeout)
+        return not self._thread.is_alive() or self._flush_requests.wait(self._wake.set, timeout)
 
     def pause(self) -> None:
         """Take nothing more: the broker keeps what is not acknowledged, and what follows it."""
-        self._resting = True
+        self._paused = True
 
     def resume(self) -> None:
         """Take what has come meanwhile, and what comes."""
-        self._resting = False
+        self._paused = False
         self._wake.set()
 
     @property
@@ -201,32 +201,32 @@ class Ingestor:
             self._turn(woken=self._wake.wait(self._patience()))
             self._watchdog.beat("ingest")
         self._turn(woken=True)
-        self._settling.close()
+        self._flush_requests.close()
 
     def _turn(self, *, woken: bool) -> None:
         deliveries: list[Delivery] = []
-        if woken and not self._resting:
+        if woken and not self._paused:
             self._gather()
         self._wake.clear()
-        asked, settled = self._settling.start_turn(), False
+        asked, flushed = self._flush_requests.start_turn(), False
         try:
-            if self._resting:
+            if self._paused:
                 self._stay()
             elif self._inbox:
-                deliveries = self._take()
+                deliveries = self._receive()
                 self.take_in(deliveries)
             self._take_in_submitted()
             self._due = self.retry_at if asked else self._settle_at()
             if self._stopping or time.monotonic() >= self._due:
                 self.commit_backlog()
                 self._due = self._settle_at()
-            settled = self._held.first is None
+            flushed = self._held.first is None
             self._evict()
         except Exception:
             log.exception("ingest_failed", messages=self.waiting + len(deliveries))
             self._start_over(deliveries)
             self._due = self.retry_at
-        self._settling.finish_turn(asked, settled=settled)
+        self._flush_requests.finish_turn(asked, flushed=flushed)
 
     def _stay(self) -> None:
         if self._stopping:
@@ -242,15 +242,15 @@ class Ingestor:
         if self.problem is not None or self._held.awaited:
             return self.retry_at
         # Half of what the broker may send unacknowledged: it must not run dry while the disk is at work.
-        gathered = GATHERED_BRISKLY if self._company.gap < BRISK else GATHERED
+        gathered = GATHERED_BRISKLY if self._commit_delay.gap < BRISK else GATHERED
         enough = min(self._config.commit_rows, gathered, max(1, self._broker.in_flight // 2))
         if len(self._held) >= enough or self._held.payload_bytes >= GATHERED_BYTES:
             return self.retry_at
-        return max(self.retry_at, self._company.due)
+        return max(self.retry_at, self._commit_delay.due)
 
     def _gather(self) -> None:
         """Let a batch gather more messages while they keep coming, for a moment."""
-        if self._stopping or self._config.commit_delay == 0 or self._company.gap > GATHER_SECONDS:
+        if self._stopping or self._config.commit_delay == 0 or self._commit_delay.gap > GATHER_SECONDS:
             return
         deadline = time.monotonic() + GATHER_SECONDS
         before = -1
@@ -258,7 +258,7 @@ class Ingestor:
             before = len(self._inbox)
             time.sleep(0.001)
 
-    def _take(self) -> list[Delivery]:
+    def _receive(self) -> list[Delivery]:
         count = min(len(self._inbox), self._config.commit_rows)
         deliveries = [self._inbox.popleft() for _ in range(count)]
         if self._inbox:
@@ -292,7 +292,7 @@ class Ingestor:
         if self._forecast is not None:
             group.updates = self._forecast.update(batch)
         self._held.add(group)
-        self._company.record_arrival(len(readings), time.monotonic())
+        self._commit_delay.record_arrival(len(readings), time.monotonic())
         self._taken = []
 
     def work(self, deliveries: Sequence[Delivery]) -> None:
@@ -313,7 +313,7 @@ class Ingestor:
         if self._forecast is not None:
             group.updates = [update for batch in batches for update in self._forecast.update(batch)]
         self._held.add(group)
-        self._company.record_arrival(len(group.deliveries), time.monotonic())
+        self._commit_delay.record_arrival(len(group.deliveries), time.monotonic())
         for batch in batches:
             self._serving.submit(batch, received)
 
@@ -332,7 +332,7 @@ class Ingestor:
                 submission.stored()
             self._after_commit(group)
             self._watchdog.beat("ingest")
-        self._company.committed()
+        self._commit_delay.committed()
         if self.problem is not None:
             self._recovered()
 
@@ -457,7 +457,7 @@ class Ingestor:
             if self._leave_out(delivery, len(group.deliveries)):
                 continue
             group.deliveries.append(delivery)
-            self._held.note(packet, delivery)
+            self._held.record(packet, delivery)
             found = self._decoder.decode(delivery, packet, group)
             if isinstance(found, Reading):
                 readings.append(found)

@@ -17,7 +17,7 @@ class ExclusionStore(Protocol):
     def next_offset(self) -> int:
         """The offset for the next sample."""
 
-    def set_aside(self, offsets: Sequence[int]) -> None:
+    def exclude(self, offsets: Sequence[int]) -> None:
         """Neither learn from these samples nor judge by them."""
 
     def readmit(self, key: str, first: int) -> int:
@@ -52,7 +52,7 @@ class AnomalyExclusion:
             return self._apply(self._anomalies)
 
     def _apply(self, anomalies: Anomalies) -> int:
-        offsets, back = anomalies.take()
+        offsets, back = anomalies.pop_changes()
         self._offsets += offsets
         self._back += [(key, first, max(self._offsets, default=-1)) for key, first in back]
         if not self._offsets and not self._back:
@@ -60,7 +60,7 @@ class AnomalyExclusion:
         stored = self._samples.next_offset()
         here = [offset for offset in self._offsets if offset < stored]
         if here:
-            self._samples.set_aside(here)
+            self._samples.exclude(here)
             self._offsets = [offset for offset in self._offsets if offset >= stored]
         readmitted = 0
         while self._back and self._back[0][2] < stored:

@@ -254,7 +254,7 @@ class TrainingWorker:
         """
 
         def between_runs() -> None:
-            self._scheduler.client.end()
+            self._scheduler.client.stop()
             gone: dict[str, int] = {}
             before()
             if samples or labels:
@@ -267,7 +267,7 @@ class TrainingWorker:
 
         self.between(between_runs)
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Start no new run and wake the thread."""
         self._ending.set()
         self._changes.put(None)
@@ -330,7 +330,7 @@ class TrainingWorker:
             self._recall.record_champion(served.version)
             self._events.states_changed()
 
-    def keep(self) -> None:
+    def store_state(self) -> None:
         """Remember what a restart goes on from: the drift detectors, and what training has cost today."""
         self._kept_at = time.monotonic()
         self._registry.set_value("drift", self._predictor.drift_state())
@@ -340,7 +340,7 @@ class TrainingWorker:
 
     def _run(self, trigger: str) -> None:
         """One run, and what becomes of it; who has asked for it is told."""
-        self._running = order = self._orders.take(trigger)
+        self._running = order = self._orders.pop(trigger)
         try:
             self._forget_cancelled()
             for task in order.tasks:
@@ -348,7 +348,7 @@ class TrainingWorker:
             asked_by = [task.key for task in order.tasks if task.key is not None]
             options = order.options.over(self._scheduler.usual_options())
             result = self._scheduler.train(trigger, options, order, asked_by)
-            verdict = None if result is None else self._judged(result, order)
+            verdict = None if result is None else self._evaluated(result, order)
         except Exception:
             order.fail(EdgedError("internal error, see the device's log", where="train"))
             raise
@@ -364,12 +364,12 @@ class TrainingWorker:
         elif ended.outcome != "stopped" or not self._ending.is_set():
             order.finish(ended, verdict)
 
-    def _judged(self, result: RunResult, order: QueuedRun) -> dict[str, Any]:
+    def _evaluated(self, result: RunResult, order: QueuedRun) -> dict[str, Any]:
         if order.options.dry_run:
             judged, promoted = self._rollout.rehearse(result.own_candidate()), None
         else:
             judged, promoted = self._learned(result)
-        return {**judged.told(), "promoted": promoted}
+        return {**judged.as_fields(), "promoted": promoted}
 
     def _forget_cancelled(self) -> None:
         try:
@@ -381,13 +381,13 @@ class TrainingWorker:
     def _learned(self, result: RunResult) -> tuple[Judged, int | None]:
         """A run has ended well: judge its candidate and remember how far it came; the version that serves."""
         judged, served = self._rollout.consider(*result.candidates())
-        self._scheduler.effort.judged(forgets=self._rollout.forgets)
+        self._scheduler.policy.judged(forgets=self._rollout.forgets)
         try:
             self._samples.protect(result.memory)
             self._registry.set_value("consumed", self._scheduler.consumed)
             self._registry.set_value("budget", self._scheduler.budget.state())
             if time.monotonic() >= self._kept_at + KEEP_SECONDS:
-                self.keep()
+                self.store_state()
         except StorageError as problem:
             # The trainer's checkpoint knows it, too, and says so when nothing is new.
             log.warning("position_not_kept", problem=problem.line())

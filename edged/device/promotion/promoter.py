@@ -155,7 +155,7 @@ class Promoter:
             verdict, scale = within(
                 self._config.timeout,
                 doing,
-                lambda: self._judging.judge(model, champion, first=first, contest=candidate.contest),
+                lambda: self._judging.evaluate(model, champion, first=first, contest=candidate.contest),
             )
             if candidate.source == "training":  # others say nothing about the labels
                 verdict = self._review(verdict)
@@ -183,7 +183,7 @@ class Promoter:
         try:
             model, _ = within(self._config.timeout, "verification", lambda: self._judging.verify(folder))
             verdict, scale = within(
-                self._config.timeout, "judging", lambda: self._judging.judge(model, champion)
+                self._config.timeout, "judging", lambda: self._judging.evaluate(model, champion)
             )
             verdict = self._judging.with_form(verdict, folder, (model, champion), scale, first=False)
         except (EdgedError, OSError, ValueError, MemoryError) as problem:

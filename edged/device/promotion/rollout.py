@@ -39,7 +39,7 @@ class Judged:
     candidate: Candidate
     verdict: Verdict
 
-    def told(self) -> dict[str, Any]:
+    def as_fields(self) -> dict[str, Any]:
         """Return the fields of events and answers."""
         return {"run": self.candidate.run, **self.candidate.told(), **self.verdict.as_dict()}
 
@@ -101,11 +101,11 @@ class Rollout:
         if against is not None:
             withdrawn = self._promoter.withdraw(served.version, against)
             return self._rejected(Judged(candidate, withdrawn)), None
-        self._publish_promotion(served, champion, candidate.source, judged.told())
+        self._publish_promotion(served, champion, candidate.source, judged.as_fields())
         return judged, served
 
     def _rejected(self, judged: Judged) -> Judged:
-        self._events.event("candidate_rejected", judged.told())
+        self._events.event("candidate_rejected", judged.as_fields())
         return judged
 
     def rehearse(self, candidate: Candidate) -> Judged:

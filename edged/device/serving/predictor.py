@@ -88,7 +88,7 @@ class Predictor:
         self._newest = int(offsets[-1]) if len(offsets) else self._newest
         return made
 
-    def ask(self, x: NDArray[np.float32], version: int | None = None) -> Predictions:
+    def answer(self, x: NDArray[np.float32], version: int | None = None) -> Predictions:
         """Answers for rows `x` `(n, d)` that are no samples: they are neither watched nor remembered.
 
         Raises
@@ -251,11 +251,13 @@ class Predictor:
             self._probation = None
         return outcome
 
-    def judge(self, made: Predictions, keys: Sequence[str], ts: NDArray[np.float64]) -> AnomalyVerdicts:
+    def detect_anomalies(
+        self, made: Predictions, keys: Sequence[str], ts: NDArray[np.float64]
+    ) -> AnomalyVerdicts:
         """Which samples are unusual where the stream labels itself; none before a model is trained."""
         if self.anomalies is None or self.champion.scale is None:
             return AnomalyVerdicts(np.zeros(len(made.offsets), bool), [])
-        return self.anomalies.judge(keys, made.offsets, ts, made.output[:, 0])
+        return self.anomalies.detect(keys, made.offsets, ts, made.output[:, 0])
 
     @property
     def rise(self) -> float:

@@ -166,7 +166,7 @@ class ServingWorker:
             log.exception("serving_failed")
 
     def _report_drift(self) -> None:
-        for signal in self._predictor.drift.take():
+        for signal in self._predictor.drift.pop_signals():
             self._events.event("drift_detected", signal.as_dict(self._schema.names))
             self._supervisor.drifted(signal, self._predictor.rise)
         if self._predictor.take_fall():
@@ -199,7 +199,7 @@ class ServingWorker:
         self._predictor.shadow(offsets, x)
         self._report_failed()
         if self._schema.labels_itself:
-            for change in self._predictor.judge(made, batch.keys[part], batch.ts[part]).changes:
+            for change in self._predictor.detect_anomalies(made, batch.keys[part], batch.ts[part]).changes:
                 self._events.event("anomaly", change.as_dict())
             self._report(self._predictor.label(offsets, x))
             return
@@ -226,7 +226,7 @@ class ServingWorker:
     def _answer_questions(self) -> None:
         """One micro-batch of those that wait; samples come in between."""
         self._called = False
-        asked = [] if self._questions is None else self._questions.take(self._batch)
+        asked = [] if self._questions is None else self._questions.pop(self._batch)
         if not asked:
             return
         if self._questions:
@@ -234,7 +234,7 @@ class ServingWorker:
         began = time.monotonic()
         try:
             x = np.concatenate([question.x for question in asked])
-            made = self._rescued(lambda: self._predictor.ask(x, asked[0].version))
+            made = self._rescued(lambda: self._predictor.answer(x, asked[0].version))
         except EdgedError as problem:
             for question in asked:
                 question.problem = problem

@@ -75,7 +75,7 @@ class TransferInstaller:
             When the disk refuses: call it again.
         """
         if self.outcome(transfer.name, transfer.sha256) is not None:
-            self._staging.end(transfer)  # a crash came between the outcome and this
+            self._staging.discard(transfer)  # a crash came between the outcome and this
             return
         try:
             candidate = self._candidate(transfer)
@@ -188,7 +188,7 @@ class TransferInstaller:
         kept.pop(transfer.name, None)
         newest = [*kept.items(), (transfer.name, told)][-REMEMBERED:]
         self._registry.set_value(OUTCOMES, dict(newest))
-        self._staging.end(transfer)
+        self._staging.discard(transfer)
         log.info(EVENTS[_kind(transfer)], **told)
         self._events.event(EVENTS[_kind(transfer)], told)
 

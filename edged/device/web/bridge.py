@@ -74,10 +74,10 @@ class ServingBridge:
     Call `begin` on the loop first.
     """
 
-    def __init__(self, serving: ServingWorker, ingest: Ingestor, *, most: int, timeout: float) -> None:
+    def __init__(self, serving: ServingWorker, ingestor: Ingestor, *, most: int, timeout: float) -> None:
         self._questions = InferenceRequests()
         self._call = serving.take_questions(self._questions, self._asked)
-        self._ingest = ingest
+        self._ingestor = ingestor
         self._most = most
         self._timeout = timeout
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -146,7 +146,7 @@ class ServingBridge:
             self._later(self._refused, recorded, problem)
 
         try:
-            self._ingest.submit(Submission(readings, recorded.asked, placed, stored, refused))
+            self._ingestor.submit(Submission(readings, recorded.asked, placed, stored, refused))
         except BaseException:
             self._under_way.pop(future, None)
             raise

@@ -206,7 +206,7 @@ class TokenBucket:
     """Lets through `rate` a second on average, and up to `burst` at once.
 
     >>> bucket = TokenBucket(rate=1.0, burst=2)
-    >>> [bucket.take(0.0), bucket.take(0.0), bucket.take(0.0), bucket.take(1.0)]
+    >>> [bucket.try_acquire(0.0), bucket.try_acquire(0.0), bucket.try_acquire(0.0), bucket.try_acquire(1.0)]
     [True, True, False, True]
     """
 
@@ -216,7 +216,7 @@ class TokenBucket:
         self._tokens = burst
         self._at: float | None = None
 
-    def take(self, monotonic: float) -> bool:
+    def try_acquire(self, monotonic: float) -> bool:
         """Whether one more may pass now; it counts then."""
         if not self.holds(monotonic):
             return False

@@ -121,7 +121,7 @@ class LiveDrift:
                 self.last_inputs = signal
             self._new.append(signal)
 
-    def take(self) -> list[DriftSignal]:
+    def pop_signals(self) -> list[DriftSignal]:
         """The signals that nobody has taken yet."""
         new, self._new = self._new, []
         return new

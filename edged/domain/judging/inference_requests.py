@@ -46,12 +46,12 @@ class InferenceRequests:
         """Append requests to the queue."""
         self._waiting.extend(questions)
 
-    def take(self, rows: int) -> list[InferenceRequest]:
+    def pop(self, rows: int) -> list[InferenceRequest]:
         """The oldest ones for the same model, together of at most so many rows, but one at least.
 
         >>> waiting = InferenceRequests()
         >>> waiting.add([InferenceRequest(np.zeros((2, 1)), 0.0, version) for version in (None, None, 3)])
-        >>> len(waiting.take(8)), len(waiting.take(8)), len(waiting.take(8))
+        >>> len(waiting.pop(8)), len(waiting.pop(8)), len(waiting.pop(8))
         (2, 1, 0)
         """
         waiting, taken = self._waiting, list[InferenceRequest]()

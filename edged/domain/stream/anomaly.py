@@ -111,16 +111,16 @@ class Anomalies:
     """Judges scores as they come, key by key.
 
     The threshold follows the scores of all keys that look normal. An alarm of a key begins when `raise_after`
-    of its newest `of` samples are unusual, and ends when none of them is. `judge` belongs to one thread, the
+    of its newest `of` samples are unusual, and ends when none of them is. `detect` belongs to one thread, the
     other methods may be called from any.
 
     Examples
     --------
     >>> found = Anomalies(AnomalyRules(calibrate=100, raise_after=2, of=3))
     >>> usual = np.random.default_rng(0).random(100)
-    >>> _ = found.judge(["a"] * 100, np.arange(100), np.arange(100.0), usual)
+    >>> _ = found.detect(["a"] * 100, np.arange(100), np.arange(100.0), usual)
     >>> new = np.arange(100, 103)
-    >>> judged = found.judge(["a"] * 3, new, 1.0 * new, np.array([0.5, 9.0, 9.0]))
+    >>> judged = found.detect(["a"] * 3, new, 1.0 * new, np.array([0.5, 9.0, 9.0]))
     >>> judged.flagged.tolist(), judged.changes[0].since
     ([False, True, True], 101.0)
     """
@@ -149,7 +149,7 @@ class Anomalies:
 
     # ---- judging ---------------------------------------------------------------------------
 
-    def judge(
+    def detect(
         self, keys: Sequence[str], offsets: NDArray[np.int64], ts: NDArray[np.float64], scores: NDArray[Any]
     ) -> AnomalyVerdicts:
         """Judge samples in order of arrival.
@@ -270,7 +270,7 @@ class Anomalies:
             self._pending += [self._accept(name, line) for name, line in standing]
         return len(standing)
 
-    def take(self) -> tuple[list[int], list[tuple[str, int]]]:
+    def pop_changes(self) -> tuple[list[int], list[tuple[str, int]]]:
         """Since it was last asked: offsets that must not be learned from, and those that may after all.
 
         The latter as pairs of a key and an offset: samples of that key from there on.

@@ -37,21 +37,21 @@ class CommitDelay:
     --------
     A hundred messages a second:
 
-    >>> company = CommitDelay(1.0)
-    >>> for i in range(20): company.came(1, i / 100)
-    >>> round(company.due, 2)
+    >>> delay = CommitDelay(1.0)
+    >>> for i in range(20): delay.record_arrival(1, i / 100)
+    >>> round(delay.due, 2)
     0.44
 
     One that comes after a long rest waits for no others:
 
-    >>> company.committed(); company.came(1, 60.0); round(company.due, 2)
+    >>> delay.committed(); delay.record_arrival(1, 60.0); round(delay.due, 2)
     60.25
 
     Twenty at once, and again as soon as they were acknowledged:
 
-    >>> company.committed(); company.came(20, 70.0); round(company.due, 2)
+    >>> delay.committed(); delay.record_arrival(20, 70.0); round(delay.due, 2)
     70.25
-    >>> company.committed(); company.came(20, 70.26); round(company.due, 2)
+    >>> delay.committed(); delay.record_arrival(20, 70.26); round(delay.due, 2)
     70.26
     """
 
@@ -104,7 +104,7 @@ class FlushRequest:
     """One who waits; `settled` says what came of it, once `done` is set."""
 
     done: threading.Event = field(default_factory=threading.Event)
-    settled: bool = False
+    flushed: bool = False
 
 
 class FlushRequests:
@@ -124,19 +124,19 @@ class FlushRequests:
         if self._over:
             return True
         wake()
-        return wait.done.wait(timeout) and wait.settled
+        return wait.done.wait(timeout) and wait.flushed
 
     def start_turn(self) -> list[FlushRequest]:
         """At the beginning of a turn, once it can be woken again: who waits for this one."""
         return [self._waiting.popleft() for _ in range(len(self._waiting))]
 
-    def finish_turn(self, waits: list[FlushRequest], *, settled: bool) -> None:
+    def finish_turn(self, waits: list[FlushRequest], *, flushed: bool) -> None:
         """Wake the waiting threads with the result of the commit."""
         for wait in waits:
-            wait.settled = settled
+            wait.flushed = flushed
             wait.done.set()
 
     def close(self) -> None:
         """The loop has ended and left nothing behind that it could settle."""
         self._over = True
-        self.finish_turn(self.start_turn(), settled=True)
+        self.finish_turn(self.start_turn(), flushed=True)

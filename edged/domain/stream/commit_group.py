@@ -137,7 +137,7 @@ class CommitBacklog:
         self._bytes += len(delivery.payload)
         return len(self) + beside < self._limit and self._bytes <= self._limit_bytes
 
-    def note(self, packet: Packet, delivery: Any) -> None:
+    def record(self, packet: Packet, delivery: Any) -> None:
         """Know a delivery again should the broker repeat it. QoS 0 has no packet id and no repetition."""
         if packet[0]:
             self._places[packet] = delivery

@@ -125,7 +125,7 @@ class Windowing:
     Examples
     --------
     >>> windowing = Windowing(WindowRules(size=3, stride=2), channels=1)
-    >>> made = [windowing.take(Reading("k", [float(t)], float(t))) for t in range(5)]
+    >>> made = [windowing.accept(Reading("k", [float(t)], float(t))) for t in range(5)]
     >>> [window.values.tolist() for windows in made for window in windows]
     [[0.0, 1.0, 2.0], [2.0, 3.0, 4.0]]
     """
@@ -166,16 +166,16 @@ class Windowing:
     def cut(
         self, readings: Iterable[Reading], times: Iterable[float], received: Iterable[float]
     ) -> tuple[list[Reading], list[float], list[float]]:
-        """`take` for many readings: the windows, when each ended, and when what completed it was received."""
+        """`accept` for many readings: the windows, their ends, and when what completed them was received."""
         windows, ends, completed = [], [], []
         for reading, ts, at in zip(readings, times, received, strict=True):
-            for window in self.take(replace(reading, ts=ts)):
+            for window in self.accept(replace(reading, ts=ts)):
                 windows.append(window)
                 ends.append(ts if window.ts is None else window.ts)
                 completed.append(at)
         return windows, ends, completed
 
-    def take(self, reading: Reading) -> list[Reading]:
+    def accept(self, reading: Reading) -> list[Reading]:
         """The windows that a reading completes, oldest first.
 
         Their key is the reading's, `values` `(size·c,)` float32, `ts` the time of the last row, and the

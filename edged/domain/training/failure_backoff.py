@@ -24,13 +24,13 @@ class BackoffRules:
 class FailureBackoff:
     """Counts failures in a row; a run that ends well forgets them.
 
-    >>> setbacks = FailureBackoff(BackoffRules(retry_after=10.0, most=3))
+    >>> backoff = FailureBackoff(BackoffRules(retry_after=10.0, most=3))
     >>> for second in range(3):
-    ...     setbacks.failed("killed by SIGSEGV", "try the other engine", float(second))
-    >>> setbacks.paused, setbacks.wait
+    ...     backoff.failed("killed by SIGSEGV", "try the other engine", float(second))
+    >>> backoff.paused, backoff.wait
     (True, 40.0)
-    >>> setbacks.succeeded()
-    >>> setbacks.paused, setbacks.wait
+    >>> backoff.succeeded()
+    >>> backoff.paused, backoff.wait
     (False, 0.0)
     """
 

@@ -60,7 +60,7 @@ class SharedSetup:
         """Create a new engine."""
         return PortableEngine(self.bundle)
 
-    def ask(self, weights: Weights, scratch: Path, *parts: NDArray[np.int64]) -> list[Evaluated]:
+    def evaluate(self, weights: Weights, scratch: Path, *parts: NDArray[np.int64]) -> list[Evaluated]:
         """How a model with these weights does on each part; `scratch` is a file that may be written over."""
         scratch.write_bytes(bytes(self._base.with_parameters(weights)))
         window = self.window(np.concatenate(parts))

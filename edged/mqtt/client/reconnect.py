@@ -35,7 +35,7 @@ class Backoff:
         self._taken_over = True
         self._twins += 1
 
-    def ended(self, lasted: float) -> None:
+    def record_end(self, lasted: float) -> None:
         """A connection ended after `lasted` seconds, 0 when none came about."""
         if lasted >= SETTLED:
             self._attempt = 0

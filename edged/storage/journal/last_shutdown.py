@@ -26,7 +26,7 @@ class Boot:
     damaged: str | None = None
 
 
-def begin(state: Path, boot_id: str) -> Boot:
+def record_startup(state: Path, boot_id: str) -> Boot:
     """Note that the daemon runs, and tell why it had to be started.
 
     Parameters
@@ -61,7 +61,7 @@ def _last(state: Path, boot_id: str) -> Boot:
     return Boot("crash" if kept.get("boot_id") == boot_id else "power_cut")
 
 
-def end(state: Path, boot_id: str, how: Ending, damaged: str | None = None) -> None:
+def record_shutdown(state: Path, boot_id: str, how: Ending, damaged: str | None = None) -> None:
     """Note why the daemon ends, as the very last thing.
 
     Raises

@@ -155,7 +155,7 @@ class TransferStaging:
         self.transfer: Transfer | None = None
         self._take_up()
 
-    def begin(self, transfer: Transfer) -> list[int]:
+    def open(self, transfer: Transfer) -> list[int]:
         """Open a transfer, or resume it; return the numbers of missing chunks.
 
         Raises
@@ -175,7 +175,7 @@ class TransferStaging:
                         where=current.name,
                         remedy=f"finish it, or wait: it is given up after {self._expire:g} s without a chunk",
                     )
-                self.end(current)
+                self.discard(current)
             if self.transfer is None:
                 folder = self._folder / transfer.name
                 about = {"transfer": transfer.name, "manifest": transfer.manifest, "note": transfer.note}
@@ -249,7 +249,7 @@ class TransferStaging:
             raise ConfigError("the chunks together are not what the manifest says", where=transfer.name)
         return folder
 
-    def end(self, transfer: Transfer) -> None:
+    def discard(self, transfer: Transfer) -> None:
         """Forget the transfer and remove its chunks, unless another content has taken its place."""
         with self._lock:
             if self.transfer is None or self.transfer.sha256 != transfer.sha256:

@@ -354,7 +354,7 @@ class SampleLog(JoiningReader):
             eviction.protect(self._db, (int(offset) for offset in offsets))
             evicting.forget_position()
 
-    def set_aside(self, offsets: Sequence[int]) -> None:
+    def exclude(self, offsets: Sequence[int]) -> None:
         """Learn from these samples no more, nor judge by them; for streams that label themselves."""
         with self._writing() as (tally, _):
             labelling.set_aside(self._db, offsets, tally)

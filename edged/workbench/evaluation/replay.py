@@ -153,11 +153,11 @@ class Replay(Listener):
                 self.retention.passed(position, self.predictor.champion)
                 self._on_progress(position, len(self.stream), self.predictor.champion.version)
             if self.schema.labels_itself:
-                self.detections.end(self.answers[:, 0])
+                self.detections.finish(self.answers[:, 0])
 
     def _heed(self) -> None:
         """What the detectors have signalled starts what it starts in the daemon."""
-        for signal in self.predictor.drift.take():
+        for signal in self.predictor.drift.pop_signals():
             self.drifts.append(signal)
             self.scheduler.drifted(signal, self.predictor.rise)
             self.recall.drifted(signal)
@@ -262,7 +262,7 @@ class Replay(Listener):
     def _judge_itself(self, index: NDArray[np.int64], made: Predictions) -> None:
         """Each sample is its own label, but what is unusual is not learned from."""
         keys = [self.stream.keys[i] for i in index]
-        judged = self.predictor.judge(made, keys, self.stream.t[index])
+        judged = self.predictor.detect_anomalies(made, keys, self.stream.t[index])
         self.detections.add(index, judged)
         self._judge(index, self.stream.x[index], scored=True)
         self.labels_used -= int(judged.flagged.sum())
@@ -297,7 +297,7 @@ class Replay(Listener):
         if result is None:
             return
         self._serves(self.rollout.consider(*result.candidates())[1])
-        self.scheduler.effort.judged(forgets=self.rollout.forgets)
+        self.scheduler.policy.judged(forgets=self.rollout.forgets)
 
     def _serves(self, served: ServedModel | None) -> None:
         if served is not None:

@@ -26,7 +26,7 @@ class Loop:
             self.wake.clear()
             asked = self.settling.start_turn()
             self.turns += 1
-            self.settling.finish_turn(asked, settled=self._settles)
+            self.settling.finish_turn(asked, flushed=self._settles)
         self.settling.close()
 
     def end(self) -> None:

@@ -81,7 +81,7 @@ class GuardedRoute:
         except HttpError:
             raise
         except EdgedError as problem:
-            raise told(problem) from problem
+            raise http_error(problem) from problem
         await response(scope, receive, send)
 
     def _let_in(self, scope: Scope, headers: dict[bytes, bytes]) -> Pass:
@@ -164,7 +164,7 @@ def session_of(cookie: bytes, *, secure: bool) -> str | None:
     return None if found is None else found.value
 
 
-def told(problem: EdgedError) -> HttpError:
+def http_error(problem: EdgedError) -> HttpError:
     """Convert an error of edged to an HTTP error."""
     status = 409 if isinstance(problem, RefusedError) else 503 if isinstance(problem, StorageError) else 400
     return HttpError(status, problem.line(), kind="refused" if status == 409 else "failed")

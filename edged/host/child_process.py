@@ -34,7 +34,7 @@ def command(module: str) -> list[str]:
 
 
 def run_module(module: str, order: Mapping[str, Any], seconds: float) -> ChildResult | None:
-    """Run `python -m module` with an order; None when it took longer than `seconds` and was ended."""
+    """Run `python -m module` with an order; return None if it took longer than `seconds` and was stopped."""
     try:
         done = subprocess.run(
             command(module),

@@ -204,7 +204,7 @@ class Operator:
     def request(
         self, device: str, command: str, fields: dict[str, Any], timeout: float, key: Path | None = None
     ) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Send a command, perhaps signed; gives `("progress", …)` and `("answer", …)` up to the last answer.
+        """Send a command, signed if a key is set; yield `("progress", …)` and `("answer", …)`.
 
         Raises
         ------

@@ -38,7 +38,7 @@ class Sequence:
         return number
 
     def reserve(self) -> None:
-        """Move the bound on when half of the way is behind; to be called now and then."""
+        """Move the stored bound on when half of its numbers are used; call this regularly."""
         if self._bound - self._next < AHEAD // 2:
             self._write(self._next + AHEAD)
 

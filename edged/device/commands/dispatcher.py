@@ -233,7 +233,7 @@ class CommandDispatcher:
             if task.over:
                 return
             answer = answer_of("accepted", {"state": "accepted"} | data, task.request)
-            self._keep(task, "accepted", answer)
+            self._store(task, "accepted", answer)
             task.accepted = True
             self._answers.publish(task.name, answer, task.sender)
 
@@ -249,13 +249,13 @@ class CommandDispatcher:
             if task.cancelled:
                 task.fail(RefusedError("it was cancelled", where=task.name))
                 continue
-            task.executing()
+            task.mark_executing()
             own = arguments(task.name, task.request)
             self._attempt(task, partial(handler.carry_out, own, task), task.done)
 
-    def executing(self, task: Task) -> None:
+    def mark_executing(self, task: Task) -> None:
         """Record and publish that a task is executing."""
-        self._keep(task, "executing", None)
+        self._store(task, "executing", None)
         self.progress(task, {})
 
     def progress(self, task: Task, fields: Request) -> None:
@@ -270,12 +270,12 @@ class CommandDispatcher:
         """Record how a task ended, and publish it if the answer can be told from the first one."""
         self._running.remove(task)
         state, answer = self._answers.conclude(task.name, task.request, outcome)
-        self._keep(task, state, answer, ended=self._clock.now())
+        self._store(task, state, answer, ended=self._clock.now())
         # Events report the result of a `train` without an id: its answers could not be told apart.
         if not task.accepted or task.key is not None or self._handlers[task.name].kind == "aside":
             self._answers.publish(task.name, answer, task.sender)
 
-    def _keep(self, task: Task, state: State, answer: Answer | None, ended: float | None = None) -> None:
+    def _store(self, task: Task, state: State, answer: Answer | None, ended: float | None = None) -> None:
         if task.key is None:
             return
         try:

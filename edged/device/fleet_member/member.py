@@ -256,9 +256,9 @@ class Member:
         path = self._models.path(before)
         standing = None if path is None else (before, path)
         self._busy = True
-        self._host.between_runs(lambda: self._judge(own, model, standing))
+        self._host.between_runs(lambda: self._evaluate(own, model, standing))
 
-    def _judge(self, announced: RoundAnnouncement, model: Path, standing: tuple[str, Path] | None) -> None:
+    def _evaluate(self, announced: RoundAnnouncement, model: Path, standing: tuple[str, Path] | None) -> None:
         """Judge the fleet's model; called on the learning thread."""
         with self._failures_queued(announced.base.hash):
             found = self._work.evaluate(announced, model, standing)

@@ -66,7 +66,7 @@ class ModelFetcher:
         return joined(parts, base)
 
     def close(self) -> None:
-        """Unsubscribe and drop the parts that have come."""
+        """Unsubscribe and drop the received parts."""
         if self._base is not None:
             self._transport.leave(self._pattern)
         self._base, self._parts = None, {}

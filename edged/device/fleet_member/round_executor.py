@@ -85,7 +85,7 @@ class RoundExecutor:
         left = announced.deadline - self._clock.now()
         # What comes after the deadline is taken into a later round; a clock may be wrong, too.
         seconds = min(self._fleet.budget, left) if left > 1.0 else self._fleet.budget
-        run = self._begin("fleet_round", announced)
+        run = self._start("fleet_round", announced)
         result = self._run(TrainRound(run, announced, model, seconds))
         self._registry.end_run(run, self._clock.now(), "done", result.record())
         return result
@@ -102,7 +102,7 @@ class RoundExecutor:
         """
         digest, path = standing or (None, None)
         order = TryFleetModel(
-            self._begin("fleet_model", announced),
+            self._start("fleet_model", announced),
             id=announced.id,
             model=model,
             hash=announced.base.hash,
@@ -131,7 +131,7 @@ class RoundExecutor:
             return False, "fleet.adopt is false"
         return False, "there is no holdout to choose by"
 
-    def _begin(self, kind: str, announced: RoundAnnouncement) -> int:
+    def _start(self, kind: str, announced: RoundAnnouncement) -> int:
         about = {"round": announced.round, "id": announced.id}
         return self._registry.begin_run(kind, self._clock.now(), about)
 

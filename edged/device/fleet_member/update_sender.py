@@ -86,7 +86,7 @@ class UpdateSender:
             )
 
     def acknowledge(self, payload: bytes) -> list[tuple[PendingUpdate, str | None]]:
-        """Stop sending the updates that these receipts name; return each, and why it was refused, if it was.
+        """Stop sending the updates that these receipts name; return each, with the reason if it was rejected.
 
         Raises
         ------

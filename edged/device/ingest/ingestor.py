@@ -100,7 +100,7 @@ class Ingestor:
         self._inbox: collections.deque[Delivery] = collections.deque()
         self._submitted: collections.deque[Submission] = collections.deque()
         self._taken: list[Submission] = []  # those that are not held yet
-        self._held = CommitBacklog(
+        self._backlog = CommitBacklog(
             unacknowledged + self._config.commit_rows, HELD_BYTES, self._config.commit_rows
         )
         self._commit_delay = CommitDelay(self._config.commit_delay)
@@ -161,7 +161,7 @@ class Ingestor:
         self._wake.set()
 
     def flush(self, timeout: float = SETTLE_SECONDS) -> bool:
-        """Have what was delivered committed now, without waiting for company; from any other thread.
+        """Commit now what was delivered so far, without the commit delay. Call from any other thread.
 
         Returns
         -------
@@ -171,18 +171,18 @@ class Ingestor:
         return not self._thread.is_alive() or self._flush_requests.wait(self._wake.set, timeout)
 
     def pause(self) -> None:
-        """Take nothing more: the broker keeps what is not acknowledged, and what follows it."""
+        """Stop accepting messages: the broker keeps those that are not acknowledged, and all later ones."""
         self._paused = True
 
     def resume(self) -> None:
-        """Take what has come meanwhile, and what comes."""
+        """Accept the messages that arrived during the pause, and all later ones."""
         self._paused = False
         self._wake.set()
 
     @property
     def waiting(self) -> int:
-        """Deliveries that are not yet acknowledged."""
-        return len(self._inbox) + len(self._held)
+        """Number of deliveries that are not yet acknowledged."""
+        return len(self._inbox) + len(self._backlog)
 
     # ---- the ingest thread -----------------------------------------------------------------
 
@@ -220,7 +220,7 @@ class Ingestor:
             if self._stopping or time.monotonic() >= self._due:
                 self.commit_backlog()
                 self._due = self._settle_at()
-            flushed = self._held.first is None
+            flushed = self._backlog.first is None
             self._evict()
         except Exception:
             log.exception("ingest_failed", messages=self.waiting + len(deliveries))
@@ -237,14 +237,14 @@ class Ingestor:
 
     def _settle_at(self) -> float:
         """When what is held is committed: it has waited for company, or the disk gets another chance."""
-        if self._held.first is None:
+        if self._backlog.first is None:
             return float("inf")
-        if self.problem is not None or self._held.awaited:
+        if self.problem is not None or self._backlog.awaited:
             return self.retry_at
         # Half of what the broker may send unacknowledged: it must not run dry while the disk is at work.
         gathered = GATHERED_BRISKLY if self._commit_delay.gap < BRISK else GATHERED
         enough = min(self._config.commit_rows, gathered, max(1, self._broker.in_flight // 2))
-        if len(self._held) >= enough or self._held.payload_bytes >= GATHERED_BYTES:
+        if len(self._backlog) >= enough or self._backlog.payload_bytes >= GATHERED_BYTES:
             return self.retry_at
         return max(self.retry_at, self._commit_delay.due)
 
@@ -291,7 +291,7 @@ class Ingestor:
         self._serving.submit(batch, np.asarray(received, np.float64))
         if self._forecast is not None:
             group.updates = self._forecast.update(batch)
-        self._held.add(group)
+        self._backlog.add(group)
         self._commit_delay.record_arrival(len(readings), time.monotonic())
         self._taken = []
 
@@ -312,14 +312,14 @@ class Ingestor:
         batches = list(group.batches)
         if self._forecast is not None:
             group.updates = [update for batch in batches for update in self._forecast.update(batch)]
-        self._held.add(group)
+        self._backlog.add(group)
         self._commit_delay.record_arrival(len(group.deliveries), time.monotonic())
         for batch in batches:
             self._serving.submit(batch, received)
 
     def commit_backlog(self) -> None:
-        """Commit what is held, oldest first, and acknowledge it; on a failure it stays held."""
-        while (group := self._held.first) is not None:
+        """Commit and acknowledge the buffered groups, oldest first; after a failure they stay buffered."""
+        while (group := self._backlog.first) is not None:
             try:
                 self._store_group(group)
             except StorageError as problem:
@@ -327,7 +327,7 @@ class Ingestor:
                 return
             self._hold_back(len(group.deliveries))
             self._broker.ack(group.deliveries)
-            self._held.done()
+            self._backlog.done()
             for submission in group.submissions:
                 submission.stored()
             self._after_commit(group)
@@ -418,12 +418,12 @@ class Ingestor:
         What still comes over the old connection is left out, so that it does not overtake. Nobody delivers
         submissions again: they are refused.
         """
-        for submission in [*self._taken, *self._held.submissions]:
+        for submission in [*self._taken, *self._backlog.submissions]:
             submission.refused(StorageError("ingest failed", remedy="send it again: it may not be stored"))
         self._taken = []
         newest = deliveries[-1].epoch if deliveries else 0
-        self._given_up = max(self._given_up, self._held.newest_epoch, newest)
-        self._held.clear()
+        self._given_up = max(self._given_up, self._backlog.newest_epoch, newest)
+        self._backlog.clear()
         self._windows_known = False  # those here are ahead of what is stored
         self._broker.drop()
         self.retry_at = time.monotonic() + LONGEST_RETRY
@@ -436,7 +436,7 @@ class Ingestor:
         """
         if delivery.epoch <= self._given_up:
             return True
-        if self._held.has_room(delivery, beside):
+        if self._backlog.has_room(delivery, beside):
             return False
         self._given_up = delivery.epoch
         self._overflowed = True
@@ -457,7 +457,7 @@ class Ingestor:
             if self._leave_out(delivery, len(group.deliveries)):
                 continue
             group.deliveries.append(delivery)
-            self._held.record(packet, delivery)
+            self._backlog.record(packet, delivery)
             found = self._decoder.decode(delivery, packet, group)
             if isinstance(found, Reading):
                 readings.append(found)
@@ -489,4 +489,4 @@ class Ingestor:
         if self._redelivery.seen(packet):
             group.deliveries.append(delivery)
             return True
-        return self._held.renew(packet, delivery.epoch)
+        return self._backlog.renew(packet, delivery.epoch)

@@ -18,9 +18,9 @@ class ExclusionStore(Protocol):
         """The offset for the next sample."""
 
     def exclude(self, offsets: Sequence[int]) -> None:
-        """Neither learn from these samples nor judge by them."""
+        """Exclude these samples from learning and evaluation."""
 
-    def readmit(self, key: str, first: int) -> int:
+    def include(self, key: str, first: int) -> int:
         """Learn from what was set aside of a key after all."""
 
 
@@ -39,7 +39,7 @@ class AnomalyExclusion:
         self._lock = threading.Lock()
 
     def apply(self) -> int:
-        """Set aside and readmit what is due; how many samples came back.
+        """Exclude and include the samples that are due; return how many were included again.
 
         Raises
         ------
@@ -65,6 +65,6 @@ class AnomalyExclusion:
         readmitted = 0
         while self._back and self._back[0][2] < stored:
             key, first, _ = self._back[0]
-            readmitted += self._samples.readmit(key, first)
+            readmitted += self._samples.include(key, first)
             self._back.pop(0)
         return readmitted

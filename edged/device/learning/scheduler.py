@@ -294,7 +294,7 @@ class TrainingScheduler:
         return self.client.written
 
     def hold_back(self, times: int) -> int:
-        """Begin no run by itself before so many times the usual new labels have come; how many that is."""
+        """Start no automatic run before `times` the usual number of new labels; return that number."""
         return self.triggers.hold_back(times)
 
     def _held_by_disk(self, problem: StorageError, seconds: float) -> None:

@@ -183,7 +183,7 @@ class TrainerClient:
                 self._process.send_signal(signal.SIGTERM)
 
     def stop(self) -> None:
-        """End the process, with SIGTERM first; the next order starts another."""
+        """Stop the process, with SIGTERM first; the next order starts another."""
         self._stop_process()
 
     def pace(self, rest: float) -> None:
@@ -327,7 +327,7 @@ class TrainerClient:
         return code
 
     def _stop_process(self, *, kindly: bool = True) -> None:
-        """End the process; not `kindly` when it is leaving by itself already."""
+        """Stop the process; with `kindly` False, it already exits by itself."""
         with self._lock:
             process = self._process
             if process is not None:

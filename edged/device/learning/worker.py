@@ -105,8 +105,8 @@ class TrainingWorker:
         """Something has happened that may start a run."""
         self._wake.set()
 
-    def later(self, action: Callable[[], None]) -> None:
-        """Carry out a change of champion soon: the serving thread must not wait for it."""
+    def defer(self, action: Callable[[], None]) -> None:
+        """Call `action` soon on another thread: the serving thread must not wait for a change of champion."""
         self._changes.put(action)
 
     def labelled(self, count: int) -> None:
@@ -116,11 +116,11 @@ class TrainingWorker:
 
     def probation_ended(self, version: int, passed: bool) -> None:
         """Confirm a champion, or roll it back; from any thread."""
-        self.later(lambda: self._rollout.probation_ended(version, passed))
+        self.defer(lambda: self._rollout.probation_ended(version, passed))
 
     def champion_failed(self, version: int, reason: str) -> None:
         """Make durable that the predecessor of `version` serves; from any thread."""
-        self.later(lambda: self._rollout.champion_failed(version, reason))
+        self.defer(lambda: self._rollout.champion_failed(version, reason))
 
     def rescue(self, failing: ServedModel, reason: str) -> ServedModel | None:
         """Return another model for a champion without predecessor; None where there is none."""
@@ -128,11 +128,11 @@ class TrainingWorker:
 
     def drifted(self, signal: DriftSignal, rise: float) -> None:
         """A drift or a warning of one was signalled, with errors larger by `rise`: from any thread."""
-        self.later(lambda: self._drifted(signal, rise))
+        self.defer(lambda: self._drifted(signal, rise))
 
     def fallen(self, rise: float) -> None:
         """Live quality has fallen, errors are larger by the share `rise`: from any thread."""
-        self.later(lambda: self._fallen(rise))
+        self.defer(lambda: self._fallen(rise))
 
     def command(self, options: RunOptions, task: Task | None = None) -> None:
         """Train as soon as the present run has ended, whatever the guards say; `task` ends with that run.
@@ -190,13 +190,13 @@ class TrainingWorker:
         self._scheduler.client.cancel()
         return progress.run
 
-    def between(self, action: Callable[[], None]) -> None:
-        """Do something between two runs; again where it raises StorageError."""
+    def between_runs(self, action: Callable[[], None]) -> None:
+        """Call `action` between two runs; call it again after a StorageError."""
         self._between.append(action)
         self.wake()
 
     def record_champion(self, served: ServedModel) -> None:
-        """A model that was not trained here has taken over."""
+        """Record and publish a new champion that was not trained here."""
         self._recall.record_champion(served.version)
         self._events.states_changed()
         self._events.champion_changed(served.version)
@@ -265,7 +265,7 @@ class TrainingWorker:
                 self._registry.set_value("consumed", 0)
             done(gone | also())
 
-        self.between(between_runs)
+        self.between_runs(between_runs)
 
     def stop(self) -> None:
         """Start no new run and wake the thread."""
@@ -331,7 +331,7 @@ class TrainingWorker:
             self._events.states_changed()
 
     def store_state(self) -> None:
-        """Remember what a restart goes on from: the drift detectors, and what training has cost today."""
+        """Store what a restart resumes from: drift detectors, anomalies and today's training budget."""
         self._kept_at = time.monotonic()
         self._registry.set_value("drift", self._predictor.drift_state())
         self._registry.set_value("budget", self._scheduler.budget.state())
@@ -339,12 +339,12 @@ class TrainingWorker:
             self._registry.set_value("anomalies", self._predictor.anomalies.state())
 
     def _run(self, trigger: str) -> None:
-        """One run, and what becomes of it; who has asked for it is told."""
+        """Train once and evaluate the result; publish the outcome to those who requested the run."""
         self._running = order = self._orders.pop(trigger)
         try:
             self._forget_cancelled()
             for task in order.tasks:
-                task.executing()
+                task.mark_executing()
             asked_by = [task.key for task in order.tasks if task.key is not None]
             options = order.options.over(self._scheduler.usual_options())
             result = self._scheduler.train(trigger, options, order, asked_by)

@@ -245,7 +245,7 @@ class Promoter:
         return reviewed
 
     def recommended_pause(self) -> dict[str, Any] | None:
-        """After a verdict: why and how long (`times` the labels of a run) training should pause, or None."""
+        """Return why training should pause, and how long (`times` the labels of a run); or None."""
         times = self.trust.pause()
         if times is None:
             return None
@@ -298,7 +298,7 @@ class Promoter:
     # ---- the champion ----------------------------------------------------------------------
 
     def set_champion(self, served: ServedModel, reason: str) -> None:
-        """Make an accepted model the durable champion; call before it is swapped in.
+        """Store an accepted model as the champion; call this before the swap.
 
         Raises
         ------
@@ -313,7 +313,7 @@ class Promoter:
         self._registry.set_status(version, "good")
 
     def stand_down(self, failing: int, to: int, reason: str) -> None:
-        """Make durable that `to` serves in the place of a champion that failed.
+        """Store that `to` serves in place of a champion that failed.
 
         CorruptError when the files of `to` are damaged, StorageError when the pointer did not move.
         """

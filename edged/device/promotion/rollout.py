@@ -79,12 +79,12 @@ class Rollout:
         The newest verdict, and the new champion, if there is one.
         """
         for candidate in candidates:
-            judged, served = self._judge(candidate)
+            judged, served = self._evaluate(candidate)
             if served is not None:
                 break
         return judged, served
 
-    def _judge(self, candidate: Candidate) -> tuple[Judged, ServedModel | None]:
+    def _evaluate(self, candidate: Candidate) -> tuple[Judged, ServedModel | None]:
         champion = self._predictor.champion
         try:
             verdict, served = self._promoter.consider(candidate, champion)
@@ -206,7 +206,7 @@ class Rollout:
             log.warning("confirmation_not_kept", version=version, problem=problem.line())
 
     def champion_failed(self, failing: int, reason: str) -> None:
-        """The serving loop has gone back to its predecessor by itself; make that durable."""
+        """Store the rollback that the serving thread has already made."""
         with self._lock:
             self._fallen(failing, reason)
 
@@ -217,7 +217,7 @@ class Rollout:
         self.persist()
 
     def persist(self) -> bool:
-        """Make durable what serving has done already; False while the disk refuses. Call it again then."""
+        """Store the rollbacks that serving has made; return False if the disk refuses, then call again."""
         with self._lock:
             while self._owed:
                 failing, reason = self._owed[0]

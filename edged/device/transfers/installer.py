@@ -55,7 +55,7 @@ class TransferInstaller:
 
     def submit(self, transfer: Transfer) -> None:
         """Have a transfer installed on the learning thread, after the present training run."""
-        self._pipeline.worker.between(lambda: self._install(transfer))
+        self._pipeline.worker.between_runs(lambda: self._install(transfer))
 
     def outcome(self, name: str, sha256: str) -> Message | None:
         """Return how a transfer has ended; None if it has not."""

@@ -75,8 +75,8 @@ class ServingBridge:
     """
 
     def __init__(self, serving: ServingWorker, ingestor: Ingestor, *, most: int, timeout: float) -> None:
-        self._questions = InferenceRequests()
-        self._call = serving.take_questions(self._questions, self._asked)
+        self._requests = InferenceRequests()
+        self._call = serving.accept_requests(self._requests, self._asked)
         self._ingestor = ingestor
         self._most = most
         self._timeout = timeout
@@ -92,8 +92,8 @@ class ServingBridge:
         """Number of requests without an answer."""
         return len(self._under_way)
 
-    def begin(self) -> None:
-        """Accept answers from other threads from now on."""
+    def start(self) -> None:
+        """Accept answers from other threads."""
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
 
     # ---- on the event loop -------------------------------------------------------------------
@@ -204,7 +204,7 @@ class ServingBridge:
     def _hand_over(self) -> None:
         """Pass the requests of one turn of the loop to serving together."""
         gathered, self._gathered = self._gathered, []
-        self._questions.add(gathered)
+        self._requests.add(gathered)
         self._call()
 
     def _resolve(self, asked: list[InferenceRequest]) -> None:

@@ -178,7 +178,7 @@ class Web:
         self._stop = asyncio.Event()
         self._loop = loop
         loop.set_default_executor(ThreadPoolExecutor(HELPERS, "web-helper"))
-        self._bridge.begin()
+        self._bridge.start()
         self._feed.start()
         await self._listener.start()
 

@@ -217,7 +217,7 @@ class TokenBucket:
         self._at: float | None = None
 
     def try_acquire(self, monotonic: float) -> bool:
-        """Whether one more may pass now; it counts then."""
+        """Spend a token; return False if none is left."""
         if not self.holds(monotonic):
             return False
         self._tokens -= 1.0

@@ -28,7 +28,7 @@ class Sender(Protocol):
 class TaskHost(Protocol):
     """Who keeps and tells how far a task has come."""
 
-    def executing(self, task: Task) -> None:
+    def mark_executing(self, task: Task) -> None:
         """Record that the task is being executed."""
 
     def progress(self, task: Task, fields: Request) -> None:
@@ -68,11 +68,11 @@ class Task:
         """What the asker calls it."""
         return self.request.get("transaction")
 
-    def executing(self) -> None:
+    def mark_executing(self) -> None:
         """Record that the task is being executed."""
         with self.lock:
             if not self.over:
-                self._host.executing(self)
+                self._host.mark_executing(self)
 
     def progress(self, fields: Request) -> None:
         """Tell how far it is."""

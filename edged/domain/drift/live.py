@@ -122,7 +122,7 @@ class LiveDrift:
             self._new.append(signal)
 
     def pop_signals(self) -> list[DriftSignal]:
-        """The signals that nobody has taken yet."""
+        """Return and remove the signals since the last call."""
         new, self._new = self._new, []
         return new
 

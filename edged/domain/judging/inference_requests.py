@@ -42,9 +42,9 @@ class InferenceRequests:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, questions: Sequence[InferenceRequest]) -> None:
+    def add(self, requests: Sequence[InferenceRequest]) -> None:
         """Append requests to the queue."""
-        self._waiting.extend(questions)
+        self._waiting.extend(requests)
 
     def pop(self, rows: int) -> list[InferenceRequest]:
         """The oldest ones for the same model, together of at most so many rows, but one at least.

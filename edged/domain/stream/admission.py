@@ -54,7 +54,7 @@ class Bucket:
         return self._tokens
 
     def consume(self, tokens: float) -> None:
-        """Take tokens; more than are there is a debt."""
+        """Spend tokens; spending more than are left makes a debt."""
         self._tokens -= tokens
 
 

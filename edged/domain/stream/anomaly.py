@@ -227,12 +227,12 @@ class Anomalies:
             patience = self._rules.accept_after
             if patience is not None and ts - line.since > patience:
                 return self._accept(key, line)
-            return self._end(key, line) if line.unusual == 0 else None
+            return self._end_alarm(key, line) if line.unusual == 0 else None
         if line.accepted or line.unusual < self._rules.raise_after:
             return None
-        return self._begin(key, line)
+        return self._start_alarm(key, line)
 
-    def _begin(self, key: str, line: _Line) -> AlarmChange:
+    def _start_alarm(self, key: str, line: _Line) -> AlarmChange:
         start = next(i for i, entry in enumerate(line.recent) if entry[1])
         run = list(line.recent)[start:]
         line.alarm, line.first, line.since, line.last = True, run[0][0], run[0][2], run[-1][2]
@@ -242,7 +242,7 @@ class Anomalies:
         self.alarms += 1
         return AlarmChange(key, line.newest, line.first, line.since, None, line.samples, line.peak)
 
-    def _end(self, key: str, line: _Line, *, accepted: bool = False) -> AlarmChange:
+    def _end_alarm(self, key: str, line: _Line, *, accepted: bool = False) -> AlarmChange:
         line.alarm = False
         return AlarmChange(
             key, line.newest, line.first, line.since, line.last, line.samples, line.peak, accepted
@@ -252,7 +252,7 @@ class Anomalies:
         line.accepted = True
         self._normal.restart()
         self._back.append((key, line.first))
-        return self._end(key, line, accepted=True)
+        return self._end_alarm(key, line, accepted=True)
 
     # ---- what others ask for ---------------------------------------------------------------
 
@@ -271,7 +271,7 @@ class Anomalies:
         return len(standing)
 
     def pop_changes(self) -> tuple[list[int], list[tuple[str, int]]]:
-        """Since it was last asked: offsets that must not be learned from, and those that may after all.
+        """Return the changes since the last call: offsets to exclude, and those to include again.
 
         The latter as pairs of a key and an offset: samples of that key from there on.
         """

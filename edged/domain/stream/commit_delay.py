@@ -64,7 +64,7 @@ class CommitDelay:
     chain: int = 0
 
     def record_arrival(self, messages: int, now: float) -> None:
-        """So many messages came, at a moment of the monotonic clock in seconds."""
+        """Record the arrival of `messages` at `now`, in seconds of the monotonic clock."""
         if self.first is None:
             self.first, self.count = now, 0
             self.gap = now - self.last
@@ -75,7 +75,7 @@ class CommitDelay:
 
     @property
     def due(self) -> float:
-        """The moment at which they should be committed; infinite while there are none."""
+        """Monotonic time at which to commit the group; infinite if it is empty."""
         if self.first is None:
             return float("inf")
         if self.delay == 0 or self._is_whole_burst(self.first):
@@ -101,7 +101,7 @@ class CommitDelay:
 
 @dataclass(eq=False, slots=True)
 class FlushRequest:
-    """One who waits; `settled` says what came of it, once `done` is set."""
+    """A thread that waits for a flush; once `done` is set, `flushed` tells whether it succeeded."""
 
     done: threading.Event = field(default_factory=threading.Event)
     flushed: bool = False
@@ -118,7 +118,7 @@ class FlushRequests:
         self._over = False
 
     def wait(self, wake: Callable[[], object], timeout: float) -> bool:
-        """Wait for one whole turn, which `wake` brings about; whether it settled everything in that time."""
+        """Request a turn by `wake`; return whether it committed everything within `timeout` seconds."""
         wait = FlushRequest()
         self._waiting.append(wait)
         if self._over:
@@ -127,7 +127,7 @@ class FlushRequests:
         return wait.done.wait(timeout) and wait.flushed
 
     def start_turn(self) -> list[FlushRequest]:
-        """At the beginning of a turn, once it can be woken again: who waits for this one."""
+        """Return the requests that this turn serves; call this once the loop can be woken again."""
         return [self._waiting.popleft() for _ in range(len(self._waiting))]
 
     def finish_turn(self, waits: list[FlushRequest], *, flushed: bool) -> None:
@@ -137,6 +137,6 @@ class FlushRequests:
             wait.done.set()
 
     def close(self) -> None:
-        """The loop has ended and left nothing behind that it could settle."""
+        """Release all waiting threads: the loop has stopped and left nothing to commit."""
         self._over = True
         self.finish_turn(self.start_turn(), flushed=True)

@@ -138,7 +138,7 @@ class CommitBacklog:
         return len(self) + beside < self._limit and self._bytes <= self._limit_bytes
 
     def record(self, packet: Packet, delivery: Any) -> None:
-        """Know a delivery again should the broker repeat it. QoS 0 has no packet id and no repetition."""
+        """Record a delivery to recognise its repetition. QoS 0 has no packet id and no repetition."""
         if packet[0]:
             self._places[packet] = delivery
 

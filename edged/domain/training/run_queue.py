@@ -101,7 +101,7 @@ class RunQueue:
                 self._waiting.appendleft(order)
 
     def pop(self, trigger: str) -> QueuedRun:
-        """What was asked for and begins now; an empty order where nothing was."""
+        """Return and remove the queued run that starts now; an empty one if none was queued."""
         with self._lock:
             order = QueuedRun()
             if self._waiting and (trigger == "command" or self._waiting[0].resumes):

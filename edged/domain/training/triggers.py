@@ -43,16 +43,16 @@ class Triggers:
     least: int = 0
 
     def back_off(self, monotonic: float, seconds: float) -> None:
-        """After a failed run: wait so long before the next automatic one."""
+        """Start no automatic run for `seconds` after a failed one."""
         self.held_until = monotonic + seconds
 
     def hold_back(self, times: int) -> int:
-        """Wait for so many times the new labels that start a run; how many that is. A command ends it."""
+        """Wait for `times` the new labels that start a run; return their number. A command overrides it."""
         self.least = times * max(self.rules.new_labels or 0, self.rules.min_new_samples)
         return self.least
 
     def cancelled(self, new: int) -> None:
-        """Someone has ended a run of `new` labels: wait until as many more have come as start one."""
+        """Record that a run of `new` labels was cancelled: wait for as many more as start one."""
         self.interrupted = self.scheduled = self.drifted = self.fallen = self.warned = False
         self.least = new + max(self.rules.new_labels or 0, self.rules.min_new_samples)
 
@@ -65,7 +65,7 @@ class Triggers:
         return wanted
 
     def wanted(self, new: int) -> str | None:
-        """The trigger that would start a run, whatever holds it back."""
+        """Return the trigger that would start a run, regardless of pauses."""
         if self.commanded:
             return "command"
         if self.interrupted:
@@ -95,7 +95,7 @@ class Triggers:
         return SCARCE * (self.rules.new_labels or 0) - self.arrived
 
     def pause_reason(self, monotonic: float) -> str | None:
-        """What keeps a run that is not commanded from beginning: the pause after the one before it."""
+        """Return why no automatic run can start: the pause after the previous one; None if one can."""
         if monotonic < self.held_until:
             return "a pause after a run that failed"
         if self.last_end is not None and monotonic - self.last_end < self.rules.cooldown:
@@ -103,7 +103,7 @@ class Triggers:
         return None
 
     def begun(self, trigger: str) -> None:
-        """A run starts: what has asked for one has got it."""
+        """Record the start of a run and clear the trigger that asked for it."""
         if trigger == "command":
             self.commanded = False
         if trigger != "resume":

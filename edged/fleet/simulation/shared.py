@@ -61,7 +61,7 @@ class SharedSetup:
         return PortableEngine(self.bundle)
 
     def evaluate(self, weights: Weights, scratch: Path, *parts: NDArray[np.int64]) -> list[Evaluated]:
-        """How a model with these weights does on each part; `scratch` is a file that may be written over."""
+        """Evaluate a model with these weights on each part; `scratch` is a file that it can overwrite."""
         scratch.write_bytes(bytes(self._base.with_parameters(weights)))
         window = self.window(np.concatenate(parts))
         raw = InferenceModel(scratch, threads=1).predict(window.x)

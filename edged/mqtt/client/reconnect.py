@@ -36,7 +36,7 @@ class Backoff:
         self._twins += 1
 
     def record_end(self, lasted: float) -> None:
-        """A connection ended after `lasted` seconds, 0 when none came about."""
+        """Record a connection that ended after `lasted` seconds; 0 if it was never established."""
         if lasted >= SETTLED:
             self._attempt = 0
         if lasted >= TWIN_LONGEST:

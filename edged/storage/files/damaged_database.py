@@ -95,7 +95,7 @@ def _in_content(path: Path, problem: sqlite3.Error) -> str:
 
 
 def rename_damaged(path: Path, now: float, *, disk: Disk = DISK) -> str:
-    """Rename a database with its logs, durably; the new name.
+    """Rename a damaged database with its logs, durably; return the new name.
 
     Parameters
     ----------

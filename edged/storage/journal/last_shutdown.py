@@ -27,7 +27,7 @@ class Boot:
 
 
 def record_startup(state: Path, boot_id: str) -> Boot:
-    """Note that the daemon runs, and tell why it had to be started.
+    """Record that the daemon runs; return why it had to be started.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def _last(state: Path, boot_id: str) -> Boot:
 
 
 def record_shutdown(state: Path, boot_id: str, how: Ending, damaged: str | None = None) -> None:
-    """Note why the daemon ends, as the very last thing.
+    """Record why the daemon stops, as its very last step.
 
     Raises
     ------

@@ -153,7 +153,7 @@ class TransferStaging:
         self._touched = clock.monotonic()
         self._present: set[int] = set()
         self.transfer: Transfer | None = None
-        self._take_up()
+        self._restore()
 
     def open(self, transfer: Transfer) -> list[int]:
         """Open a transfer, or resume it; return the numbers of missing chunks.
@@ -250,7 +250,7 @@ class TransferStaging:
         return folder
 
     def discard(self, transfer: Transfer) -> None:
-        """Forget the transfer and remove its chunks, unless another content has taken its place."""
+        """Delete the transfer and its chunks, unless another transfer has replaced it."""
         with self._lock:
             if self.transfer is None or self.transfer.sha256 != transfer.sha256:
                 return
@@ -263,7 +263,7 @@ class TransferStaging:
         name = self.transfer.name if self.transfer is not None else ""
         return self._folder / name / chunk_file(number)
 
-    def _take_up(self) -> None:
+    def _restore(self) -> None:
         """What an earlier process has left: the one transfer that was under way."""
         sweep(self._folder)
         if not self._folder.is_dir():

@@ -355,14 +355,14 @@ class SampleLog(JoiningReader):
             evicting.forget_position()
 
     def exclude(self, offsets: Sequence[int]) -> None:
-        """Learn from these samples no more, nor judge by them; for streams that label themselves."""
+        """Exclude these samples from learning and evaluation; for streams that label themselves."""
         with self._writing() as (tally, _):
-            labelling.set_aside(self._db, offsets, tally)
+            labelling.exclude(self._db, offsets, tally)
 
-    def readmit(self, key: str, first: int) -> int:
+    def include(self, key: str, first: int) -> int:
         """Learn from what was set aside of a key after all, from offset `first` on; how many samples."""
         with self._writing() as (tally, _):
-            return labelling.readmit(self._db, key, first, tally)
+            return labelling.include(self._db, key, first, tally)
 
     @contextmanager
     def _writing(self) -> Iterator[tuple[SampleCounts, Eviction]]:

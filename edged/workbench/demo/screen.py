@@ -99,8 +99,8 @@ class Screen:
             self._live.stop()
             self._live = None
 
-    def say(self, what: str) -> None:
-        """One line about what goes on before there is a state to show."""
+    def show_line(self, what: str) -> None:
+        """Show one line of progress before there is a state to show."""
         if self._live is not None:
             self._live.update(Text(what), refresh=True)
         else:

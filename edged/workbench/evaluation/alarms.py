@@ -64,7 +64,7 @@ class Detections:
         return other
 
     def finish(self, scores: NDArray[np.float32]) -> None:
-        """The stream is over: see how high the score rose in alarms that still stand."""
+        """Record the highest scores of the alarms that are active at the end of the stream."""
         relative = self.relative(scores)
         for alarm in self.alarms:
             if alarm["end"] is None:

@@ -139,7 +139,7 @@ class Replay(Listener):
             When pre-training failed: there would be nothing to compare with.
         """
         with scratch(), self._close:
-            self.frozen = self._pre_train() if self.pretrain else self._begin()
+            self.frozen = self._pre_train() if self.pretrain else self._start()
             self.retention.passed(self.pretrain, self.frozen)
             if self.schema.labels_itself:
                 self.answers[: self.pretrain] = self.frozen_answers[: self.pretrain]
@@ -161,11 +161,11 @@ class Replay(Listener):
             self.drifts.append(signal)
             self.scheduler.drifted(signal, self.predictor.rise)
             self.recall.drifted(signal)
-        if self.predictor.take_fall():
+        if self.predictor.pop_quality_drop():
             self.scheduler.fallen(self.predictor.rise)
             self.recall.record_regime_end("error")
 
-    def _begin(self) -> ServedModel:
+    def _start(self) -> ServedModel:
         """Go on from the bundle's own model, as a device does on its first day."""
         self.first_holdout = self.log.holdout_window(0)
         self.recall.record_champion(self.predictor.champion.version)
@@ -246,7 +246,7 @@ class Replay(Listener):
         self.log.commit(batch, updates)
         if updates:
             rows = np.array([u.offset - 1 for u in updates])
-            self._judge(rows, stream.y[rows], scored=not with_labels)
+            self._evaluate(rows, stream.y[rows], scored=not with_labels)
 
     def _arrive(self, start: int, end: int) -> None:
         """Labels of rows `start` to `end` become known."""
@@ -257,14 +257,14 @@ class Replay(Listener):
             rows = self._answered(end + self.options.delay)
         now = self._clock.now()
         self.log.commit(None, [LabelUpdate(int(i) + 1, _label(self.stream.y[i]), now) for i in rows])
-        self._judge(rows, self.stream.y[rows], scored=True)
+        self._evaluate(rows, self.stream.y[rows], scored=True)
 
     def _judge_itself(self, index: NDArray[np.int64], made: Predictions) -> None:
         """Each sample is its own label, but what is unusual is not learned from."""
         keys = [self.stream.keys[i] for i in index]
         judged = self.predictor.detect_anomalies(made, keys, self.stream.t[index])
         self.detections.add(index, judged)
-        self._judge(index, self.stream.x[index], scored=True)
+        self._evaluate(index, self.stream.x[index], scored=True)
         self.labels_used -= int(judged.flagged.sum())
         self.pipeline.exclusion.apply()
 
@@ -278,7 +278,7 @@ class Replay(Listener):
                 rows.append(row)
         return np.array(rows, np.int64)
 
-    def _judge(self, rows: NDArray[np.int64], y: NDArray[np.float32], *, scored: bool) -> None:
+    def _evaluate(self, rows: NDArray[np.int64], y: NDArray[np.float32], *, scored: bool) -> None:
         if not scored or len(rows) == 0:
             return
         self.labels_used += len(rows)

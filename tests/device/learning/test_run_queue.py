@@ -42,7 +42,7 @@ class Desk:
     def task(self, name: str) -> Task:
         return Task(self, "train", {"transaction": name}, name, self)
 
-    def executing(self, task: Task) -> None:
+    def mark_executing(self, task: Task) -> None:
         self.told.append((task.transaction, "executing", None))
 
     def progress(self, task: Task, fields: Request) -> None:

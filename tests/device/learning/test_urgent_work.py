@@ -91,7 +91,7 @@ def test_a_rollback_does_not_wait_for_a_training_run(house: House) -> None:
         house.rollout.probation_ended(model.version, passed=False)
         done.set()
 
-    house.learning.later(change)
+    house.learning.defer(change)
     assert done.wait(5.0), "promised is one second; this machine may be busy"
     assert scheduler.progress is not None, "the run still goes on"
     assert house.predictor.champion.version == house.gate.registry.champion() == 1
@@ -115,7 +115,7 @@ def test_a_rollback_that_the_disk_refuses_is_served_at_once_and_durable_later(
     monkeypatch.setattr(registry, "set_champion", refuse)
     house.desk.scheduler.paused = True
     house.learning.start()
-    house.learning.later(lambda: house.rollout.probation_ended(model.version, passed=False))
+    house.learning.defer(lambda: house.rollout.probation_ended(model.version, passed=False))
     wait_until(refused.is_set)
     assert house.predictor.champion.version == 1
     assert [name for name, _ in house.events] == ["model_rolled_back"]

@@ -86,7 +86,7 @@ def test_what_is_unusual_is_no_fall_of_quality(tmp_path: Path) -> None:
         outlet.submit(samples(501, small(600, seed=2) + 5))
     assert predictor.live_quality() == before
     assert outlet.drifts == []
-    assert not predictor.take_fall()
+    assert not predictor.pop_quality_drop()
 
 
 def test_a_model_without_units_is_not_judged_by(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ class Stages:
     def __init__(self) -> None:
         self.submitted: list[Submission] = []
 
-    def take_questions(self, *_: Any) -> Callable[[], None]:
+    def accept_requests(self, *_: Any) -> Callable[[], None]:
         return lambda: None
 
     def submit(self, submission: Submission) -> None:

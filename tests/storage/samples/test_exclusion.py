@@ -49,12 +49,12 @@ def test_what_comes_back_is_new_again(tmp_path: Path) -> None:
     with filled(tmp_path) as log:
         log.exclude([11, 12, 13, 14, 30])
         learned = log.last_seq()
-        assert log.readmit("m0", 12) == 3
+        assert log.include("m0", 12) == 3
         assert offsets(log) == [i for i in range(1, 61) if i not in (11, 13)]
         new = np.concatenate([log.training_window(learned, 100).offsets, log.holdout_window(3).offsets])
         assert {12, 14, 30} <= set(new.tolist())
         assert log.counters().holdout_labels == len(log.holdout_window(1000))
-        assert log.readmit("m0", 12) == 0
+        assert log.include("m0", 12) == 0
         log.commit(batch(61, 1))
         assert log.last_seq() == learned + 4
 

@@ -213,7 +213,7 @@ class JournalLogger:
         self._address = address or SOCKET
 
     def __call__(self, *_: object) -> Self:
-        """Itself: it is its own factory."""
+        """Return this logger: it is its own factory."""
         return self
 
     def msg(self, line: str, event: Mapping[str, object]) -> None:

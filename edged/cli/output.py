@@ -153,7 +153,7 @@ def show_comparison(comparison: Mapping[str, Any]) -> None:
 
 
 def show_note(text: str) -> None:
-    """One line on stderr."""
+    """Print one line on stderr."""
     err.print(text, highlight=False, markup=False)
 
 
@@ -330,5 +330,5 @@ AsJson = Annotated[bool, typer.Option("--json", help="one JSON object on stdout"
 
 
 def print_json(values: Any) -> None:
-    """One JSON object on stdout, in one line."""
+    """Print a JSON object on stdout, in one line."""
     sys.stdout.write(json.dumps(json_ready(values), separators=(",", ":"), default=str) + "\n")

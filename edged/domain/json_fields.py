@@ -125,7 +125,7 @@ class JsonFields:
         return tuple(value)
 
     def one_of(self, name: str, known: tuple[str, ...]) -> str:
-        """One of some words."""
+        """Read a text that is one of the given words."""
         value = self.values.get(name)
         if value not in known:
             raise self.wrong(name, "one of " + ", ".join(known))

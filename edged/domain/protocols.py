@@ -292,10 +292,10 @@ class SampleStore(Protocol):
         packets: Iterable[tuple[int, int]] = (),
         opened: OpenWindowChanges | None = None,
     ) -> None:
-        """One durable transaction; StorageError when it failed."""
+        """Store a group in one durable transaction; raise StorageError if it failed."""
 
     def find_many(self, labels: Sequence[LabelReading]) -> list[int | None]:
-        """Offsets of the samples that labels belong to."""
+        """Find the offsets of the samples that labels belong to."""
 
     def arrivals(self, offsets: Sequence[int]) -> dict[int, float]:
         """When these samples came, Unix seconds, by offset."""

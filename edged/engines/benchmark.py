@@ -89,7 +89,7 @@ class Timing:
         return min(self.us, key=lambda name: self.us[name])
 
     def line(self) -> str:
-        """For people.
+        """Return one line for the terminal.
 
         >>> Timing({"portable": 74.2, "native": 58.4}, 64).line()
         'portable 74 µs, native 58 µs a step of 64 rows'

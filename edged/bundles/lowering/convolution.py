@@ -102,7 +102,7 @@ class ConvolutionLayer:
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """As Conv takes them."""
+        """Attributes of the operator Conv."""
         windows = self.windows
         return {
             "strides": windows.strides,

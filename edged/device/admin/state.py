@@ -341,5 +341,7 @@ def _pin(registry: Registry, version: int) -> dict[str, Any]:
 
 def _required(version: int | None) -> int:
     if version is None:
-        raise ConfigError("which version?", where="models", remedy="add its number; `list` shows them")
+        raise ConfigError(
+            "the version is missing", where="models", remedy="add its number; `list` shows them"
+        )
     return version

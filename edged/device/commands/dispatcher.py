@@ -122,7 +122,7 @@ class CommandDispatcher:
         task = self._task(record.name, record.request, record.id, record)
         task.accepted = record.answer is not None
         if handler is None or handler.resume is None:
-            task.fail(EdgedError(ENDED, where=record.name, remedy="send it anew, as another transaction"))
+            task.fail(EdgedError(ENDED, where=record.name, remedy="send it again, as another transaction"))
             return
         log.info("command_goes_on", command=record.name, id=record.id)
         try:
@@ -247,7 +247,7 @@ class CommandDispatcher:
         while (waiting := self._long.get()) is not None and not self._stopping:
             handler, task = waiting
             if task.cancelled:
-                task.fail(RefusedError("it was cancelled", where=task.name))
+                task.fail(RefusedError("cancelled", where=task.name))
                 continue
             task.mark_executing()
             own = arguments(task.name, task.request)

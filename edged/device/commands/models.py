@@ -91,12 +91,12 @@ class ModelCommands:
         pipeline.ingestor.flush()
         window = pipeline.reader.holdout_window(int(request.get("rows", ROWS)))
         if len(window) == 0:
-            raise RefusedError("no labelled sample was kept for judging yet", where="evaluate")
+            raise RefusedError("no labelled holdout sample yet", where="evaluate")
         served = self._model(_version(request))
         raw = []
         for start in range(0, len(window), PIECE):
             if task.cancelled:
-                raise EdgedError("it was cancelled", where="evaluate")
+                raise EdgedError("cancelled", where="evaluate")
             raw.append(served.model.predict(window.x[start : start + PIECE]))
             task.progress({"rows": min(start + PIECE, len(window)), "of": len(window)})
             time.sleep(BREATH)

@@ -101,7 +101,7 @@ class TransferCommands:
         """
         config = self._config.weights
         if not config.accept:
-            raise RefusedError("this device takes no weights", where="weights.accept")
+            raise RefusedError("this device does not accept weights", where="weights.accept")
         note = {"mix": request.get("mix", True)}
         return self._transfers.announce(request["transfer"], request["manifest"], note, config.max_bytes)
 

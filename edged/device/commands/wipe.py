@@ -72,7 +72,9 @@ class WipeCommands:
         )
         while not done.wait(LOOK_SECONDS):
             if task.cancelled:
-                raise EdgedError("it was cancelled while it waited, and may be done later", where="wipe")
+                raise EdgedError(
+                    "cancelled while waiting; edged might still carry it out later", where="wipe"
+                )
         self._events.states_changed()
         if problems:
             raise problems[0]

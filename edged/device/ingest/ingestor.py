@@ -145,7 +145,7 @@ class Ingestor:
         Raises
         ------
         RefusedError
-            When ingest rests or ends, samples are windows of readings, or too many wait.
+            When ingest is paused or stopped, samples are windows of readings, or too many wait.
         StorageError
             While the disk refuses: nobody else would send them again.
         """
@@ -154,7 +154,7 @@ class Ingestor:
         if self.windowing is not None:
             raise RefusedError("samples are windows of readings", remedy="send readings to the broker")
         if self._paused or self._stopping:
-            raise RefusedError("ingest rests", remedy="the command resume lets it go on")
+            raise RefusedError("ingest is paused", remedy="send the command resume")
         if len(self._submitted) >= MOST_SUBMITTED:
             raise RefusedError(f"{MOST_SUBMITTED} submissions are waiting already", remedy="send it later")
         self._submitted.append(submission)
@@ -273,7 +273,9 @@ class Ingestor:
             submission = self._submitted.popleft()
             self._taken.append(submission)
             if not all(self._decoder.admit(reading) for reading in submission.readings):
-                self._taken.pop().refused(RefusedError("this key sends too many", where="stream.key_rate"))
+                self._taken.pop().refused(
+                    RefusedError("this key exceeds its rate limit", where="stream.key_rate")
+                )
                 continue
             submission.placed(self._next_offset + len(readings))
             readings += submission.readings

@@ -180,7 +180,7 @@ class TrainingWorker:
             When there is nothing to cancel.
         """
         if task is not None and self._orders.withdraw(task):
-            task.fail(EdgedError("it was cancelled before it began", where="train"))
+            task.fail(EdgedError("cancelled before it started", where="train"))
             return None
         running, progress = self._running, self._scheduler.progress
         if progress is None or running is None or not (task is None or task in running.tasks):
@@ -360,7 +360,7 @@ class TrainingWorker:
             self._orders.resume(order)  # the disk did not let it begin: it is tried again by itself
         elif order.cancelled and ended.outcome == "stopped":
             self._scheduler.triggers.cancelled(self._scheduler.new())
-            order.fail(EdgedError("it was cancelled", where="train"))
+            order.fail(EdgedError("cancelled", where="train"))
         elif ended.outcome != "stopped" or not self._ending.is_set():
             order.finish(ended, verdict)
 

@@ -332,7 +332,9 @@ class Promoter:
             When `to` is what is served already, or no other model can be loaded.
         """
         if to == failing:
-            raise RefusedError(f"version {to} is served already", where="registry", remedy="name another one")
+            raise RefusedError(
+                f"version {to} is serving already", where="registry", remedy="name another one"
+            )
         served = self._models.before(failing) if to is None else self._models.first_of([to])
         if served is not None:
             self._models.point_to(served.version, reason, outgoing="rolled_back")

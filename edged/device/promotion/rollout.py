@@ -124,7 +124,7 @@ class Rollout:
         """
         champion = self._predictor.champion
         if to == champion.version:
-            raise RefusedError("that version is being served already", where=f"version {to}")
+            raise RefusedError("this version is serving already", where=f"version {to}")
         served = self._promoter.open(to)
         with self._lock:
             if self._predictor.champion is not champion:
@@ -268,7 +268,7 @@ class Rollout:
             if to is None and previous is not None:
                 to = previous.version
             if to == failing:
-                raise RefusedError("that version is being served already", where=f"version {to}")
+                raise RefusedError("this version is serving already", where=f"version {to}")
             served = self._promoter.rollback(failing, reason, to=to)
             self._predictor.revert(served)
         change = {"from": failing, "to": served.version, "reason": reason}

@@ -133,7 +133,7 @@ class TransferInstaller:
 
         data = fetch(url, transfer.pieces[0].size, self._config.install.timeout)
         if not self._staging.put(transfer.name, 0, data):
-            raise RefusedError("what was fetched is not what was announced", where=transfer.name)
+            raise RefusedError("the fetched file differs from the announced one", where=transfer.name)
 
     def _from_weights(self, run: int, transfer: Transfer, folder: Path) -> Candidate:
         """Mix an update of weights with the device's own, or put it in their place."""

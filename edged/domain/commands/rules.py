@@ -183,13 +183,13 @@ class Freshness:
             raise RefusedError(
                 f"the command is {now - sent:.0f} s old, {self.max_age:.0f} at most",
                 where="ts",
-                remedy="send it anew",
+                remedy="send it again",
             )
         if sent <= horizon <= now:
             raise RefusedError(
                 "the command is older than what the device remembers of commands",
                 where="ts",
-                remedy="send it anew",
+                remedy="send it again",
             )
 
 

@@ -18,7 +18,7 @@ class Sender(Protocol):
 
     @property
     def response_topic(self) -> str | None:
-        """Where the asker wants the answer (MQTT 5)."""
+        """Topic of the response that the requester named (MQTT 5)."""
 
     @property
     def correlation(self) -> bytes | None:
@@ -32,7 +32,7 @@ class TaskHost(Protocol):
         """Record that the task is being executed."""
 
     def progress(self, task: Task, fields: Request) -> None:
-        """It has come so far."""
+        """Publish how far the task has come."""
 
     def finish(self, task: Task, outcome: Request | EdgedError) -> None:
         """Record the outcome of a finished task."""
@@ -75,16 +75,16 @@ class Task:
                 self._host.mark_executing(self)
 
     def progress(self, fields: Request) -> None:
-        """Tell how far it is."""
+        """Publish how far the task has come."""
         if not self.over:
             self._host.progress(self, fields)
 
     def done(self, data: Request) -> None:
-        """It has ended well."""
+        """Finish the task with its result."""
         self._end(data)
 
     def fail(self, problem: EdgedError) -> None:
-        """It has failed, or was refused."""
+        """Finish the task with an error."""
         self._end(problem)
 
     def cancel(self) -> None:

@@ -71,5 +71,5 @@ def fitting(
             raise RefusedError(f"parameter {name} holds numbers that are not finite", where=WHERE)
     missing = {name for name in trained if not is_personal(name, patterns)} - taken.keys()
     if missing:
-        raise RefusedError(f"it leaves out parameter {min(missing)}", where=WHERE)
+        raise RefusedError(f"missing parameter {min(missing)}", where=WHERE)
     return {**own, **taken}

@@ -121,5 +121,5 @@ class LabelTrust:
 
 
 def _standard_error(share: float, n: float) -> float:
-    """Of a share found in `n` samples."""
+    """Return the standard error of a share found in `n` samples."""
     return float(np.sqrt(max(share * (1.0 - share), 1e-4) / max(n, 1.0)))

@@ -62,7 +62,7 @@ class AlarmChange:
     accepted: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        """As the event `anomaly` has it."""
+        """Return the fields of the event `anomaly`."""
         told: dict[str, Any] = {"key": self.key, "state": "start" if self.until is None else "end"}
         told |= {"offset": self.offset, "since": self.since}
         if self.until is not None:

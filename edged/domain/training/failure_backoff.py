@@ -53,7 +53,7 @@ class FailureBackoff:
         return min(LONGEST_SECONDS, self.rules.retry_after * 2.0 ** min(self.failures - 1, 30))
 
     def failed(self, reason: str, remedy: str, ts: float) -> None:
-        """One more failure, at `ts` Unix seconds."""
+        """Record one more failure, at `ts` Unix seconds."""
         self.failures += 1
         self.reason, self.remedy, self.since = reason, remedy, ts
 
@@ -69,7 +69,7 @@ class FailureBackoff:
         return {"failures": self.failures, "reason": self.reason, "remedy": remedy, "since": self.since}
 
     def dump(self) -> dict[str, Any]:
-        """For JSON; `recalled` takes it back."""
+        """Return JSON values that `recalled` reads."""
         return {
             "failures": self.failures,
             "reason": self.reason,

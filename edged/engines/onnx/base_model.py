@@ -52,7 +52,7 @@ class FormFiles(Protocol):
 
     @property
     def files(self) -> Mapping[str, FileDigest]:
-        """Hashes of the files."""
+        """Digests of the bundle's files."""
 
     @property
     def forms(self) -> Mapping[str, Any] | None:

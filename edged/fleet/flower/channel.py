@@ -215,7 +215,7 @@ class FlowerChannel:
         self._deliver(self._topics.state(name), payload)
 
     def _give_up(self) -> None:
-        """Of nodes whose time is over."""
+        """Drop the nodes whose time is over."""
         now = time.time() + SLACK_SECONDS
         for name in [name for name, asked in self._under_way.items() if asked.until <= now]:
             asked = self._under_way.pop(name)

@@ -265,7 +265,7 @@ class Session:
         self._backoff.record_end(time.monotonic() - began if was_online else 0.0)
 
     def _connection(self) -> None:
-        """One connection from its beginning to its end."""
+        """Run one connection from start to end."""
         if self._choice.protocol != self._protocol:
             self._change_protocol()
         connection.renew(self._client, self._config)

@@ -366,7 +366,7 @@ class SampleLog(JoiningReader):
 
     @contextmanager
     def _writing(self) -> Iterator[tuple[SampleCounts, Eviction]]:
-        """One transaction with the exact counts in it."""
+        """Open a transaction that keeps the counts exact."""
         evicting = self._evicting
         if evicting is None:
             raise StorageError("the sample log was opened for reading only", where=str(self._path))

@@ -142,7 +142,7 @@ def _new(before: Sequence[str], now: Sequence[str]) -> list[str]:
 
 
 def progress_line(state: DemoState) -> str:
-    """One line for logs and pipes."""
+    """Return one line for logs and pipes."""
     return (
         f"{state.elapsed:5.0f} s  {state.samples:,} samples, {state.dropped:,} unanswered | "
         f"frozen {_percent(_last(state.frozen))}, adapted {_percent(_last(state.adapted))} | "

@@ -36,7 +36,7 @@ HEAD = """\
 
 
 def bundle_path(config: Path) -> Path:
-    """Where the bundle of a written configuration lies."""
+    """Return the path of the bundle that a written configuration names."""
     return config.with_name(f"{config.stem}.bundle")
 
 

@@ -162,7 +162,7 @@ def test_a_pinned_model_stays_whatever_is_trained(config: Config) -> None:
         ("show", 77, StorageError, "77"),
         ("pin", 77, StorageError, "no model version 77"),
         ("rollback", 77, RefusedError, "77"),
-        ("rollback", 2, RefusedError, "served already"),
+        ("rollback", 2, RefusedError, "serving already"),
     ],
 )
 def test_what_cannot_be_done_with_a_model_is_said_and_changes_nothing(

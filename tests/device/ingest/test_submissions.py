@@ -87,7 +87,7 @@ def test_none_is_taken_while_ingest_rests(dock: Dock) -> None:
     sender = Sender(dock, *readings(1))
     with running(dock) as ingestor:
         ingestor.pause()
-        with pytest.raises(RefusedError, match="rests"):
+        with pytest.raises(RefusedError, match="paused"):
             ingestor.submit(sender.submission)
         ingestor.resume()
         ingestor.submit(sender.submission)

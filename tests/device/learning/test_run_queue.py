@@ -71,7 +71,7 @@ def test_a_run_that_has_not_begun_can_be_cancelled_by_each_who_asked(house: Hous
     learning.command(RunOptions(steps=5), first)
     learning.command(RunOptions(steps=5), second)
     assert learning.cancel(first) is None
-    assert desk.told == [("a", "finished", "it was cancelled before it began")]
+    assert desk.told == [("a", "finished", "cancelled before it started")]
     assert wanted(0) == "command", "the other one still wants it"
     assert learning.cancel(second) is None
     assert wanted(0) is None

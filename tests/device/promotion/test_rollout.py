@@ -112,7 +112,7 @@ def test_a_fall_back_of_the_serving_loop_becomes_durable(house: House) -> None:
 
 def test_a_rollback_goes_to_the_model_before_and_not_to_itself(house: House) -> None:
     house.consider(GOOD)
-    with pytest.raises(RefusedError, match="served already"):
+    with pytest.raises(RefusedError, match="serving already"):
         house.rollout.roll_back("command", to=2)
     assert house.rollout.roll_back("command") == {"from": 2, "to": 1, "reason": "command"}
     assert house.serving() == (1, 1)

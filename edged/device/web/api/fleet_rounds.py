@@ -60,7 +60,7 @@ class RoundEndpoints:
         _local(request)
         state = self._transport.state()
         if not state:
-            raise HttpError(503, "the device has not said yet how it is", kind="early")
+            raise HttpError(503, "the device has not reported its state yet", kind="early")
         return Response(state, media_type="application/json")
 
     async def newest(self, request: Request) -> Response:

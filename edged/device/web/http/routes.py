@@ -136,7 +136,7 @@ def _of_token(access: Access, authorization: bytes, address: str) -> Pass:
     if found is not None:
         return found
     if access.attempts.failed(address):
-        raise HttpError(401, "this token opens nothing", kind="token", headers={"www-authenticate": "Bearer"})
+        raise HttpError(401, "invalid token", kind="token", headers={"www-authenticate": "Bearer"})
     raise too_many_attempts()
 
 
@@ -181,4 +181,4 @@ def route(path: str, door: GuardedRoute) -> Route:
 
 async def nothing_here(scope: Scope, receive: Receive, send: Send) -> None:
     """Answer a path without a route with 404."""
-    await refusal(HttpError(404, "there is nothing here", kind="path"))(scope, receive, send)
+    await refusal(HttpError(404, "path not found", kind="path"))(scope, receive, send)

@@ -168,19 +168,19 @@ def drain_ingest(port: int, count: int) -> None:
         config = Config(
             device=DeviceConfig(id="bench"), stream=stream, mqtt=MqttConfig(receive_maximum=RECEIVE_MAXIMUM)
         )
-        ingest = Ingestor(
+        ingestor = Ingestor(
             config, log, decoder=SampleDecoder(stream, JsonCodec(stream), admission, clock, notices),
             broker=session, serving=downstream, supervisor=downstream, notices=notices, clock=clock,
             watchdog=Watchdog(Notifier(), ("ingest",)),
         )  # fmt: skip
-        session.subscribe([TOPIC], 1, ingest.receive)
-        ingest.start()
+        session.subscribe([TOPIC], 1, ingestor.receive)
+        ingestor.start()
         session.start()
         if not done.wait(120):
             raise SystemExit(f"only {stored[0]} of {count} were stored")
         elapsed = time.monotonic() - began[0]
         time.sleep(0.2)  # the last acknowledgements
-        ingest.stop()
+        ingestor.stop()
         session.stop()
         rows = log.counters().samples
         log.close()

@@ -139,12 +139,12 @@ class Bench(Listener):
             self.config, self.registry, self.log, Reader(self.breathe), Regimes(), SystemClock()
         )
         bundle = Bundle.open(self.config.model.bundle or folder / "bundle")
-        self.server = Predictor(
+        self.predictor = Predictor(
             self.config.serving, self.config.gate, self.schema, self.promoter.boot(bundle.inference_model)
         )
         self.done: list[float] = []
         self.loop = ServingWorker(
-            self.server, batch=256, boot=1, supervisor=Bystander(),
+            self.predictor, batch=256, boot=1, supervisor=Bystander(),
             requester=LabelRequester(LabelRequests(0.0), self.schema, SystemClock(), Events()),
             events=Events(self), watchdog=Watchdog(Notifier(), ("serve",)), latencies=Latencies(),
         )  # fmt: skip
@@ -227,7 +227,7 @@ class Bench(Listener):
             while not stop.wait(SWAP_EVERY):
                 began = time.monotonic()
                 self.breathe.begin()
-                self.server.swap(self.promoter.open(1), watch=False)
+                self.predictor.swap(self.promoter.open(1), watch=False)
                 self.breathe()
                 swaps.append((began + time.monotonic()) / 2)
 

@@ -62,7 +62,7 @@ class Bench:
             self.config, self.registry, self.log, InferenceReader(warm=True), Regimes(), SystemClock()
         )
         bundle = Bundle.open(self.config.model.bundle or folder / "bundle")
-        self.server = Predictor(
+        self.predictor = Predictor(
             self.config.serving, self.config.gate, self.schema, self.promoter.boot(bundle.inference_model)
         )
         self.process = TrainerClient(self.config)
@@ -86,12 +86,12 @@ class Bench:
         times.append(time.perf_counter())
         if result.steps != STEPS:
             raise SystemExit(f"a run made {result.steps} steps")
-        verdict, served = self.promoter.consider(result.own_candidate(), self.server.champion)
+        verdict, served = self.promoter.consider(result.own_candidate(), self.predictor.champion)
         times.append(time.perf_counter())
         if served is None:
             raise SystemExit(f"refused: {verdict.reasons}")
-        self.promoter.crown(served, "bench")
-        self.server.swap(served)
+        self.promoter.set_champion(served, "bench")
+        self.predictor.swap(served)
         times.append(time.perf_counter())
         return dict(zip(STAGES, [*np.diff(times).tolist(), times[-1] - times[0]], strict=True))
 

@@ -29,7 +29,7 @@ class EdgedError(Exception):
         super().__init__(self.line())
 
     def line(self) -> str:
-        """One line: where, what, remedy."""
+        """Return the error in one line: where, what, remedy."""
         head = f"{self.where}: {self.what}" if self.where else self.what
         return f"{head} ({self.remedy})" if self.remedy else head
 

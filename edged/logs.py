@@ -213,11 +213,11 @@ class JournalLogger:
         self._address = address or SOCKET
 
     def __call__(self, *_: object) -> Self:
-        """Itself: it is its own factory."""
+        """Return this logger: it is its own factory."""
         return self
 
     def msg(self, line: str, event: Mapping[str, object]) -> None:
-        """Write one event."""
+        """Write one event to the journal, or to the stream if that fails."""
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as journal:
                 journal.settimeout(PATIENCE_S)

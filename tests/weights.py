@@ -101,7 +101,7 @@ class Sender:
 
     def again(self, version: int, missing: list[int] | None = None) -> None:
         """What `weights.get` does when someone asks for an update that was sent before."""
-        self.publishing.update(self.updates.asked(version, self.updates.wish(mode="delta")), missing)
+        self.publishing.update(self.updates.requested(version, self.updates.wish(mode="delta")), missing)
 
     def stop(self) -> None:
         """As the daemon ends."""

@@ -80,7 +80,7 @@ class _Plan:
 
     @property
     def output(self) -> Tensor:
-        """The main output."""
+        """Return the model's main output."""
         return self.objective.outputs[0]
 
     def training_graph(self, model: onnx.ModelProto) -> TrainingGraph:

@@ -70,7 +70,7 @@ class Obstacle:
         return BundleError(what, where=f"node {self.node}" if self.node else "", remedy=self.remedy)
 
     def as_dict(self) -> dict[str, Any]:
-        """For `--json`."""
+        """Return the JSON values that `--json` prints."""
         return asdict(self)
 
 

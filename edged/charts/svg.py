@@ -27,7 +27,7 @@ class Axis:
         self.low, self.high, self._first, self._last = low, high, first, last
 
     def __call__(self, value: float) -> float:
-        """Where `value` lies in the picture."""
+        """Return the position of `value` in the picture."""
         return self._first + (value - self.low) / (self.high - self.low) * (self._last - self._first)
 
     def ticks(self, most: int) -> list[float]:

@@ -294,7 +294,7 @@ def artifacts_params(
     if put or put_property:
         properties = dict(map(parameters.parse_property, put_property or []))
         parameters.put(bundle, commands.read_parameters(put or []), properties)
-    found = parameters.told(bundle)
+    found = parameters.describe(bundle)
     if as_json:
         print_json(found)
         return

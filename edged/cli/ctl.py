@@ -101,7 +101,7 @@ def _ask(
             return 0
         answer: dict[str, Any] = {}
         with err.status(f"{device}: {command}") as shown:
-            for kind, told in operator.ask(device, command, fields, timeout, key):
+            for kind, told in operator.request(device, command, fields, timeout, key):
                 if kind == "answer":
                     answer = told
                 rest = {k: v for k, v in told.items() if k not in ("transaction", "command", "ts", "status")}
@@ -136,14 +136,14 @@ def _watch(address: BrokerAddress, device: str | None, seconds: float | None, *,
         operator.subscribe([f"{base}/{name}" for name in ("status", "state/+", "metrics", "events")])
         if as_json:
             for topic, payload in _until(operator, until):
-                told = watched.take(topic, payload)
+                told = watched.receive(topic, payload)
                 if told is not None:
                     sys.stdout.write(json.dumps(told, separators=(",", ":")) + "\n")
                     sys.stdout.flush()
             return
         with Live(watched.screen(device), console=out, auto_refresh=False) as live:
             for topic, payload in _until(operator, until):
-                if watched.take(topic, payload) is not None or device is not None:
+                if watched.receive(topic, payload) is not None or device is not None:
                     live.update(watched.screen(device), refresh=True)
 
 

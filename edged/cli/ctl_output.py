@@ -76,7 +76,7 @@ class DeviceWatch:
         self._newest: dict[str, dict[str, Any]] = {}
         self._told: dict[str, list[str]] = {}
 
-    def take(self, topic: str, payload: bytes) -> dict[str, Any] | None:
+    def receive(self, topic: str, payload: bytes) -> dict[str, Any] | None:
         """Take in one message; the device's summary, or None where it says nothing new."""
         device, _, name = topic.removeprefix(f"{self._root}/").partition("/")
         try:
@@ -103,7 +103,7 @@ class DeviceWatch:
         return Group(pairs(device, summary(status)), "", *map(Text, self._told.get(device, ())))
 
     def _table(self) -> Table:
-        """One line for each device."""
+        """Return a table with one line per device."""
         heads = ("device", "state", "model", "quality", "drift", "training", "samples", "per s", "events")
         table = Table(*heads, box=None, header_style="bold", pad_edge=False)
         for name in sorted(self._devices):

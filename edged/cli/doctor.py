@@ -56,7 +56,7 @@ class CheckResult:
     figures: Mapping[str, float] | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """For `--json`; `figures` only where something was measured."""
+        """Return the JSON values that `--json` prints; `figures` only if something was measured."""
         values = asdict(self)
         return values if self.figures is not None else {k: v for k, v in values.items() if k != "figures"}
 

@@ -52,12 +52,12 @@ def pairs(title: str, values: Mapping[str, Any]) -> Table:
 
 
 def show_status(values: Mapping[str, Any]) -> None:
-    """`edged status`."""
+    """Print the result of `edged status`."""
     show_pairs("edged", summary(values))
 
 
 def show_training(result: Mapping[str, Any]) -> None:
-    """`edged train`."""
+    """Print the result of `edged train`."""
     verdict = result["verdict"]
     show_pairs(
         "training run",
@@ -76,7 +76,7 @@ def show_training(result: Mapping[str, Any]) -> None:
 
 
 def show_models(action: str, answer: Any) -> None:
-    """`edged models`."""
+    """Print the result of `edged models`."""
     if action != "list":
         show_pairs(f"models {action}", answer)
         return
@@ -97,7 +97,7 @@ def show_models(action: str, answer: Any) -> None:
 
 
 def show_evaluation(report: Mapping[str, Any]) -> None:
-    """`edged evaluate`."""
+    """Print the report of `edged evaluate`."""
     names = list(report["metric"])
     table = _table("prequential evaluation", ("", *names))
     for row, title in (("metric", "adapted"), ("frozen", "frozen"), ("no_change", "last label")):
@@ -137,7 +137,7 @@ def _alarms(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def show_comparison(comparison: Mapping[str, Any]) -> None:
-    """`edged evaluate --compare`."""
+    """Print the table of `edged evaluate --compare`."""
     reports, gains = comparison["reports"], comparison["gains"]
     names = list(next(iter(reports.values()))["metric"])
     table = _table(
@@ -153,7 +153,7 @@ def show_comparison(comparison: Mapping[str, Any]) -> None:
 
 
 def show_note(text: str) -> None:
-    """One line on stderr."""
+    """Print one line on stderr."""
     err.print(text, highlight=False, markup=False)
 
 
@@ -183,7 +183,7 @@ def _listed(value: Any) -> str:
 
 
 def show_check(values: Mapping[str, Any]) -> None:
-    """`edged artifacts check`."""
+    """Print the findings of `edged artifacts check`."""
     engines = " and ".join(values["engines"])
     _say(
         f"{values['model']}: " + (f"can be trained by {engines}" if engines else "cannot be trained as it is")
@@ -239,7 +239,7 @@ def _names_of(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def show_export(values: Mapping[str, Any]) -> None:
-    """`edged artifacts export`."""
+    """Print the result of `edged artifacts export`."""
     before, after = values["us"]
     told = {
         "size": f"{values['bytes']:,} bytes, before {values['source_bytes']:,}",
@@ -254,7 +254,7 @@ def show_export(values: Mapping[str, Any]) -> None:
 
 
 def show_parameters(bundle: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """`edged artifacts params`."""
+    """Print the table of `edged artifacts params`."""
     table = _table(bundle, ("parameter", "shape", "min", "mean", "max", "std", ""))
     for row in rows:
         table.add_row(
@@ -267,7 +267,7 @@ def show_parameters(bundle: str, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def show_findings(findings: Sequence[CheckResult]) -> None:
-    """`edged doctor`."""
+    """Print the findings of `edged doctor`."""
     marks = {"ok": "[green]ok[/]", "warning": "[yellow]warning[/]", "error": "[red]error[/]"}
     for finding in findings:
         remedy = f" → {finding.remedy}" if finding.remedy else ""
@@ -330,5 +330,5 @@ AsJson = Annotated[bool, typer.Option("--json", help="one JSON object on stdout"
 
 
 def print_json(values: Any) -> None:
-    """One JSON object on stdout, in one line."""
+    """Print a JSON object on stdout, in one line."""
     sys.stdout.write(json.dumps(json_ready(values), separators=(",", ":"), default=str) + "\n")

@@ -79,7 +79,7 @@ class AnomalyConfig(Section):
     )
 
     def rules(self) -> AnomalyRules:
-        """For the detector."""
+        """Return the rules for the anomaly detector."""
         return replace(_RULES[self.sensitivity], accept_after=self.accept_after)
 
 
@@ -99,7 +99,7 @@ class DriftConfig(Section):
     )
 
     def rules(self) -> DriftRules:
-        """For the detectors."""
+        """Return the rules for the drift detectors."""
         return DriftRules(
             delta=self.delta,
             cooldown=self.cooldown,

@@ -164,7 +164,7 @@ class GuardsConfig(Section):
     max_minutes_per_day: float | None = Field(None, ge=0, description="minutes of training a day at most")
 
     def guard_rules(self) -> GuardRules:
-        """For the guards."""
+        """Return the rules for the training guards."""
         return GuardRules(
             quiet=None if self.quiet is None else minutes(self.quiet),
             max_temperature=self.max_temperature,

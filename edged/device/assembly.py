@@ -151,7 +151,7 @@ class Assembly:
         pipeline.resume()
         for version in pipeline.promoter.unusable:
             serves = pipeline.predictor.champion.version
-            self.recovery.note(f"model {version} cannot be used: model {serves} serves")
+            self.recovery.record(f"model {version} cannot be used: model {serves} serves")
         return go_live(
             pipeline, host, session=self.session, boot=self.boot, watchdog=self.watchdog, latencies=latencies
         )

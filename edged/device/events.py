@@ -71,59 +71,59 @@ class Events(Listener):
         self._listeners.append(listener)
 
     def event(self, name: str, fields: dict[str, Any]) -> None:
-        """See `Listener.event`."""
+        """Pass the news on: see `Listener.event`."""
         for listener in self._listeners:
             listener.event(name, fields)
 
     def reported(self, topic: str, values: dict[str, Any]) -> None:
-        """See `Listener.reported`."""
+        """Pass the news on: see `Listener.reported`."""
         for listener in self._listeners:
             listener.reported(topic, values)
 
     def predicted(self, payloads: list[bytes]) -> None:
-        """See `Listener.predicted`."""
+        """Pass the news on: see `Listener.predicted`."""
         for listener in self._listeners:
             listener.predicted(payloads)
 
     def answered(
         self, made: Predictions, ids: Sequence[str], keys: Sequence[str], ts: NDArray[np.float64]
     ) -> None:
-        """See `Listener.answered`."""
+        """Pass the news on: see `Listener.answered`."""
         for listener in self._listeners:
             listener.answered(made, ids, keys, ts)
 
     def metrics(self, values: dict[str, Any]) -> None:
-        """See `Listener.metrics`."""
+        """Pass the news on: see `Listener.metrics`."""
         for listener in self._listeners:
             listener.metrics(values)
 
     def online(self) -> None:
-        """See `Listener.online`."""
+        """Pass the news on: see `Listener.online`."""
         for listener in self._listeners:
             listener.online()
 
     def connection_changed(self) -> None:
-        """See `Listener.connection_changed`."""
+        """Pass the news on: see `Listener.connection_changed`."""
         for listener in self._listeners:
             listener.connection_changed()
 
     def ready(self) -> None:
-        """See `Listener.ready`."""
+        """Pass the news on: see `Listener.ready`."""
         for listener in self._listeners:
             listener.ready()
 
     def problem_changed(self) -> None:
-        """See `Listener.problem_changed`."""
+        """Pass the news on: see `Listener.problem_changed`."""
         for listener in self._listeners:
             listener.problem_changed()
 
     def states_changed(self) -> None:
-        """See `Listener.states_changed`."""
+        """Pass the news on: see `Listener.states_changed`."""
         for listener in self._listeners:
             listener.states_changed()
 
     def champion_changed(self, version: int) -> None:
-        """See `Listener.champion_changed`."""
+        """Pass the news on: see `Listener.champion_changed`."""
         for listener in self._listeners:
             listener.champion_changed(version)
 

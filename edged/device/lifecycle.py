@@ -109,7 +109,7 @@ class Device(Assembly):
         `damaged` is the database because of which it ends, if it is one.
         """
         self.notifier.stopping()
-        self.pipeline.worker.end()
+        self.pipeline.worker.stop()
         self.timetable.stop(1.0)
         self.pipeline.scheduler.client.cancel()
         for extension in reversed(self.extensions):
@@ -126,12 +126,12 @@ class Device(Assembly):
             self.periodic_reporter.store_status({**self.status.status(), "state": "stopped"})
         self.session.stop()
         self.outbound.stop()
-        self._sequence.end()
+        self._sequence.close()
         self._state.close("damaged" if damaged else "clean_stop", damaged)
 
     def _keep_learning(self) -> None:
         """For the next start; on a full disk it goes on from an older state."""
         try:
-            self.pipeline.worker.keep()
+            self.pipeline.worker.store_state()
         except StorageError as problem:
             log.warning("state_not_kept", problem=problem.line())

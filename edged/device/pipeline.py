@@ -66,7 +66,7 @@ class Pipeline:
         restore_drift(self.registry, self.predictor.drift)
         restore_anomalies(self.registry, self.predictor.anomalies)
         champion = self.predictor.champion.version
-        self.recall.crowned(champion)
+        self.recall.record_champion(champion)
         predecessor = self.promoter.unproven(champion)
         if predecessor is not None:
             self.predictor.resume(predecessor)

@@ -51,7 +51,7 @@ def topic(prefix: str, device: str) -> str:
 
 
 def announcement(device: AnnouncedDevice) -> dict[str, Any]:
-    """The discovery message."""
+    """Build the discovery message of a device."""
     return {
         "device": {
             "identifiers": [f"edged_{device.id}"],

@@ -111,7 +111,7 @@ class JsonFields:
         return self._matching(name, _ID, "16 bytes in hexadecimal")
 
     def text(self, name: str, longest: int = 200) -> str:
-        """A short text."""
+        """Read a text of at most `longest` characters."""
         value = self.values.get(name)
         if not isinstance(value, str) or len(value) > longest:
             raise self.wrong(name, f"a text of at most {longest} characters")
@@ -125,14 +125,14 @@ class JsonFields:
         return tuple(value)
 
     def one_of(self, name: str, known: tuple[str, ...]) -> str:
-        """One of some words."""
+        """Read a text that is one of the given words."""
         value = self.values.get(name)
         if value not in known:
             raise self.wrong(name, "one of " + ", ".join(known))
         return str(value)
 
     def flag(self, name: str) -> bool:
-        """True or false."""
+        """Read a field that is true or false."""
         return self.get(name, bool)
 
     def count(self, name: str, least: int = 0, most: int = LARGEST, reason: str = MALFORMED) -> int:

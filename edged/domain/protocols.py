@@ -201,7 +201,7 @@ class Holdout(Protocol):
         """Labelled samples of the training role, the newest `limit`, oldest first."""
 
     def holdout_window(self, limit: int, *, before_seq: int | None = None) -> Window:
-        """The newest ones."""
+        """Return the newest `limit` holdout samples, before `before_seq` if given."""
 
     def older_holdout(self, limit: int, before_seq: int, seed: int, *, after_seq: int = 0) -> Window:
         """A sample of those between two positions."""
@@ -332,10 +332,10 @@ class SampleStore(Protocol):
         packets: Iterable[tuple[int, int]] = (),
         opened: OpenWindowChanges | None = None,
     ) -> None:
-        """One durable transaction; StorageError when it failed."""
+        """Store a group in one durable transaction; raise StorageError if it failed."""
 
     def find_many(self, labels: Sequence[LabelReading]) -> list[int | None]:
-        """Offsets of the samples that labels belong to."""
+        """Find the offsets of the samples that labels belong to."""
 
     def arrivals(self, offsets: Sequence[int]) -> dict[int, float]:
         """When these samples came, Unix seconds, by offset."""

@@ -52,11 +52,11 @@ class TimedFiles(TrainingFiles, Protocol):
 
     @property
     def input(self) -> _Tensor:
-        """What goes in."""
+        """Description of the model's input."""
 
     @property
     def output(self) -> _Tensor:
-        """What comes out."""
+        """Description of the model's output."""
 
     @property
     def label(self) -> _Tensor:
@@ -89,7 +89,7 @@ class Timing:
         return min(self.us, key=lambda name: self.us[name])
 
     def line(self) -> str:
-        """For people.
+        """Return one line for the terminal.
 
         >>> Timing({"portable": 74.2, "native": 58.4}, 64).line()
         'portable 74 µs, native 58 µs a step of 64 rows'
@@ -119,12 +119,12 @@ def measure(bundle: TimedFiles, names: Sequence[str], work: Workload) -> Timing:
     x, y = rows_for(bundle, engines[0], work.batch)
     turns = [_Turn(engine, x, y, work) for engine in engines]
     for turn in turns:
-        turn.settle()
+        turn.warm_up()
     began, done = time.process_time(), 0
     while done < TURNS[0] or (done < TURNS[1] and time.process_time() - began < BUDGET):
         # Whoever goes first finds the caches of the other: they change places.
         for turn in turns if done % 2 == 0 else reversed(turns):
-            turn.take()
+            turn.measure()
         done += 1
     return Timing({engine.name: turn.best * 1e6 for engine, turn in zip(engines, turns, strict=True)}, len(x))
 
@@ -141,7 +141,7 @@ class _Turn:
         self._groups = 1
         engine.begin(LearningRate(RATE))
 
-    def settle(self) -> None:
+    def warm_up(self) -> None:
         """Allocate memory with the first steps, and find how many make a turn."""
         if self._accumulate == 1:
             together, self._size = self._size, 1
@@ -151,12 +151,12 @@ class _Turn:
 
     def _seconds(self) -> float:
         """A step's time, once the memory is there."""
-        self.take()
+        self.measure()
         self.best = float("inf")
-        self.take()
+        self.measure()
         return max(self.best, 1e-9)
 
-    def take(self) -> None:
+    def measure(self) -> None:
         """One turn; keeps the best time of a step in seconds."""
         began = self._clock()
         for _ in range(self._groups):

@@ -33,8 +33,8 @@ def command(module: str) -> list[str]:
     return [sys.executable, "-m", "edged.host.oom_first", module]
 
 
-def ask(module: str, order: Mapping[str, Any], seconds: float) -> ChildResult | None:
-    """Run `python -m module` with an order; None when it took longer than `seconds` and was ended."""
+def run_module(module: str, order: Mapping[str, Any], seconds: float) -> ChildResult | None:
+    """Run `python -m module` with an order; return None if it took longer than `seconds` and was stopped."""
     try:
         done = subprocess.run(
             command(module),
@@ -62,7 +62,7 @@ def message_in(line: bytes) -> dict[str, Any] | None:
     return None
 
 
-def end(process: subprocess.Popen[bytes], seconds: float, *, kindly: bool = True) -> None:
+def stop_process(process: subprocess.Popen[bytes], seconds: float, *, kindly: bool = True) -> None:
     """Stop a process: terminate it (not if `kindly` is False: it leaves by itself), wait, then kill it."""
     if kindly:
         process.terminate()

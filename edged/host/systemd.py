@@ -54,7 +54,7 @@ class Notifier:
         return self._send(("READY", "1"), ("STATUS", status))
 
     def status(self, text: str) -> bool:
-        """One line for `systemctl status`."""
+        """Set the line that `systemctl status` shows."""
         return self._send(("STATUS", text))
 
     def reloading(self, status: str = "") -> bool:

@@ -201,10 +201,10 @@ class Operator:
         if not handed.is_published():
             raise BrokerError("the broker did not take the command", where=topic)
 
-    def ask(
+    def request(
         self, device: str, command: str, fields: dict[str, Any], timeout: float, key: Path | None = None
     ) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Send a command, perhaps signed; gives `("progress", …)` and `("answer", …)` up to the last answer.
+        """Send a command, signed if a key is set; yield `("progress", …)` and `("answer", …)`.
 
         Raises
         ------

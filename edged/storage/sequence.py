@@ -28,7 +28,7 @@ class Sequence:
         self._lock = threading.Lock()
         self._next = int(journal.get_value("seq") or 1)
         self._bound = self._next
-        self.keep()
+        self.reserve()
 
     def __call__(self) -> int:
         """The next number; from any thread."""
@@ -37,12 +37,12 @@ class Sequence:
             self._next += 1
         return number
 
-    def keep(self) -> None:
-        """Move the bound on when half of the way is behind; to be called now and then."""
+    def reserve(self) -> None:
+        """Move the stored bound on when half of its numbers are used; call this regularly."""
         if self._bound - self._next < AHEAD // 2:
             self._write(self._next + AHEAD)
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Store the next number, so that the next start continues without a gap."""
         self._write(self._next)
 

@@ -21,7 +21,7 @@ from edged.engines import candidates, reason_for, usual_engine
 from edged.engines.benchmark import Timing, Workload, measure
 from edged.engines.runtime.ort import onnxruntime
 from edged.errors import CorruptError, EdgedError, StorageError, UnavailableError
-from edged.host.child_process import ask
+from edged.host.child_process import run_module
 from edged.storage.files.atomic import publish_file
 from edged.storage.files.checksummed_json import read_sealed, seal
 from edged.storage.models.bundles import Bundle
@@ -174,7 +174,7 @@ def _write(file: Path, key: dict[str, Any], timing: Timing, note: Callable[[str]
 
 def _time_in_child(bundle: Bundle, work: Workload, names: tuple[str, ...]) -> Timing:
     order = MeasureEngines(bundle.path, names, work)
-    answer = ask("edged.trainer.engine_selection", order.to_json(), SECONDS)
+    answer = run_module("edged.trainer.engine_selection", order.to_json(), SECONDS)
     if answer is None:
         raise _untimed(f"took longer than {SECONDS:.0f} s")
     if answer.code != 0:

@@ -136,7 +136,7 @@ class Post:
         due = [
             letter for kind in MessageKind for letter in self.waiting[kind] if letter.number not in self.held
         ]
-        taken = self.box.take(count, CAP)
+        taken = self.box.reserve(count, CAP)
         numbers = [number_of(parcel) for _, parcel in taken]
         assert numbers == [letter.number for letter in due[:count]], "not those whose turn it is"
         assert not self.gone.intersection(numbers), "sent again although the broker had it"
@@ -152,7 +152,7 @@ class Post:
     def give_back(self, share: float, rng: random.Random) -> None:
         """The connection does not take them after all."""
         for number in [number for number in self.held if rng.random() < share]:
-            self.box.give_back(self.held.pop(number))
+            self.box.release(self.held.pop(number))
 
     def pass_days(self, days: int) -> None:
         """Time passes; what is too old is given up, but for what is in somebody's hands."""

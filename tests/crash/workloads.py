@@ -116,7 +116,7 @@ def ingest(root: Path, bundle: Path, mistake: str) -> None:
                 delivery(n, x=[n, 0.5, 0.25], y=("no", "yes")[n % 2], id=f"s{n}")
                 for n in range(first, first + SIZE)
             ]
-            persistently(partial(dock.ingest.work, arrived))
+            persistently(partial(dock.ingestor.work, arrived))
             first += SIZE
         dock.close()
 
@@ -178,7 +178,7 @@ def crowned(gate: Gate, run: int) -> int:
     verdict, model = gate.promoter.consider(result, gate.champion, first=True)
     if model is None:
         raise StorageError("; ".join(verdict.reasons))
-    gate.promoter.crown(model, f"run {run}")
+    gate.promoter.set_champion(model, f"run {run}")
     gate.champion = model
     return model.version
 

@@ -78,7 +78,7 @@ class Hearing(Listener):
             self._dock.notices.append((name, fields))
 
     def problem_changed(self) -> None:
-        self._dock.problems.append(self._dock.ingest.problem)
+        self._dock.problems.append(self._dock.ingestor.problem)
 
 
 class Dock(Supervisor):
@@ -123,7 +123,7 @@ class Dock(Supervisor):
         codec = sample_codec(self.stream, clock=self.clock)
         admission = AdmissionControl(self.rules, self.schema.channels)
         decoder = SampleDecoder(self.stream, codec, admission, self.clock, notices)
-        self.ingest = Ingestor(
+        self.ingestor = Ingestor(
             config,
             self.log,
             decoder=decoder,
@@ -190,9 +190,9 @@ def gathering(folder: Path, *, in_flight: int = 2000, delay: float = 5.0) -> Doc
 @contextmanager
 def running(dock: Dock) -> Iterator[Ingestor]:
     """The ingest thread; what was received is worked on when the block ends."""
-    dock.ingest.start()
-    yield dock.ingest
-    dock.ingest.stop()
+    dock.ingestor.start()
+    yield dock.ingestor
+    dock.ingestor.stop()
 
 
 def delivery(

@@ -108,7 +108,7 @@ class Gate:
         """A model that was made champion, good or not."""
         model = self.promoter.consider(candidate(self.candidates, run, slope), self.champion, first=True)[1]
         assert model is not None
-        self.promoter.crown(model, f"run {run}")
+        self.promoter.set_champion(model, f"run {run}")
         self.champion = model
         return model
 

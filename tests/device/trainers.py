@@ -97,7 +97,7 @@ class Desk:
         self.events = Events(self.heard)
         if consumed:
             self.registry.set_value("consumed", consumed)
-        self.learner = TrainingScheduler(
+        self.scheduler = TrainingScheduler(
             plant.config,
             registry=self.registry,
             samples=plant.log,

@@ -126,15 +126,15 @@ class Episode(Supervisor, Recorder):
         config = configured(folder, SCHEMA, rules.model_dump())
         clock = VirtualClock(1000.0)
         self.promoter = Promoter(config, self.registry, self, self, Regimes(), clock)
-        self.server = Predictor(ServingConfig(), rules, SCHEMA, self.promoter.boot(self.gate.base))
+        self.predictor = Predictor(ServingConfig(), rules, SCHEMA, self.promoter.boot(self.gate.base))
         triggers = Triggers(TriggerRules(new_labels=100))
-        self.succession = Rollout(self.promoter, self.server, Events(self), triggers)
+        self.rollout = Rollout(self.promoter, self.predictor, Events(self), triggers)
         self.decided_at = self.back_at = 0.0
         self.submitted = 0
         self.has_labels = False
         self._ending = threading.Event()
         self.loop = ServingWorker(
-            self.server, batch=64, boot=1, supervisor=self,
+            self.predictor, batch=64, boot=1, supervisor=self,
             requester=no_requests(SCHEMA, VirtualClock()), events=Events(self),
             watchdog=watchdog(), latencies=Latencies(),
         )  # fmt: skip
@@ -165,7 +165,7 @@ class Episode(Supervisor, Recorder):
         return self.gate.log.older_holdout(limit, before_seq, seed, after_seq=after_seq)
 
     def rescue(self, failing: ServedModel, reason: str) -> ServedModel | None:
-        return self.succession.rescue(failing, reason)
+        return self.rollout.rescue(failing, reason)
 
     def probation_ended(self, version: int, passed: bool) -> None:
         """As in the daemon, another thread carries out what the serving loop finds."""
@@ -176,7 +176,7 @@ class Episode(Supervisor, Recorder):
                 self.seam.fill(full=True)
             if self.stage == "probation" and self.fault == "kill":
                 self.seam.stage = "pointer"
-            self.succession.probation_ended(version, passed)
+            self.rollout.probation_ended(version, passed)
 
         threading.Thread(target=carry_out).start()
 
@@ -190,13 +190,13 @@ class Episode(Supervisor, Recorder):
         self.seam.slow = self._wait_for_answers
         self.seam.stage = self.stage
         started = time.monotonic()
-        self.succession.consider(candidate(self.gate.candidates, 1, self._slope()))
+        self.rollout.consider(candidate(self.gate.candidates, 1, self._slope()))
         if self.stage == "probation":
             self._probation()
         took = time.monotonic() - started
         self.seam.fill(full=False)
-        settled = self.succession.settle()
-        last = self.server.champion.version
+        settled = self.rollout.persist()
+        last = self.predictor.champion.version
         until(lambda: self.published[-1]["model"] == last)
         self._ending.set()
         feeder.join()
@@ -217,12 +217,12 @@ class Episode(Supervisor, Recorder):
 
     def _probation(self) -> None:
         """The promoted model meets live labels that it gets wrong and its predecessor right, or none."""
-        promoted = self.server.champion.version
+        promoted = self.predictor.champion.version
         if self.fault == "timeout":
-            until(lambda: self.server._probation is None)  # noqa: SLF001  nothing tells of it
+            until(lambda: self.predictor._probation is None)  # noqa: SLF001  nothing tells of it
             return
         self.has_labels = True
-        until(lambda: self.server.champion.version != promoted)
+        until(lambda: self.predictor.champion.version != promoted)
         self.back_at = time.monotonic()
 
     def _feed(self) -> None:

@@ -89,5 +89,5 @@ def check_after_a_restart(folder: Path, served_before: int | None) -> None:
         assert not list(gate.candidates.glob("*"))
         verdict, model = gate.promoter.consider(candidate(gate.candidates, 2, GOOD), gate.champion)
         assert model is not None, verdict
-        gate.promoter.crown(model, "the next one")
+        gate.promoter.set_champion(model, "the next one")
         assert gate.registry.champion() == model.version

@@ -64,9 +64,9 @@ class Bench:
         whole = weight_encoding.manifest("fleet", blob, chunks, **manifest)
         staging = TransferStaging(self.state, max_bytes=LIMIT, expire=60.0, clock=VirtualClock(0.0))
         if staging.transfer is not None:
-            staging.end(staging.transfer)
+            staging.discard(staging.transfer)
         transfer = announced(name, json.loads(json.dumps(whole)), {}, LIMIT)
-        staging.begin(transfer)
+        staging.open(transfer)
         assert all(staging.put(name, number, chunk) for number, chunk in enumerate(chunks))
         folder = staging.whole(transfer)
         assert folder is not None

@@ -34,8 +34,8 @@ Floats = NDArray[np.float32]
 _NUMBER = re.compile(r"[+-]?\d+")
 
 
-def told(path: Path) -> dict[str, Any]:
-    """What is in a bundle or checkpoint.
+def describe(path: Path) -> dict[str, Any]:
+    """Describe the parameters of a bundle or checkpoint.
 
     `parameters` is a table: of each `name`, `shape`, `size`, `trainable`, and `min`, `max`, `mean`, `std` of
     its values. `properties` are by name. `optimizer_state` is whether moments are there, `step` the number

@@ -31,7 +31,7 @@ class Naming:
 
     @classmethod
     def of(cls, schema: Schema) -> Naming:
-        """As a stream's configuration has it."""
+        """Return the names of a stream's configuration."""
         return cls(schema.names, schema.units, schema.named_classes, schema.target_units)
 
     def given(self, **texts: str | None) -> Naming:

@@ -94,7 +94,7 @@ class Writer(NodeWriter):
             self._row_shares = self.add("Div", [self.row_weights, total])
         return self._row_shares
 
-    def keep(self, node: onnx.NodeProto) -> None:
+    def copy(self, node: onnx.NodeProto) -> None:
         """Take a node over as it is."""
         self.nodes.append(node)
 
@@ -107,7 +107,7 @@ class Writer(NodeWriter):
         return f"step.{hint}.{number}"
 
     def number(self, value: float) -> str:
-        """A float32 scalar."""
+        """Add a float32 scalar and return its name."""
         return self.constant(np.float32(value))
 
     def sizes(self, *values: int) -> str:

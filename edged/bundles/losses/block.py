@@ -62,7 +62,7 @@ class BlockLoss:
             )
 
     def made(self) -> Any:
-        """The block."""
+        """Return the block, built from its class if a class was given."""
         return self._given() if isinstance(self._given, type) else self._given
 
     def build(self, model: onnx.ModelProto, compared: Sequence[str]) -> BuiltBlock:

@@ -24,7 +24,7 @@ def weighted_loss(item: onnx.NodeProto, to: Writer) -> str:
         rows = to.name("rows")
         outputs = [rows, *item.output[1:]]
         to.loss_weights = weights = row_weights(item.input[1], *weights_of_classes(item, 2), to)
-        to.keep(helper.make_node(item.op_type, list(item.input[:2]), outputs, name=rows, reduction="none"))
+        to.copy(helper.make_node(item.op_type, list(item.input[:2]), outputs, name=rows, reduction="none"))
     else:
         weights = to.row_weights
         rank = len(to.shape(item.input[0], item))

@@ -60,6 +60,6 @@ def lower(node: onnx.NodeProto, to: Writer) -> None:
     if node.op_type in RULES:
         RULES[node.op_type](node, to)
     elif node.domain in ("", "ai.onnx") and onnx.defs.has(node.op_type, OPSET, ""):
-        to.keep(node)
+        to.copy(node)
     else:
         raise refusal(node, "there is no lowering for it")

@@ -44,14 +44,14 @@ def leaky_relu_grad(node: onnx.NodeProto, to: Writer) -> None:
 
 
 def sigmoid_grad(node: onnx.NodeProto, to: Writer) -> None:
-    """ḡ·y·(1 − y)."""
+    """Gradient of Sigmoid: ḡ·y·(1 − y)."""
     gradient, y = node.input
     slope = to.add("Mul", [y, to.add("Sub", [to.number(1), y])])
     to.add("Mul", [gradient, slope], node.output[0])
 
 
 def tanh_grad(node: onnx.NodeProto, to: Writer) -> None:
-    """ḡ·(1 − y²)."""
+    """Gradient of Tanh: ḡ·(1 − y²)."""
     gradient, y = node.input
     slope = to.add("Sub", [to.number(1), to.add("Mul", [y, y])])
     to.add("Mul", [gradient, slope], node.output[0])

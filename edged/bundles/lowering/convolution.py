@@ -102,7 +102,7 @@ class ConvolutionLayer:
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """As Conv takes them."""
+        """Attributes of the operator Conv."""
         windows = self.windows
         return {
             "strides": windows.strides,
@@ -112,7 +112,7 @@ class ConvolutionLayer:
         }
 
     def convolved(self, x: str, filters: str, output: str) -> None:
-        """The convolution itself."""
+        """Add the convolution of `x` with `filters`."""
         self.to.add("Conv", [x, filters], output, **self.attributes)
 
     # ---- of the input ------------------------------------------------------------------------

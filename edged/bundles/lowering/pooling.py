@@ -41,7 +41,7 @@ def max_pool(node: onnx.NodeProto, to: Writer) -> None:
     time; then one dimension is left. Of equal values in a window the first column's first counts.
     """
     if len(node.output) < 2 or not node.output[1]:
-        to.keep(node)
+        to.copy(node)
         return
     shape = to.shape(node.input[0], node)
     windows = _known_windows(node, shape)
@@ -50,7 +50,7 @@ def max_pool(node: onnx.NodeProto, to: Writer) -> None:
     if windows is not None and made and _by_rows(windows):
         _pooled_by_rows(node, windows, shape, to)
     else:
-        to.keep(node)
+        to.copy(node)
 
 
 def _known_windows(node: onnx.NodeProto, shape: Shape) -> Windows | None:
@@ -69,13 +69,13 @@ def _pooled_by_rows(node: onnx.NodeProto, windows: Windows, shape: Shape, to: Wr
     channels, (height, width), across = shape[1] or 0, windows.out, windows.kernel[1:]
     pairs = to.add("Reshape", [node.input[0], to.sizes(-1, 2, windows.sizes[1])])
     upper, lower = to.name("upper"), to.name("lower")
-    to.keep(helper.make_node("Split", [pairs], [upper, lower], name=upper, axis=1))
+    to.copy(helper.make_node("Split", [pairs], [upper, lower], name=upper, axis=1))
     to.add("Greater", [lower, upper], _lower_wins(node.output[1]))
     larger = to.add("Max", [upper, lower])
     rows = to.add("Reshape", [larger, to.sizes(-1, channels * height, windows.sizes[1])])
     highest = to.name("maxpool")
     outputs = [highest, node.output[1]]
-    to.keep(helper.make_node("MaxPool", [rows], outputs, name=highest, kernel_shape=across, strides=across))
+    to.copy(helper.make_node("MaxPool", [rows], outputs, name=highest, kernel_shape=across, strides=across))
     to.add("Reshape", [highest, to.sizes(-1, channels, height, width)], node.output[0])
 
 

@@ -80,7 +80,7 @@ def keep_stock(node: onnx.NodeProto, operator: str, outputs: int, to: Writer) ->
     """Write the stock operator for a layer through which no gradient goes."""
     made = helper.make_node(operator, list(node.input), list(node.output[:outputs]), name=node.name)
     made.attribute.extend(node.attribute)
-    to.keep(made)
+    to.copy(made)
 
 
 def are_fewer(rows: int, layer: RecurrentLayer, to: Writer) -> str:

@@ -34,7 +34,7 @@ def _length(name: str, axis: int, to: Writer) -> str:
 
 def split_training(node: onnx.NodeProto, to: Writer) -> None:
     """Split into the given lengths."""
-    to.keep(
+    to.copy(
         helper.make_node(
             "Split", list(node.input), list(node.output), name=node.name, axis=attributes_of(node)["axis"]
         )

@@ -40,15 +40,15 @@ class ScanBody(NodeWriter):
         return self._to.name(hint)
 
     def number(self, value: float) -> str:
-        """A float32 scalar."""
+        """Add a float32 scalar and return its name."""
         return self._to.number(value)
 
     def sizes(self, *values: int) -> str:
-        """An int64 vector."""
+        """Add an int64 vector and return its name."""
         return self._to.sizes(*values)
 
     def constant(self, value: Any) -> str:
-        """A constant tensor."""
+        """Add a constant tensor and return its name."""
         return self._to.constant(value)
 
     def split(self, tensor: str, *lengths: int, axis: int = -1) -> list[str]:

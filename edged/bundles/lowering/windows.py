@@ -46,7 +46,7 @@ class Windows:
 
     @property
     def area(self) -> int:
-        """Number of taps."""
+        """Number of taps in the window."""
         return math.prod(self.kernel)
 
     @property

@@ -87,7 +87,7 @@ def trainable_form(
             if refused is None:
                 raise
             refused(node, problem)
-            to.keep(node)
+            to.copy(node)
     if changed and note is not None:
         told = "; ".join(f"{operator} ({shortened(names)})" for operator, names in changed.items())
         note(f"rewritten before training, see docs/preflight.md: {told}")
@@ -124,4 +124,4 @@ def _rules(graph: onnx.GraphProto, trainable: Iterable[str]) -> list[Rule]:
 
 
 def _keep(node: onnx.NodeProto, to: Rewriter) -> None:
-    to.keep(node)
+    to.copy(node)

@@ -95,7 +95,7 @@ def softplus(node: onnx.NodeProto, to: Rewriter) -> None:
 
 
 def softsign(node: onnx.NodeProto, to: Rewriter) -> None:
-    """x/(1 + |x|)."""
+    """Rewrite Softsign as x/(1 + |x|)."""
     x = node.input[0]
     to.add("Div", [x, to.add("Add", [to.add("Abs", [x]), to.number(1)])], node.output[0])
 

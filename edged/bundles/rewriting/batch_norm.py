@@ -24,7 +24,7 @@ def batch_normalization(node: onnx.NodeProto, to: Rewriter) -> None:
     if is_trained(node, to.trainable, to.constants_of_model):
         if not to.leads_with_batch(node.input[0]):
             raise untrainable(node, "its first axis is not the batch", "freeze its scale and bias")
-        to.keep(node)
+        to.copy(node)
         return
     x, gamma, beta, mean, variance = node.input
     epsilon = to.number(attributes_of(node).get("epsilon", 1e-5))

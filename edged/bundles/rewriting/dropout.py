@@ -36,7 +36,7 @@ def dropout(node: onnx.NodeProto, to: Rewriter) -> None:
 
 def _write(node: onnx.NodeProto, x: str, output: str, to: Rewriter) -> None:
     outputs = [output, to.name("mask")]
-    to.keep(helper.make_node("Dropout", [x, *node.input[1:]], outputs, name=node.name))
+    to.copy(helper.make_node("Dropout", [x, *node.input[1:]], outputs, name=node.name))
 
 
 def _check_ratio(node: onnx.NodeProto, to: Rewriter) -> None:

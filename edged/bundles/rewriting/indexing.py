@@ -18,7 +18,7 @@ def cut(node: onnx.NodeProto, to: Rewriter) -> None:
     """As it is, but a way back, with a step below 0, as a Gather of the elements in that order."""
     steps = to.value(node.input[4]) if len(node.input) > 4 else None
     if steps is None or (steps >= 0).all():
-        to.keep(node)
+        to.copy(node)
         return
     x, shape = node.input[0], to.shape(node.input[0], node)
     bounds = [_known(name, node, to) for name in node.input[1:5]]

@@ -40,7 +40,7 @@ def layer_normalization(node: onnx.NodeProto, to: Rewriter) -> None:
     del made.input[:], made.output[:]
     made.input.extend([x, scale, bias])
     made.output.extend(outputs)
-    to.keep(made)
+    to.copy(made)
 
 
 def _is_single(node: onnx.NodeProto, to: Rewriter) -> bool:
@@ -77,7 +77,7 @@ def _by_steps(centred: str, inner: list[int], epsilon: float, to: Rewriter) -> s
 def _by_layers(centred: str, inner: list[int], epsilon: float, to: Rewriter) -> str:
     outputs = [to.name("normal"), to.name("statistic"), to.name("statistic")]
     inputs = [centred, *(_filled(inner, value, to) for value in (1, 0))]
-    to.keep(helper.make_node("LayerNormalization", inputs, outputs, name=outputs[0], axis=2, epsilon=epsilon))
+    to.copy(helper.make_node("LayerNormalization", inputs, outputs, name=outputs[0], axis=2, epsilon=epsilon))
     return outputs[0]
 
 

@@ -97,7 +97,7 @@ def pad(node: onnx.NodeProto, to: Writer) -> None:
     )
     made.attribute.extend(node.attribute)
     made.domain = _WAITING
-    to.keep(made)
+    to.copy(made)
 
 
 def as_before(node: onnx.NodeProto, to: Writer) -> None:
@@ -105,7 +105,7 @@ def as_before(node: onnx.NodeProto, to: Writer) -> None:
     made = onnx.NodeProto()
     made.CopyFrom(node)
     made.domain = _WAITING
-    to.keep(made)
+    to.copy(made)
 
 
 def _vector(to: Writer, size: int, value: float) -> str:
@@ -126,7 +126,7 @@ def split(node: onnx.NodeProto, to: Writer) -> None:
         lengths = [to.sizes(*([each] * (parts - 1)), size - each * (parts - 1))]
     made = helper.make_node("Split", [node.input[0], *lengths], list(node.output), name=node.name, axis=axis)
     made.domain = _WAITING
-    to.keep(made)
+    to.copy(made)
 
 
 RULES: Mapping[str, Callable[[onnx.NodeProto, Writer], None]] = {
@@ -164,7 +164,7 @@ def express(model: onnx.ModelProto) -> onnx.ModelProto:
         if _is_newer(node):
             RULES[node.op_type](node, to)
         else:
-            to.keep(node)
+            to.copy(node)
     graph = helper.make_graph(
         to.nodes, model.graph.name, model.graph.input, model.graph.output,
         [*model.graph.initializer, *to.constants], value_info=model.graph.value_info,

@@ -86,7 +86,7 @@ def _layer(node: onnx.NodeProto, parts: list[str], to: Rewriter, *, turned: bool
     inputs = [_turned(x, node, to) if turned else x, *parts[:3], "", *first]
     made = helper.make_node(node.op_type, inputs, [states, *outputs], name=to.name(node.name))
     made.attribute.extend(item for item in node.attribute if item.name not in ("direction", "activations"))
-    to.keep(made)
+    to.copy(made)
     return [_turned(states, node, to) if turned else states, *outputs]
 
 

@@ -47,12 +47,12 @@ def extreme(node: onnx.NodeProto, to: Rewriter) -> None:
 
 
 def squares(node: onnx.NodeProto, to: Rewriter) -> None:
-    """Σx²."""
+    """Rewrite ReduceSumSquare as Σx²."""
     _summed(node, to.add("Mul", [node.input[0]] * 2), node.output[0], to)
 
 
 def magnitudes(node: onnx.NodeProto, to: Rewriter) -> None:
-    """Σ|x|."""
+    """Rewrite ReduceL1 as Σ|x|."""
     _summed(node, to.add("Abs", [node.input[0]]), node.output[0], to)
 
 
@@ -69,10 +69,10 @@ def _summed(node: onnx.NodeProto, value: str, output: str, to: Rewriter) -> str:
 def with_axes_kept(node: onnx.NodeProto, to: Rewriter) -> None:
     """As it is with the axes kept, which the builder's gradient needs, and without them after that."""
     if _kept(node):
-        to.keep(node)
+        to.copy(node)
         return
     kept = to.name("kept")
-    to.keep(
+    to.copy(
         helper.make_node(node.op_type, [node.input[0]], [kept], name=kept, axes=_axes(node, to), keepdims=1)
     )
     _squeezed(node, kept, to)

@@ -23,7 +23,7 @@ def split(node: onnx.NodeProto, to: Rewriter) -> None:
     """
     used = [bool(name) and name in to.read for name in node.output]
     if all(used):
-        to.keep(node)
+        to.copy(node)
         return
     axis = attributes_of(node).get("axis", 0)
     ends = list(accumulate(_lengths(node, axis, to)))

@@ -121,7 +121,7 @@ class StepWriter:
         self.to.add("Sum" if len(self._losses) > 1 else "Identity", self._losses, OUTPUT)
 
     def model(self) -> onnx.ModelProto:
-        """The finished graph."""
+        """Return the finished step graph."""
         batch = self.source.data.shape[0]
         inputs = [_float(WEIGHTS, [batch, 1])]
         if self.to.noise_width:
@@ -210,7 +210,7 @@ class StepWriter:
             return [self._joined(group)]
         names = [part.tensor("gradient") for part in group.parts]
         split = [self._joined(group), to.sizes(*sizes)]
-        to.keep(helper.make_node("Split", split, names, name=f"{group.name}.parts"))
+        to.copy(helper.make_node("Split", split, names, name=f"{group.name}.parts"))
         return names
 
     def _joined(self, group: ParameterGroup) -> str:

@@ -65,7 +65,7 @@ def _standard(target: Standardisation, to: Writer) -> str:
     result = standard_target(graph, TEACHER, target)
     names = {name: f"teacher.{name}" for node in graph.node for name in node.output}
     for node in graph.node:
-        to.keep(_renamed(node, names))
+        to.copy(_renamed(node, names))
     return names[result]
 
 

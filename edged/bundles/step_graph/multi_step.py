@@ -32,7 +32,7 @@ def unpack(groups: Sequence[ParameterGroup], to: Writer) -> None:
         flat = [f"{name}.flat" for name, _ in group.parameters]
         if group.joined:
             sizes = to.sizes(*group.sizes)
-            to.keep(helper.make_node("Split", [state, sizes], flat, name=f"{group.name}.split", axis=2))
+            to.copy(helper.make_node("Split", [state, sizes], flat, name=f"{group.name}.split", axis=2))
         else:
             flat = [state]
         for (name, shape), part in zip(group.parameters, flat, strict=True):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from edged.clock import SystemClock
 from edged.device.admin.health import problem_of
 from edged.device.events import Events
-from edged.device.learning.scheduler import SETBACKS, setback_rules
+from edged.device.learning.scheduler import BACKOFF, backoff_rules
 from edged.device.learning.trainer_client import TrainerClient
 from edged.device.pipeline import Host, open_pipeline
 from edged.device.promotion import Promoter
@@ -99,7 +99,7 @@ def _add_registry(values: dict[str, Any], config: Config) -> None:
         "runs": registry.run_count(),
         "last": asdict(runs[0]) if runs else None,
         "paused": FailureBackoff.recalled(
-            setback_rules(config.training), registry.get_value(SETBACKS)
+            backoff_rules(config.training), registry.get_value(BACKOFF)
         ).pause(),
     }
     values["engine"] = last.get("engine") or values["engine"]
@@ -158,7 +158,7 @@ def train_once(
         registry.set_value("consumed", scheduler.consumed)
         verdict, served = promoter.consider(result.own_candidate(), pipeline.predictor.champion)
         if served is not None:
-            promoter.crown(served, "; ".join(verdict.reasons))
+            promoter.set_champion(served, "; ".join(verdict.reasons))
         answer = {k: v for k, v in result.to_json().items() if k not in ("memory", "candidate")}
         return answer | {
             "verdict": verdict.as_dict(),
@@ -341,5 +341,7 @@ def _pin(registry: Registry, version: int) -> dict[str, Any]:
 
 def _required(version: int | None) -> int:
     if version is None:
-        raise ConfigError("which version?", where="models", remedy="add its number; `list` shows them")
+        raise ConfigError(
+            "the version is missing", where="models", remedy="add its number; `list` shows them"
+        )
     return version

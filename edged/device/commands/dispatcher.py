@@ -122,7 +122,7 @@ class CommandDispatcher:
         task = self._task(record.name, record.request, record.id, record)
         task.accepted = record.answer is not None
         if handler is None or handler.resume is None:
-            task.fail(EdgedError(ENDED, where=record.name, remedy="send it anew, as another transaction"))
+            task.fail(EdgedError(ENDED, where=record.name, remedy="send it again, as another transaction"))
             return
         log.info("command_goes_on", command=record.name, id=record.id)
         try:
@@ -233,7 +233,7 @@ class CommandDispatcher:
             if task.over:
                 return
             answer = answer_of("accepted", {"state": "accepted"} | data, task.request)
-            self._keep(task, "accepted", answer)
+            self._store(task, "accepted", answer)
             task.accepted = True
             self._answers.publish(task.name, answer, task.sender)
 
@@ -247,15 +247,15 @@ class CommandDispatcher:
         while (waiting := self._long.get()) is not None and not self._stopping:
             handler, task = waiting
             if task.cancelled:
-                task.fail(RefusedError("it was cancelled", where=task.name))
+                task.fail(RefusedError("cancelled", where=task.name))
                 continue
-            task.executing()
+            task.mark_executing()
             own = arguments(task.name, task.request)
             self._attempt(task, partial(handler.carry_out, own, task), task.done)
 
-    def executing(self, task: Task) -> None:
+    def mark_executing(self, task: Task) -> None:
         """Record and publish that a task is executing."""
-        self._keep(task, "executing", None)
+        self._store(task, "executing", None)
         self.progress(task, {})
 
     def progress(self, task: Task, fields: Request) -> None:
@@ -270,12 +270,12 @@ class CommandDispatcher:
         """Record how a task ended, and publish it if the answer can be told from the first one."""
         self._running.remove(task)
         state, answer = self._answers.conclude(task.name, task.request, outcome)
-        self._keep(task, state, answer, ended=self._clock.now())
+        self._store(task, state, answer, ended=self._clock.now())
         # Events report the result of a `train` without an id: its answers could not be told apart.
         if not task.accepted or task.key is not None or self._handlers[task.name].kind == "aside":
             self._answers.publish(task.name, answer, task.sender)
 
-    def _keep(self, task: Task, state: State, answer: Answer | None, ended: float | None = None) -> None:
+    def _store(self, task: Task, state: State, answer: Answer | None, ended: float | None = None) -> None:
         if task.key is None:
             return
         try:

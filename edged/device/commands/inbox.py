@@ -64,7 +64,7 @@ class CommandInbox:
             self._running.count("cleared")  # the retained command on this topic was deleted
             self._answers.acknowledge(delivery)
             return
-        if not self._bucket.take(self._clock.monotonic()):
+        if not self._bucket.try_acquire(self._clock.monotonic()):
             self._reject(delivery, f"more than {self._config.rate:g} commands a second")
             return
         try:
@@ -83,7 +83,7 @@ class CommandInbox:
     def _reject(self, delivery: CommandDelivery, reason: str) -> None:
         """Answer a command that is too much, as far as answers are not too many; count it."""
         self._running.count("limited")
-        if self._refusals.take(self._clock.monotonic()):
+        if self._refusals.try_acquire(self._clock.monotonic()):
             self._answers.reject(delivery, RefusedError(reason, remedy="send it later"))
         else:
             self._running.count("unanswered")

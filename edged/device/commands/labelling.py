@@ -78,7 +78,7 @@ class LabelCommands:
         found = [] if timed else self._find(readings)
         if not timed and None not in found:
             return found
-        settled = self._pipeline.ingestor.settled()
+        settled = self._pipeline.ingestor.flush()
         found = self._find(readings)
         if not settled and all(offset is None for offset in found):
             raise StorageError(

@@ -54,7 +54,7 @@ class ModelCommands:
 
     def _serve(self, version: int, *, watch: bool) -> dict[str, Any]:
         change = self._pipeline.rollout.promote(version, watch=watch)
-        self._pipeline.recall.crowned(version)
+        self._pipeline.recall.record_champion(version)
         self._events.states_changed()
         return change
 
@@ -88,15 +88,15 @@ class ModelCommands:
     def evaluate(self, request: dict[str, Any], task: Task) -> dict[str, Any]:
         """Evaluate a model on the newest labelled samples that were never trained on."""
         pipeline = self._pipeline
-        pipeline.ingestor.settled()
+        pipeline.ingestor.flush()
         window = pipeline.reader.holdout_window(int(request.get("rows", ROWS)))
         if len(window) == 0:
-            raise RefusedError("no labelled sample was kept for judging yet", where="evaluate")
+            raise RefusedError("no labelled holdout sample yet", where="evaluate")
         served = self._model(_version(request))
         raw = []
         for start in range(0, len(window), PIECE):
             if task.cancelled:
-                raise EdgedError("it was cancelled", where="evaluate")
+                raise EdgedError("cancelled", where="evaluate")
             raw.append(served.model.predict(window.x[start : start + PIECE]))
             task.progress({"rows": min(start + PIECE, len(window)), "of": len(window)})
             time.sleep(BREATH)

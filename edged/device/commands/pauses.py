@@ -72,7 +72,7 @@ class PauseCommands:
             self._outbound.silent = paused
         elif paused:
             self._connection.open(self._inbox.receive)
-            pipeline.ingestor.rest()
+            pipeline.ingestor.pause()
         else:
-            pipeline.ingestor.go_on()
+            pipeline.ingestor.resume()
             self._connection.close(self._inbox.receive)

@@ -32,7 +32,7 @@ class TrainingCommands:
 
         Samples received so far are committed first, so that the run can read them.
         """
-        self._pipeline.ingestor.settled()
+        self._pipeline.ingestor.flush()
         self._pipeline.worker.command(_options(request), task)
         return {"new_samples": self._status.new_labelled()}
 
@@ -59,14 +59,14 @@ class TrainingCommands:
             config = self._pipeline.config
             folder = config.storage.dir / "checkpoints"
             numbers = Checkpoints(folder, config.training.keep_checkpoints).numbers()
-            self._pipeline.worker.keep()
+            self._pipeline.worker.store_state()
             task.done({"generation": max(numbers, default=None), "step": None})
         return {}
 
     def accept(self, request: dict[str, Any]) -> dict[str, Any]:
         """Mark the samples of an alarm as normal, end the alarm and learn from the samples."""
         key, anomalies = request.get("key"), self._pipeline.predictor.anomalies
-        self._pipeline.ingestor.settled()  # a sample that is not stored yet could not be learned from
+        self._pipeline.ingestor.flush()  # a sample that is not stored yet could not be learned from
         accepted = 0 if anomalies is None else anomalies.accept(key)
         if accepted == 0:
             raise RefusedError(
@@ -81,7 +81,7 @@ class TrainingCommands:
         signals = predictor.drift.signals
         predictor.reset_drift()
         triggers.drifted = triggers.warned = triggers.fallen = False
-        self._pipeline.worker.keep()
+        self._pipeline.worker.store_state()
         self._events.states_changed()
         return {"forgotten": signals}
 

@@ -76,7 +76,7 @@ class TransferCommands:
             dtype=request.get("dtype"),
             base=_base(request.get("base")),
         )
-        update = self._updates.asked(request.get("version") or self._rollout.champion, wish)
+        update = self._updates.requested(request.get("version") or self._rollout.champion, wish)
         chunks = _chunks(request.get("chunks"), len(update.chunks))
         self._publishing.update(update, chunks)
         return {
@@ -101,7 +101,7 @@ class TransferCommands:
         """
         config = self._config.weights
         if not config.accept:
-            raise RefusedError("this device takes no weights", where="weights.accept")
+            raise RefusedError("this device does not accept weights", where="weights.accept")
         note = {"mix": request.get("mix", True)}
         return self._transfers.announce(request["transfer"], request["manifest"], note, config.max_bytes)
 

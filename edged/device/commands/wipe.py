@@ -67,12 +67,14 @@ class WipeCommands:
             samples="samples" in what,
             labels="labels" in what,
             checkpoints="checkpoints" in what,
-            before=pipeline.ingestor.settled,
+            before=pipeline.ingestor.flush,
             also=also,
         )
         while not done.wait(LOOK_SECONDS):
             if task.cancelled:
-                raise EdgedError("it was cancelled while it waited, and may be done later", where="wipe")
+                raise EdgedError(
+                    "cancelled while waiting; edged might still carry it out later", where="wipe"
+                )
         self._events.states_changed()
         if problems:
             raise problems[0]

@@ -51,7 +51,7 @@ class DeviceHost:
 
     def between_runs(self, job: Callable[[], None]) -> None:
         """Call `job` on the learning thread, after the present training run."""
-        self._worker.between(job)
+        self._worker.between_runs(job)
 
     def event(self, name: str, fields: dict[str, Any]) -> None:
         """Report an event of the contract."""

@@ -123,7 +123,7 @@ class Member:
         self._queue.put(lambda: self._follow(delivery.payload))
 
     def _receive_receipts(self, delivery: ReceivedMessage) -> None:
-        self._queue.put(lambda: self._settle(delivery.payload))
+        self._queue.put(lambda: self._acknowledge(delivery.payload))
 
     def _receive_part(self, delivery: ReceivedMessage) -> None:
         self._queue.put(lambda: self._add_part(delivery.topic, delivery.payload))
@@ -256,12 +256,12 @@ class Member:
         path = self._models.path(before)
         standing = None if path is None else (before, path)
         self._busy = True
-        self._host.between_runs(lambda: self._judge(own, model, standing))
+        self._host.between_runs(lambda: self._evaluate(own, model, standing))
 
-    def _judge(self, announced: RoundAnnouncement, model: Path, standing: tuple[str, Path] | None) -> None:
+    def _evaluate(self, announced: RoundAnnouncement, model: Path, standing: tuple[str, Path] | None) -> None:
         """Judge the fleet's model; called on the learning thread."""
         with self._failures_queued(announced.base.hash):
-            found = self._work.judge(announced, model, standing)
+            found = self._work.evaluate(announced, model, standing)
             self._queue.put(lambda: self._judged(announced, found))
 
     @contextmanager
@@ -310,8 +310,8 @@ class Member:
         )
         self._change(self._record.trained(number, about))
 
-    def _settle(self, payload: bytes) -> None:
-        for update, refused in self._sender.settle(payload):
+    def _acknowledge(self, payload: bytes) -> None:
+        for update, refused in self._sender.acknowledge(payload):
             fields: dict[str, Any] = {"round": update.about.round, "sendings": update.sendings}
             if refused is None:
                 self._event("fleet_accepted", fields)

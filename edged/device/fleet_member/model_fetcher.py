@@ -40,7 +40,7 @@ class ModelFetcher:
         if self._base == base and now - self._since <= SILENT_SECONDS:
             return
         other = self._base is not None
-        self.end()
+        self.close()
         if other:
             return  # the broker must have heard of the end before it keeps sending what it has
         self._base, self._pattern, self._since = base, self._topics.model(base.hash, "+"), now
@@ -62,11 +62,11 @@ class ModelFetcher:
         if len(self._parts) < base.parts:
             return None
         parts = [self._parts[n] for n in range(base.parts)]
-        self.end()
+        self.close()
         return joined(parts, base)
 
-    def end(self) -> None:
-        """Unsubscribe and drop the parts that have come."""
+    def close(self) -> None:
+        """Unsubscribe and drop the received parts."""
         if self._base is not None:
             self._transport.leave(self._pattern)
         self._base, self._parts = None, {}

@@ -62,7 +62,7 @@ class MemberHost(Protocol):
 class RoundWork(Protocol):
     """What a device does in a round; see `RoundExecutor`.
 
-    `train` and `judge` take long; the member calls them within `MemberHost.between_runs`.
+    `train` and `evaluate` take long; the member calls them within `MemberHost.between_runs`.
     """
 
     def why_not(self) -> str:
@@ -80,7 +80,7 @@ class RoundWork(Protocol):
     def train(self, announced: RoundAnnouncement, model: Path) -> RoundResult:
         """Train in the round and store an update."""
 
-    def judge(
+    def evaluate(
         self, announced: RoundAnnouncement, model: Path, standing: tuple[str, Path] | None
     ) -> FleetModelResult:
         """Evaluate the fleet's model on the device's holdout; return the qualities and what came of it.

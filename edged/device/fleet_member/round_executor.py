@@ -85,12 +85,12 @@ class RoundExecutor:
         left = announced.deadline - self._clock.now()
         # What comes after the deadline is taken into a later round; a clock may be wrong, too.
         seconds = min(self._fleet.budget, left) if left > 1.0 else self._fleet.budget
-        run = self._begin("fleet_round", announced)
+        run = self._start("fleet_round", announced)
         result = self._run(TrainRound(run, announced, model, seconds))
         self._registry.end_run(run, self._clock.now(), "done", result.record())
         return result
 
-    def judge(
+    def evaluate(
         self, announced: RoundAnnouncement, model: Path, standing: tuple[str, Path] | None
     ) -> FleetModelResult:
         """Evaluate the fleet's model on the device's holdout, and serve it if the gate accepts it.
@@ -102,7 +102,7 @@ class RoundExecutor:
         """
         digest, path = standing or (None, None)
         order = TryFleetModel(
-            self._begin("fleet_model", announced),
+            self._start("fleet_model", announced),
             id=announced.id,
             model=model,
             hash=announced.base.hash,
@@ -121,7 +121,7 @@ class RoundExecutor:
         if result.candidate is not None:
             judged, served = self._pipeline.rollout.consider(result.candidate)
             if served is not None:
-                self._pipeline.worker.crowned(served)
+                self._pipeline.worker.record_champion(served)
             return served is not None, "; ".join(judged.verdict.reasons)
         if result.share == 0.0:
             return False, "the device's own weights do better on its holdout"
@@ -131,7 +131,7 @@ class RoundExecutor:
             return False, "fleet.adopt is false"
         return False, "there is no holdout to choose by"
 
-    def _begin(self, kind: str, announced: RoundAnnouncement) -> int:
+    def _start(self, kind: str, announced: RoundAnnouncement) -> int:
         about = {"round": announced.round, "id": announced.id}
         return self._registry.begin_run(kind, self._clock.now(), about)
 

@@ -85,8 +85,8 @@ class UpdateSender:
                 waiting.sendings, self._config.resend, self._config.spread, random.random()
             )
 
-    def settle(self, payload: bytes) -> list[tuple[PendingUpdate, str | None]]:
-        """Stop sending the updates that these receipts name; return each, and why it was refused, if it was.
+    def acknowledge(self, payload: bytes) -> list[tuple[PendingUpdate, str | None]]:
+        """Stop sending the updates that these receipts name; return each, with the reason if it was rejected.
 
         Raises
         ------

@@ -100,14 +100,14 @@ class Ingestor:
         self._inbox: collections.deque[Delivery] = collections.deque()
         self._submitted: collections.deque[Submission] = collections.deque()
         self._taken: list[Submission] = []  # those that are not held yet
-        self._held = CommitBacklog(
+        self._backlog = CommitBacklog(
             unacknowledged + self._config.commit_rows, HELD_BYTES, self._config.commit_rows
         )
-        self._company = CommitDelay(self._config.commit_delay)
+        self._commit_delay = CommitDelay(self._config.commit_delay)
         self._wake = threading.Event()
-        self._settling = FlushRequests()
+        self._flush_requests = FlushRequests()
         self._stopping = False
-        self._resting = False
+        self._paused = False
         self._given_up = 0
         self.retry_at = 0.0
         self._retry_in = FIRST_RETRY
@@ -130,10 +130,10 @@ class Ingestor:
 
         At QoS 1 the broker holds back what has no room, at QoS 0 it is counted and dropped.
         """
-        if not delivery.mid and (self._resting or len(self._inbox) >= self._room):
+        if not delivery.mid and (self._paused or len(self._inbox) >= self._room):
             self.overrun += 1
             return
-        if self._resting and self._inbox and self._inbox[-1].epoch != delivery.epoch:
+        if self._paused and self._inbox and self._inbox[-1].epoch != delivery.epoch:
             self._inbox.clear()  # the broker delivers them again over this connection
         self._inbox.append(delivery)
         if not self._wake.is_set():
@@ -145,7 +145,7 @@ class Ingestor:
         Raises
         ------
         RefusedError
-            When ingest rests or ends, samples are windows of readings, or too many wait.
+            When ingest is paused or stopped, samples are windows of readings, or too many wait.
         StorageError
             While the disk refuses: nobody else would send them again.
         """
@@ -153,41 +153,41 @@ class Ingestor:
             raise StorageError(self.problem)
         if self.windowing is not None:
             raise RefusedError("samples are windows of readings", remedy="send readings to the broker")
-        if self._resting or self._stopping:
-            raise RefusedError("ingest rests", remedy="the command resume lets it go on")
+        if self._paused or self._stopping:
+            raise RefusedError("ingest is paused", remedy="send the command resume")
         if len(self._submitted) >= MOST_SUBMITTED:
             raise RefusedError(f"{MOST_SUBMITTED} submissions are waiting already", remedy="send it later")
         self._submitted.append(submission)
         self._wake.set()
 
-    def settled(self, timeout: float = SETTLE_SECONDS) -> bool:
-        """Have what was delivered committed now, without waiting for company; from any other thread.
+    def flush(self, timeout: float = SETTLE_SECONDS) -> bool:
+        """Commit now what was delivered so far, without the commit delay. Call from any other thread.
 
         Returns
         -------
         Whether it is: False while the disk refuses, or when that takes longer than `timeout` seconds. Of a
         flood, those that wait behind `storage.commit_rows` others are not in it.
         """
-        return not self._thread.is_alive() or self._settling.ask(self._wake.set, timeout)
+        return not self._thread.is_alive() or self._flush_requests.wait(self._wake.set, timeout)
 
-    def rest(self) -> None:
-        """Take nothing more: the broker keeps what is not acknowledged, and what follows it."""
-        self._resting = True
+    def pause(self) -> None:
+        """Stop accepting messages: the broker keeps those that are not acknowledged, and all later ones."""
+        self._paused = True
 
-    def go_on(self) -> None:
-        """Take what has come meanwhile, and what comes."""
-        self._resting = False
+    def resume(self) -> None:
+        """Accept the messages that arrived during the pause, and all later ones."""
+        self._paused = False
         self._wake.set()
 
     @property
     def waiting(self) -> int:
-        """Deliveries that are not yet acknowledged."""
-        return len(self._inbox) + len(self._held)
+        """Number of deliveries that are not yet acknowledged."""
+        return len(self._inbox) + len(self._backlog)
 
     # ---- the ingest thread -----------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to work."""
+        """Start the ingest thread."""
         self._thread.start()
 
     def stop(self, timeout: float = 5.0) -> None:
@@ -201,32 +201,32 @@ class Ingestor:
             self._turn(woken=self._wake.wait(self._patience()))
             self._watchdog.beat("ingest")
         self._turn(woken=True)
-        self._settling.over()
+        self._flush_requests.close()
 
     def _turn(self, *, woken: bool) -> None:
         deliveries: list[Delivery] = []
-        if woken and not self._resting:
+        if woken and not self._paused:
             self._gather()
         self._wake.clear()
-        asked, settled = self._settling.begin(), False
+        asked, flushed = self._flush_requests.start_turn(), False
         try:
-            if self._resting:
+            if self._paused:
                 self._stay()
             elif self._inbox:
-                deliveries = self._take()
+                deliveries = self._receive()
                 self.take_in(deliveries)
             self._take_in_submitted()
             self._due = self.retry_at if asked else self._settle_at()
             if self._stopping or time.monotonic() >= self._due:
-                self.settle()
+                self.commit_backlog()
                 self._due = self._settle_at()
-            settled = self._held.first is None
+            flushed = self._backlog.first is None
             self._evict()
         except Exception:
             log.exception("ingest_failed", messages=self.waiting + len(deliveries))
             self._start_over(deliveries)
             self._due = self.retry_at
-        self._settling.done(asked, settled=settled)
+        self._flush_requests.finish_turn(asked, flushed=flushed)
 
     def _stay(self) -> None:
         if self._stopping:
@@ -237,20 +237,20 @@ class Ingestor:
 
     def _settle_at(self) -> float:
         """When what is held is committed: it has waited for company, or the disk gets another chance."""
-        if self._held.first is None:
+        if self._backlog.first is None:
             return float("inf")
-        if self.problem is not None or self._held.awaited:
+        if self.problem is not None or self._backlog.awaited:
             return self.retry_at
         # Half of what the broker may send unacknowledged: it must not run dry while the disk is at work.
-        gathered = GATHERED_BRISKLY if self._company.gap < BRISK else GATHERED
+        gathered = GATHERED_BRISKLY if self._commit_delay.gap < BRISK else GATHERED
         enough = min(self._config.commit_rows, gathered, max(1, self._broker.in_flight // 2))
-        if len(self._held) >= enough or self._held.payload_bytes >= GATHERED_BYTES:
+        if len(self._backlog) >= enough or self._backlog.payload_bytes >= GATHERED_BYTES:
             return self.retry_at
-        return max(self.retry_at, self._company.due)
+        return max(self.retry_at, self._commit_delay.due)
 
     def _gather(self) -> None:
         """Let a batch gather more messages while they keep coming, for a moment."""
-        if self._stopping or self._config.commit_delay == 0 or self._company.gap > GATHER_SECONDS:
+        if self._stopping or self._config.commit_delay == 0 or self._commit_delay.gap > GATHER_SECONDS:
             return
         deadline = time.monotonic() + GATHER_SECONDS
         before = -1
@@ -258,7 +258,7 @@ class Ingestor:
             before = len(self._inbox)
             time.sleep(0.001)
 
-    def _take(self) -> list[Delivery]:
+    def _receive(self) -> list[Delivery]:
         count = min(len(self._inbox), self._config.commit_rows)
         deliveries = [self._inbox.popleft() for _ in range(count)]
         if self._inbox:
@@ -273,7 +273,9 @@ class Ingestor:
             submission = self._submitted.popleft()
             self._taken.append(submission)
             if not all(self._decoder.admit(reading) for reading in submission.readings):
-                self._taken.pop().refused(RefusedError("this key sends too many", where="stream.key_rate"))
+                self._taken.pop().refused(
+                    RefusedError("this key exceeds its rate limit", where="stream.key_rate")
+                )
                 continue
             submission.placed(self._next_offset + len(readings))
             readings += submission.readings
@@ -291,17 +293,17 @@ class Ingestor:
         self._serving.submit(batch, np.asarray(received, np.float64))
         if self._forecast is not None:
             group.updates = self._forecast.update(batch)
-        self._held.add(group)
-        self._company.came(len(readings), time.monotonic())
+        self._backlog.add(group)
+        self._commit_delay.record_arrival(len(readings), time.monotonic())
         self._taken = []
 
     def work(self, deliveries: Sequence[Delivery]) -> None:
         """Decode, hand over for prediction, commit, acknowledge; what cannot be committed is held."""
         self.take_in(deliveries)
-        self.settle()
+        self.commit_backlog()
 
     def take_in(self, deliveries: Sequence[Delivery]) -> None:
-        """Decode and hand over for prediction; held until `settle` has made it durable."""
+        """Decode and hand over for prediction; held until `commit_backlog` has made it durable."""
         self.received += len(deliveries)
         if self.windowing is not None and not self._windows_known:
             self.windowing.restore(self._store.open_windows())
@@ -312,14 +314,14 @@ class Ingestor:
         batches = list(group.batches)
         if self._forecast is not None:
             group.updates = [update for batch in batches for update in self._forecast.update(batch)]
-        self._held.add(group)
-        self._company.came(len(group.deliveries), time.monotonic())
+        self._backlog.add(group)
+        self._commit_delay.record_arrival(len(group.deliveries), time.monotonic())
         for batch in batches:
             self._serving.submit(batch, received)
 
-    def settle(self) -> None:
-        """Commit what is held, oldest first, and acknowledge it; on a failure it stays held."""
-        while (group := self._held.first) is not None:
+    def commit_backlog(self) -> None:
+        """Commit and acknowledge the buffered groups, oldest first; after a failure they stay buffered."""
+        while (group := self._backlog.first) is not None:
             try:
                 self._store_group(group)
             except StorageError as problem:
@@ -327,12 +329,12 @@ class Ingestor:
                 return
             self._hold_back(len(group.deliveries))
             self._broker.ack(group.deliveries)
-            self._held.done()
+            self._backlog.done()
             for submission in group.submissions:
                 submission.stored()
             self._after_commit(group)
             self._watchdog.beat("ingest")
-        self._company.committed()
+        self._commit_delay.committed()
         if self.problem is not None:
             self._recovered()
 
@@ -418,12 +420,12 @@ class Ingestor:
         What still comes over the old connection is left out, so that it does not overtake. Nobody delivers
         submissions again: they are refused.
         """
-        for submission in [*self._taken, *self._held.submissions]:
+        for submission in [*self._taken, *self._backlog.submissions]:
             submission.refused(StorageError("ingest failed", remedy="send it again: it may not be stored"))
         self._taken = []
         newest = deliveries[-1].epoch if deliveries else 0
-        self._given_up = max(self._given_up, self._held.newest_epoch, newest)
-        self._held.clear()
+        self._given_up = max(self._given_up, self._backlog.newest_epoch, newest)
+        self._backlog.clear()
         self._windows_known = False  # those here are ahead of what is stored
         self._broker.drop()
         self.retry_at = time.monotonic() + LONGEST_RETRY
@@ -436,7 +438,7 @@ class Ingestor:
         """
         if delivery.epoch <= self._given_up:
             return True
-        if self._held.has_room(delivery, beside):
+        if self._backlog.has_room(delivery, beside):
             return False
         self._given_up = delivery.epoch
         self._overflowed = True
@@ -457,7 +459,7 @@ class Ingestor:
             if self._leave_out(delivery, len(group.deliveries)):
                 continue
             group.deliveries.append(delivery)
-            self._held.note(packet, delivery)
+            self._backlog.record(packet, delivery)
             found = self._decoder.decode(delivery, packet, group)
             if isinstance(found, Reading):
                 readings.append(found)
@@ -489,4 +491,4 @@ class Ingestor:
         if self._redelivery.seen(packet):
             group.deliveries.append(delivery)
             return True
-        return self._held.renew(packet, delivery.epoch)
+        return self._backlog.renew(packet, delivery.epoch)

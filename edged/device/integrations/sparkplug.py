@@ -109,7 +109,7 @@ class EdgeNode(Extension):
         self._node.report({VERSION: __version__})
 
     def start(self) -> None:
-        """Begin to connect."""
+        """Connect the edge node to its broker."""
         self._node.start()
 
     def stop(self) -> None:

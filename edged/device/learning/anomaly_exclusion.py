@@ -17,10 +17,10 @@ class ExclusionStore(Protocol):
     def next_offset(self) -> int:
         """The offset for the next sample."""
 
-    def set_aside(self, offsets: Sequence[int]) -> None:
-        """Neither learn from these samples nor judge by them."""
+    def exclude(self, offsets: Sequence[int]) -> None:
+        """Exclude these samples from learning and evaluation."""
 
-    def readmit(self, key: str, first: int) -> int:
+    def include(self, key: str, first: int) -> int:
         """Learn from what was set aside of a key after all."""
 
 
@@ -38,8 +38,8 @@ class AnomalyExclusion:
         self._back: list[tuple[str, int, int]] = []  # key, first, and the newest that was aside then
         self._lock = threading.Lock()
 
-    def settle(self) -> int:
-        """Set aside and readmit what is due; how many samples came back.
+    def apply(self) -> int:
+        """Exclude and include the samples that are due; return how many were included again.
 
         Raises
         ------
@@ -49,10 +49,10 @@ class AnomalyExclusion:
         if self._anomalies is None:
             return 0
         with self._lock:
-            return self._settle(self._anomalies)
+            return self._apply(self._anomalies)
 
-    def _settle(self, anomalies: Anomalies) -> int:
-        offsets, back = anomalies.take()
+    def _apply(self, anomalies: Anomalies) -> int:
+        offsets, back = anomalies.pop_changes()
         self._offsets += offsets
         self._back += [(key, first, max(self._offsets, default=-1)) for key, first in back]
         if not self._offsets and not self._back:
@@ -60,11 +60,11 @@ class AnomalyExclusion:
         stored = self._samples.next_offset()
         here = [offset for offset in self._offsets if offset < stored]
         if here:
-            self._samples.set_aside(here)
+            self._samples.exclude(here)
             self._offsets = [offset for offset in self._offsets if offset >= stored]
         readmitted = 0
         while self._back and self._back[0][2] < stored:
             key, first, _ = self._back[0]
-            readmitted += self._samples.readmit(key, first)
+            readmitted += self._samples.include(key, first)
             self._back.pop(0)
         return readmitted

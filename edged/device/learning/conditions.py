@@ -167,5 +167,5 @@ class Pacer:
         rest = self.TROUBLED if self._board is not None and self._board.reasons else 0.0
         if self._pace is not None:
             p99, self._seen = self._latencies.p99_since(self._seen)
-            rest = max(rest, self._pace.rest(p99))
+            rest = max(rest, self._pace.throttle(p99))
         self._trainer.pace(rest)

@@ -58,16 +58,16 @@ class RegimeRecall:
         self._reigns: deque[tuple[int, int]] = deque(maxlen=REIGNS)
         self._tried = 0
 
-    def crowned(self, version: int) -> None:
-        """A model serves from now on."""
+    def record_champion(self, version: int) -> None:
+        """Record that model `version` serves from now on."""
         self._reigns.append((self._samples.last_seq(), version))
 
     def drifted(self, signal: DriftSignal) -> bool:
-        """Whether a signal has ended a regime."""
-        return signal.level is Level.DRIFT and self.ended(signal.source)
+        """Return whether a signal has ended a regime."""
+        return signal.level is Level.DRIFT and self.record_regime_end(signal.source)
 
-    def ended(self, source: str) -> bool:
-        """The present regime has ended, unless it had only begun."""
+    def record_regime_end(self, source: str) -> bool:
+        """Record the end of the present regime; False if the regime was too short to be one."""
         until = self._samples.last_seq()
         begun = self.regimes.begun
         rows = self._samples.training_window(begun, ROWS * 4, upto_seq=max(begun, until - BEFORE))

@@ -47,7 +47,7 @@ Fields = dict[str, Any]
 
 USUAL = RunOptions()
 URGENT = ("drift", "quality", "resume")  # triggers that flash has to bear
-SETBACKS = "setbacks"  # name of the registry's value that `keep` writes
+BACKOFF = "setbacks"  # name of the registry's value that the scheduler writes
 UNHURRIED = 400  # new samples for a run where all label themselves: what learns faster learns anomalies
 DISK_SECONDS = 10.0  # until a run that the disk did not let begin is tried again
 LONGEST_DISK_SECONDS = 300.0  # until one that it ended, which costs what the run had done
@@ -71,8 +71,8 @@ def trigger_rules(config: TrainingConfig, *, drift: bool = True, fewest: int = 0
     )
 
 
-def setback_rules(config: TrainingConfig) -> BackoffRules:
-    """The configured rules."""
+def backoff_rules(config: TrainingConfig) -> BackoffRules:
+    """Return the configured rules of the backoff after failures."""
     return BackoffRules(config.retry_after, config.max_failures)
 
 
@@ -120,15 +120,15 @@ class TrainingScheduler:
         self._seen = samples.next_offset()
         self._conditions = conditions
         self.client = client
-        kept = registry.get_value(SETBACKS)
+        kept = registry.get_value(BACKOFF)
         self._fewest = UNHURRIED if config.stream.resolved_task == "reconstruct" else 0
         self.triggers = Triggers(
             trigger_rules(config.training, drift=config.drift.train, fewest=self._fewest)
         )
         same = kept is not None and kept["bundle"] == bundle
-        self.setbacks = FailureBackoff.recalled(setback_rules(config.training), kept if same else None)
-        self.triggers.hold(clock.monotonic(), self.setbacks.wait)
-        self.effort = LearningPolicy()
+        self.backoff = FailureBackoff.recalled(backoff_rules(config.training), kept if same else None)
+        self.triggers.back_off(clock.monotonic(), self.backoff.wait)
+        self.policy = LearningPolicy()
         self.budget = stored_budget(registry)
         self.waiting_for: tuple[str, ...] = ()
         self._disk_ended = 0  # runs that the disk has ended since it last let one through
@@ -148,7 +148,7 @@ class TrainingScheduler:
         """Go by another configuration from the next run on."""
         training = config.training
         self.triggers.rules = trigger_rules(training, drift=config.drift.train, fewest=self._fewest)
-        self.setbacks.rules = setback_rules(training)
+        self.backoff.rules = backoff_rules(training)
         self._go_by(training)
         self.client.configure(config)
 
@@ -161,7 +161,7 @@ class TrainingScheduler:
     @property
     def failures(self) -> int:
         """Runs that failed since the last one that ended well."""
-        return self.setbacks.failures
+        return self.backoff.failures
 
     def new(self) -> int:
         """Labelled samples that no run has learned from."""
@@ -181,7 +181,7 @@ class TrainingScheduler:
             self.triggers.warned = True
             return
         self.triggers.drifted = True
-        self.effort.drifted()
+        self.policy.drifted()
         self._perhaps_challenge(rise)
 
     def fallen(self, rise: float) -> None:
@@ -191,11 +191,11 @@ class TrainingScheduler:
 
     def _perhaps_challenge(self, rise: float) -> None:
         if self._severe is not None and rise >= self._severe:
-            self.effort.challenge = True
+            self.policy.challenge = True
 
     def due(self) -> str | None:
         """The trigger of a run that should start now."""
-        if (self.paused or self.setbacks.paused) and not self.triggers.commanded:
+        if (self.paused or self.backoff.paused) and not self.triggers.commanded:
             return None
         self.triggers.arrived = self.arrived
         wanted = self.triggers.wanted(self.new())
@@ -207,7 +207,7 @@ class TrainingScheduler:
 
     def _held_back(self, wanted: str | None) -> tuple[str, ...]:
         """What keeps a run from beginning that a trigger wants."""
-        resting = self.triggers.resting(self._clock.monotonic())
+        resting = self.triggers.pause_reason(self._clock.monotonic())
         if resting:
             return (resting,)
         now = self.conditions()
@@ -240,7 +240,7 @@ class TrainingScheduler:
 
     def usual_options(self) -> RunOptions:
         """What the next run asks for beyond the configuration."""
-        return self.effort.options(
+        return self.policy.options(
             *self._usual, self._predictor.live_error() if self._follows_error else None
         )
 
@@ -293,14 +293,14 @@ class TrainingScheduler:
         """Bytes that runs have handed to the disk, also those that failed or were ended."""
         return self.client.written
 
-    def rest(self, times: int) -> int:
-        """Begin no run by itself before so many times the usual new labels have come; how many that is."""
-        return self.triggers.rest(times)
+    def hold_back(self, times: int) -> int:
+        """Start no automatic run before `times` the usual number of new labels; return that number."""
+        return self.triggers.hold_back(times)
 
     def _held_by_disk(self, problem: StorageError, seconds: float) -> None:
         """No fault of training: it goes on by itself once the disk does, whatever had started the run."""
         self.triggers.interrupted = True
-        self.triggers.hold(self._clock.monotonic(), seconds)
+        self.triggers.back_off(self._clock.monotonic(), seconds)
         log.warning("training_held", problem=problem.line(), seconds=seconds)
 
     def _ended_by_disk(self, problem: StorageError) -> None:
@@ -318,26 +318,26 @@ class TrainingScheduler:
         self.engine = result.engine
         self._close(run, "done", result.record())
         if self.failures:
-            was_paused = self.setbacks.paused
-            self.setbacks.succeeded()
+            was_paused = self.backoff.paused
+            self.backoff.succeeded()
             self._keep_setbacks()
             if was_paused:
                 self._events.event("training_resumed", {"run": run})
 
     def _failed(self, run: int, problem: EdgedError) -> None:
         where = f"{problem.where}: " if problem.where else ""
-        self.setbacks.failed(f"{where}{problem.what}", problem.remedy, self._clock.now())
-        self.triggers.hold(self._clock.monotonic(), self.setbacks.wait)
+        self.backoff.failed(f"{where}{problem.what}", problem.remedy, self._clock.now())
+        self.triggers.back_off(self._clock.monotonic(), self.backoff.wait)
         log.warning("training_failed", run=run, problem=problem.line(), failures=self.failures)
         self._keep_setbacks()
-        pause = self.setbacks.pause()
+        pause = self.backoff.pause()
         if pause is not None:
             log.error("training_paused", **pause)
             self._events.event("training_paused", pause)
 
     def _keep_setbacks(self) -> None:
         try:
-            self._registry.set_value(SETBACKS, {"bundle": self._bundle, **self.setbacks.dump()})
+            self._registry.set_value(BACKOFF, {"bundle": self._bundle, **self.backoff.dump()})
         except StorageError as problem:
             log.warning("setbacks_not_kept", problem=problem.line())
 

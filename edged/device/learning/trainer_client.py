@@ -35,7 +35,7 @@ from edged.errors import (
     TrainingError,
     UnavailableError,
 )
-from edged.host.child_process import command, end, ending, message_in
+from edged.host.child_process import command, ending, message_in, stop_process
 from edged.host.vitals import written_bytes
 from edged.logs import get_logger
 
@@ -145,14 +145,14 @@ class TrainerClient:
         self._cancelled = False
         self._special = order.options if isinstance(order, RunRequest) else RunOptions()
         if self._special.of_process or self._outdated:
-            self._end()
+            self._stop_process()
             self._outdated = False
         try:
             return self._run(order, on_message)
         finally:
             if self._special.of_process:
                 self._special = RunOptions()
-                self._end()
+                self._stop_process()
 
     def _run(self, order: TrainingOrder[R], on_message: Callable[[Message], None]) -> R:
         self._order(order)
@@ -182,9 +182,9 @@ class TrainerClient:
                 self._cancelled = True
                 self._process.send_signal(signal.SIGTERM)
 
-    def end(self) -> None:
-        """End the process, with SIGTERM first; the next order starts another."""
-        self._end()
+    def stop(self) -> None:
+        """Stop the process, with SIGTERM first; the next order starts another."""
+        self._stop_process()
 
     def pace(self, rest: float) -> None:
         """Pause after each step for `rest` times the step's own length; if infinite, until the next call.
@@ -198,7 +198,7 @@ class TrainerClient:
 
     def close(self) -> None:
         """End the process permanently and release what belongs to it."""
-        self._end()
+        self._stop_process()
         self._selector.close()
 
     def _order(self, order: Message) -> None:
@@ -207,7 +207,7 @@ class TrainerClient:
             self._ensure()
             if self._send(order):
                 break
-            self._end()
+            self._stop_process()
         if (
             self._config.training.resident == 0
             and self._process is not None
@@ -219,9 +219,9 @@ class TrainerClient:
         process = self._process
         bundle = self._config.model.bundle if self._bundles is None else self._bundles.path()
         if process is not None and (process.stdin is None or process.stdin.closed):
-            self._end(kindly=False)
+            self._stop_process(kindly=False)
         if process is not None and bundle != self._started_with:
-            self._end()
+            self._stop_process()
         with self._lock:
             if self._process is not None and self._process.poll() is None:
                 return
@@ -272,7 +272,7 @@ class TrainerClient:
         try:
             return decode(values, REPORTS)
         except TrainingError:
-            self._end()
+            self._stop_process()
             raise
 
     def _line(self, deadline: float, timeout: float) -> bytes | None:
@@ -280,7 +280,7 @@ class TrainerClient:
         while b"\n" not in self._buffer and len(self._buffer) < LONGEST_LINE:
             if not self._selector.select(max(0.0, deadline - time.monotonic())):
                 log.warning("trainer_silent", seconds=timeout)
-                self._end()
+                self._stop_process()
                 return None
             stdout = self._process.stdout if self._process is not None else None
             chunk = stdout.read(1 << 16) if stdout is not None else b""
@@ -296,7 +296,7 @@ class TrainerClient:
             raise NothingNewError(what, message.consumed)
         if reason == "RefusedError":
             raise RefusedError(what, where=where, remedy=remedy)
-        self._end()
+        self._stop_process()
         kind: type[EdgedError] = TrainingError
         if reason == "UnavailableError":
             kind = UnavailableError
@@ -323,16 +323,16 @@ class TrainerClient:
             code: int | None = process.wait(KILL_AFTER)
         except subprocess.TimeoutExpired:
             code = None
-        self._end()
+        self._stop_process()
         return code
 
-    def _end(self, *, kindly: bool = True) -> None:
-        """End the process; not `kindly` when it is leaving by itself already."""
+    def _stop_process(self, *, kindly: bool = True) -> None:
+        """Stop the process; with `kindly` False, it already exits by itself."""
         with self._lock:
             process = self._process
             if process is not None:
                 self._count()
-                end(process, KILL_AFTER, kindly=kindly)
+                stop_process(process, KILL_AFTER, kindly=kindly)
             self._forget()
 
     def _count(self) -> None:

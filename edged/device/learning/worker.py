@@ -97,7 +97,7 @@ class TrainingWorker:
     # ---- what other threads call -----------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to work."""
+        """Start the training thread and the thread of changes."""
         self._thread.start()
         self._changer.start()
 
@@ -105,8 +105,8 @@ class TrainingWorker:
         """Something has happened that may start a run."""
         self._wake.set()
 
-    def later(self, action: Callable[[], None]) -> None:
-        """Carry out a change of champion soon: the serving thread must not wait for it."""
+    def defer(self, action: Callable[[], None]) -> None:
+        """Call `action` soon on another thread: the serving thread must not wait for a change of champion."""
         self._changes.put(action)
 
     def labelled(self, count: int) -> None:
@@ -116,11 +116,11 @@ class TrainingWorker:
 
     def probation_ended(self, version: int, passed: bool) -> None:
         """Confirm a champion, or roll it back; from any thread."""
-        self.later(lambda: self._rollout.probation_ended(version, passed))
+        self.defer(lambda: self._rollout.probation_ended(version, passed))
 
     def champion_failed(self, version: int, reason: str) -> None:
         """Make durable that the predecessor of `version` serves; from any thread."""
-        self.later(lambda: self._rollout.champion_failed(version, reason))
+        self.defer(lambda: self._rollout.champion_failed(version, reason))
 
     def rescue(self, failing: ServedModel, reason: str) -> ServedModel | None:
         """Return another model for a champion without predecessor; None where there is none."""
@@ -128,11 +128,11 @@ class TrainingWorker:
 
     def drifted(self, signal: DriftSignal, rise: float) -> None:
         """A drift or a warning of one was signalled, with errors larger by `rise`: from any thread."""
-        self.later(lambda: self._drifted(signal, rise))
+        self.defer(lambda: self._drifted(signal, rise))
 
     def fallen(self, rise: float) -> None:
         """Live quality has fallen, errors are larger by the share `rise`: from any thread."""
-        self.later(lambda: self._fallen(rise))
+        self.defer(lambda: self._fallen(rise))
 
     def command(self, options: RunOptions, task: Task | None = None) -> None:
         """Train as soon as the present run has ended, whatever the guards say; `task` ends with that run.
@@ -180,7 +180,7 @@ class TrainingWorker:
             When there is nothing to cancel.
         """
         if task is not None and self._orders.withdraw(task):
-            task.fail(EdgedError("it was cancelled before it began", where="train"))
+            task.fail(EdgedError("cancelled before it started", where="train"))
             return None
         running, progress = self._running, self._scheduler.progress
         if progress is None or running is None or not (task is None or task in running.tasks):
@@ -190,14 +190,14 @@ class TrainingWorker:
         self._scheduler.client.cancel()
         return progress.run
 
-    def between(self, action: Callable[[], None]) -> None:
-        """Do something between two runs; again where it raises StorageError."""
+    def between_runs(self, action: Callable[[], None]) -> None:
+        """Call `action` between two runs; call it again after a StorageError."""
         self._between.append(action)
         self.wake()
 
-    def crowned(self, served: ServedModel) -> None:
-        """A model that was not trained here has taken over."""
-        self._recall.crowned(served.version)
+    def record_champion(self, served: ServedModel) -> None:
+        """Record and publish a new champion that was not trained here."""
+        self._recall.record_champion(served.version)
         self._events.states_changed()
         self._events.champion_changed(served.version)
 
@@ -254,7 +254,7 @@ class TrainingWorker:
         """
 
         def between_runs() -> None:
-            self._scheduler.client.end()
+            self._scheduler.client.stop()
             gone: dict[str, int] = {}
             before()
             if samples or labels:
@@ -265,10 +265,10 @@ class TrainingWorker:
                 self._registry.set_value("consumed", 0)
             done(gone | also())
 
-        self.between(between_runs)
+        self.between_runs(between_runs)
 
-    def end(self) -> None:
-        """Begin nothing new."""
+    def stop(self) -> None:
+        """Start no new run and wake the thread."""
         self._ending.set()
         self._changes.put(None)
         self.wake()
@@ -286,7 +286,7 @@ class TrainingWorker:
             self._wake.clear()
             try:
                 self._do_between_runs()
-                self._exclusion.settle()
+                self._exclusion.apply()
                 self._try_recall()
                 trigger = self._scheduler.due()
                 if trigger is not None:
@@ -317,7 +317,7 @@ class TrainingWorker:
 
     def _fallen(self, rise: float) -> None:
         self._scheduler.fallen(rise)
-        if self._recall.ended("error"):
+        if self._recall.record_regime_end("error"):
             self._registry.set_value("regimes", self._recall.regimes.state())
 
     def _try_recall(self) -> None:
@@ -327,11 +327,11 @@ class TrainingWorker:
             return
         served = self._rollout.recall(*found)
         if served is not None:
-            self._recall.crowned(served.version)
+            self._recall.record_champion(served.version)
             self._events.states_changed()
 
-    def keep(self) -> None:
-        """Remember what a restart goes on from: the drift detectors, and what training has cost today."""
+    def store_state(self) -> None:
+        """Store what a restart resumes from: drift detectors, anomalies and today's training budget."""
         self._kept_at = time.monotonic()
         self._registry.set_value("drift", self._predictor.drift_state())
         self._registry.set_value("budget", self._scheduler.budget.state())
@@ -339,16 +339,16 @@ class TrainingWorker:
             self._registry.set_value("anomalies", self._predictor.anomalies.state())
 
     def _run(self, trigger: str) -> None:
-        """One run, and what becomes of it; who has asked for it is told."""
-        self._running = order = self._orders.take(trigger)
+        """Train once and evaluate the result; publish the outcome to those who requested the run."""
+        self._running = order = self._orders.pop(trigger)
         try:
             self._forget_cancelled()
             for task in order.tasks:
-                task.executing()
+                task.mark_executing()
             asked_by = [task.key for task in order.tasks if task.key is not None]
             options = order.options.over(self._scheduler.usual_options())
             result = self._scheduler.train(trigger, options, order, asked_by)
-            verdict = None if result is None else self._judged(result, order)
+            verdict = None if result is None else self._evaluated(result, order)
         except Exception:
             order.fail(EdgedError("internal error, see the device's log", where="train"))
             raise
@@ -360,16 +360,16 @@ class TrainingWorker:
             self._orders.resume(order)  # the disk did not let it begin: it is tried again by itself
         elif order.cancelled and ended.outcome == "stopped":
             self._scheduler.triggers.cancelled(self._scheduler.new())
-            order.fail(EdgedError("it was cancelled", where="train"))
+            order.fail(EdgedError("cancelled", where="train"))
         elif ended.outcome != "stopped" or not self._ending.is_set():
             order.finish(ended, verdict)
 
-    def _judged(self, result: RunResult, order: QueuedRun) -> dict[str, Any]:
+    def _evaluated(self, result: RunResult, order: QueuedRun) -> dict[str, Any]:
         if order.options.dry_run:
             judged, promoted = self._rollout.rehearse(result.own_candidate()), None
         else:
             judged, promoted = self._learned(result)
-        return {**judged.told(), "promoted": promoted}
+        return {**judged.as_fields(), "promoted": promoted}
 
     def _forget_cancelled(self) -> None:
         try:
@@ -381,19 +381,19 @@ class TrainingWorker:
     def _learned(self, result: RunResult) -> tuple[Judged, int | None]:
         """A run has ended well: judge its candidate and remember how far it came; the version that serves."""
         judged, served = self._rollout.consider(*result.candidates())
-        self._scheduler.effort.judged(forgets=self._rollout.forgets)
+        self._scheduler.policy.judged(forgets=self._rollout.forgets)
         try:
             self._samples.protect(result.memory)
             self._registry.set_value("consumed", self._scheduler.consumed)
             self._registry.set_value("budget", self._scheduler.budget.state())
             if time.monotonic() >= self._kept_at + KEEP_SECONDS:
-                self.keep()
+                self.store_state()
         except StorageError as problem:
             # The trainer's checkpoint knows it, too, and says so when nothing is new.
             log.warning("position_not_kept", problem=problem.line())
         self._events.states_changed()
         if served is not None:
-            self._recall.crowned(served.version)
+            self._recall.record_champion(served.version)
             self._events.champion_changed(served.version)
         return judged, None if served is None else served.version
 
@@ -403,19 +403,19 @@ class TrainingWorker:
             try:
                 action = self._changes.get(timeout=SETTLE_SECONDS)
             except queue.Empty:
-                action = self._settle
+                action = self._catch_up
             if action is None:
                 return
             try:
                 action()
-                if action != self._settle:
+                if action != self._catch_up:
                     self._events.states_changed()
             except Exception:
                 log.exception("change_failed")
 
-    def _settle(self) -> None:
-        self._rollout.settle()
+    def _catch_up(self) -> None:
+        self._rollout.persist()
         try:
-            self._exclusion.settle()  # here, too: a run that goes on for hours holds up the other thread
+            self._exclusion.apply()  # here, too: a run that goes on for hours holds up the other thread
         except StorageError as problem:
             log.warning("not_set_aside", problem=problem.line(), remedy="tried again")

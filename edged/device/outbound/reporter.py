@@ -29,14 +29,14 @@ class ReportTopics(Protocol):
 
     @property
     def metrics(self) -> str:
-        """Periodic figures."""
+        """Topic of the periodic metrics."""
 
     @property
     def events(self) -> str:
-        """What happened."""
+        """Topic of the events."""
 
     def state(self, name: str) -> str:
-        """Retained state."""
+        """Return the topic of the retained state `name`."""
 
 
 def will_payload(boot: int) -> bytes:

@@ -382,7 +382,7 @@ class StoreAndForward:
         allowed = min(room, self._pace.allowed(self._clock.monotonic()))
         if allowed < 1:
             return
-        taken = outbox.take(allowed, LATE_BYTES)
+        taken = outbox.reserve(allowed, LATE_BYTES)
         for position, (key, parcel) in enumerate(taken):
             with self._lock:
                 handed = _Handed(parcel, self._clock.monotonic(), key, written=True, late=True)
@@ -390,6 +390,6 @@ class StoreAndForward:
                 self._late += sent
             if not sent:
                 for unsent, _ in taken[position:]:
-                    outbox.give_back(unsent)
+                    outbox.release(unsent)
                 return
             self._pace.spend(1)

@@ -83,7 +83,7 @@ class WeightUpdates:
         """
         wish = self.wish()
         if wish.mode == "full" or wish.base != "last":
-            return self.asked(version, wish)
+            return self.requested(version, wish)
         current, before = self._parameters(version), self._sent.newest()
         held = before.held() if before is not None else {}
         base = None
@@ -103,7 +103,7 @@ class WeightUpdates:
             return None
         return self._cut(sent.about["version"], sent.blob, sent.about, sent.number)
 
-    def asked(self, version: int, wish: UpdateRequest) -> WeightUpdate:
+    def requested(self, version: int, wish: UpdateRequest) -> WeightUpdate:
         """Make the update of one version as requested; the same request gives the same bytes.
 
         Raises

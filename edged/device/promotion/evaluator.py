@@ -92,7 +92,7 @@ class CandidateEvaluator:
         except (EdgedError, OSError, ValueError, MemoryError) as problem:
             return served_as_float32(verdict, line_of(problem))
 
-    def judge(
+    def evaluate(
         self,
         model: Model,
         champion: ServedModel,
@@ -112,7 +112,7 @@ class CandidateEvaluator:
         evidence = None
         if contest is not None:
             evidence = Evidence(np.asarray(contest.candidate), np.asarray(contest.champion))
-        return self._comparison.judge(model, champion.model, recent, scale, evidence), scale
+        return self._comparison.evaluate(model, champion.model, recent, scale, evidence), scale
 
     def scale(self, champion: ServedModel, recent: Window) -> NDArray[np.float32] | None:
         """What weighs errors; fixed with the first model for reconstructions: scores stay comparable."""
@@ -136,7 +136,7 @@ class CandidateEvaluator:
 
 
 def gate_rules(config: GateConfig) -> GateRules:
-    """The configured rules."""
+    """Return the configured rules of the gate."""
     return GateRules(
         min_gain=config.min_gain,
         max_regret=config.max_regret,

@@ -73,7 +73,7 @@ class ModelLoader:
         return (1, 2) if len(self._schema.classes) == 2 else (self._schema.outputs,)
 
     def boot(self, base_model: Path, sha256: str | None) -> ServedModel:
-        """As `Promoter.boot`."""
+        """Load the champion at startup: see `Promoter.boot`."""
         self._base, self._base_hash = base_model, sha256
         champion = self._registry.champion()
         for version in self._registry.best_loadable():
@@ -204,7 +204,7 @@ class ModelLoader:
         model = self._reader.load(path)
         out = model.predict(np.zeros((1, self._schema.width), np.float32))
         if out.shape[1] not in self.widths or not np.isfinite(out).all():
-            raise ModelError(f"it answers {out.tolist()} to zeros", where=f"version {version}")
+            raise ModelError(f"it predicts {out.tolist()} for zeros", where=f"version {version}")
         self._reader.breathe()
         scale = record.metrics.get("scale")
         return ServedModel(version, model, None if scale is None else np.asarray(scale, np.float32), form)

@@ -155,7 +155,7 @@ class Promoter:
             verdict, scale = within(
                 self._config.timeout,
                 doing,
-                lambda: self._judging.judge(model, champion, first=first, contest=candidate.contest),
+                lambda: self._judging.evaluate(model, champion, first=first, contest=candidate.contest),
             )
             if candidate.source == "training":  # others say nothing about the labels
                 verdict = self._review(verdict)
@@ -183,7 +183,7 @@ class Promoter:
         try:
             model, _ = within(self._config.timeout, "verification", lambda: self._judging.verify(folder))
             verdict, scale = within(
-                self._config.timeout, "judging", lambda: self._judging.judge(model, champion)
+                self._config.timeout, "judging", lambda: self._judging.evaluate(model, champion)
             )
             verdict = self._judging.with_form(verdict, folder, (model, champion), scale, first=False)
         except (EdgedError, OSError, ValueError, MemoryError) as problem:
@@ -244,8 +244,8 @@ class Promoter:
         self._registry.set_value(TRUST, self.trust.dump())
         return reviewed
 
-    def resting(self) -> dict[str, Any] | None:
-        """After a verdict: why and how long (`times` the labels of a run) training should pause, or None."""
+    def recommended_pause(self) -> dict[str, Any] | None:
+        """Return why training should pause, and how long (`times` the labels of a run); or None."""
         times = self.trust.pause()
         if times is None:
             return None
@@ -297,8 +297,8 @@ class Promoter:
 
     # ---- the champion ----------------------------------------------------------------------
 
-    def crown(self, served: ServedModel, reason: str) -> None:
-        """Make an accepted model the durable champion; call before it is swapped in.
+    def set_champion(self, served: ServedModel, reason: str) -> None:
+        """Store an accepted model as the champion; call this before the swap.
 
         Raises
         ------
@@ -309,11 +309,11 @@ class Promoter:
         self.promotions += 1
 
     def confirm(self, version: int) -> None:
-        """Probation passed."""
+        """Mark `version` as good after its probation."""
         self._registry.set_status(version, "good")
 
     def stand_down(self, failing: int, to: int, reason: str) -> None:
-        """Make durable that `to` serves in the place of a champion that failed.
+        """Store that `to` serves in place of a champion that failed.
 
         CorruptError when the files of `to` are damaged, StorageError when the pointer did not move.
         """
@@ -332,7 +332,9 @@ class Promoter:
             When `to` is what is served already, or no other model can be loaded.
         """
         if to == failing:
-            raise RefusedError(f"version {to} is served already", where="registry", remedy="name another one")
+            raise RefusedError(
+                f"version {to} is serving already", where="registry", remedy="name another one"
+            )
         served = self._models.before(failing) if to is None else self._models.first_of([to])
         if served is not None:
             self._models.point_to(served.version, reason, outgoing="rolled_back")

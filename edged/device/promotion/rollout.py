@@ -39,7 +39,7 @@ class Judged:
     candidate: Candidate
     verdict: Verdict
 
-    def told(self) -> dict[str, Any]:
+    def as_fields(self) -> dict[str, Any]:
         """Return the fields of events and answers."""
         return {"run": self.candidate.run, **self.candidate.told(), **self.verdict.as_dict()}
 
@@ -79,12 +79,12 @@ class Rollout:
         The newest verdict, and the new champion, if there is one.
         """
         for candidate in candidates:
-            judged, served = self._judge(candidate)
+            judged, served = self._evaluate(candidate)
             if served is not None:
                 break
         return judged, served
 
-    def _judge(self, candidate: Candidate) -> tuple[Judged, ServedModel | None]:
+    def _evaluate(self, candidate: Candidate) -> tuple[Judged, ServedModel | None]:
         champion = self._predictor.champion
         try:
             verdict, served = self._promoter.consider(candidate, champion)
@@ -101,11 +101,11 @@ class Rollout:
         if against is not None:
             withdrawn = self._promoter.withdraw(served.version, against)
             return self._rejected(Judged(candidate, withdrawn)), None
-        self._crowned(served, champion, candidate.source, judged.told())
+        self._publish_promotion(served, champion, candidate.source, judged.as_fields())
         return judged, served
 
     def _rejected(self, judged: Judged) -> Judged:
-        self._events.event("candidate_rejected", judged.told())
+        self._events.event("candidate_rejected", judged.as_fields())
         return judged
 
     def rehearse(self, candidate: Candidate) -> Judged:
@@ -124,14 +124,14 @@ class Rollout:
         """
         champion = self._predictor.champion
         if to == champion.version:
-            raise RefusedError("that version is being served already", where=f"version {to}")
+            raise RefusedError("this version is serving already", where=f"version {to}")
         served = self._promoter.open(to)
         with self._lock:
             if self._predictor.champion is not champion:
                 raise RefusedError("another model took over meanwhile", where=f"version {to}")
-            self._promoter.crown(served, "command")
+            self._promoter.set_champion(served, "command")
             self._predictor.swap(served, watch=watch)
-        self._crowned(served, champion, "command", {"reasons": ["command"]})
+        self._publish_promotion(served, champion, "command", {"reasons": ["command"]})
         return {"from": champion.version, "to": to}
 
     def begin_anew(self, reason: str) -> None:
@@ -154,10 +154,12 @@ class Rollout:
         if against is not None:
             log.error("recall_failed", version=served.version, problem=against)
             return None
-        self._crowned(served, champion, "bank", verdict.as_dict())
+        self._publish_promotion(served, champion, "bank", verdict.as_dict())
         return served
 
-    def _crowned(self, served: ServedModel, before: ServedModel, origin: str, told: dict[str, Any]) -> None:
+    def _publish_promotion(
+        self, served: ServedModel, before: ServedModel, origin: str, told: dict[str, Any]
+    ) -> None:
         self.origins[origin] = self.origins.get(origin, 0) + 1
         self._events.event(
             "model_promoted",
@@ -170,16 +172,16 @@ class Rollout:
             if self._predictor.champion is not champion:
                 return "another model took over while it was judged"
             try:
-                self._promoter.crown(served, reason)
+                self._promoter.set_champion(served, reason)
             except StorageError as problem:
                 return problem.line()
             self._predictor.swap(served)
         return None
 
     def _perhaps_rest(self) -> None:
-        pause = self._promoter.resting()
+        pause = self._promoter.recommended_pause()
         if pause is not None:
-            labels = self._triggers.rest(pause.pop("times"))
+            labels = self._triggers.hold_back(pause.pop("times"))
             self._events.event("training_paused", {**pause, "new_labels": labels})
 
     def probation_ended(self, version: int, passed: bool) -> None:
@@ -204,7 +206,7 @@ class Rollout:
             log.warning("confirmation_not_kept", version=version, problem=problem.line())
 
     def champion_failed(self, failing: int, reason: str) -> None:
-        """The serving loop has gone back to its predecessor by itself; make that durable."""
+        """Store the rollback that the serving thread has already made."""
         with self._lock:
             self._fallen(failing, reason)
 
@@ -212,10 +214,10 @@ class Rollout:
         back = self._predictor.champion.version
         self._events.event("model_rolled_back", {"from": failing, "to": back, "reason": reason})
         self._owed.append((failing, reason))
-        self.settle()
+        self.persist()
 
-    def settle(self) -> bool:
-        """Make durable what serving has done already; False while the disk refuses. Call it again then."""
+    def persist(self) -> bool:
+        """Store the rollbacks that serving has made; return False if the disk refuses, then call again."""
         with self._lock:
             while self._owed:
                 failing, reason = self._owed[0]
@@ -266,7 +268,7 @@ class Rollout:
             if to is None and previous is not None:
                 to = previous.version
             if to == failing:
-                raise RefusedError("that version is being served already", where=f"version {to}")
+                raise RefusedError("this version is serving already", where=f"version {to}")
             served = self._promoter.rollback(failing, reason, to=to)
             self._predictor.revert(served)
         change = {"from": failing, "to": served.version, "reason": reason}

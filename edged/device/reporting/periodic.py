@@ -82,7 +82,7 @@ class PeriodicReporter(Listener):
         self.now()
         with self._damage_handled():
             self._events.metrics(self._status.metrics())
-        self._sequence.keep()
+        self._sequence.reserve()
 
     def now(self) -> None:
         """Publish states and store the status."""

@@ -88,8 +88,8 @@ class Predictor:
         self._newest = int(offsets[-1]) if len(offsets) else self._newest
         return made
 
-    def ask(self, x: NDArray[np.float32], version: int | None = None) -> Predictions:
-        """Answers for rows `x` `(n, d)` that are no samples: they are neither watched nor remembered.
+    def answer(self, x: NDArray[np.float32], version: int | None = None) -> Predictions:
+        """Predict rows `x` `(n, d)` that are no samples: drift detection and history ignore them.
 
         Raises
         ------
@@ -215,8 +215,8 @@ class Predictor:
             else None
         )
 
-    def lapse(self, monotonic: float) -> None:
-        """End a probation whose labels do not come; call it now and then, with monotonic seconds."""
+    def expire_probation(self, monotonic: float) -> None:
+        """End a probation without labels in time; call this regularly, with monotonic seconds."""
         probation = self._probation
         if probation is None:
             return
@@ -251,18 +251,20 @@ class Predictor:
             self._probation = None
         return outcome
 
-    def judge(self, made: Predictions, keys: Sequence[str], ts: NDArray[np.float64]) -> AnomalyVerdicts:
-        """Which samples are unusual where the stream labels itself; none before a model is trained."""
+    def detect_anomalies(
+        self, made: Predictions, keys: Sequence[str], ts: NDArray[np.float64]
+    ) -> AnomalyVerdicts:
+        """Detect unusual samples in a stream that labels itself; none before a model is trained."""
         if self.anomalies is None or self.champion.scale is None:
             return AnomalyVerdicts(np.zeros(len(made.offsets), bool), [])
-        return self.anomalies.judge(keys, made.offsets, ts, made.output[:, 0])
+        return self.anomalies.detect(keys, made.offsets, ts, made.output[:, 0])
 
     @property
     def rise(self) -> float:
         """By what share the newest errors were larger than those before them, at the last look."""
         return self._fall.rise
 
-    def take_fall(self) -> bool:
+    def pop_quality_drop(self) -> bool:
         """Whether live quality has fallen since this was last asked."""
         fallen, self._fallen = self._fallen, False
         return fallen

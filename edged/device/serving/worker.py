@@ -32,7 +32,7 @@ log = get_logger("edged.serve")
 
 IDLE_SECONDS = 0.5
 MAX_WAITING = 64  # batches; beyond, ingest waits, acknowledges later, and the broker holds the rest
-CALL = "questions"  # in the queue of the serving thread: somebody asks
+CALL = "requests"  # in the queue of the serving thread: inference requests wait
 SHORT_SECONDS = 0.002  # a run that takes less is shorter than what two changes of threads cost
 
 
@@ -85,16 +85,16 @@ class ServingWorker:
         self._queue: queue.Queue[tuple[Batch, NDArray[np.float64]] | list[LabelUpdate] | str | None] = (
             queue.Queue(MAX_WAITING)
         )
-        self._questions: InferenceRequests | None = None
+        self._requests: InferenceRequests | None = None
         self._called = False
         self._on_asked: Callable[[list[InferenceRequest]], None] = lambda _: None
         self._turn = threading.Lock()  # held by the one thread that is serving
-        self._took = float("inf")  # seconds of the last answer to questions
+        self._took = float("inf")  # seconds that the last answers took
         self._thread = threading.Thread(target=self._loop, name="serve", daemon=True)
         self.errors = 0
 
     def start(self) -> None:
-        """Begin to serve."""
+        """Start the prediction thread."""
         self._thread.start()
 
     def stop(self, timeout: float = 5.0) -> None:
@@ -110,15 +110,15 @@ class ServingWorker:
         """Hand over labels that found their samples."""
         self._queue.put(updates)
 
-    def take_questions(
-        self, questions: InferenceRequests, on_asked: Callable[[list[InferenceRequest]], None]
+    def accept_requests(
+        self, requests: InferenceRequests, on_asked: Callable[[list[InferenceRequest]], None]
     ) -> Callable[[], None]:
         """Answer rows that are no samples; `on_asked` gets them, those that were run together at once.
 
         What is returned says that there are some. Where nothing is being served and answers are quick, the
         caller's thread makes them itself, as a change of threads costs more; otherwise it goes on at once.
         """
-        self._on_asked, self._questions = on_asked, questions
+        self._on_asked, self._requests = on_asked, requests
         return self._asked
 
     def _asked(self) -> None:
@@ -126,7 +126,7 @@ class ServingWorker:
             self._call()
             return
         try:
-            self._answer_questions()
+            self._answer_requests()
         except Exception:
             self.errors += 1
             log.exception("serving_failed")
@@ -134,7 +134,7 @@ class ServingWorker:
             self._turn.release()
 
     def _call(self) -> None:
-        """Wake the serving thread; where its queue is full, it looks for questions anyway."""
+        """Wake the serving thread; if its queue is full, it checks for requests anyway."""
         if not self._called:
             self._called = True
             with suppress(queue.Full):
@@ -142,7 +142,7 @@ class ServingWorker:
 
     def _loop(self) -> None:
         while True:
-            self._predictor.lapse(time.monotonic())
+            self._predictor.expire_probation(time.monotonic())
             try:
                 item = self._queue.get(timeout=IDLE_SECONDS)
             except queue.Empty:
@@ -159,17 +159,17 @@ class ServingWorker:
         try:
             if not isinstance(item, str):
                 self._handle(item)
-            self._answer_questions()
+            self._answer_requests()
             self._report_drift()
         except Exception:
             self.errors += 1
             log.exception("serving_failed")
 
     def _report_drift(self) -> None:
-        for signal in self._predictor.drift.take():
+        for signal in self._predictor.drift.pop_signals():
             self._events.event("drift_detected", signal.as_dict(self._schema.names))
             self._supervisor.drifted(signal, self._predictor.rise)
-        if self._predictor.take_fall():
+        if self._predictor.pop_quality_drop():
             self._supervisor.fallen(self._predictor.rise)
 
     def _handle(self, item: tuple[Batch, NDArray[np.float64]] | list[LabelUpdate]) -> None:
@@ -199,7 +199,7 @@ class ServingWorker:
         self._predictor.shadow(offsets, x)
         self._report_failed()
         if self._schema.labels_itself:
-            for change in self._predictor.judge(made, batch.keys[part], batch.ts[part]).changes:
+            for change in self._predictor.detect_anomalies(made, batch.keys[part], batch.ts[part]).changes:
                 self._events.event("anomaly", change.as_dict())
             self._report(self._predictor.label(offsets, x))
             return
@@ -223,18 +223,18 @@ class ServingWorker:
             served, reason = failed
             self._supervisor.champion_failed(served.version, reason)
 
-    def _answer_questions(self) -> None:
+    def _answer_requests(self) -> None:
         """One micro-batch of those that wait; samples come in between."""
         self._called = False
-        asked = [] if self._questions is None else self._questions.take(self._batch)
+        asked = [] if self._requests is None else self._requests.pop(self._batch)
         if not asked:
             return
-        if self._questions:
+        if self._requests:
             self._call()
         began = time.monotonic()
         try:
             x = np.concatenate([question.x for question in asked])
-            made = self._rescued(lambda: self._predictor.ask(x, asked[0].version))
+            made = self._rescued(lambda: self._predictor.answer(x, asked[0].version))
         except EdgedError as problem:
             for question in asked:
                 question.problem = problem

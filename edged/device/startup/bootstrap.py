@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from edged.domain.model_files import INT8
 from edged.errors import BundleError, StorageError, UnavailableError
-from edged.host.child_process import ask
+from edged.host.child_process import run_module
 from edged.logs import get_logger
 from edged.storage.files.atomic import publish_file
 from edged.storage.models.bundles import Bundle
@@ -176,7 +176,7 @@ def build(config: Config, out: Path, statistics: dict[str, list[float]] | None) 
     }
     log.info("building_bundle", out=str(out), task=schema.task, features=schema.width)
     out.parent.mkdir(parents=True, exist_ok=True)
-    answer = ask("edged.bundles", order, BUILD_SECONDS)
+    answer = run_module("edged.bundles", order, BUILD_SECONDS)
     if answer is None:
         raise BundleError(f"building a bundle took longer than {BUILD_SECONDS:.0f} s", where=str(out))
     if answer.code == 0:

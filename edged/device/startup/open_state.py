@@ -81,15 +81,15 @@ def open_state(config: Config, clock: Clock, *, check_seconds: float = CHECK_SEC
         bundle.check_form(config.serving.quantise)
         registry = unless_opened.enter_context(Registry.open(state))
         for what in registry.repaired:
-            recovery.note(what)
+            recovery.record(what)
         samples = unless_opened.enter_context(open_samples(config, clock=clock))
         checkpoints = Checkpoints(state / "checkpoints", config.training.keep_checkpoints)
         anew = renumber(samples, registry, checkpoints)
         if anew is not None:
-            recovery.note(anew)
+            recovery.record(anew)
         interrupted = unfinished(checkpoints)
         for generation in checkpoints.damaged:
-            recovery.note(f"checkpoint {generation} is damaged: an earlier one is used")
+            recovery.record(f"checkpoint {generation} is damaged: an earlier one is used")
         reader = unless_opened.enter_context(open_samples(config, readonly=True))
         boot = registry.next_boot()
         unless_opened.pop_all()
@@ -110,13 +110,13 @@ def _open_bundle(config: Config, recovery: Recovery) -> Bundle:
         return Bundle.open(config.model.bundle)
     except (BundleError, CorruptError) as problem:
         bundle = Bundle.open(config.model.bundle, verify=False)
-        recovery.note(f"{problem.line()}: serving goes on, training cannot")
+        recovery.record(f"{problem.line()}: serving goes on, training cannot")
         return bundle
 
 
 def note_end(state: Path, how: Ending, damaged: str | None = None) -> None:
     """Note why the daemon ends; on a disk that refuses, the next start will speak of a crash."""
     try:
-        last_shutdown.end(state, boot_id(), how, damaged)
+        last_shutdown.record_shutdown(state, boot_id(), how, damaged)
     except StorageError as problem:
         log.warning("end_not_noted", problem=problem.line())

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from edged.logs import get_logger
 from edged.storage.backup import restore
 from edged.storage.files.atomic import fsync_directory, make_directory, sweep
-from edged.storage.files.damaged_database import damage, set_aside
+from edged.storage.files.damaged_database import damage, rename_damaged
 from edged.storage.journal import last_shutdown
 from edged.storage.models.bundles import finish_interrupted
 
@@ -44,8 +44,8 @@ class Recovery:
     reason: Reason
     repaired: list[str] = field(default_factory=list)
 
-    def note(self, what: str) -> None:
-        """Something was repaired."""
+    def record(self, what: str) -> None:
+        """Log a repair and add it to the report."""
         log.warning("repaired", what=what)
         self.repaired.append(what)
 
@@ -75,13 +75,13 @@ def recover(
     """
     make_directory(state)
     restored = restore.finish(state)
-    boot = last_shutdown.begin(state, boot_id)
+    boot = last_shutdown.record_startup(state, boot_id)
     found = Recovery(boot.reason)
     if restored:
-        found.note("a restore that was cut off has been finished")
+        found.record("a restore that was cut off has been finished")
     for place in {bundle or state / "bundle", state / "bundle"}:
         if finish_interrupted(place):
-            found.note(f"the bundle {place.name} was put back in its place")
+            found.record(f"the bundle {place.name} was put back in its place")
     _sweep(state, found)
     for name in DATABASES:
         path = state / name
@@ -89,7 +89,7 @@ def recover(
         if problem is None and boot.damaged == name:
             problem = "the daemon found it damaged while it was running"
         if problem is not None:
-            found.note(f"{name} was set aside as {set_aside(path, now)}: {problem}")
+            found.record(f"{name} was set aside as {rename_damaged(path, now)}: {problem}")
     return found
 
 
@@ -98,7 +98,7 @@ def _sweep(state: Path, found: Recovery) -> None:
     for folder in (state, *(state / name for name in PUBLISHED)):
         if folder.is_dir():
             for name in sweep(folder):
-                found.note(f"removed {(folder / name).relative_to(state)}, which was never published")
+                found.record(f"removed {(folder / name).relative_to(state)}, which was never published")
             fsync_directory(folder)
     fsync_directory(state.absolute().parent)
 

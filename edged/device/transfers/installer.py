@@ -55,7 +55,7 @@ class TransferInstaller:
 
     def submit(self, transfer: Transfer) -> None:
         """Have a transfer installed on the learning thread, after the present training run."""
-        self._pipeline.worker.between(lambda: self._install(transfer))
+        self._pipeline.worker.between_runs(lambda: self._install(transfer))
 
     def outcome(self, name: str, sha256: str) -> Message | None:
         """Return how a transfer has ended; None if it has not."""
@@ -75,7 +75,7 @@ class TransferInstaller:
             When the disk refuses: call it again.
         """
         if self.outcome(transfer.name, transfer.sha256) is not None:
-            self._staging.end(transfer)  # a crash came between the outcome and this
+            self._staging.discard(transfer)  # a crash came between the outcome and this
             return
         try:
             candidate = self._candidate(transfer)
@@ -101,7 +101,7 @@ class TransferInstaller:
         }
         self._end(transfer, told)
         if served is not None:
-            self._pipeline.worker.crowned(served)
+            self._pipeline.worker.record_champion(served)
 
     def _candidate(self, transfer: Transfer) -> Candidate | None:
         """Have the trainer make a candidate; None while chunks are missing."""
@@ -133,7 +133,7 @@ class TransferInstaller:
 
         data = fetch(url, transfer.pieces[0].size, self._config.install.timeout)
         if not self._staging.put(transfer.name, 0, data):
-            raise RefusedError("what was fetched is not what was announced", where=transfer.name)
+            raise RefusedError("the fetched file differs from the announced one", where=transfer.name)
 
     def _from_weights(self, run: int, transfer: Transfer, folder: Path) -> Candidate:
         """Mix an update of weights with the device's own, or put it in their place."""
@@ -188,7 +188,7 @@ class TransferInstaller:
         kept.pop(transfer.name, None)
         newest = [*kept.items(), (transfer.name, told)][-REMEMBERED:]
         self._registry.set_value(OUTCOMES, dict(newest))
-        self._staging.end(transfer)
+        self._staging.discard(transfer)
         log.info(EVENTS[_kind(transfer)], **told)
         self._events.event(EVENTS[_kind(transfer)], told)
 

@@ -100,13 +100,13 @@ class TransferReceiver(Extension):
         outcome = self._installer.outcome(transfer.name, transfer.sha256)
         if outcome is not None:
             return outcome
-        missing = self.begin(transfer)
+        missing = self.open(transfer)
         told = {"state": "receiving" if missing and not fetched else "executing", "transfer": transfer.name}
         if fetched:
             return told
         return told | {"topic": self._topics.incoming(transfer.name), "missing": missing[:MISSING_TOLD]}
 
-    def begin(self, transfer: Transfer) -> list[int]:
+    def open(self, transfer: Transfer) -> list[int]:
         """Open or reopen a transfer; return the numbers of missing chunks.
 
         If none is missing, or the device fetches the file itself, the transfer goes to the installer.
@@ -114,9 +114,9 @@ class TransferReceiver(Extension):
         Raises
         ------
         EdgedError
-            See `TransferStaging.begin`.
+            See `TransferStaging.open`.
         """
-        missing = self._staging.begin(transfer)
+        missing = self._staging.open(transfer)
         if not missing or transfer.note.get("url"):
             self._installer.submit(transfer)
         return missing

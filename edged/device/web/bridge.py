@@ -35,10 +35,10 @@ LOOK_SECONDS = 1.0
 
 
 @dataclass(eq=False)
-class StoredRows:
+class PendingRows:
     """Rows that become samples: their predictions and ids so far, and whether they are on disk."""
 
-    future: asyncio.Future[StoredRows]
+    future: asyncio.Future[PendingRows]
     rows: int
     asked: float
     first: int = -1
@@ -74,16 +74,16 @@ class ServingBridge:
     Call `begin` on the loop first.
     """
 
-    def __init__(self, serving: ServingWorker, ingest: Ingestor, *, most: int, timeout: float) -> None:
-        self._questions = InferenceRequests()
-        self._call = serving.take_questions(self._questions, self._asked)
-        self._ingest = ingest
+    def __init__(self, serving: ServingWorker, ingestor: Ingestor, *, most: int, timeout: float) -> None:
+        self._requests = InferenceRequests()
+        self._call = serving.accept_requests(self._requests, self._asked)
+        self._ingestor = ingestor
         self._most = most
         self._timeout = timeout
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0  # of the event loop
         self._under_way: dict[asyncio.Future[Any], float] = {}
-        self._recorded: dict[int, StoredRows] = {}  # by the offset of each row
+        self._recorded: dict[int, PendingRows] = {}  # by the offset of each row
         self._looking = False
         self._gathered: list[InferenceRequest] = []
 
@@ -92,8 +92,8 @@ class ServingBridge:
         """Number of requests without an answer."""
         return len(self._under_way)
 
-    def begin(self) -> None:
-        """Accept answers from other threads from now on."""
+    def start(self) -> None:
+        """Accept answers from other threads."""
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
 
     # ---- on the event loop -------------------------------------------------------------------
@@ -119,7 +119,7 @@ class ServingBridge:
         sure = None if made.confidence is None else made.confidence[rows]
         return Predictions(made.version, made.offsets[rows], made.answers[rows], made.output[rows], sure)
 
-    async def record(self, readings: list[Reading]) -> StoredRows:
+    async def record(self, readings: list[Reading]) -> PendingRows:
         """Make samples of readings; return when they are predicted and on disk.
 
         Raises
@@ -130,7 +130,7 @@ class ServingBridge:
             When ingest rejects them.
         """
         future = self._enter()
-        recorded = StoredRows(future, len(readings), self._under_way[future])
+        recorded = PendingRows(future, len(readings), self._under_way[future])
 
         def placed(first: int) -> None:
             recorded.first = first
@@ -146,7 +146,7 @@ class ServingBridge:
             self._later(self._refused, recorded, problem)
 
         try:
-            self._ingest.submit(Submission(readings, recorded.asked, placed, stored, refused))
+            self._ingestor.submit(Submission(readings, recorded.asked, placed, stored, refused))
         except BaseException:
             self._under_way.pop(future, None)
             raise
@@ -160,7 +160,7 @@ class ServingBridge:
             raise recorded.problem
         return recorded
 
-    def _forget(self, recorded: StoredRows) -> None:
+    def _forget(self, recorded: PendingRows) -> None:
         for offset in range(recorded.first, recorded.first + recorded.rows):
             self._recorded.pop(offset, None)
 
@@ -204,7 +204,7 @@ class ServingBridge:
     def _hand_over(self) -> None:
         """Pass the requests of one turn of the loop to serving together."""
         gathered, self._gathered = self._gathered, []
-        self._questions.add(gathered)
+        self._requests.add(gathered)
         self._call()
 
     def _resolve(self, asked: list[InferenceRequest]) -> None:
@@ -212,20 +212,20 @@ class ServingBridge:
             if not question.asker.done():
                 question.asker.set_result(None)
 
-    def _part(self, recorded: StoredRows, place: int, made: Predictions, ids: Sequence[str]) -> None:
+    def _part(self, recorded: PendingRows, place: int, made: Predictions, ids: Sequence[str]) -> None:
         recorded.parts.append((place, made, ids))
         self._conclude(recorded)
 
-    def _stored(self, recorded: StoredRows) -> None:
+    def _stored(self, recorded: PendingRows) -> None:
         recorded.stored = True
         self._conclude(recorded)
 
-    def _refused(self, recorded: StoredRows, problem: EdgedError) -> None:
+    def _refused(self, recorded: PendingRows, problem: EdgedError) -> None:
         recorded.problem = problem
         if not recorded.future.done():
             recorded.future.set_result(recorded)
 
-    def _conclude(self, recorded: StoredRows) -> None:
+    def _conclude(self, recorded: PendingRows) -> None:
         if recorded.whole and not recorded.future.done():
             recorded.future.set_result(recorded)
 
@@ -235,7 +235,7 @@ class ServingBridge:
         """Collect the predictions of recorded samples; on the serving thread."""
         if not self._recorded:
             return
-        found: dict[int, tuple[StoredRows, list[int]]] = {}
+        found: dict[int, tuple[PendingRows, list[int]]] = {}
         for at, offset in enumerate(made.offsets.tolist()):
             recorded = self._recorded.get(offset)
             if recorded is not None:

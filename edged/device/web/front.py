@@ -80,14 +80,14 @@ class WebServer(Extension):
         pipeline: LivePipeline,
         status: StatusCollector,
         inbox: CommandInbox,
-        post: LocalTransport | None = None,
+        transport: LocalTransport | None = None,
     ) -> None:
         require_packages()
         self._config = config
         self._pipeline = pipeline
         self._status = status
         self._inbox = inbox
-        self._post = post
+        self._transport = transport
         self._tokens = Tokens(config.tokens.given)
         self._sockets = Sockets(config)
         self._web: Web | None = None
@@ -187,7 +187,7 @@ class WebServer(Extension):
             inbox=self._inbox,
             tokens=self._tokens,
             sockets=self._sockets,
-            post=self._post,
+            transport=self._transport,
         )
         with self._lock:
             for topic, values in self._early:

@@ -14,7 +14,7 @@ from edged.device.web.api.metrics import Metrics
 from edged.device.web.app import StatusEndpoints, application
 from edged.device.web.bridge import ServingBridge
 from edged.device.web.http.authentication import Access
-from edged.device.web.http.listener import Listener
+from edged.device.web.http.listener import HttpListener
 from edged.device.web.loop_bridge import soon
 from edged.device.web.page.history import PageState
 from edged.device.web.page.page import Page
@@ -78,7 +78,7 @@ class Web:
         inbox: CommandInbox,
         tokens: Tokens,
         sockets: Sockets,
-        post: LocalTransport | None,
+        transport: LocalTransport | None,
     ) -> None:
         device = pipeline.config
         access = Access(tokens, closed=not config.is_local, clock=pipeline.clock)
@@ -108,9 +108,9 @@ class Web:
             commands=Commands(inbox, device.topic_root, self._feed, self._page, config.timeout),
             feed=self._feed,
             page=Page(pipeline, status, self._page, VitalsReader(device.storage.dir)),
-            more=[] if post is None else _round_routes(post, device.fleet, access),
+            more=[] if transport is None else _round_routes(transport, device.fleet, access),
         )
-        self._listener = Listener(app, config, sockets)
+        self._listener = HttpListener(app, config, sockets)
         self._stop: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended = False
@@ -132,7 +132,7 @@ class Web:
             self._page.happened(values)
         elif topic == "metrics":
             self._record_quality(values)
-        self._feed.say(topic, values)
+        self._feed.publish(topic, values)
 
     def predicted(self, payloads: list[bytes]) -> None:
         """Stream predictions as they are published; on the serving thread."""
@@ -160,13 +160,13 @@ class Web:
             self._baseline = Baseline(self._pipeline)
         self._page.measured(metrics["ts"], value, self._baseline.quality())
         if self._pipeline.clock.monotonic() - self._kept >= KEEP_SECONDS:
-            self._keep()
+            self._store_history()
 
-    def _keep(self) -> None:
+    def _store_history(self) -> None:
         """Store the history for the next start; if the disk refuses it, the newest hour is lost."""
         self._kept = self._pipeline.clock.monotonic()
         try:
-            self._pipeline.registry.set_value(HISTORY, self._page.kept())
+            self._pipeline.registry.set_value(HISTORY, self._page.dump())
         except StorageError as problem:
             log.warning("history_not_kept", problem=problem.line())
 
@@ -178,8 +178,8 @@ class Web:
         self._stop = asyncio.Event()
         self._loop = loop
         loop.set_default_executor(ThreadPoolExecutor(HELPERS, "web-helper"))
-        self._bridge.begin()
-        self._feed.begin()
+        self._bridge.start()
+        self._feed.start()
         await self._listener.start()
 
     async def run(self) -> None:
@@ -188,8 +188,8 @@ class Web:
             if not self._ended and self._stop is not None:
                 await self._stop.wait()
         finally:
-            self._keep()
-        self._feed.end()
+            self._store_history()
+        self._feed.stop()
         await self._listener.stop(END_SECONDS)
 
 
@@ -200,8 +200,8 @@ def _hosts(config: WebConfig) -> set[str]:
     return {*LOCAL_HOSTS, *listen, *config.allowed_hosts}
 
 
-def _round_routes(post: LocalTransport, fleet: FleetConfig | None, access: Access) -> list[Route]:
+def _round_routes(transport: LocalTransport, fleet: FleetConfig | None, access: Access) -> list[Route]:
     """The routes for rounds of a fleet; their module is only imported for a fleet."""
     from edged.device.web.api.fleet_rounds import RoundEndpoints
 
-    return [] if fleet is None else RoundEndpoints(post, fleet.max_bytes).routes(access)
+    return [] if fleet is None else RoundEndpoints(transport, fleet.max_bytes).routes(access)

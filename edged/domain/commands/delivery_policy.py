@@ -70,7 +70,7 @@ class SendRate:
         return int(self._tokens)
 
     def spend(self, count: int) -> None:
-        """That many have been sent."""
+        """Record that `count` messages were sent."""
         self._tokens -= count
 
     def wait(self, now: float) -> float:

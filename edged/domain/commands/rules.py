@@ -183,13 +183,13 @@ class Freshness:
             raise RefusedError(
                 f"the command is {now - sent:.0f} s old, {self.max_age:.0f} at most",
                 where="ts",
-                remedy="send it anew",
+                remedy="send it again",
             )
         if sent <= horizon <= now:
             raise RefusedError(
                 "the command is older than what the device remembers of commands",
                 where="ts",
-                remedy="send it anew",
+                remedy="send it again",
             )
 
 
@@ -206,7 +206,7 @@ class TokenBucket:
     """Lets through `rate` a second on average, and up to `burst` at once.
 
     >>> bucket = TokenBucket(rate=1.0, burst=2)
-    >>> [bucket.take(0.0), bucket.take(0.0), bucket.take(0.0), bucket.take(1.0)]
+    >>> [bucket.try_acquire(0.0), bucket.try_acquire(0.0), bucket.try_acquire(0.0), bucket.try_acquire(1.0)]
     [True, True, False, True]
     """
 
@@ -216,8 +216,8 @@ class TokenBucket:
         self._tokens = burst
         self._at: float | None = None
 
-    def take(self, monotonic: float) -> bool:
-        """Whether one more may pass now; it counts then."""
+    def try_acquire(self, monotonic: float) -> bool:
+        """Spend a token; return False if none is left."""
         if not self.holds(monotonic):
             return False
         self._tokens -= 1.0

@@ -18,7 +18,7 @@ class Sender(Protocol):
 
     @property
     def response_topic(self) -> str | None:
-        """Where the asker wants the answer (MQTT 5)."""
+        """Topic of the response that the requester named (MQTT 5)."""
 
     @property
     def correlation(self) -> bytes | None:
@@ -28,14 +28,14 @@ class Sender(Protocol):
 class TaskHost(Protocol):
     """Who keeps and tells how far a task has come."""
 
-    def executing(self, task: Task) -> None:
-        """It begins."""
+    def mark_executing(self, task: Task) -> None:
+        """Record that the task is being executed."""
 
     def progress(self, task: Task, fields: Request) -> None:
-        """It has come so far."""
+        """Publish how far the task has come."""
 
     def finish(self, task: Task, outcome: Request | EdgedError) -> None:
-        """It has ended."""
+        """Record the outcome of a finished task."""
 
 
 class Task:
@@ -68,23 +68,23 @@ class Task:
         """What the asker calls it."""
         return self.request.get("transaction")
 
-    def executing(self) -> None:
-        """It begins."""
+    def mark_executing(self) -> None:
+        """Record that the task is being executed."""
         with self.lock:
             if not self.over:
-                self._host.executing(self)
+                self._host.mark_executing(self)
 
     def progress(self, fields: Request) -> None:
-        """Tell how far it is."""
+        """Publish how far the task has come."""
         if not self.over:
             self._host.progress(self, fields)
 
     def done(self, data: Request) -> None:
-        """It has ended well."""
+        """Finish the task with its result."""
         self._end(data)
 
     def fail(self, problem: EdgedError) -> None:
-        """It has failed, or was refused."""
+        """Finish the task with an error."""
         self._end(problem)
 
     def cancel(self) -> None:

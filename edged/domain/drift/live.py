@@ -121,8 +121,8 @@ class LiveDrift:
                 self.last_inputs = signal
             self._new.append(signal)
 
-    def take(self) -> list[DriftSignal]:
-        """The signals that nobody has taken yet."""
+    def pop_signals(self) -> list[DriftSignal]:
+        """Return and remove the signals since the last call."""
         new, self._new = self._new, []
         return new
 

@@ -42,7 +42,7 @@ class FeatureShift:
     psi: float
 
     def as_dict(self, names: Sequence[str] = ()) -> dict[str, Any]:
-        """For logs and MQTT."""
+        """Return the fields for logs and MQTT."""
         return {
             "feature": names[self.feature] if names else self.feature,
             "level": self.level.name.lower(),

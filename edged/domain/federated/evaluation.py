@@ -87,7 +87,7 @@ class Evaluation:
         )
 
     def payload(self) -> bytes:
-        """As JSON."""
+        """Encode the message as JSON."""
         values = asdict(self)
         values["global"] = values.pop("model")
         return json.dumps(values, separators=(",", ":"), allow_nan=False).encode()

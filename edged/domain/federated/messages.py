@@ -153,7 +153,7 @@ class RoundAnnouncement:
         )
 
     def payload(self) -> bytes:
-        """As JSON."""
+        """Encode the message as JSON."""
         return _json(self)
 
     def names(self, device: str) -> bool:
@@ -246,7 +246,7 @@ class Receipts:
         return cls(fields.token("id"), fields.names("accepted"), devices)
 
     def payload(self) -> bytes:
-        """As JSON."""
+        """Encode the message as JSON."""
         return _json(self)
 
 
@@ -299,7 +299,7 @@ class DeviceState:
         )
 
     def payload(self) -> bytes:
-        """As JSON."""
+        """Encode the message as JSON."""
         return _json(self)
 
 

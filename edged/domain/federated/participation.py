@@ -102,11 +102,11 @@ class MembershipRecord:
         return replace(self, settled=(*self.settled, number)[-KEPT_ROUNDS:])
 
     def tried(self, digest: str) -> MembershipRecord:
-        """After a model of the fleet was tried."""
+        """Record that a model of the fleet was evaluated."""
         return replace(self, judged=digest, standing=self.judged)
 
     def state(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return the state as JSON values."""
         return {**self.__dict__, "ledger": self.ledger.state()}
 
     @classmethod

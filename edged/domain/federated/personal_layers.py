@@ -34,7 +34,7 @@ def is_personal(name: str, patterns: Iterable[str]) -> bool:
 
 
 def only(weights: Weights, patterns: Collection[str]) -> dict[str, NDArray[np.float32]]:
-    """The personal ones."""
+    """Return the personal layers among `weights`."""
     return {name: value for name, value in weights.items() if is_personal(name, patterns)}
 
 
@@ -71,5 +71,5 @@ def fitting(
             raise RefusedError(f"parameter {name} holds numbers that are not finite", where=WHERE)
     missing = {name for name in trained if not is_personal(name, patterns)} - taken.keys()
     if missing:
-        raise RefusedError(f"it leaves out parameter {min(missing)}", where=WHERE)
+        raise RefusedError(f"missing parameter {min(missing)}", where=WHERE)
     return {**own, **taken}

@@ -108,7 +108,7 @@ class PrivacyLedger:
         return "" if after <= epsilon else f"privacy: one more update would pass epsilon {epsilon:g}"
 
     def state(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return the state as JSON values."""
         return asdict(self)
 
     @classmethod

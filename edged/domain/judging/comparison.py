@@ -48,7 +48,7 @@ class ModelComparison:
         """What makes errors of several targets comparable, `(k,)`; None for classes and on a single row."""
         return unit_scale(window.y) if self._schema.task != "classify" and len(window) > 1 else None
 
-    def judge(
+    def evaluate(
         self,
         model: Model,
         champion: Model,

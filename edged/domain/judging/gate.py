@@ -88,7 +88,7 @@ class Verdict:
     form: Form = FLOAT32
 
     def as_dict(self) -> dict[str, Any]:
-        """For the registry and MQTT."""
+        """Return the fields for the registry and MQTT."""
         return asdict(self) | {"reasons": list(self.reasons)}
 
 

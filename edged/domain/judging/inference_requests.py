@@ -42,16 +42,16 @@ class InferenceRequests:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, questions: Sequence[InferenceRequest]) -> None:
-        """Some more."""
-        self._waiting.extend(questions)
+    def add(self, requests: Sequence[InferenceRequest]) -> None:
+        """Append requests to the queue."""
+        self._waiting.extend(requests)
 
-    def take(self, rows: int) -> list[InferenceRequest]:
+    def pop(self, rows: int) -> list[InferenceRequest]:
         """The oldest ones for the same model, together of at most so many rows, but one at least.
 
         >>> waiting = InferenceRequests()
         >>> waiting.add([InferenceRequest(np.zeros((2, 1)), 0.0, version) for version in (None, None, 3)])
-        >>> len(waiting.take(8)), len(waiting.take(8)), len(waiting.take(8))
+        >>> len(waiting.pop(8)), len(waiting.pop(8)), len(waiting.pop(8))
         (2, 1, 0)
         """
         waiting, taken = self._waiting, list[InferenceRequest]()

@@ -109,7 +109,7 @@ class LabelTrust:
         return numbers["gain"] >= 2.0 * _standard_error(numbers["candidate_error"], numbers["holdout"])
 
     def dump(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return the state as JSON values."""
         return {"usual": list(self.usual), "suspicious": self.suspicious, "pauses": self.pauses}
 
     @classmethod
@@ -121,5 +121,5 @@ class LabelTrust:
 
 
 def _standard_error(share: float, n: float) -> float:
-    """Of a share found in `n` samples."""
+    """Return the standard error of a share found in `n` samples."""
     return float(np.sqrt(max(share * (1.0 - share), 1e-4) / max(n, 1.0)))

@@ -59,7 +59,7 @@ def choose_form(
     made = _beside(verdict, comparison.evidence(quantised, model, recent, scale), comparison, seconds)
     if made.form != INT8 or first:
         return made
-    gate = comparison.judge(quantised, champion, recent, scale)
+    gate = comparison.evaluate(quantised, champion, recent, scale)
     if gate.accepted:
         return made
     why = f"the gate refuses int8: {'; '.join(gate.reasons)}"

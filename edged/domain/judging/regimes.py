@@ -125,7 +125,7 @@ class Regimes:
         return any(r.source == "error" and r.until >= regime.until for r in self.ended)
 
     def state(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return the state as JSON values."""
         return {"ended": [asdict(regime) for regime in self.ended]}
 
     @classmethod

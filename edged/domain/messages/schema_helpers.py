@@ -35,7 +35,7 @@ def every(**properties: Schema) -> Schema:
 
 
 def one_of(*values: str) -> Schema:
-    """One of these words."""
+    """Return the schema of a text that is one of these words."""
     return {"enum": list(values)}
 
 

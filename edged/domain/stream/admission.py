@@ -53,8 +53,8 @@ class Bucket:
         self._at = monotonic
         return self._tokens
 
-    def take(self, tokens: float) -> None:
-        """Take tokens; more than are there is a debt."""
+    def consume(self, tokens: float) -> None:
+        """Spend tokens; spending more than are left makes a debt."""
         self._tokens -= tokens
 
 
@@ -92,7 +92,7 @@ class AdmissionControl:
         if self._whole is None:
             self._whole = Bucket(rate, monotonic)
         self._whole.fill(rate, rate, monotonic)
-        self._whole.take(messages)
+        self._whole.consume(messages)
         return max(0.0, -self._whole.fill(rate, rate, monotonic) / rate)
 
     def admit(self, key: str, monotonic: float) -> bool:
@@ -108,7 +108,7 @@ class AdmissionControl:
         if bucket.fill(rate, burst, monotonic) < 1.0:
             self.flooded += 1
             return False
-        bucket.take(1.0)
+        bucket.consume(1.0)
         return True
 
     # ---- clocks ----------------------------------------------------------------------------

@@ -62,7 +62,7 @@ class AlarmChange:
     accepted: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        """As the event `anomaly` has it."""
+        """Return the fields of the event `anomaly`."""
         told: dict[str, Any] = {"key": self.key, "state": "start" if self.until is None else "end"}
         told |= {"offset": self.offset, "since": self.since}
         if self.until is not None:
@@ -111,16 +111,16 @@ class Anomalies:
     """Judges scores as they come, key by key.
 
     The threshold follows the scores of all keys that look normal. An alarm of a key begins when `raise_after`
-    of its newest `of` samples are unusual, and ends when none of them is. `judge` belongs to one thread, the
+    of its newest `of` samples are unusual, and ends when none of them is. `detect` belongs to one thread, the
     other methods may be called from any.
 
     Examples
     --------
     >>> found = Anomalies(AnomalyRules(calibrate=100, raise_after=2, of=3))
     >>> usual = np.random.default_rng(0).random(100)
-    >>> _ = found.judge(["a"] * 100, np.arange(100), np.arange(100.0), usual)
+    >>> _ = found.detect(["a"] * 100, np.arange(100), np.arange(100.0), usual)
     >>> new = np.arange(100, 103)
-    >>> judged = found.judge(["a"] * 3, new, 1.0 * new, np.array([0.5, 9.0, 9.0]))
+    >>> judged = found.detect(["a"] * 3, new, 1.0 * new, np.array([0.5, 9.0, 9.0]))
     >>> judged.flagged.tolist(), judged.changes[0].since
     ([False, True, True], 101.0)
     """
@@ -149,7 +149,7 @@ class Anomalies:
 
     # ---- judging ---------------------------------------------------------------------------
 
-    def judge(
+    def detect(
         self, keys: Sequence[str], offsets: NDArray[np.int64], ts: NDArray[np.float64], scores: NDArray[Any]
     ) -> AnomalyVerdicts:
         """Judge samples in order of arrival.
@@ -227,12 +227,12 @@ class Anomalies:
             patience = self._rules.accept_after
             if patience is not None and ts - line.since > patience:
                 return self._accept(key, line)
-            return self._end(key, line) if line.unusual == 0 else None
+            return self._end_alarm(key, line) if line.unusual == 0 else None
         if line.accepted or line.unusual < self._rules.raise_after:
             return None
-        return self._begin(key, line)
+        return self._start_alarm(key, line)
 
-    def _begin(self, key: str, line: _Line) -> AlarmChange:
+    def _start_alarm(self, key: str, line: _Line) -> AlarmChange:
         start = next(i for i, entry in enumerate(line.recent) if entry[1])
         run = list(line.recent)[start:]
         line.alarm, line.first, line.since, line.last = True, run[0][0], run[0][2], run[-1][2]
@@ -242,7 +242,7 @@ class Anomalies:
         self.alarms += 1
         return AlarmChange(key, line.newest, line.first, line.since, None, line.samples, line.peak)
 
-    def _end(self, key: str, line: _Line, *, accepted: bool = False) -> AlarmChange:
+    def _end_alarm(self, key: str, line: _Line, *, accepted: bool = False) -> AlarmChange:
         line.alarm = False
         return AlarmChange(
             key, line.newest, line.first, line.since, line.last, line.samples, line.peak, accepted
@@ -252,7 +252,7 @@ class Anomalies:
         line.accepted = True
         self._normal.restart()
         self._back.append((key, line.first))
-        return self._end(key, line, accepted=True)
+        return self._end_alarm(key, line, accepted=True)
 
     # ---- what others ask for ---------------------------------------------------------------
 
@@ -270,8 +270,8 @@ class Anomalies:
             self._pending += [self._accept(name, line) for name, line in standing]
         return len(standing)
 
-    def take(self) -> tuple[list[int], list[tuple[str, int]]]:
-        """Since it was last asked: offsets that must not be learned from, and those that may after all.
+    def pop_changes(self) -> tuple[list[int], list[tuple[str, int]]]:
+        """Return the changes since the last call: offsets to exclude, and those to include again.
 
         The latter as pairs of a key and an offset: samples of that key from there on.
         """
@@ -286,7 +286,7 @@ class Anomalies:
             return sorted(key for key, line in self._lines.items() if line.alarm)
 
     def figures(self) -> dict[str, Any]:
-        """For metrics."""
+        """Return the values for metrics."""
         return {
             "threshold": self.threshold,
             "flagged": self.flagged,

@@ -37,21 +37,21 @@ class CommitDelay:
     --------
     A hundred messages a second:
 
-    >>> company = CommitDelay(1.0)
-    >>> for i in range(20): company.came(1, i / 100)
-    >>> round(company.due, 2)
+    >>> delay = CommitDelay(1.0)
+    >>> for i in range(20): delay.record_arrival(1, i / 100)
+    >>> round(delay.due, 2)
     0.44
 
     One that comes after a long rest waits for no others:
 
-    >>> company.committed(); company.came(1, 60.0); round(company.due, 2)
+    >>> delay.committed(); delay.record_arrival(1, 60.0); round(delay.due, 2)
     60.25
 
     Twenty at once, and again as soon as they were acknowledged:
 
-    >>> company.committed(); company.came(20, 70.0); round(company.due, 2)
+    >>> delay.committed(); delay.record_arrival(20, 70.0); round(delay.due, 2)
     70.25
-    >>> company.committed(); company.came(20, 70.26); round(company.due, 2)
+    >>> delay.committed(); delay.record_arrival(20, 70.26); round(delay.due, 2)
     70.26
     """
 
@@ -63,8 +63,8 @@ class CommitDelay:
     burst: float = float("inf")
     chain: int = 0
 
-    def came(self, messages: int, now: float) -> None:
-        """So many messages came, at a moment of the monotonic clock in seconds."""
+    def record_arrival(self, messages: int, now: float) -> None:
+        """Record the arrival of `messages` at `now`, in seconds of the monotonic clock."""
         if self.first is None:
             self.first, self.count = now, 0
             self.gap = now - self.last
@@ -75,7 +75,7 @@ class CommitDelay:
 
     @property
     def due(self) -> float:
-        """The moment at which they should be committed; infinite while there are none."""
+        """Monotonic time at which to commit the group; infinite if it is empty."""
         if self.first is None:
             return float("inf")
         if self.delay == 0 or self._is_whole_burst(self.first):
@@ -87,7 +87,7 @@ class CommitDelay:
         return self.count >= self.burst and self.last - first <= BURST
 
     def committed(self) -> None:
-        """They are durable."""
+        """Learn from a group that is durable now: adapt the delay to its burst."""
         if self.first is None:
             return
         if self._is_whole_burst(self.first) and self.chain > 0:
@@ -101,10 +101,10 @@ class CommitDelay:
 
 @dataclass(eq=False, slots=True)
 class FlushRequest:
-    """One who waits; `settled` says what came of it, once `done` is set."""
+    """A thread that waits for a flush; once `done` is set, `flushed` tells whether it succeeded."""
 
     done: threading.Event = field(default_factory=threading.Event)
-    settled: bool = False
+    flushed: bool = False
 
 
 class FlushRequests:
@@ -117,26 +117,26 @@ class FlushRequests:
         self._waiting: deque[FlushRequest] = deque()
         self._over = False
 
-    def ask(self, wake: Callable[[], object], timeout: float) -> bool:
-        """Wait for one whole turn, which `wake` brings about; whether it settled everything in that time."""
+    def wait(self, wake: Callable[[], object], timeout: float) -> bool:
+        """Request a turn by `wake`; return whether it committed everything within `timeout` seconds."""
         wait = FlushRequest()
         self._waiting.append(wait)
         if self._over:
             return True
         wake()
-        return wait.done.wait(timeout) and wait.settled
+        return wait.done.wait(timeout) and wait.flushed
 
-    def begin(self) -> list[FlushRequest]:
-        """At the beginning of a turn, once it can be woken again: who waits for this one."""
+    def start_turn(self) -> list[FlushRequest]:
+        """Return the requests that this turn serves; call this once the loop can be woken again."""
         return [self._waiting.popleft() for _ in range(len(self._waiting))]
 
-    def done(self, waits: list[FlushRequest], *, settled: bool) -> None:
-        """At its end."""
+    def finish_turn(self, waits: list[FlushRequest], *, flushed: bool) -> None:
+        """Wake the waiting threads with the result of the commit."""
         for wait in waits:
-            wait.settled = settled
+            wait.flushed = flushed
             wait.done.set()
 
-    def over(self) -> None:
-        """The loop has ended and left nothing behind that it could settle."""
+    def close(self) -> None:
+        """Release all waiting threads: the loop has stopped and left nothing to commit."""
         self._over = True
-        self.done(self.begin(), settled=True)
+        self.finish_turn(self.start_turn(), flushed=True)

@@ -125,7 +125,7 @@ class CommitBacklog:
             self.clear()
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop all buffered groups and their counts."""
         self._groups.clear()
         self._places.clear()
         self._bytes = self.payload_bytes = 0
@@ -137,8 +137,8 @@ class CommitBacklog:
         self._bytes += len(delivery.payload)
         return len(self) + beside < self._limit and self._bytes <= self._limit_bytes
 
-    def note(self, packet: Packet, delivery: Any) -> None:
-        """Know a delivery again should the broker repeat it. QoS 0 has no packet id and no repetition."""
+    def record(self, packet: Packet, delivery: Any) -> None:
+        """Record a delivery to recognise its repetition. QoS 0 has no packet id and no repetition."""
         if packet[0]:
             self._places[packet] = delivery
 

@@ -125,7 +125,7 @@ class Windowing:
     Examples
     --------
     >>> windowing = Windowing(WindowRules(size=3, stride=2), channels=1)
-    >>> made = [windowing.take(Reading("k", [float(t)], float(t))) for t in range(5)]
+    >>> made = [windowing.accept(Reading("k", [float(t)], float(t))) for t in range(5)]
     >>> [window.values.tolist() for windows in made for window in windows]
     [[0.0, 1.0, 2.0], [2.0, 3.0, 4.0]]
     """
@@ -166,17 +166,17 @@ class Windowing:
     def cut(
         self, readings: Iterable[Reading], times: Iterable[float], received: Iterable[float]
     ) -> tuple[list[Reading], list[float], list[float]]:
-        """`take` for many readings: the windows, when each ended, and when what completed it was received."""
+        """`accept` for many readings: the windows, their ends, and when what completed them was received."""
         windows, ends, completed = [], [], []
         for reading, ts, at in zip(readings, times, received, strict=True):
-            for window in self.take(replace(reading, ts=ts)):
+            for window in self.accept(replace(reading, ts=ts)):
                 windows.append(window)
                 ends.append(ts if window.ts is None else window.ts)
                 completed.append(at)
         return windows, ends, completed
 
-    def take(self, reading: Reading) -> list[Reading]:
-        """The windows that a reading completes, oldest first.
+    def accept(self, reading: Reading) -> list[Reading]:
+        """Add a reading; return the windows that it completes, oldest first.
 
         Their key is the reading's, `values` `(size·c,)` float32, `ts` the time of the last row, and the
         newest of them has the reading's id. `reading.ts` must be given.
@@ -192,12 +192,12 @@ class Windowing:
         for moment, row in line.rows_upto(ts, x):
             heard = moment == ts
             if heard:
-                line.hear(reading.label)
+                line.assign_label(reading.label)
             window = self._add(line, key, row)
             if window is not None:
                 made.append(Reading(key, window[0], moment, window[1]))
         if not heard:
-            line.hear(reading.label)
+            line.assign_label(reading.label)
         line.ts, line.x = ts, x
         if made:
             made[-1] = replace(made[-1], id=reading.id)
@@ -270,7 +270,7 @@ class _Line:
         )
 
     def begin(self, ts: float) -> None:
-        """Forget the rows; the grid begins at `ts`."""
+        """Drop the rows and start the grid at `ts`."""
         self._labels, self.numbers, self.late, self.label = [], [], 0, None
         self.anchor, self.next, self.skip = ts, 0, 0
 
@@ -298,8 +298,8 @@ class _Line:
             share, before = (moment - self.ts) / (ts - self.ts), self.x.astype(np.float64)
             yield moment, (before + share * (x - before)).astype(np.float32)
 
-    def hear(self, label: LabelValue | None) -> None:
-        """A reading's label belongs to the row of its moment, or to the first one after it."""
+    def assign_label(self, label: LabelValue | None) -> None:
+        """Assign a reading's label to the row of its time, or to the first later row."""
         if label is not None:
             self.label = label
 

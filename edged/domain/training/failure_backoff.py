@@ -24,13 +24,13 @@ class BackoffRules:
 class FailureBackoff:
     """Counts failures in a row; a run that ends well forgets them.
 
-    >>> setbacks = FailureBackoff(BackoffRules(retry_after=10.0, most=3))
+    >>> backoff = FailureBackoff(BackoffRules(retry_after=10.0, most=3))
     >>> for second in range(3):
-    ...     setbacks.failed("killed by SIGSEGV", "try the other engine", float(second))
-    >>> setbacks.paused, setbacks.wait
+    ...     backoff.failed("killed by SIGSEGV", "try the other engine", float(second))
+    >>> backoff.paused, backoff.wait
     (True, 40.0)
-    >>> setbacks.succeeded()
-    >>> setbacks.paused, setbacks.wait
+    >>> backoff.succeeded()
+    >>> backoff.paused, backoff.wait
     (False, 0.0)
     """
 
@@ -53,7 +53,7 @@ class FailureBackoff:
         return min(LONGEST_SECONDS, self.rules.retry_after * 2.0 ** min(self.failures - 1, 30))
 
     def failed(self, reason: str, remedy: str, ts: float) -> None:
-        """One more failure, at `ts` Unix seconds."""
+        """Record one more failure, at `ts` Unix seconds."""
         self.failures += 1
         self.reason, self.remedy, self.since = reason, remedy, ts
 
@@ -69,7 +69,7 @@ class FailureBackoff:
         return {"failures": self.failures, "reason": self.reason, "remedy": remedy, "since": self.since}
 
     def dump(self) -> dict[str, Any]:
-        """For JSON; `recalled` takes it back."""
+        """Return JSON values that `recalled` reads."""
         return {
             "failures": self.failures,
             "reason": self.reason,

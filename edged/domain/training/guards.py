@@ -75,7 +75,7 @@ class Budget:
         return Budget(day, before.runs + 1, before.seconds + seconds)
 
     def state(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return the state as JSON values."""
         return asdict(self)
 
     @classmethod
@@ -167,15 +167,15 @@ class TrainingPace:
     faster when it is below 70 % of it, or when nothing was served.
 
     >>> pace = TrainingPace(0.010)
-    >>> pace.rest(0.020), pace.rest(0.020), pace.rest(0.009), pace.rest(0.001)
+    >>> pace.throttle(0.020), pace.throttle(0.020), pace.throttle(0.009), pace.throttle(0.001)
     (0.5, 1.0, 1.0, 0.5)
     """
 
     budget: float
     level: int = 0
 
-    def rest(self, p99: float | None) -> float:
-        """Rest for each step from now on, in times of the step's own length, for a latency in seconds."""
+    def throttle(self, p99: float | None) -> float:
+        """Return the pause after each step, in times of its length, for a latency `p99` in seconds."""
         if p99 is not None and p99 > self.budget:
             self.level = min(self.level + 1, len(STEPS) - 1)
         elif p99 is None or p99 < 0.7 * self.budget:

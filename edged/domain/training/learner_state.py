@@ -101,7 +101,7 @@ class LearnerState:
         return np.union1d(self.memory.ids, self.recent.ids)
 
     def dump(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """As JSON values and arrays."""
+        """Return the state as JSON values and arrays."""
         average, averaged = self.average.dump()
         values = {
             "consumed": self.consumed,

@@ -32,7 +32,7 @@ class LearningPolicy:
     `least`. Otherwise the share follows the live error, where that is known (`emphasis`). After a severe
     drift a run with a fresh start beside the learner is asked for, until one ends.
 
-    >>> effort = LearningPolicy(); effort.drifted(); effort.options(1e-3, 0.25).to_json()
+    >>> policy = LearningPolicy(); policy.drifted(); policy.options(1e-3, 0.25).to_json()
     {'learning_rate': 0.002, 'new_share': 0.5}
     """
 

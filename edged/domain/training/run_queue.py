@@ -100,13 +100,13 @@ class RunQueue:
                 order.resumes = True
                 self._waiting.appendleft(order)
 
-    def take(self, trigger: str) -> QueuedRun:
-        """What was asked for and begins now; an empty order where nothing was."""
+    def pop(self, trigger: str) -> QueuedRun:
+        """Return and remove the queued run that starts now; an empty one if none was queued."""
         with self._lock:
             order = QueuedRun()
             if self._waiting and (trigger == "command" or self._waiting[0].resumes):
                 order = self._waiting.popleft()
-            self._tell()
+            self._report()
         return order
 
     def withdraw(self, task: Task) -> bool:
@@ -118,8 +118,8 @@ class RunQueue:
             order.tasks.remove(task)
             if not order.tasks:
                 self._waiting.remove(order)
-            self._tell()
+            self._report()
         return True
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         self._triggers.commanded = any(not order.resumes for order in self._waiting)

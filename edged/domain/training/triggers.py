@@ -42,30 +42,30 @@ class Triggers:
     held_until: float = float("-inf")
     least: int = 0
 
-    def hold(self, monotonic: float, seconds: float) -> None:
-        """After a failed run: wait so long before the next automatic one."""
+    def back_off(self, monotonic: float, seconds: float) -> None:
+        """Start no automatic run for `seconds` after a failed one."""
         self.held_until = monotonic + seconds
 
-    def rest(self, times: int) -> int:
-        """Wait for so many times the new labels that start a run; how many that is. A command ends it."""
+    def hold_back(self, times: int) -> int:
+        """Wait for `times` the new labels that start a run; return their number. A command overrides it."""
         self.least = times * max(self.rules.new_labels or 0, self.rules.min_new_samples)
         return self.least
 
     def cancelled(self, new: int) -> None:
-        """Someone has ended a run of `new` labels: wait until as many more have come as start one."""
+        """Record that a run of `new` labels was cancelled: wait for as many more as start one."""
         self.interrupted = self.scheduled = self.drifted = self.fallen = self.warned = False
         self.least = new + max(self.rules.new_labels or 0, self.rules.min_new_samples)
 
     def decide(self, new: int, monotonic: float) -> str | None:
         """The trigger of the run to start now, or None. `new` counts labelled samples not yet learned."""
         wanted = self.wanted(new)
-        if wanted is None or (wanted != "command" and self.resting(monotonic) is not None):
+        if wanted is None or (wanted != "command" and self.pause_reason(monotonic) is not None):
             return None
         self.begun(wanted)
         return wanted
 
     def wanted(self, new: int) -> str | None:
-        """The trigger that would start a run, whatever holds it back."""
+        """Return the trigger that would start a run, regardless of pauses."""
         if self.commanded:
             return "command"
         if self.interrupted:
@@ -94,8 +94,8 @@ class Triggers:
         """Samples after which half as many labels are enough to start a run."""
         return SCARCE * (self.rules.new_labels or 0) - self.arrived
 
-    def resting(self, monotonic: float) -> str | None:
-        """What keeps a run that is not commanded from beginning: the pause after the one before it."""
+    def pause_reason(self, monotonic: float) -> str | None:
+        """Return why no automatic run can start: the pause after the previous one; None if one can."""
         if monotonic < self.held_until:
             return "a pause after a run that failed"
         if self.last_end is not None and monotonic - self.last_end < self.rules.cooldown:
@@ -103,7 +103,7 @@ class Triggers:
         return None
 
     def begun(self, trigger: str) -> None:
-        """A run starts: what has asked for one has got it."""
+        """Record the start of a run and clear the trigger that asked for it."""
         if trigger == "command":
             self.commanded = False
         if trigger != "resume":

@@ -85,7 +85,7 @@ class Average:
         return self.values if self.better else self.short
 
     def dump(self) -> tuple[dict[str, Any], Values]:
-        """As JSON values and arrays, for a checkpoint."""
+        """Return JSON values and arrays for a checkpoint."""
         arrays = {f"{LONG}{name}": value for name, value in (self.values or {}).items()}
         arrays |= {f"{SHORT}{name}": value for name, value in (self.short or {}).items()}
         return {"losses": list(self.losses)}, arrays

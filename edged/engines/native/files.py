@@ -22,11 +22,11 @@ class TrainingFiles(Protocol):
 
     @property
     def optimizer_model(self) -> Path:
-        """Parameter update graph."""
+        """Path of the parameter update graph."""
 
     @property
     def checkpoint(self) -> Path:
-        """Initial parameters."""
+        """Path of the checkpoint with the initial parameters."""
 
     @property
     def parameters_file(self) -> Path | None:

@@ -32,11 +32,11 @@ class FileDigest(Protocol):
 
     @property
     def sha256(self) -> str:
-        """The hash."""
+        """SHA-256 of the file, in hexadecimal."""
 
     @property
     def bytes(self) -> int:
-        """The size."""
+        """Size of the file in bytes."""
 
 
 class FormFiles(Protocol):
@@ -44,7 +44,7 @@ class FormFiles(Protocol):
 
     @property
     def path(self) -> Path:
-        """The bundle's directory."""
+        """Path of the bundle's directory."""
 
     @property
     def inference_model(self) -> Path:
@@ -52,7 +52,7 @@ class FormFiles(Protocol):
 
     @property
     def files(self) -> Mapping[str, FileDigest]:
-        """Hashes of the files."""
+        """Digests of the bundle's files."""
 
     @property
     def forms(self) -> Mapping[str, Any] | None:
@@ -190,7 +190,7 @@ class BaseModel:
 
     @property
     def suffix(self) -> str:
-        """`.onnx` or `.ort`."""
+        """Suffix of the model file: `.onnx` or `.ort`."""
         return self.path.suffix
 
     def parameters(self) -> dict[str, Floats]:

@@ -104,5 +104,5 @@ class Graphs:
 
     @cached_property
     def evaluation(self) -> Program:
-        """The loss alone."""
+        """Build the program that computes the loss alone."""
         return self._program("evaluation", self._memory.evaluation_sides(), self._rows)

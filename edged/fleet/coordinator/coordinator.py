@@ -187,11 +187,11 @@ class Coordinator:
             if now >= course.until:
                 self._open(now)
         elif course.phase == "trial":
-            self._judge(now)
+            self._evaluate(now)
         elif (what := due(course, self.admission.accepted, self._pace, now)) is not None:
             self._close(now) if what == "close" else self._extend(now)
 
-    def _go(self, course: FleetState) -> None:
+    def _enter(self, course: FleetState) -> None:
         """Be somewhere else from now on: durably, and then for all to see."""
         self.journal.store(course)
         self.course = course
@@ -217,7 +217,7 @@ class Coordinator:
             self._config.settings,
         )  # fmt: skip
         log.info("round_opened", round=told.round, devices=None if devices is None else len(devices))
-        self._go(opened(self.course, told, self._pace))
+        self._enter(opened(self.course, told, self._pace))
 
     def _enough(self, ready: int, now: float) -> bool:
         """Whether a round can begin: with all that it asks for, or after a while with a quorum."""
@@ -236,7 +236,7 @@ class Coordinator:
         log.warning(
             "round_extended", round=self.course.number, updates=self.admission.accepted, more=len(more)
         )
-        self._go(extended(self.course, more, self._pace, now))
+        self._enter(extended(self.course, more, self._pace, now))
 
     def _close(self, now: float) -> None:
         """Aggregate; the model is durable before anything says that the round is closed."""
@@ -274,7 +274,7 @@ class Coordinator:
         asked = tuple(sorted({*self.admission.contributors, *(self.course.asked or ())}))
         closed = replace(self.course, asked=asked)
         few = self._share(closed, 0, now)
-        self._go(trial(self.course, model, few, 0, now + self._pace.wait, self._keep, asked))
+        self._enter(trial(self.course, model, few, 0, now + self._pace.wait, self._keep, asked))
 
     def _pool(self, course: FleetState, now: float) -> set[str]:
         """The devices that may be asked: those that took part, and those that are well."""
@@ -286,7 +286,7 @@ class Coordinator:
             return None
         return share_of(self._pool(course, now), share, told.id)
 
-    def _judge(self, now: float) -> None:
+    def _evaluate(self, now: float) -> None:
         told = self.course.round
         if told is None:
             return
@@ -303,7 +303,7 @@ class Coordinator:
         if verdict.accepted and stage < len(self._pace.stages):
             until = now + self._pace.wait
             more = self._share(self.course, stage, now)
-            self._go(trial(self.course, told.base, more, stage, until, self._keep, self.course.asked))
+            self._enter(trial(self.course, told.base, more, stage, until, self._keep, self.course.asked))
             return
         self._end(told.base.hash, now, verdict)
 
@@ -314,7 +314,7 @@ class Coordinator:
         course = ended(self.course, model, self._pace, now, self._keep)
         self.journal.record(self._entry(course, digest, before.hash, now, verdict))
         log.info("round_done", round=course.number, accepted=accepted, version=course.version)
-        self._go(course)
+        self._enter(course)
         self.journal.prune_models({model.hash, before.hash}, self._config.keep)
 
     def _entry(

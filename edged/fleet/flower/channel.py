@@ -108,10 +108,10 @@ class FlowerChannel:
             elif kind == "model":
                 self._models.pop(levels[0], None)
             else:
-                self._keep(Receipts.read(payload))
+                self._store(Receipts.read(payload))
         return True
 
-    def _keep(self, receipts: Receipts) -> None:
+    def _store(self, receipts: Receipts) -> None:
         """For each device, until the next message to it."""
         for device in receipts.accepted:
             self._receipts[device] = Receipts(receipts.id, (device,)).payload()
@@ -215,7 +215,7 @@ class FlowerChannel:
         self._deliver(self._topics.state(name), payload)
 
     def _give_up(self) -> None:
-        """Of nodes whose time is over."""
+        """Drop the nodes whose time is over."""
         now = time.time() + SLACK_SECONDS
         for name in [name for name, asked in self._under_way.items() if asked.until <= now]:
             asked = self._under_way.pop(name)

@@ -158,7 +158,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         found = self.server.files.get(path)
         if found is None:
-            self.send_error(404, "there is nothing here")
+            self.send_error(404, "path not found")
         else:
             self._send(found)
 
@@ -239,7 +239,7 @@ class _Handler(BaseHTTPRequestHandler):
         if headers.get("Sec-WebSocket-Version") != "13":
             return 426, "version 13 is spoken here"
         if status != 101:
-            return status, "another site sends this request" if status == 403 else "no opening for mqtt"
+            return status, "cross-site request" if status == 403 else "no opening for mqtt"
         offered = ",".join(headers.get_all("Sec-WebSocket-Protocol", [])).split(",")
         code = self.server.code
         shown = [hmac.compare_digest(w.strip().encode(), code.encode()) for w in offered] if code else [True]

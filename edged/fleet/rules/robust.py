@@ -149,7 +149,7 @@ class Matrix:
             self._room.release()
 
     def _block(self, number: int, rows: NDArray[np.int32]) -> Floats:
-        """`(columns, devices)`."""
+        """Return the values of a block, as `(columns, devices)`."""
         columns = self._values[number, : len(self._names), : len(rows)]
         values: NDArray[Any] = np.ascontiguousarray(columns.T)
         if not self._rounded:

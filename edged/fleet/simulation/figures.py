@@ -69,7 +69,11 @@ def _round(
     number, digest = int(entry["round"]), entry["model"]
     told = [found for device in honest if (found := _of(device, digest)) is not None]
     weights = models.get(digest)
-    asked = bench.ask({**bench.initial(), **weights}, scratch, unseen)[0] if weights and len(unseen) else None
+    asked = (
+        bench.evaluate({**bench.initial(), **weights}, scratch, unseen)[0]
+        if weights and len(unseen)
+        else None
+    )
     return {
         "round": number,
         "accepted": bool(entry["accepted"]),

@@ -96,8 +96,8 @@ class SharedSetup:
         """Return what a device with these rows and weights trains on."""
         return DeviceData(self.task, self.window(rows), self.window(holdout), weights)
 
-    def ask(self, weights: Weights, scratch: Path, *parts: NDArray[np.int64]) -> list[Evaluated]:
-        """How a model with these weights does on each part; `scratch` is a file that may be written over."""
+    def evaluate(self, weights: Weights, scratch: Path, *parts: NDArray[np.int64]) -> list[Evaluated]:
+        """Evaluate a model with these weights on each part; `scratch` is a file that it can overwrite."""
         scratch.write_bytes(bytes(self._base.with_parameters(weights)))
         window = self.window(np.concatenate(parts))
         raw = InferenceModel(scratch, threads=1).predict(window.x)

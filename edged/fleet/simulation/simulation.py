@@ -275,7 +275,7 @@ def _central(
     settings = RoundSettings(plan.central_epochs, None, plan.learning_rate, plan.batch_size)
     made = bench.trained(bench.initial(), rows, settings, plan.seed)
     parts = [device.kept for device in devices]
-    apart, *each = bench.ask(made, folder / "asked.onnx", unseen, *parts)
+    apart, *each = bench.evaluate(made, folder / "asked.onnx", unseen, *parts)
     accuracies = [asked.accuracy for asked in each]
     return {
         "epochs": plan.central_epochs,

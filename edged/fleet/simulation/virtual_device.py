@@ -139,7 +139,7 @@ class VirtualDevice:
         """Train in the round and store an update."""
         return self._part.contribute(TrainRound(announced.round, announced, model, seconds=3600.0))
 
-    def judge(
+    def evaluate(
         self, announced: RoundAnnouncement, model: Path, standing: tuple[str, Path] | None
     ) -> FleetModelResult:
         """Mix the fleet's model with its own, note what that gives, and learn on by itself."""
@@ -174,7 +174,7 @@ class VirtualDevice:
     # ---- its own -----------------------------------------------------------------------------
 
     def _ask(self, weights: Weights) -> list[Evaluated]:
-        return self._bench.ask(weights, self.folder / "asked.onnx", self.chosen_by, self.kept)
+        return self._bench.evaluate(weights, self.folder / "asked.onnx", self.chosen_by, self.kept)
 
     def _fitting(self, model: Path, digest: str, patterns: tuple[str, ...]) -> Weights:
         last = self._sent.newest()

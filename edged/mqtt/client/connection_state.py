@@ -71,7 +71,7 @@ class ConnectionState:
         self.complain("mqtt_lost", reason, remedy)
         return False
 
-    def ended(self) -> None:
+    def record_end(self) -> None:
         """Record that the connection has ended."""
         self._online = False
         self._problem = self._problem or "it was lost; trying again"

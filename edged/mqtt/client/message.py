@@ -69,7 +69,7 @@ class ReceivedMessage:
 
     @property
     def response_topic(self) -> str | None:
-        """Where the sender wants its answer (MQTT 5)."""
+        """Topic of the response that the sender named (MQTT 5)."""
         return None if self.properties is None else self.properties.response_topic
 
     @property

@@ -35,8 +35,8 @@ class Backoff:
         self._taken_over = True
         self._twins += 1
 
-    def ended(self, lasted: float) -> None:
-        """A connection ended after `lasted` seconds, 0 when none came about."""
+    def record_end(self, lasted: float) -> None:
+        """Record a connection that ended after `lasted` seconds; 0 if it was never established."""
         if lasted >= SETTLED:
             self._attempt = 0
         if lasted >= TWIN_LONGEST:

@@ -249,7 +249,7 @@ class Session:
         """Bring everything into the state between two connections."""
         was_online = self._online.is_set()
         self._online.clear()
-        self._condition.ended()
+        self._condition.record_end()
         self._subscriptions.confirmed.clear()
         self._dropping = False
         self._acks.clear()
@@ -262,10 +262,10 @@ class Session:
             log.exception("mqtt_failed", remedy="reconnecting")
         if self._clean:  # after the listener, which then publishes nothing more
             self._publisher.outgoing.forget_fast()
-        self._backoff.ended(time.monotonic() - began if was_online else 0.0)
+        self._backoff.record_end(time.monotonic() - began if was_online else 0.0)
 
     def _connection(self) -> None:
-        """One connection from its beginning to its end."""
+        """Run one connection from start to end."""
         if self._choice.protocol != self._protocol:
             self._change_protocol()
         connection.renew(self._client, self._config)

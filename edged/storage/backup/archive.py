@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from edged.errors import CorruptError, RefusedError, StorageError
 from edged.storage.files.atomic import disk_errors
 from edged.storage.files.checksummed_json import seal, unseal
-from edged.storage.models.zip_archive import ArchiveReader, ArchiveWriter, Member, blocks_of
+from edged.storage.models.zip_archive import ArchiveMember, ArchiveReader, ArchiveWriter, blocks_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -128,7 +128,7 @@ class Archive:
         self.manifest = b"".join(self._archive.blocks(first))
         self.about = unseal(self.manifest, where)
         self.entries = self._listed(self.about.pop("files", None))
-        self._ahead: Member | None = self._archive.next()
+        self._ahead: ArchiveMember | None = self._archive.next()
         self.signature = b""
         if self._ahead is not None and (self._ahead.name, self._ahead.size) == (SIGNATURE, 64):
             self.signature = b"".join(self._archive.blocks(self._ahead))
@@ -171,7 +171,7 @@ class Archive:
             raise self._archive.damaged("a file that the manifest does not name", self._ahead.name)
         self._archive.finish()
 
-    def _pieces(self, entry: Entry, member: Member) -> Iterator[bytes]:
+    def _pieces(self, entry: Entry, member: ArchiveMember) -> Iterator[bytes]:
         digest = hashlib.sha256()
         for block in self._archive.blocks(member):
             digest.update(block)

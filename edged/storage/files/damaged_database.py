@@ -94,8 +94,8 @@ def _in_content(path: Path, problem: sqlite3.Error) -> str:
                        remedy="check the disk, its free space and the permissions") from problem  # fmt: skip
 
 
-def set_aside(path: Path, now: float, *, disk: Disk = DISK) -> str:
-    """Rename a database with its logs, durably; the new name.
+def rename_damaged(path: Path, now: float, *, disk: Disk = DISK) -> str:
+    """Rename a damaged database with its logs, durably; return the new name.
 
     Parameters
     ----------

@@ -26,8 +26,8 @@ class Boot:
     damaged: str | None = None
 
 
-def begin(state: Path, boot_id: str) -> Boot:
-    """Note that the daemon runs, and tell why it had to be started.
+def record_startup(state: Path, boot_id: str) -> Boot:
+    """Record that the daemon runs; return why it had to be started.
 
     Parameters
     ----------
@@ -61,8 +61,8 @@ def _last(state: Path, boot_id: str) -> Boot:
     return Boot("crash" if kept.get("boot_id") == boot_id else "power_cut")
 
 
-def end(state: Path, boot_id: str, how: Ending, damaged: str | None = None) -> None:
-    """Note why the daemon ends, as the very last thing.
+def record_shutdown(state: Path, boot_id: str, how: Ending, damaged: str | None = None) -> None:
+    """Record why the daemon stops, as its very last step.
 
     Raises
     ------

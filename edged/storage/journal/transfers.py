@@ -153,9 +153,9 @@ class TransferStaging:
         self._touched = clock.monotonic()
         self._present: set[int] = set()
         self.transfer: Transfer | None = None
-        self._take_up()
+        self._restore()
 
-    def begin(self, transfer: Transfer) -> list[int]:
+    def open(self, transfer: Transfer) -> list[int]:
         """Open a transfer, or resume it; return the numbers of missing chunks.
 
         Raises
@@ -175,7 +175,7 @@ class TransferStaging:
                         where=current.name,
                         remedy=f"finish it, or wait: it is given up after {self._expire:g} s without a chunk",
                     )
-                self.end(current)
+                self.discard(current)
             if self.transfer is None:
                 folder = self._folder / transfer.name
                 about = {"transfer": transfer.name, "manifest": transfer.manifest, "note": transfer.note}
@@ -249,8 +249,8 @@ class TransferStaging:
             raise ConfigError("the chunks together are not what the manifest says", where=transfer.name)
         return folder
 
-    def end(self, transfer: Transfer) -> None:
-        """Forget the transfer and remove its chunks, unless another content has taken its place."""
+    def discard(self, transfer: Transfer) -> None:
+        """Delete the transfer and its chunks, unless another transfer has replaced it."""
         with self._lock:
             if self.transfer is None or self.transfer.sha256 != transfer.sha256:
                 return
@@ -263,7 +263,7 @@ class TransferStaging:
         name = self.transfer.name if self.transfer is not None else ""
         return self._folder / name / chunk_file(number)
 
-    def _take_up(self) -> None:
+    def _restore(self) -> None:
         """What an earlier process has left: the one transfer that was under way."""
         sweep(self._folder)
         if not self._folder.is_dir():

@@ -263,7 +263,7 @@ class Registry(Journal):
         return others[0] if others else None
 
     def reign(self) -> Reign | None:
-        """Since when and why the champion is served."""
+        """Return since when and why the champion serves."""
         return self._pointer()
 
     def reigns(self, limit: int = 100) -> list[Reign]:

@@ -108,7 +108,7 @@ class SentUpdates:
         return SentUpdate(number, dict(about), blob, final)
 
     def _numbers(self) -> list[int]:
-        """Newest first."""
+        """Return the numbers of the stored updates, newest first."""
         if not self._folder.is_dir():
             return []
         return sorted(

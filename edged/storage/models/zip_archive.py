@@ -35,7 +35,7 @@ _BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
-class Member:
+class ArchiveMember:
     """One file: its name, checksum and size, and where it begins in the archive."""
 
     name: str
@@ -72,7 +72,7 @@ def _version(wide: bytes) -> int:
     return 45 if wide else 20
 
 
-def _tail(members: list[Member], start: int) -> bytes:
+def _tail(members: list[ArchiveMember], start: int) -> bytes:
     """What follows the files: the directory, which begins at `start`, and the end."""
     directory = b"".join(member.entry for member in members)
     count, size, end = len(members), len(directory), b""
@@ -94,11 +94,11 @@ class ArchiveWriter:
 
     def __init__(self, target: BinaryIO) -> None:
         self._target = target
-        self._members: list[Member] = []
+        self._members: list[ArchiveMember] = []
 
     def add(self, name: str, size: int, blocks: Iterable[bytes]) -> None:
         """Add a file; CorruptError when its content is not of this size."""
-        member, left = Member(name, 0, size, self._target.tell()), size
+        member, left = ArchiveMember(name, 0, size, self._target.tell()), size
         self._target.write(member.local)
         for block in blocks:
             member, left = replace(member, crc=crc32(block, member.crc)), left - len(block)
@@ -112,7 +112,7 @@ class ArchiveWriter:
         self._members.append(member)
 
     def finish(self) -> None:
-        """Write the directory."""
+        """Write the archive's central directory."""
         self._target.write(_tail(self._members, self._target.tell()))
 
 
@@ -140,9 +140,9 @@ class ArchiveReader:
 
     def __init__(self, source: BinaryIO, kind: str, remedy: str, is_name: Callable[[str], bool]) -> None:
         self._source, self._kind, self._remedy, self._is_name = source, kind, remedy, is_name
-        self._members: list[Member] = []
+        self._members: list[ArchiveMember] = []
 
-    def next(self) -> Member | None:
+    def next(self) -> ArchiveMember | None:
         """The next file, checked before anything is written; None where the directory begins."""
         start = self._source.tell()
         head = self._source.read(_LOCAL.size)
@@ -164,13 +164,13 @@ class ArchiveReader:
             )
         if size == _FULL and len(wide) == 20:
             size = int.from_bytes(wide[4:12], "little")
-        member = Member(name, crc, size, start)
+        member = ArchiveMember(name, crc, size, start)
         if member.local != head + raw + wide:
             raise self.damaged("said in another way than edged does", name)
         self._members.append(member)
         return member
 
-    def blocks(self, member: Member) -> Iterator[bytes]:
+    def blocks(self, member: ArchiveMember) -> Iterator[bytes]:
         """The content of the file that `next` gave, in pieces: right only when this has ended by itself."""
         left, crc = member.size, 0
         while left:

@@ -245,7 +245,7 @@ class Outbox:
 
     # ---- giving out ----------------------------------------------------------------------------
 
-    def take(self, count: int, max_bytes: int) -> list[tuple[Key, OutboxMessage]]:
+    def reserve(self, count: int, max_bytes: int) -> list[tuple[Key, OutboxMessage]]:
         """The next to send, held from now on: at most `count` and, but for the first, `max_bytes`."""
         taken: list[tuple[Key, OutboxMessage]] = []
         size = 0
@@ -266,7 +266,7 @@ class Outbox:
         with closing(tables.parcels(self._db, kind, self._given[kind])) as found:
             return list(islice((entry for entry in found if entry[0] not in self._held), count))
 
-    def give_back(self, key: Key) -> None:
+    def release(self, key: Key) -> None:
         """A message that was taken could not be sent: it is the next one again."""
         with self._lock:
             self._held.pop(key, None)

@@ -101,14 +101,14 @@ def _another(
     tally.holdout_labels -= state.holdout
 
 
-def set_aside(db: sqlite3.Connection, offsets: Sequence[int], tally: SampleCounts) -> None:
-    """Take samples that label themselves out of label order, in the current transaction."""
+def exclude(db: sqlite3.Connection, offsets: Sequence[int], tally: SampleCounts) -> None:
+    """Exclude samples that label themselves from label order, in the current transaction."""
     known = _states(db, list(offsets))
     tally.holdout_labels -= sum(state.holdout for state in known.values() if state.seq is not None)
     db.execute(_ASIDE, (json_list(list(offsets)),))
 
 
-def readmit(db: sqlite3.Connection, key: str, first: int, tally: SampleCounts) -> int:
+def include(db: sqlite3.Connection, key: str, first: int, tally: SampleCounts) -> int:
     """Put what was set aside of a key, from offset `first` on, at the end of label order; how many."""
     found = db.execute(_SET_ASIDE, (key, first)).fetchall()
     for seq, (offset, holdout) in enumerate(found, tally.next_seq):

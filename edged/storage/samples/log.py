@@ -354,19 +354,19 @@ class SampleLog(JoiningReader):
             eviction.protect(self._db, (int(offset) for offset in offsets))
             evicting.forget_position()
 
-    def set_aside(self, offsets: Sequence[int]) -> None:
-        """Learn from these samples no more, nor judge by them; for streams that label themselves."""
+    def exclude(self, offsets: Sequence[int]) -> None:
+        """Exclude these samples from learning and evaluation; for streams that label themselves."""
         with self._writing() as (tally, _):
-            labelling.set_aside(self._db, offsets, tally)
+            labelling.exclude(self._db, offsets, tally)
 
-    def readmit(self, key: str, first: int) -> int:
+    def include(self, key: str, first: int) -> int:
         """Learn from what was set aside of a key after all, from offset `first` on; how many samples."""
         with self._writing() as (tally, _):
-            return labelling.readmit(self._db, key, first, tally)
+            return labelling.include(self._db, key, first, tally)
 
     @contextmanager
     def _writing(self) -> Iterator[tuple[SampleCounts, Eviction]]:
-        """One transaction with the exact counts in it."""
+        """Open a transaction that keeps the counts exact."""
         evicting = self._evicting
         if evicting is None:
             raise StorageError("the sample log was opened for reading only", where=str(self._path))

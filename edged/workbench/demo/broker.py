@@ -238,7 +238,7 @@ class EmbeddedBroker:
 
     @property
     def port(self) -> int:
-        """Where it listens, on the loopback interface."""
+        """Port of the broker on the loopback interface."""
         if self._process is None:
             raise BrokerError("the embedded broker is not running", remedy="use it in a `with` block")
         return self._process.port

@@ -69,7 +69,7 @@ class Observer:
             self.changed.notify_all()
 
     def on_event(self, delivery: ReceivedMessage) -> None:
-        """Trainings, swaps, rollbacks."""
+        """Count trainings, promotions and rollbacks."""
         message = json.loads(delivery.payload)
         with self.changed:
             self._note(message)
@@ -102,7 +102,7 @@ class Observer:
             self.online.set()
 
     def wait(self, condition: Any, seconds: float, what: str) -> None:
-        """Until `condition()` holds."""
+        """Wait until `condition()` holds, at most `seconds`."""
         with self.changed:
             if not self.changed.wait_for(lambda: condition() or bool(self.failure), seconds):
                 raise TrainingError(f"{what} did not happen within {seconds:.0f} s", where="demo")

@@ -80,11 +80,11 @@ class Demo:
             path = self._configure(broker)
             self.config = loader.load(path)
             session = self._listen(stack, broker)
-            self._screen.say(f"starting the daemon ({broker.name} as broker)")
+            self._screen.show_line(f"starting the daemon ({broker.name} as broker)")
             daemon = stack.enter_context(_daemon(path, self.folder / "daemon.log"))
             self._await_birth(daemon)
             stack.enter_context(self._screen)
-            self._screen.say(
+            self._screen.show_line(
                 f"commissioning: {self.world.commission} labelled samples, one thorough training"
             )
             self._commission(session)

@@ -99,8 +99,8 @@ class Screen:
             self._live.stop()
             self._live = None
 
-    def say(self, what: str) -> None:
-        """One line about what goes on before there is a state to show."""
+    def show_line(self, what: str) -> None:
+        """Show one line of progress before there is a state to show."""
         if self._live is not None:
             self._live.update(Text(what), refresh=True)
         else:
@@ -142,7 +142,7 @@ def _new(before: Sequence[str], now: Sequence[str]) -> list[str]:
 
 
 def progress_line(state: DemoState) -> str:
-    """One line for logs and pipes."""
+    """Return one line for logs and pipes."""
     return (
         f"{state.elapsed:5.0f} s  {state.samples:,} samples, {state.dropped:,} unanswered | "
         f"frozen {_percent(_last(state.frozen))}, adapted {_percent(_last(state.adapted))} | "

@@ -139,7 +139,7 @@ class Replay(Listener):
             When pre-training failed: there would be nothing to compare with.
         """
         with scratch(), self._close:
-            self.frozen = self._pre_train() if self.pretrain else self._begin()
+            self.frozen = self._pre_train() if self.pretrain else self._start()
             self.retention.passed(self.pretrain, self.frozen)
             if self.schema.labels_itself:
                 self.answers[: self.pretrain] = self.frozen_answers[: self.pretrain]
@@ -153,22 +153,22 @@ class Replay(Listener):
                 self.retention.passed(position, self.predictor.champion)
                 self._on_progress(position, len(self.stream), self.predictor.champion.version)
             if self.schema.labels_itself:
-                self.detections.end(self.answers[:, 0])
+                self.detections.finish(self.answers[:, 0])
 
     def _heed(self) -> None:
         """What the detectors have signalled starts what it starts in the daemon."""
-        for signal in self.predictor.drift.take():
+        for signal in self.predictor.drift.pop_signals():
             self.drifts.append(signal)
             self.scheduler.drifted(signal, self.predictor.rise)
             self.recall.drifted(signal)
-        if self.predictor.take_fall():
+        if self.predictor.pop_quality_drop():
             self.scheduler.fallen(self.predictor.rise)
-            self.recall.ended("error")
+            self.recall.record_regime_end("error")
 
-    def _begin(self) -> ServedModel:
+    def _start(self) -> ServedModel:
         """Go on from the bundle's own model, as a device does on its first day."""
         self.first_holdout = self.log.holdout_window(0)
-        self.recall.crowned(self.predictor.champion.version)
+        self.recall.record_champion(self.predictor.champion.version)
         return self.predictor.champion
 
     def _pre_train(self) -> ServedModel:
@@ -185,12 +185,12 @@ class Replay(Listener):
         verdict, served = self.promoter.consider(result.own_candidate(), self.predictor.champion, first=True)
         if served is None:
             raise TrainingError("the pre-trained model is unusable", remedy="; ".join(verdict.reasons))
-        self.promoter.crown(served, "pre-training")
+        self.promoter.set_champion(served, "pre-training")
         self.first_holdout = self.log.holdout_window(self.pretrain)
         self.promoter.promotions = 0
         self.scheduler.trainings = 0
         self.predictor.swap(served, watch=False)
-        self.recall.crowned(served.version)
+        self.recall.record_champion(served.version)
         self.predictor.quality.clear()
         return served
 
@@ -246,7 +246,7 @@ class Replay(Listener):
         self.log.commit(batch, updates)
         if updates:
             rows = np.array([u.offset - 1 for u in updates])
-            self._judge(rows, stream.y[rows], scored=not with_labels)
+            self._evaluate(rows, stream.y[rows], scored=not with_labels)
 
     def _arrive(self, start: int, end: int) -> None:
         """Labels of rows `start` to `end` become known."""
@@ -257,16 +257,16 @@ class Replay(Listener):
             rows = self._answered(end + self.options.delay)
         now = self._clock.now()
         self.log.commit(None, [LabelUpdate(int(i) + 1, _label(self.stream.y[i]), now) for i in rows])
-        self._judge(rows, self.stream.y[rows], scored=True)
+        self._evaluate(rows, self.stream.y[rows], scored=True)
 
     def _judge_itself(self, index: NDArray[np.int64], made: Predictions) -> None:
         """Each sample is its own label, but what is unusual is not learned from."""
         keys = [self.stream.keys[i] for i in index]
-        judged = self.predictor.judge(made, keys, self.stream.t[index])
+        judged = self.predictor.detect_anomalies(made, keys, self.stream.t[index])
         self.detections.add(index, judged)
-        self._judge(index, self.stream.x[index], scored=True)
+        self._evaluate(index, self.stream.x[index], scored=True)
         self.labels_used -= int(judged.flagged.sum())
-        self.pipeline.exclusion.settle()
+        self.pipeline.exclusion.apply()
 
     def _answered(self, position: int) -> NDArray[np.int64]:
         """Rows that were asked for, as far as the answer has come and the recording knows it."""
@@ -278,7 +278,7 @@ class Replay(Listener):
                 rows.append(row)
         return np.array(rows, np.int64)
 
-    def _judge(self, rows: NDArray[np.int64], y: NDArray[np.float32], *, scored: bool) -> None:
+    def _evaluate(self, rows: NDArray[np.int64], y: NDArray[np.float32], *, scored: bool) -> None:
         if not scored or len(rows) == 0:
             return
         self.labels_used += len(rows)
@@ -297,11 +297,11 @@ class Replay(Listener):
         if result is None:
             return
         self._serves(self.rollout.consider(*result.candidates())[1])
-        self.scheduler.effort.judged(forgets=self.rollout.forgets)
+        self.scheduler.policy.judged(forgets=self.rollout.forgets)
 
     def _serves(self, served: ServedModel | None) -> None:
         if served is not None:
-            self.recall.crowned(served.version)
+            self.recall.record_champion(served.version)
 
     @cached_property
     def frozen_answers(self) -> NDArray[np.float32]:

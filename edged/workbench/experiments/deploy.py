@@ -11,7 +11,7 @@ import yaml
 
 from edged.engines.inference import InferenceModel
 from edged.errors import BundleError, ConfigError
-from edged.host.child_process import ask
+from edged.host.child_process import run_module
 from edged.storage.files.atomic import publish_file
 from edged.storage.models.bundles import Bundle
 from edged.workbench.experiments.job import MODEL, WEIGHTS, load_data
@@ -36,7 +36,7 @@ HEAD = """\
 
 
 def bundle_path(config: Path) -> Path:
-    """Where the bundle of a written configuration lies."""
+    """Return the path of the bundle that a written configuration names."""
     return config.with_name(f"{config.stem}.bundle")
 
 
@@ -79,7 +79,7 @@ def deploy(
     bundle = bundle_path(config)
     recipe = _on_the_device(order.recipe, file.deploy)
     ordered = replace(order, recipe=recipe, bundle=bundle.resolve(), weights=order.folder / WEIGHTS)
-    answer = ask("edged.workbench.experiments.build_bundle", ordered.as_dict(), BUILD_SECONDS)
+    answer = run_module("edged.workbench.experiments.build_bundle", ordered.as_dict(), BUILD_SECONDS)
     if answer is None or answer.code != 0:
         problem = "it took too long" if answer is None else answer.problem
         raise BundleError(f"the winner's bundle cannot be built: {problem}", where=str(bundle))

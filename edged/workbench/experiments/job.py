@@ -88,7 +88,7 @@ def save_data(folder: Path, stream: Stream, split: Split) -> None:
 
 
 def load_data(folder: Path) -> Data:
-    """What `save_data` wrote."""
+    """Load the data that `save_data` wrote."""
     with np.load(folder / "split.npz") as parts:
         split = Split(parts["train"], parts["validation"], parts["test"], int(parts["gap"]))
     truth = folder / "truth.npy"

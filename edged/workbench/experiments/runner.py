@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from edged.host.child_process import end, message_in
+from edged.host.child_process import message_in, stop_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -129,7 +129,7 @@ class Runner:
             self._stopped = True
             running = list(self._running.values())
         for process in running:
-            end(process, PATIENCE)
+            stop_process(process, PATIENCE)
 
 
 def _ending(code: int) -> str:

@@ -23,7 +23,7 @@ from edged.domain.training.batch_pool import LabelForm
 from edged.engines import open_engine
 from edged.engines.inference import InferenceModel
 from edged.errors import BundleError, EdgedError, TrainingError
-from edged.host.child_process import ask
+from edged.host.child_process import run_module
 from edged.host.process_limits import die_with_parent
 from edged.host.vitals import peak_memory
 from edged.storage.models.bundles import Bundle
@@ -189,7 +189,7 @@ class _Progress:
 
 
 def _build(order: TrialOrder) -> list[str]:
-    answer = ask("edged.workbench.experiments.build_bundle", order.as_dict(), BUILD_SECONDS)
+    answer = run_module("edged.workbench.experiments.build_bundle", order.as_dict(), BUILD_SECONDS)
     if answer is None:
         raise BundleError(f"building the bundle took longer than {BUILD_SECONDS:.0f} s")
     if answer.code != 0:

@@ -37,7 +37,7 @@ def cut_windows(recorded: Recording, rules: WindowRules) -> tuple[Recording, dic
     if recorded.t is None and rules.rate is None:
         rules = replace(rules, max_gap=None)
     windowing = Windowing(rules, channels)
-    made = [window for reading in _readings(recorded, rules) for window in windowing.take(reading)]
+    made = [window for reading in _readings(recorded, rules) for window in windowing.accept(reading)]
     counted = {
         "taken": len(recorded),
         "gaps": windowing.gaps,

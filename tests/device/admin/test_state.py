@@ -12,7 +12,7 @@ import pytest
 
 from edged.config import loader
 from edged.device.admin.state import on_models, status_of, train_once
-from edged.device.learning.scheduler import SETBACKS
+from edged.device.learning.scheduler import BACKOFF
 from edged.device.startup.bootstrap import open_samples
 from edged.domain.stream.sample import Batch
 from edged.engines.inference import InferenceModel
@@ -162,7 +162,7 @@ def test_a_pinned_model_stays_whatever_is_trained(config: Config) -> None:
         ("show", 77, StorageError, "77"),
         ("pin", 77, StorageError, "no model version 77"),
         ("rollback", 77, RefusedError, "77"),
-        ("rollback", 2, RefusedError, "served already"),
+        ("rollback", 2, RefusedError, "serving already"),
     ],
 )
 def test_what_cannot_be_done_with_a_model_is_said_and_changes_nothing(
@@ -232,7 +232,7 @@ def test_a_paused_training_is_told_and_a_run_by_hand_lifts_it(config: Config) ->
     with Registry.open(config.storage.dir) as registry:
         bundle = Bundle.open(config.storage.dir / "bundle").fingerprint
         values = {"failures": 3, "reason": "killed by SIGSEGV", "remedy": "", "since": 5.0}
-        registry.set_value(SETBACKS, {"bundle": bundle, **values})
+        registry.set_value(BACKOFF, {"bundle": bundle, **values})
     paused = status_of(config)["training"]["paused"]
     assert (paused["failures"], paused["reason"], paused["since"]) == (3, "killed by SIGSEGV", 5.0)
     add(config, 200, seed=1)

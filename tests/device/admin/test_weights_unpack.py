@@ -69,7 +69,7 @@ def test_a_chain_of_updates_becomes_a_model(sender: Sender, tmp_path: Path) -> N
 
 
 def test_whole_weights_come_back_bit_by_bit(sender: Sender, tmp_path: Path) -> None:
-    update = sender.updates.asked(sender.model(0), wish(sender, mode="full", dtype="float32"))
+    update = sender.updates.requested(sender.model(0), wish(sender, mode="full", dtype="float32"))
     out = tmp_path / "whole.safetensors"
     assert edged("weights", "unpack", saved(update, tmp_path / "whole"), "-o", out).code == 0
     assert fingerprint(load_file(out)) == fingerprint(sender.weights)

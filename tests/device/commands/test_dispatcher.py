@@ -440,7 +440,7 @@ def test_a_run_is_gone_on_with_after_a_restart_and_answered_then(tmp_path: Path)
     with running(tmp_path) as panel:
         panel.inbox.receive(asked)
         wait_until(lambda: panel.answers)
-        panel.tasks[0].executing()
+        panel.tasks[0].mark_executing()
         first = panel.answers[0][1]
     with running(tmp_path) as panel:
         assert panel.done == [{"steps": 5}]

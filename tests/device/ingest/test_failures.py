@@ -38,25 +38,25 @@ def predicted(dock: Dock) -> list[float]:
 
 def test_what_cannot_be_committed_is_held_and_committed_later(dock: Dock) -> None:
     dock.log.failing = frozenset({1, 2})
-    dock.ingest.work([delivery(mid) for mid in range(1, 11)])
-    assert (dock.acknowledged, dock.stored(), dock.ingest.waiting) == ([], 0, 10)
-    dock.ingest.settle()
-    dock.ingest.settle()
+    dock.ingestor.work([delivery(mid) for mid in range(1, 11)])
+    assert (dock.acknowledged, dock.stored(), dock.ingestor.waiting) == ([], 0, 10)
+    dock.ingestor.commit_backlog()
+    dock.ingestor.commit_backlog()
     assert [d.mid for d in dock.acknowledged] == list(range(1, 11))
     assert dock.inputs() == predicted(dock) == list(range(1, 11))
-    assert (dock.ingest.failed_commits, dock.redeliveries, dock.ingest.waiting) == (2, 0, 0)
+    assert (dock.ingestor.failed_commits, dock.redeliveries, dock.ingestor.waiting) == (2, 0, 0)
 
 
 def test_the_thread_tries_again_by_itself_and_takes_its_complaint_back(dock: Dock) -> None:
     dock.log.broken = True
-    with running(dock) as ingest:
-        ingest.receive(delivery(1))
-        wait_until(lambda: ingest.failed_commits >= 2)
-        assert "disk I/O" in (ingest.problem or "")
+    with running(dock) as ingestor:
+        ingestor.receive(delivery(1))
+        wait_until(lambda: ingestor.failed_commits >= 2)
+        assert "disk I/O" in (ingestor.problem or "")
         assert dock.acknowledged == []
         dock.log.broken = False
         wait_until(lambda: dock.acknowledged)
-        wait_until(lambda: ingest.problem is None)
+        wait_until(lambda: ingestor.problem is None)
     assert (dock.stored(), dock.redeliveries, len(dock.batches)) == (1, 0, 1)
     assert dock.problems == ["samples.db: disk I/O error", None], "told once, however often it was tried"
 
@@ -67,12 +67,12 @@ def test_retries_come_less_often_but_never_later_than_five_seconds(
     now = [0.0]
     monkeypatch.setattr("edged.device.ingest.ingestor.time.monotonic", lambda: now[0])
     dock.log.broken = True
-    dock.ingest.work([delivery(1)])
+    dock.ingestor.work([delivery(1)])
     pauses = []
     for _ in range(8):
-        pauses.append(dock.ingest.retry_at - now[0])
-        now[0] = dock.ingest.retry_at
-        dock.ingest.settle()
+        pauses.append(dock.ingestor.retry_at - now[0])
+        now[0] = dock.ingestor.retry_at
+        dock.ingestor.commit_backlog()
     assert pauses == pytest.approx([0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0])
 
 
@@ -80,10 +80,10 @@ def test_predictions_go_on_and_few_commits_make_up_for_the_outage(tmp_path: Path
     with closing(Dock(tmp_path, commit_rows=50)) as dock:
         dock.log.broken = True
         for mid in range(1, 101):
-            dock.ingest.work([delivery(mid)])
+            dock.ingestor.work([delivery(mid)])
         assert predicted(dock) == list(range(1, 101))
         dock.log.broken, before = False, dock.log.commits
-        dock.ingest.settle()
+        dock.ingestor.commit_backlog()
         assert dock.inputs() == list(range(1, 101))
         assert dock.log.commits - before <= 3
         assert [d.mid for d in dock.acknowledged] == list(range(1, 101))
@@ -92,15 +92,15 @@ def test_predictions_go_on_and_few_commits_make_up_for_the_outage(tmp_path: Path
 def test_a_redelivery_of_what_is_held_is_acknowledged_on_its_own_connection(dock: Dock) -> None:
     dock.log.broken = True
     messages = [delivery(mid) for mid in range(1, 6)]
-    dock.ingest.work(messages[:3])
-    dock.ingest.work(messages[3:])
-    dock.ingest.work([again(m) for m in messages])
-    assert dock.ingest.waiting == 5, "held once"
+    dock.ingestor.work(messages[:3])
+    dock.ingestor.work(messages[3:])
+    dock.ingestor.work([again(m) for m in messages])
+    assert dock.ingestor.waiting == 5, "held once"
     dock.log.broken = False
-    dock.ingest.settle()
+    dock.ingestor.commit_backlog()
     assert [(d.mid, d.epoch) for d in dock.acknowledged] == [(mid, 2) for mid in range(1, 6)]
     assert dock.inputs() == predicted(dock) == [1, 2, 3, 4, 5]
-    assert dock.ingest.redelivered == 5
+    assert dock.ingestor.redelivered == 5
 
 
 def test_no_more_is_held_than_allowed_and_the_rest_comes_again_in_order(tmp_path: Path) -> None:
@@ -110,13 +110,13 @@ def test_no_more_is_held_than_allowed_and_the_rest_comes_again_in_order(tmp_path
         dock.log.broken = True
         messages = [delivery(mid) for mid in range(1, limit + 501)]
         for start in range(0, len(messages), 100):
-            dock.ingest.work(messages[start : start + 100])
-        assert dock.ingest.waiting == limit
+            dock.ingestor.work(messages[start : start + 100])
+        assert dock.ingestor.waiting == limit
         dock.log.broken = False
-        dock.ingest.settle()
+        dock.ingestor.commit_backlog()
         assert (len(dock.acknowledged), dock.redeliveries) == (limit, 1)
-        dock.ingest.work([delivery(9000)])  # still on the old connection: must not overtake
-        dock.ingest.work([again(m) for m in messages[limit:]])
+        dock.ingestor.work([delivery(9000)])  # still on the old connection: must not overtake
+        dock.ingestor.work([again(m) for m in messages[limit:]])
         assert dock.inputs() == predicted(dock) == list(range(1, limit + 501))
 
 
@@ -127,15 +127,15 @@ def test_the_payloads_that_are_held_are_bounded_in_bytes(
     with closing(Dock(tmp_path)) as small:
         small.log.broken = True
         for mid in range(1, 101):
-            small.ingest.work([delivery(mid, pad="a" * 970)])
-        assert 3 <= small.ingest.waiting <= 6
+            small.ingestor.work([delivery(mid, pad="a" * 970)])
+        assert 3 <= small.ingestor.waiting <= 6
 
 
 def test_a_commit_that_came_through_although_an_error_was_raised_is_not_repeated(dock: Dock) -> None:
     dock.log.late = frozenset({1})
-    dock.ingest.work([delivery(1), delivery(2, payload=b"broken")])
-    dock.ingest.work([delivery(3)])
-    dock.ingest.settle()
+    dock.ingestor.work([delivery(1), delivery(2, payload=b"broken")])
+    dock.ingestor.work([delivery(3)])
+    dock.ingestor.commit_backlog()
     assert (dock.inputs(), [d.mid for d in dock.acknowledged]) == ([1, 3], [1, 2, 3])
     assert dock.log.counters().quarantined == 1
 
@@ -144,11 +144,11 @@ def test_samples_are_stored_once_when_only_the_commit_of_their_labels_fails(tmp_
     with closing(Dock(tmp_path, JOINED)) as dock:
         messages = [delivery(1, id="a"), delivery(2, "labels/x", payload=b'{"id": "a", "label": "worn"}')]
         dock.log.failing = frozenset({2, 3})
-        dock.ingest.work(messages)
+        dock.ingestor.work(messages)
         assert (dock.acknowledged, dock.stored()) == ([], 1)
-        dock.ingest.work([again(m) for m in messages])  # the connection was lost meanwhile, too
+        dock.ingestor.work([again(m) for m in messages])  # the connection was lost meanwhile, too
         assert dock.acknowledged == []
-        dock.ingest.settle()
+        dock.ingestor.commit_backlog()
         assert (dock.stored(), dock.log.counters().labels) == (1, 1)
         assert {d.mid for d in dock.acknowledged if d.epoch == 2} == {1, 2}
 
@@ -158,8 +158,8 @@ def test_a_forecast_gets_the_right_labels_through_a_failure(tmp_path: Path) -> N
     with closing(Dock(tmp_path, stream)) as dock:
         dock.log.failing = frozenset({2, 3})
         for mid in range(1, 9):
-            dock.ingest.work([delivery(mid, f"s/m{mid % 2}")])
-        dock.ingest.settle()
+            dock.ingestor.work([delivery(mid, f"s/m{mid % 2}")])
+        dock.ingestor.commit_backlog()
         assert {u.offset: u.label for u in dock.labels} == {mid: float(mid + 4) for mid in range(1, 5)}
 
 
@@ -172,30 +172,30 @@ def test_an_eviction_that_fails_costs_nothing(dock: Dock, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(dock.log, "evict", evict)
     monkeypatch.setattr(module, "EVICT_SECONDS", 0.0)
-    dock.ingest.work([delivery(1)])
-    dock.ingest.work([delivery(2)])
+    dock.ingestor.work([delivery(1)])
+    dock.ingestor.work([delivery(2)])
     assert calls
-    assert (len(dock.acknowledged), dock.ingest.failed_commits, dock.ingest.problem) == (2, 0, None)
+    assert (len(dock.acknowledged), dock.ingestor.failed_commits, dock.ingestor.problem) == (2, 0, None)
 
 
 def test_stopping_while_the_disk_fails_is_quick_and_leaves_all_to_the_broker(dock: Dock) -> None:
     dock.log.broken = True
-    dock.ingest.start()
+    dock.ingestor.start()
     for mid in range(1, 11):
-        dock.ingest.receive(delivery(mid))
-    wait_until(lambda: dock.ingest.failed_commits >= 1)
-    dock.ingest.stop(5.0)
+        dock.ingestor.receive(delivery(mid))
+    wait_until(lambda: dock.ingestor.failed_commits >= 1)
+    dock.ingestor.stop(5.0)
     assert "ingest" not in {thread.name for thread in threading.enumerate()}
     assert (dock.acknowledged, dock.stored(), len(predicted(dock))) == ([], 0, 10)
 
 
 def test_stopping_commits_what_a_disk_that_has_recovered_takes(dock: Dock) -> None:
     dock.log.broken = True
-    dock.ingest.start()
-    dock.ingest.receive(delivery(1))
-    wait_until(lambda: dock.ingest.failed_commits >= 4)  # the next attempt is far away
+    dock.ingestor.start()
+    dock.ingestor.receive(delivery(1))
+    wait_until(lambda: dock.ingestor.failed_commits >= 4)  # the next attempt is far away
     dock.log.broken = False
-    dock.ingest.stop(5.0)
+    dock.ingestor.stop(5.0)
     assert (len(dock.acknowledged), dock.stored()) == (1, 1)
 
 
@@ -214,14 +214,14 @@ def test_after_an_unforeseen_error_all_comes_again_and_nothing_overtakes(
         def late() -> None:
             dock.redeliveries += 1
             for message in messages[2:]:  # already on their way over the old connection
-                dock.ingest.receive(message)
+                dock.ingestor.receive(message)
             for message in messages:
-                dock.ingest.receive(again(message))
+                dock.ingestor.receive(again(message))
 
         dock.on_batch, dock.on_redeliver = once, late
-        with running(dock) as ingest:
+        with running(dock) as ingestor:
             for message in messages[:2]:
-                ingest.receive(message)
+                ingestor.receive(message)
             wait_until(lambda: len(dock.acknowledged) == 5)
         assert dock.redeliveries == 1
         assert dock.inputs() == [1, 2, 3, 4, 5]
@@ -243,17 +243,17 @@ def test_failed_commits_and_lost_connections_lose_nothing_and_double_nothing(
 
         def receive(message: ReceivedMessage) -> None:
             came.setdefault(json.loads(message.payload)["x"][0])
-            dock.ingest.receive(message)
+            dock.ingestor.receive(message)
 
         receiver.subscribe(["s/#"], 1, receive)
-        with running(dock) as ingest:
+        with running(dock) as ingestor:
             for session in (receiver, sender):
                 session.start()
                 assert session.wait_ready(20)
             for number in range(300):
                 sender.publish("s/m1", json.dumps({"x": [number, number % 7]}).encode(), qos=1)
             for failures in (1, 3):
-                wait_until(lambda least=failures: ingest.failed_commits >= least)  # type: ignore[misc]
+                wait_until(lambda least=failures: ingestor.failed_commits >= least)  # type: ignore[misc]
                 receiver.drop()
             wait_until(lambda: dock.stored() >= 300)
             for session in (sender, receiver):

@@ -34,32 +34,32 @@ def predicted(dock: Dock, count: int) -> None:
 
 
 def test_what_was_predicted_is_durable_and_acknowledged(dock: Dock) -> None:
-    with running(dock) as ingest:
+    with running(dock) as ingestor:
         for mid in range(1, 4):
-            ingest.receive(delivery(mid))
+            ingestor.receive(delivery(mid))
         predicted(dock, 3)
         assert dock.stored() == 0
-        assert ingest.settled()
-        assert (dock.stored(), ingest.waiting) == (3, 0)
+        assert ingestor.flush()
+        assert (dock.stored(), ingestor.waiting) == (3, 0)
         assert dock.log.commits == 1
-        assert ingest.settled(), "there is nothing to settle"
+        assert ingestor.flush(), "there is nothing to settle"
         assert dock.log.commits == 1
 
 
 def test_what_waits_before_it_was_predicted_is_settled_too(dock: Dock) -> None:
-    with running(dock) as ingest:
+    with running(dock) as ingestor:
         for mid in range(1, 200):
-            ingest.receive(delivery(mid))
-        assert ingest.settled()
+            ingestor.receive(delivery(mid))
+        assert ingestor.flush()
         assert dock.stored() == 199
 
 
 def test_many_may_ask_at_once_while_messages_come(dock: Dock) -> None:
     found = list[bool]()
-    with running(dock) as ingest:
-        threads = [threading.Thread(target=lambda: found.append(ingest.settled())) for _ in range(8)]
+    with running(dock) as ingestor:
+        threads = [threading.Thread(target=lambda: found.append(ingestor.flush())) for _ in range(8)]
         for mid, thread in enumerate(threads, 1):
-            ingest.receive(delivery(mid))
+            ingestor.receive(delivery(mid))
             thread.start()
         for thread in threads:
             thread.join()
@@ -69,51 +69,51 @@ def test_many_may_ask_at_once_while_messages_come(dock: Dock) -> None:
 
 def test_a_disk_that_refuses_is_told_of_at_once_and_not_tried_more_often(dock: Dock) -> None:
     dock.log.broken = True
-    with running(dock) as ingest:
-        ingest.receive(delivery(1))
+    with running(dock) as ingestor:
+        ingestor.receive(delivery(1))
         predicted(dock, 1)
-        assert not ingest.settled()
+        assert not ingestor.flush()
         wait_until(lambda: dock.log.commits >= 3)
         began, tried = time.monotonic(), dock.log.commits
-        assert not any(ingest.settled() for _ in range(50))
+        assert not any(ingestor.flush() for _ in range(50))
         assert dock.log.commits <= tried + 2 + (time.monotonic() - began) / 0.2
         dock.log.broken = False
-        wait_until(ingest.settled)
+        wait_until(ingestor.flush)
         assert dock.stored() == 1
 
 
 def test_while_ingest_rests_what_was_taken_is_settled_and_nothing_else(dock: Dock) -> None:
-    with running(dock) as ingest:
-        ingest.receive(delivery(1))
+    with running(dock) as ingestor:
+        ingestor.receive(delivery(1))
         predicted(dock, 1)
-        ingest.rest()
-        ingest.receive(delivery(2))
-        assert ingest.settled()
+        ingestor.pause()
+        ingestor.receive(delivery(2))
+        assert ingestor.flush()
         assert dock.stored() == 1
-        ingest.go_on()
-        assert ingest.settled()
+        ingestor.resume()
+        assert ingestor.flush()
         assert dock.stored() == 2
 
 
 def test_before_it_runs_and_after_it_has_ended_nobody_waits(dock: Dock) -> None:
     began = time.monotonic()
-    assert dock.ingest.settled(60)
-    with running(dock) as ingest:
-        ingest.receive(delivery(1))
-    assert dock.ingest.settled(60)
+    assert dock.ingestor.flush(60)
+    with running(dock) as ingestor:
+        ingestor.receive(delivery(1))
+    assert dock.ingestor.flush(60)
     assert dock.stored() == 1
     assert time.monotonic() - began < 30
 
 
 def test_who_asks_while_it_ends_is_answered(dock: Dock) -> None:
     found = list[bool]()
-    dock.ingest.start()
-    dock.ingest.receive(delivery(1))
-    threads = [threading.Thread(target=lambda: found.append(dock.ingest.settled(60))) for _ in range(8)]
+    dock.ingestor.start()
+    dock.ingestor.receive(delivery(1))
+    threads = [threading.Thread(target=lambda: found.append(dock.ingestor.flush(60))) for _ in range(8)]
     for place, thread in enumerate(threads):
         thread.start()
         if place == 3:
-            dock.ingest.stop()
+            dock.ingestor.stop()
     for thread in threads:
         thread.join(20)
     assert found == [True] * 8
@@ -123,11 +123,11 @@ def test_who_asks_while_it_ends_is_answered(dock: Dock) -> None:
 def test_what_somebody_waits_for_does_not_wait_for_company(dock: Dock) -> None:
     """Over HTTP: the answer says that the samples are stored, so it would come as late."""
     stored = threading.Event()
-    with running(dock) as ingest:
-        ingest.receive(delivery(1))
+    with running(dock) as ingestor:
+        ingestor.receive(delivery(1))
         predicted(dock, 1)
         began = time.monotonic()
-        ingest.submit(
+        ingestor.submit(
             Submission([Reading("k", [1.0, 2.0])], began, lambda _: None, stored.set, lambda _: None)
         )
         assert stored.wait(20)

@@ -79,7 +79,7 @@ class Way(Connection, Sink):
             stream=stream,
             storage=StorageConfig(dir=folder, commit_delay=0),
         )
-        self.ingest = Ingestor(
+        self.ingestor = Ingestor(
             config, self.log, decoder=decoder, broker=self, serving=self, supervisor=Supervisor(),
             notices=notices, clock=clock, watchdog=watchdog(),
         )  # fmt: skip
@@ -120,7 +120,7 @@ def fed(folder: Path, name: str, payloads: int) -> dict[str, float]:
     after_a_tenth = 0.0
     with closing(way.log):
         for start in range(0, payloads, GROUP):
-            way.ingest.work(
+            way.ingestor.work(
                 [
                     ReceivedMessage(
                         "labels/m1" if mid % 3 == 0 else "s/m1", payload, mid + 1, 1, False, False, 1, 0.0

@@ -56,10 +56,10 @@ def readings(*values: float, key: str = "k") -> list[Reading]:
 
 def test_samples_are_confirmed_when_they_are_durable(dock: Dock) -> None:
     senders = [Sender(dock, *readings(1, 2)), Sender(dock, *readings(3))]
-    with running(dock) as ingest:
-        ingest.receive(delivery(7))
+    with running(dock) as ingestor:
+        ingestor.receive(delivery(7))
         for sender in senders:
-            ingest.submit(sender.submission)
+            ingestor.submit(sender.submission)
         assert all(sender.done.wait(20) for sender in senders)
     assert all(sender.durable is not None and sender.durable >= 3 for sender in senders)
     assert sorted(dock.inputs()) == [1.0, 2.0, 3.0, 7.0]
@@ -72,12 +72,12 @@ def test_samples_are_confirmed_when_they_are_durable(dock: Dock) -> None:
 def test_a_commit_that_fails_is_confirmed_once_it_comes_through(dock: Dock) -> None:
     dock.log.failing = frozenset({1})
     first, refused = Sender(dock, *readings(1)), Sender(dock, *readings(2))
-    with running(dock) as ingest:
-        ingest.submit(first.submission)
-        wait_until(lambda: ingest.problem is not None or first.done.is_set())
-        if ingest.problem is not None:
+    with running(dock) as ingestor:
+        ingestor.submit(first.submission)
+        wait_until(lambda: ingestor.problem is not None or first.done.is_set())
+        if ingestor.problem is not None:
             with pytest.raises(StorageError):
-                ingest.submit(refused.submission)
+                ingestor.submit(refused.submission)
         assert first.done.wait(20)
     assert first.durable == 1
     assert len(dock.batches) == 1, "predicted once"
@@ -85,12 +85,12 @@ def test_a_commit_that_fails_is_confirmed_once_it_comes_through(dock: Dock) -> N
 
 def test_none_is_taken_while_ingest_rests(dock: Dock) -> None:
     sender = Sender(dock, *readings(1))
-    with running(dock) as ingest:
-        ingest.rest()
-        with pytest.raises(RefusedError, match="rests"):
-            ingest.submit(sender.submission)
-        ingest.go_on()
-        ingest.submit(sender.submission)
+    with running(dock) as ingestor:
+        ingestor.pause()
+        with pytest.raises(RefusedError, match="paused"):
+            ingestor.submit(sender.submission)
+        ingestor.resume()
+        ingestor.submit(sender.submission)
         assert sender.done.wait(20)
     assert dock.stored() == 1
 
@@ -100,9 +100,9 @@ def test_a_key_that_floods_is_refused_as_a_whole(dock: Dock) -> None:
     dock.close()
     dock.open()
     sender, other = Sender(dock, *readings(1, 2, 3)), Sender(dock, *readings(4, key="other"))
-    with running(dock) as ingest:
-        ingest.submit(sender.submission)
-        ingest.submit(other.submission)
+    with running(dock) as ingestor:
+        ingestor.submit(sender.submission)
+        ingestor.submit(other.submission)
         assert sender.done.wait(20)
         assert other.done.wait(20)
     assert isinstance(sender.problem, RefusedError)
@@ -129,12 +129,12 @@ def test_an_error_that_nobody_foresaw_refuses_what_it_leaves_open(
     setattr(dock, part, fails_once(getattr(dock, part)))
     senders = [Sender(dock, *readings(1, 2)), Sender(dock, *readings(3))]
     for sender in senders:
-        dock.ingest.submit(sender.submission)
-    with running(dock) as ingest:
+        dock.ingestor.submit(sender.submission)
+    with running(dock) as ingestor:
         assert all(sender.done.wait(5) for sender in senders)
         assert [type(sender.problem) for sender in senders] == [StorageError] * 2
         later = Sender(dock, *readings(4))
-        ingest.submit(later.submission)
+        ingestor.submit(later.submission)
         assert later.done.wait(20)
     assert later.problem is None
     assert later.durable
@@ -142,15 +142,15 @@ def test_an_error_that_nobody_foresaw_refuses_what_it_leaves_open(
 
 def test_readings_of_windows_are_refused(tmp_path: Path) -> None:
     with closing(Dock(tmp_path, CLASSIFY | {"window": {"size": 4}})) as dock, pytest.raises(RefusedError):
-        dock.ingest.submit(Sender(dock, *readings(1)).submission)
+        dock.ingestor.submit(Sender(dock, *readings(1)).submission)
 
 
 def test_those_that_wait_are_bounded_and_stored_at_the_end(dock: Dock) -> None:
     senders = [Sender(dock, *readings(number)) for number in range(256)]
     for sender in senders:
-        dock.ingest.submit(sender.submission)
+        dock.ingestor.submit(sender.submission)
     with pytest.raises(RefusedError, match="256"):
-        dock.ingest.submit(senders[0].submission)
+        dock.ingestor.submit(senders[0].submission)
     with running(dock):
         assert all(sender.done.wait(20) for sender in senders)
     assert dock.stored() == 256

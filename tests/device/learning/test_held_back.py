@@ -42,9 +42,9 @@ def test_a_run_waits_for_what_is_configured(tmp_path: Path, bundle: Bundle, key:
         plant = Plant(tmp_path / str(number), bundle, **EASY | chosen)
         desk = Desk(plant, conditions=HARD)
         for _ in range(2):
-            desk.learner.spend(180.0)
-        decided.append((desk.learner.due(), len(desk.learner.waiting_for)))
-        desk.learner.client.close()
+            desk.scheduler.spend(180.0)
+        decided.append((desk.scheduler.due(), len(desk.scheduler.waiting_for)))
+        desk.scheduler.client.close()
         desk.registry.close()
         plant.log.close()
     assert decided == [("labels", 0), (None, 1)]
@@ -57,8 +57,8 @@ def test_a_challenger_begins_after_a_rise_of_the_configured_share(
     plant = Plant(tmp_path, bundle, challenger="auto", challenger_rise=rise)
     desk = Desk(plant)
     signal = DriftSignal(Level.DRIFT, "adwin", "error", 0.4, 0.2, 250)
-    desk.learner.drifted(signal, 0.5)
-    assert desk.learner.usual_options().challenge is severe
-    desk.learner.client.close()
+    desk.scheduler.drifted(signal, 0.5)
+    assert desk.scheduler.usual_options().challenge is severe
+    desk.scheduler.client.close()
     desk.registry.close()
     plant.log.close()

@@ -33,9 +33,9 @@ class Stream:
         self.gate = gate
         self.recall = RegimeRecall(SCHEMA, gate.promoter.regimes, gate.log)
         self.heard = Recorder()
-        self.server = Predictor(ServingConfig(), GateConfig(), SCHEMA, gate.champion)
+        self.predictor = Predictor(ServingConfig(), GateConfig(), SCHEMA, gate.champion)
         triggers = Triggers(TriggerRules(new_labels=100))
-        self.succession = Rollout(gate.promoter, self.server, Events(self.heard), triggers)
+        self.rollout = Rollout(gate.promoter, self.predictor, Events(self.heard), triggers)
         self.consumed = 0
         self.runs = 0
 
@@ -51,18 +51,18 @@ class Stream:
         self.runs += 1
         self.consumed = self.gate.log.last_seq()
         served = self.gate.promoter.consider(
-            candidate(self.gate.candidates, self.runs, slope), self.server.champion, first=True
+            candidate(self.gate.candidates, self.runs, slope), self.predictor.champion, first=True
         )[1]
         assert served is not None
-        self.gate.promoter.crown(served, "for the test")
-        self.server.swap(served)
-        self.recall.crowned(served.version)
+        self.gate.promoter.set_champion(served, "for the test")
+        self.predictor.swap(served)
+        self.recall.record_champion(served.version)
         return served.version
 
     def tried(self) -> int | None:
         """The version that was recalled."""
-        found = self.recall.worth_trying(self.consumed, self.server.champion.version)
-        served = None if found is None else self.succession.recall(*found)
+        found = self.recall.worth_trying(self.consumed, self.predictor.champion.version)
+        served = None if found is None else self.rollout.recall(*found)
         return None if served is None else served.version
 
 
@@ -76,7 +76,7 @@ def back_and_forth(stream: Stream, *, shift: float = 0.0) -> int:
     """Two regimes, learned one after the other; the version that served the first."""
     first = stream.learned(GOOD)
     stream.feed(1000)
-    assert stream.recall.ended("error")
+    assert stream.recall.record_regime_end("error")
     stream.feed(400, turned=True, shift=shift)
     stream.learned(BAD)
     return first
@@ -88,7 +88,7 @@ def test_the_model_of_a_regime_that_is_back_serves_at_once(stream: Stream) -> No
     assert stream.tried() is None, "too few labels to say so"
     stream.feed(EVERY)
     assert stream.tried() == first
-    assert (stream.server.champion.version, stream.gate.registry.champion()) == (first, first)
+    assert (stream.predictor.champion.version, stream.gate.registry.champion()) == (first, first)
     ((event, told),) = stream.heard.events
     assert (event, told["version"], told["origin"], told["accepted"]) == (
         "model_promoted",
@@ -97,7 +97,7 @@ def test_the_model_of_a_regime_that_is_back_serves_at_once(stream: Stream) -> No
         True,
     )
     assert "gain +1.0000 on the" in told["reasons"][0]
-    assert stream.succession.origins == {"bank": 1}
+    assert stream.rollout.origins == {"bank": 1}
     assert "its regime is back" in str(stream.gate.registry.reigns(1)[0].reason)
 
 
@@ -112,23 +112,23 @@ def test_while_the_world_stays_the_champion_stays(stream: Stream) -> None:
 def test_a_regime_with_other_inputs_is_not_tried(stream: Stream) -> None:
     back_and_forth(stream)
     stream.feed(60, shift=5 * NEAR)
-    assert stream.recall.worth_trying(stream.consumed, stream.server.champion.version) is None
+    assert stream.recall.worth_trying(stream.consumed, stream.predictor.champion.version) is None
 
 
 def test_rows_that_were_learned_from_are_no_evidence(stream: Stream) -> None:
     back_and_forth(stream)
     stream.feed(60)
-    found = stream.recall.worth_trying(stream.consumed, stream.server.champion.version)
+    found = stream.recall.worth_trying(stream.consumed, stream.predictor.champion.version)
     assert found is not None
     assert found[1].seq.min() > stream.consumed
     stream.consumed = stream.gate.log.last_seq()
     stream.feed(EVERY - 10)
-    assert stream.recall.worth_trying(stream.consumed, stream.server.champion.version) is None
+    assert stream.recall.worth_trying(stream.consumed, stream.predictor.champion.version) is None
 
 
 def test_a_pinned_model_stays_whatever_comes_back(stream: Stream) -> None:
     back_and_forth(stream)
-    stream.gate.registry.pin(stream.server.champion.version)
+    stream.gate.registry.pin(stream.predictor.champion.version)
     stream.feed(60)
     assert stream.tried() is None
 
@@ -156,7 +156,7 @@ def test_the_model_before_the_change_is_banked_not_the_one_that_adapts(stream: S
     stream.feed(1000)
     stream.feed(200, turned=True)
     adapting = stream.learned(BAD)
-    assert stream.recall.ended("error")
+    assert stream.recall.record_regime_end("error")
     assert stream.recall.bank() == [first] != [adapting]
 
 
@@ -178,7 +178,7 @@ def test_what_is_known_of_regimes_survives_a_restart(stream: Stream) -> None:
         SCHEMA, Regimes.from_state(stream.gate.registry.get_value("regimes")), stream.gate.log
     )
     stream.feed(60)
-    found = again.worth_trying(stream.consumed, stream.server.champion.version)
+    found = again.worth_trying(stream.consumed, stream.predictor.champion.version)
     assert found is not None
     assert found[0] == [first]
 

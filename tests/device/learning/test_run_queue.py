@@ -27,7 +27,7 @@ def house(tmp_path: Path, bundle: Bundle) -> Iterator[House]:
     """Its threads are not started: what was asked for waits."""
     made = House(tmp_path, bundle)
     yield made
-    made.desk.learner.client.close()
+    made.desk.scheduler.client.close()
     made.gate.close()
 
 
@@ -42,7 +42,7 @@ class Desk:
     def task(self, name: str) -> Task:
         return Task(self, "train", {"transaction": name}, name, self)
 
-    def executing(self, task: Task) -> None:
+    def mark_executing(self, task: Task) -> None:
         self.told.append((task.transaction, "executing", None))
 
     def progress(self, task: Task, fields: Request) -> None:
@@ -62,16 +62,16 @@ def test_those_who_ask_for_the_same_share_a_run_and_others_wait(house: House) ->
     with pytest.raises(RefusedError, match="8 runs that were asked for have not begun"):
         learning.command(RunOptions(steps=1))
     learning.command(RunOptions(steps=5), desk.task("c"))
-    assert house.desk.learner.triggers.wanted(0) == "command"
+    assert house.desk.scheduler.triggers.wanted(0) == "command"
 
 
 def test_a_run_that_has_not_begun_can_be_cancelled_by_each_who_asked(house: House) -> None:
-    desk, learning, wanted = Desk(), house.learning, house.desk.learner.triggers.wanted
+    desk, learning, wanted = Desk(), house.learning, house.desk.scheduler.triggers.wanted
     first, second = desk.task("a"), desk.task("b")
     learning.command(RunOptions(steps=5), first)
     learning.command(RunOptions(steps=5), second)
     assert learning.cancel(first) is None
-    assert desk.told == [("a", "finished", "it was cancelled before it began")]
+    assert desk.told == [("a", "finished", "cancelled before it started")]
     assert wanted(0) == "command", "the other one still wants it"
     assert learning.cancel(second) is None
     assert wanted(0) is None
@@ -81,7 +81,7 @@ def test_a_run_that_has_not_begun_can_be_cancelled_by_each_who_asked(house: Hous
 
 
 def test_a_run_that_had_ended_untold_is_told_of_after_a_restart_and_not_done_again(house: House) -> None:
-    desk, registry, wanted = Desk(), house.desk.registry, house.desk.learner.triggers.wanted
+    desk, registry, wanted = Desk(), house.desk.registry, house.desk.scheduler.triggers.wanted
     ended = registry.begin_run("command", 1.0, {"steps": 5, "asked_by": ["a"]})
     registry.end_run(ended, 2.0, "done", {"steps": 5, "consumed": 90, "engine": "native"})
     registry.begin_run("command", 3.0, {"asked_by": ["b"]})

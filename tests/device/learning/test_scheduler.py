@@ -65,13 +65,13 @@ def test_where_answers_are_right_a_run_takes_fewer_new_rows_unless_their_share_i
     for name, chosen, options in cases:
         plant = Plant(tmp_path / name, bundle, steps=5, **chosen)
         desk = Desk(plant, error=0.0)
-        with closing(desk.learner.client):
-            assert desk.learner.usual_options().to_json() == options
-            assert desk.learner.step() is not None
+        with closing(desk.scheduler.client):
+            assert desk.scheduler.usual_options().to_json() == options
+            assert desk.scheduler.step() is not None
         assert desk.registry.runs(1)[0].request == options
         changed = plant.config.training.model_copy(update={"new_share": 0.5})
-        desk.learner.configure(plant.config.model_copy(update={"training": changed}))
-        assert desk.learner.usual_options() == RunOptions()
+        desk.scheduler.configure(plant.config.model_copy(update={"training": changed}))
+        assert desk.scheduler.usual_options() == RunOptions()
         desk.registry.close()
         plant.log.close()
 
@@ -201,16 +201,21 @@ def test_too_little_memory_is_one_clear_line(tmp_path: Path, bundle: Bundle) -> 
 def test_the_learner_trains_when_enough_is_new_and_keeps_its_position(tmp_path: Path, bundle: Bundle) -> None:
     plant = Plant(tmp_path, bundle, samples=60, min_new_samples=100)
     desk = Desk(plant)
-    learner = desk.learner
-    with closing(learner.client):
-        assert learner.step() is None
+    scheduler = desk.scheduler
+    with closing(scheduler.client):
+        assert scheduler.step() is None
         plant.feed(100, 1)
-        assert learner.new() >= 100
-        result = learner.step()
+        assert scheduler.new() >= 100
+        result = scheduler.step()
         assert result is not None
-        assert (learner.consumed, learner.new(), learner.trainings, learner.failures) == (160, 0, 1, 0)
-        assert (learner.engine, learner.progress) == ("native", None)
-        assert learner.step() is None
+        assert (scheduler.consumed, scheduler.new(), scheduler.trainings, scheduler.failures) == (
+            160,
+            0,
+            1,
+            0,
+        )
+        assert (scheduler.engine, scheduler.progress) == ("native", None)
+        assert scheduler.step() is None
     assert desk.outcomes() == ["done"]
     assert [name for name, _ in desk.told] == ["training_started", "training_finished"]
     assert desk.told[1][1]["outcome"] == "done"
@@ -219,56 +224,56 @@ def test_the_learner_trains_when_enough_is_new_and_keeps_its_position(tmp_path: 
 
 def test_a_position_that_was_lost_is_found_again(tmp_path: Path, bundle: Bundle) -> None:
     plant = Plant(tmp_path, bundle)
-    with closing(Desk(plant).learner.client) as process:
+    with closing(Desk(plant).scheduler.client) as process:
         process.run(order(1), Ear())
     desk = Desk(plant)  # as after a crash before the position was written
-    with closing(desk.learner.client):
-        assert desk.learner.step() is None
-        assert desk.learner.consumed == 300
-        assert desk.learner.due() is None, "it does not try again for ever"
+    with closing(desk.scheduler.client):
+        assert desk.scheduler.step() is None
+        assert desk.scheduler.consumed == 300
+        assert desk.scheduler.due() is None, "it does not try again for ever"
     assert desk.outcomes() == ["no_data"]
-    assert desk.learner.failures == 0
+    assert desk.scheduler.failures == 0
 
 
 def test_progress_can_be_followed(tmp_path: Path, bundle: Bundle) -> None:
     desk = Desk(Plant(tmp_path, bundle))
     seen: list[RunProgress] = []
-    with closing(desk.learner.client):
-        desk.learner.train("command", RunOptions(steps=40), Observer(seen.append))
+    with closing(desk.scheduler.client):
+        desk.scheduler.train("command", RunOptions(steps=40), Observer(seen.append))
     assert (seen[-1].step, seen[-1].steps) == (40, 40)
 
 
 def test_failures_hold_back_the_next_run_longer_each_time(tmp_path: Path, bundle: Bundle) -> None:
     plant = Plant(tmp_path, bundle, timeout="10ms", retry_after="1s", max_failures=0)
     desk = Desk(plant)
-    learner = desk.learner
-    with closing(learner.client):
+    scheduler = desk.scheduler
+    with closing(scheduler.client):
         for failures, pause in ((1, 1.0), (2, 2.0), (3, 4.0)):
-            assert learner.step() is None
-            assert learner.failures == failures
+            assert scheduler.step() is None
+            assert scheduler.failures == failures
             desk.wait(pause - 0.1)
-            assert learner.due() is None
+            assert scheduler.due() is None
             desk.wait(0.2)
-            assert learner.due() == "labels"
-        learner.triggers.commanded = True
-        assert learner.due() == "command"
+            assert scheduler.due() == "labels"
+        scheduler.triggers.commanded = True
+        assert scheduler.due() == "command"
     assert desk.outcomes() == ["failed"] * 3
     assert "no progress" in desk.told[-1][1]["error"]
-    assert learner.consumed == 0
+    assert scheduler.consumed == 0
 
 
 def test_a_killed_run_counts_as_one_failure_and_success_forgets_it(tmp_path: Path, bundle: Bundle) -> None:
     plant = Plant(tmp_path, bundle, **LONG)
     desk = Desk(plant)
-    learner = desk.learner
-    with closing(learner.client):
-        kill = signalled(learner.client, signal.SIGKILL)
-        assert learner.train("labels", observer=Observer(lambda _: kill())) is None
-        assert (learner.failures, learner.trainings) == (1, 0)
+    scheduler = desk.scheduler
+    with closing(scheduler.client):
+        kill = signalled(scheduler.client, signal.SIGKILL)
+        assert scheduler.train("labels", observer=Observer(lambda _: kill())) is None
+        assert (scheduler.failures, scheduler.trainings) == (1, 0)
         assert "SIGKILL" in desk.told[-1][1]["error"]
         desk.wait(10.1)
-        assert learner.step() is not None
-        assert (learner.failures, learner.trainings) == (0, 1)
+        assert scheduler.step() is not None
+        assert (scheduler.failures, scheduler.trainings) == (0, 1)
     assert desk.outcomes() == ["failed", "done"]
 
 
@@ -277,13 +282,13 @@ def test_what_a_run_has_written_counts_although_it_is_killed(tmp_path: Path, bun
     desk = Desk(Plant(tmp_path, bundle, **LONG))
     if written_bytes() == before:
         pytest.skip("nothing is ever written to a disk here")
-    learner = desk.learner
-    with closing(learner.client):
+    scheduler = desk.scheduler
+    with closing(scheduler.client):
         # Once it has written a checkpoint: they come every 100 steps.
-        ended = Ear(RunProgress, signalled(learner.client, signal.SIGKILL), least_step=301)
-        assert learner.train("labels", observer=Observer(ended)) is None
+        ended = Ear(RunProgress, signalled(scheduler.client, signal.SIGKILL), least_step=301)
+        assert scheduler.train("labels", observer=Observer(ended)) is None
     assert desk.outcomes() == ["failed"]
-    assert learner.written >= checkpoint_bytes(tmp_path)
+    assert scheduler.written >= checkpoint_bytes(tmp_path)
 
 
 def checkpoint_bytes(state: Path) -> int:
@@ -296,15 +301,15 @@ def test_a_run_whose_begin_cannot_be_noted_is_held_back_and_no_failure(
     tmp_path: Path, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     desk = Desk(Plant(tmp_path, bundle))
-    learner = desk.learner
-    with closing(learner.client):
+    scheduler = desk.scheduler
+    with closing(scheduler.client):
         for _ in range(4):
             with disk_full(monkeypatch):
-                assert learner.step() is None
-            assert (learner.failures, learner.due(), learner.client.pid) == (0, None, None)
+                assert scheduler.step() is None
+            assert (scheduler.failures, scheduler.due(), scheduler.client.pid) == (0, None, None)
             desk.wait(DISK_SECONDS + 0.1)
         assert desk.told == []
-        assert learner.step() is not None
+        assert scheduler.step() is not None
 
 
 def test_a_run_whose_end_cannot_be_noted_counts_all_the_same(
@@ -312,22 +317,22 @@ def test_a_run_whose_end_cannot_be_noted_counts_all_the_same(
 ) -> None:
     desk = Desk(Plant(tmp_path, bundle))
     full = disk_full(monkeypatch)
-    with closing(desk.learner.client):
-        result = desk.learner.train("labels", RunOptions(steps=40), Observer(lambda _: full.__enter__()))
+    with closing(desk.scheduler.client):
+        result = desk.scheduler.train("labels", RunOptions(steps=40), Observer(lambda _: full.__enter__()))
         full.__exit__(None, None, None)
     assert result is not None
-    assert (desk.learner.consumed, desk.told[-1][0]) == (result.consumed, "training_finished")
+    assert (desk.scheduler.consumed, desk.told[-1][0]) == (result.consumed, "training_finished")
     assert desk.outcomes() == [None]
 
 
 def test_a_trainer_that_cannot_be_started_is_a_failed_run(tmp_path: Path, bundle: Bundle) -> None:
     desk = Desk(Plant(tmp_path, bundle))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with closing(desk.learner.client):
+    with closing(desk.scheduler.client):
         # Not one more than the standard ones: what the collector closes meanwhile frees none.
         resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
         try:
-            assert desk.learner.step() is None
+            assert desk.scheduler.step() is None
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert desk.outcomes() == ["failed"]
@@ -348,35 +353,35 @@ def disk_full(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_a_paused_learner_obeys_commands_only(tmp_path: Path, bundle: Bundle) -> None:
     desk = Desk(Plant(tmp_path, bundle, enabled=False))
-    with closing(desk.learner.client):
-        assert desk.learner.due() is None
-        desk.learner.triggers.commanded = True
-        result = desk.learner.step(RunOptions(steps=5))
+    with closing(desk.scheduler.client):
+        assert desk.scheduler.due() is None
+        desk.scheduler.triggers.commanded = True
+        result = desk.scheduler.step(RunOptions(steps=5))
     assert result is not None
     assert (result.trigger, result.steps) == ("command", 5)
 
 
 def test_guards_hold_a_run_back_and_say_so(tmp_path: Path, bundle: Bundle) -> None:
     desk = Desk(Plant(tmp_path, bundle, quiet="22:00-06:00", max_runs_per_day=1))  # the clock says 22:13
-    learner = desk.learner
-    with closing(learner.client):
-        assert learner.step() is None
-        assert list(learner.waiting_for) == ["quiet hours, until 06:00"]
+    scheduler = desk.scheduler
+    with closing(scheduler.client):
+        assert scheduler.step() is None
+        assert list(scheduler.waiting_for) == ["quiet hours, until 06:00"]
         desk.wait(8 * 3600)
-        assert learner.step() is not None
-        assert not learner.waiting_for
-        learner.consumed = 0
-        assert learner.step() is None
-        assert list(learner.waiting_for) == ["1 runs today"]
+        assert scheduler.step() is not None
+        assert not scheduler.waiting_for
+        scheduler.consumed = 0
+        assert scheduler.step() is None
+        assert list(scheduler.waiting_for) == ["1 runs today"]
         desk.wait(24 * 3600)
-        assert learner.due() == "labels"
-    assert learner.budget.runs == 1
+        assert scheduler.due() == "labels"
+    assert scheduler.budget.runs == 1
 
 
 def test_a_command_trains_in_spite_of_guards(tmp_path: Path, bundle: Bundle) -> None:
     desk = Desk(Plant(tmp_path, bundle, quiet="22:00-06:00"))
-    desk.learner.triggers.commanded = True
-    assert desk.learner.due() == "command"
+    desk.scheduler.triggers.commanded = True
+    assert desk.scheduler.due() == "command"
 
 
 def drift(source: str, level: Level = Level.DRIFT) -> DriftSignal:
@@ -386,12 +391,12 @@ def drift(source: str, level: Level = Level.DRIFT) -> DriftSignal:
 def test_a_drift_of_errors_trains_now_and_harder(tmp_path: Path, bundle: Bundle) -> None:
     plant = Plant(tmp_path, bundle, samples=40, min_new_samples=100)
     desk = Desk(plant)
-    with closing(desk.learner.client):
-        assert desk.learner.step() is None
-        desk.learner.drifted(drift("inputs"))
-        assert desk.learner.step() is None, "inputs that move are no reason by themselves"
-        desk.learner.drifted(drift("error"))
-        result = desk.learner.step()
+    with closing(desk.scheduler.client):
+        assert desk.scheduler.step() is None
+        desk.scheduler.drifted(drift("inputs"))
+        assert desk.scheduler.step() is None, "inputs that move are no reason by themselves"
+        desk.scheduler.drifted(drift("error"))
+        result = desk.scheduler.step()
     assert result is not None
     assert result.trigger == "drift"
     (record,) = desk.registry.runs()
@@ -400,8 +405,8 @@ def test_a_drift_of_errors_trains_now_and_harder(tmp_path: Path, bundle: Bundle)
 
 def test_a_warning_lets_fewer_labels_start_a_run(tmp_path: Path, bundle: Bundle) -> None:
     desk = Desk(Plant(tmp_path, bundle, samples=60, min_new_samples=100))
-    desk.learner.drifted(drift("error", Level.WARNING))
-    assert desk.learner.due() == "labels"
+    desk.scheduler.drifted(drift("error", Level.WARNING))
+    assert desk.scheduler.due() == "labels"
 
 
 def test_a_trainer_that_rests_takes_longer_and_does_the_same(
@@ -442,12 +447,12 @@ def test_a_damaged_checkpoint_is_told_and_counted_once(tmp_path: Path, bundle: B
     engine_file.write_bytes(engine_file.read_bytes().replace(b"consumed", b"Consumed"))
     desk = Desk(plant)
     for _ in range(2):
-        desk.learner._on_message(DamagedCheckpoint(77))  # noqa: SLF001  twice
-    with closing(desk.learner.client):
-        assert desk.learner.train("labels") is not None
+        desk.scheduler._on_message(DamagedCheckpoint(77))  # noqa: SLF001  twice
+    with closing(desk.scheduler.client):
+        assert desk.scheduler.train("labels") is not None
     told = [fields for name, fields in desk.told if name == "checkpoint_damaged"]
     assert told == [{"generation": 77}, {"generation": generation}]
-    assert desk.learner.damaged == {77, generation}
+    assert desk.scheduler.damaged == {77, generation}
 
 
 def test_streams_that_label_themselves_are_learned_from_unhurriedly(tmp_path: Path, bundle: Bundle) -> None:

@@ -77,10 +77,10 @@ def test_a_trainer_that_cannot_be_started_is_a_failed_run(
 ) -> None:
     desk = Desk(Plant(tmp_path, bundle))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "nowhere"))
-    assert desk.learner.step() is None
+    assert desk.scheduler.step() is None
     assert desk.outcomes() == ["failed"]
     assert desk.told[-1][1]["error"] == "the trainer cannot be started: No such file or directory"
-    assert desk.learner.due() is None
+    assert desk.scheduler.due() is None
 
 
 def test_what_libraries_print_is_passed_over(tmp_path: Path, bundle: Bundle, at_start: Any) -> None:
@@ -199,7 +199,7 @@ def test_runs_that_the_disk_ends_are_no_failures_and_go_on_by_themselves(
 ) -> None:
     """As many of them in a row as would pause training if they were its own faults."""
     desk = Desk(Plant(tmp_path, bundle, **LONG, engine=engine, max_failures=2))
-    learner = desk.learner
+    scheduler = desk.scheduler
 
     full = tmp_path / "full"
     full.touch()
@@ -210,19 +210,19 @@ def test_runs_that_the_disk_ends_are_no_failures_and_go_on_by_themselves(
             resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
         """
     )
-    with closing(learner.client):
+    with closing(scheduler.client):
         trigger = "schedule"
         for pause in (10.0, 20.0):
-            assert learner.train(trigger) is None
-            assert (learner.failures, learner.setbacks.pause()) == (0, None)
+            assert scheduler.train(trigger) is None
+            assert (scheduler.failures, scheduler.backoff.pause()) == (0, None)
             desk.wait(pause - 0.1)
-            assert learner.due() is None, "held back"
-            assert learner.waiting_for
+            assert scheduler.due() is None, "held back"
+            assert scheduler.waiting_for
             desk.wait(0.2)
-            trigger = learner.due() or ""
+            trigger = scheduler.due() or ""
             assert trigger == "resume", "whatever had started the first"
         full.unlink()
-        result = learner.train(trigger)
+        result = scheduler.train(trigger)
     assert result is not None
     assert result.steps == LONG["steps"]
     assert desk.outcomes() == ["failed", "failed", "done"]
@@ -259,7 +259,7 @@ def fail(desk: Desk, times: int, trigger: str = "labels") -> None:
     for _ in range(times):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sys, "executable", str(desk.registry._path.parent / "nowhere"))  # noqa: SLF001
-            assert desk.learner.train(trigger) is None
+            assert desk.scheduler.train(trigger) is None
         desk.wait(1.0)
 
 
@@ -269,8 +269,8 @@ def names(desk: Desk) -> list[str]:
 
 def test_three_failures_pause_training_until_a_command(tmp_path: Path, bundle: Bundle) -> None:
     desk = Desk(Plant(tmp_path, bundle))
-    learner = desk.learner
-    with closing(learner.client):
+    scheduler = desk.scheduler
+    with closing(scheduler.client):
         fail(desk, 2)
         assert "training_paused" not in names(desk)
         fail(desk, 1)
@@ -282,12 +282,12 @@ def test_three_failures_pause_training_until_a_command(tmp_path: Path, bundle: B
         )
         assert "command `train`" in told["remedy"]
         desk.wait(1e6)
-        learner.triggers.scheduled = True
-        assert learner.due() is None, "time alone does not help"
-        learner.triggers.commanded = True
-        assert learner.step() is not None
+        scheduler.triggers.scheduled = True
+        assert scheduler.due() is None, "time alone does not help"
+        scheduler.triggers.commanded = True
+        assert scheduler.step() is not None
         assert names(desk)[-2:] == ["training_finished", "training_resumed"]
-        assert (learner.failures, learner.setbacks.pause()) == (0, None)
+        assert (scheduler.failures, scheduler.backoff.pause()) == (0, None)
 
 
 def test_a_commanded_run_that_fails_leaves_training_paused(tmp_path: Path, bundle: Bundle) -> None:
@@ -295,7 +295,7 @@ def test_a_commanded_run_that_fails_leaves_training_paused(tmp_path: Path, bundl
     fail(desk, 1)
     fail(desk, 1, "command")
     desk.wait(1e6)
-    assert desk.learner.due() is None
+    assert desk.scheduler.due() is None
     assert [fields["failures"] for name, fields in desk.told if name == "training_paused"] == [1, 2]
 
 
@@ -303,15 +303,15 @@ def test_the_pause_survives_a_restart_but_not_a_new_bundle(tmp_path: Path, bundl
     plant = Plant(tmp_path, bundle)
     desk = Desk(plant)
     fail(desk, 3)
-    before = desk.learner.setbacks.pause()
+    before = desk.scheduler.backoff.pause()
     assert before is not None
     again = Desk(plant)
     again.wait(1e6)
-    assert again.learner.due() is None
-    assert again.learner.setbacks.pause() == before
+    assert again.scheduler.due() is None
+    assert again.scheduler.backoff.pause() == before
     other = Desk(plant, bundle="another")
-    assert other.learner.setbacks.pause() is None
-    assert other.learner.due() == "labels"
+    assert other.scheduler.backoff.pause() is None
+    assert other.scheduler.due() == "labels"
 
 
 def test_after_a_restart_the_pause_between_runs_begins_anew(tmp_path: Path, bundle: Bundle) -> None:
@@ -320,19 +320,19 @@ def test_after_a_restart_the_pause_between_runs_begins_anew(tmp_path: Path, bund
     fail(desk, 2)
     again = Desk(plant)
     again.wait(19.0)
-    assert again.learner.due() is None
+    assert again.scheduler.due() is None
     again.wait(2.0)
-    assert again.learner.due() == "labels"
+    assert again.scheduler.due() == "labels"
 
 
 def test_a_run_that_was_asked_to_stop_is_no_failure(tmp_path: Path, bundle: Bundle) -> None:
     endless = LONG | {"steps": 100_000, "max_steps": 100_000}
     desk = Desk(Plant(tmp_path, bundle, max_failures=1, **endless))
-    learner = desk.learner
-    with closing(learner.client):
-        assert learner.train("labels", observer=Observer(lambda _: learner.client.cancel())) is None
-        assert (desk.outcomes(), learner.failures) == (["stopped"], 0)
-        assert learner.due() == "labels"
+    scheduler = desk.scheduler
+    with closing(scheduler.client):
+        assert scheduler.train("labels", observer=Observer(lambda _: scheduler.client.cancel())) is None
+        assert (desk.outcomes(), scheduler.failures) == (["stopped"], 0)
+        assert scheduler.due() == "labels"
 
 
 def test_a_trainer_that_dies_of_the_request_to_stop_is_no_failure(

@@ -42,13 +42,13 @@ class House(Recorder):
         (folder / "gate").mkdir()
         self.gate = Gate(folder / "gate", GOOD)
         self.states = 0
-        self.server = Predictor(ServingConfig(), GateConfig(), SCHEMA, self.gate.champion)
+        self.predictor = Predictor(ServingConfig(), GateConfig(), SCHEMA, self.gate.champion)
         news = Events(self)
-        scheduler = self.desk.learner
-        self.succession = Rollout(self.gate.promoter, self.server, news, scheduler.triggers)
+        scheduler = self.desk.scheduler
+        self.rollout = Rollout(self.gate.promoter, self.predictor, news, scheduler.triggers)
         self.learning = TrainingWorker(
-            scheduler=scheduler, rollout=self.succession, samples=self.plant.log,
-            registry=self.desk.registry, predictor=self.server, events=news,
+            scheduler=scheduler, rollout=self.rollout, samples=self.plant.log,
+            registry=self.desk.registry, predictor=self.predictor, events=news,
             exclusion=AnomalyExclusion(None, self.plant.log),
             recall=RegimeRecall(SCHEMA, self.gate.promoter.regimes, self.gate.log),
         )  # fmt: skip
@@ -57,10 +57,10 @@ class House(Recorder):
         self.states += 1
 
     def close(self) -> None:
-        self.learning.end()
-        self.desk.learner.client.cancel()
+        self.learning.stop()
+        self.desk.scheduler.client.cancel()
         self.learning.join(20.0)
-        self.desk.learner.client.close()
+        self.desk.scheduler.client.close()
         self.gate.close()
 
 
@@ -79,24 +79,24 @@ def house(tmp_path: Path) -> Iterator[House]:
 
 def test_a_rollback_does_not_wait_for_a_training_run(house: House) -> None:
     model = house.gate.crowned(BAD, 1)
-    house.server.swap(model)
-    learner = house.desk.learner
+    house.predictor.swap(model)
+    scheduler = house.desk.scheduler
     house.learning.start()
     house.learning.wake()
-    wait_until(lambda: learner.progress is not None and learner.progress.step > 0)
-    signalled(learner.client, signal.SIGSTOP)()  # a run that takes for ever
+    wait_until(lambda: scheduler.progress is not None and scheduler.progress.step > 0)
+    signalled(scheduler.client, signal.SIGSTOP)()  # a run that takes for ever
     done = threading.Event()
 
     def change() -> None:
-        house.succession.probation_ended(model.version, passed=False)
+        house.rollout.probation_ended(model.version, passed=False)
         done.set()
 
-    house.learning.later(change)
+    house.learning.defer(change)
     assert done.wait(5.0), "promised is one second; this machine may be busy"
-    assert learner.progress is not None, "the run still goes on"
-    assert house.server.champion.version == house.gate.registry.champion() == 1
+    assert scheduler.progress is not None, "the run still goes on"
+    assert house.predictor.champion.version == house.gate.registry.champion() == 1
     wait_until(lambda: house.states > 0)
-    signalled(learner.client, signal.SIGCONT)()
+    signalled(scheduler.client, signal.SIGCONT)()
 
 
 def test_a_rollback_that_the_disk_refuses_is_served_at_once_and_durable_later(
@@ -104,7 +104,7 @@ def test_a_rollback_that_the_disk_refuses_is_served_at_once_and_durable_later(
 ) -> None:
     monkeypatch.setattr("edged.device.learning.worker.SETTLE_SECONDS", 0.02)
     model = house.gate.crowned(BAD, 1)
-    house.server.swap(model)
+    house.predictor.swap(model)
     registry, refused = house.gate.registry, threading.Event()
     move = registry.set_champion
 
@@ -113,11 +113,11 @@ def test_a_rollback_that_the_disk_refuses_is_served_at_once_and_durable_later(
         raise StorageError("publishing failed: No space left on device", where="models/champion")
 
     monkeypatch.setattr(registry, "set_champion", refuse)
-    house.desk.learner.paused = True
+    house.desk.scheduler.paused = True
     house.learning.start()
-    house.learning.later(lambda: house.succession.probation_ended(model.version, passed=False))
+    house.learning.defer(lambda: house.rollout.probation_ended(model.version, passed=False))
     wait_until(refused.is_set)
-    assert house.server.champion.version == 1
+    assert house.predictor.champion.version == 1
     assert [name for name, _ in house.events] == ["model_rolled_back"]
     assert registry.champion() == model.version
     monkeypatch.setattr(registry, "set_champion", move)

@@ -44,20 +44,20 @@ def test_what_is_erased_is_gone_and_learning_goes_on(tmp_path: Path, bundle: Bun
     schema, judged = plant.config.stream.to_schema(), Judged()
     reader, regimes = InferenceReader(), Regimes()
     promoter = Promoter(plant.config, desk.registry, plant.log, reader, regimes, SystemClock())
-    server = Predictor(ServingConfig(), GateConfig(), schema, promoter.boot(bundle.inference_model))
-    rollout = Rollout(promoter, server, Events(judged), desk.learner.triggers)
+    predictor = Predictor(ServingConfig(), GateConfig(), schema, promoter.boot(bundle.inference_model))
+    rollout = Rollout(promoter, predictor, Events(judged), desk.scheduler.triggers)
     learning = TrainingWorker(
-        scheduler=desk.learner, rollout=rollout, samples=plant.log, registry=desk.registry,
-        predictor=server, events=Events(), exclusion=AnomalyExclusion(None, plant.log),
+        scheduler=desk.scheduler, rollout=rollout, samples=plant.log, registry=desk.registry,
+        predictor=predictor, events=Events(), exclusion=AnomalyExclusion(None, plant.log),
         recall=RegimeRecall(schema, regimes, plant.log),
     )  # fmt: skip
     erased: queue.Queue[dict[str, int]] = queue.Queue()
-    with closing(plant.log), closing(desk.registry), closing(desk.learner.client):
+    with closing(plant.log), closing(desk.registry), closing(desk.scheduler.client):
         learning.start()
         learning.wake()
         judged.verdicts.get(timeout=60)
-        serving = server.champion.version
-        trainer = desk.learner.client.pid
+        serving = predictor.champion.version
+        trainer = desk.scheduler.client.pid
         assert trainer is not None
         learning.erase(state, erased.put, samples=True, checkpoints=True)
         gone = erased.get(timeout=30)
@@ -65,12 +65,12 @@ def test_what_is_erased_is_gone_and_learning_goes_on(tmp_path: Path, bundle: Bun
         assert gone["checkpoints"] >= 5, "files of two generations"
         assert not Path(f"/proc/{trainer}").exists(), "it held samples in its memory"
         assert not (state / "checkpoints").exists()
-        assert server.champion.version == serving
+        assert predictor.champion.version == serving
         plant.feed(300, seed=1)
         learning.wake()
         told = judged.verdicts.get(timeout=60)
         assert told["run"] == 2
-        learning.end()
+        learning.stop()
         learning.join(30)
         assert desk.outcomes() == ["done", "done"]
-    assert desk.learner.consumed == 600
+    assert desk.scheduler.consumed == 600

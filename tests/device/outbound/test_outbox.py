@@ -255,11 +255,11 @@ def test_numbers_follow_on_after_an_end_and_never_come_again_after_a_kill(tmp_pa
     with Registry.open(tmp_path) as registry:
         sequence = Sequence(registry)
         assert [sequence(), sequence()] == [1, 2]
-        sequence.end()
+        sequence.close()
         sequence = Sequence(registry)
         assert sequence() == 3
         for _ in range(AHEAD // 2):
             last = sequence()
-        sequence.keep()
+        sequence.reserve()
         after_a_kill = Sequence(registry)()
         assert last < after_a_kill <= last + AHEAD + 1

@@ -135,7 +135,7 @@ def test_a_pointer_that_moved_before_the_error_counts(gate: Gate) -> None:
     _, model = gate.consider(GOOD, run=2)
     assert model is not None
     on(gate, Refusing("sync", "models"))
-    gate.promoter.crown(model, "better")
+    gate.promoter.set_champion(model, "better")
     assert gate.registry.champion() == model.version
     assert gate.reboot().version == model.version
 
@@ -145,7 +145,7 @@ def test_a_pointer_that_did_not_move_leaves_the_old_champion(gate: Gate) -> None
     assert model is not None
     on(gate, Refusing("rename", "champion"))
     with pytest.raises(StorageError, match="No space left"):
-        gate.promoter.crown(model, "better")
+        gate.promoter.set_champion(model, "better")
     verdict = gate.promoter.withdraw(model.version, "disk full")
     assert gate.registry.get(model.version).status == "rejected"
     assert gate.registry.get(model.version).verdict == verdict.as_dict()

@@ -43,7 +43,7 @@ def test_a_better_candidate_is_accepted_and_stored_with_its_verdict(gate: Gate) 
     assert (record.parent, record.run, record.source) == (gate.champion.version, 1, "training")
     assert record.status == "candidate", "it is champion only when it is crowned"
     assert gate.registry.champion() == gate.champion.version
-    gate.promoter.crown(model, "better")
+    gate.promoter.set_champion(model, "better")
     assert gate.registry.champion() == model.version
     assert gate.promoter.promotions == 1
     np.testing.assert_array_equal(
@@ -223,7 +223,7 @@ def test_a_restart_serves_the_champion(gate: Gate) -> None:
 def test_a_provider_that_is_missing_dethrones_nobody(gate: Gate) -> None:
     verdict, model = gate.consider(GOOD)
     assert model is not None, verdict
-    gate.promoter.crown(model, "better")
+    gate.promoter.set_champion(model, "better")
     with pytest.raises(ConfigError, match="no CUDAExecutionProvider"):
         gate.make_promoter(reader=InferenceReader(providers=["CUDAExecutionProvider"])).boot(gate.base)
     assert gate.registry.champion() == model.version
@@ -310,14 +310,14 @@ def test_no_candidate_passes_on_labels_that_have_become_noise(tmp_path: Path, su
     with closing(Gate(tmp_path, GOOD, recent=40, suspect_labels=suspect)) as gate:
         for run in range(1, 12):
             assert gate.consider(GOOD, run)[0].accepted
-            assert gate.promoter.resting() is None
+            assert gate.promoter.recommended_pause() is None
         x = inputs(600)
         noise = np.random.default_rng(0).integers(0, 2, 600).astype(float)
         gate.log.commit(batch(gate.log, x, noise.tolist()))
         rests = []
         for run in range(12, 13 + PATIENCE):
             assert gate.consider(GOOD, run)[0].accepted is not suspect
-            rests.append(gate.promoter.resting())
+            rests.append(gate.promoter.recommended_pause())
         assert [rest is not None for rest in rests] == [False] * (PATIENCE - 1) + [suspect] * 2
         if suspect:
             assert rests[-2] == {"reason": "labels", "verdicts": PATIENCE, "times": 5}

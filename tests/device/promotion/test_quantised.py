@@ -173,7 +173,7 @@ def test_what_is_not_wanted_is_not_asked_for(tmp_path: Path) -> None:
 def crowned(gate: Gate, run: int, slope: float, int8: float) -> ServedModel:
     model = gate.consider(slope, run=run, int8=int8)[1]
     assert model is not None
-    gate.promoter.crown(model, f"run {run}")
+    gate.promoter.set_champion(model, f"run {run}")
     gate.champion = model
     return model
 

@@ -33,9 +33,9 @@ class House:
     def __init__(self, gate: Gate) -> None:
         self.gate = gate
         self.heard = Recorder()
-        self.server = Predictor(ServingConfig(), GateConfig(), SCHEMA, gate.champion)
+        self.predictor = Predictor(ServingConfig(), GateConfig(), SCHEMA, gate.champion)
         self.triggers = Triggers(TriggerRules(new_labels=100, min_new_samples=100))
-        self.succession = Rollout(gate.promoter, self.server, Events(self.heard), self.triggers)
+        self.rollout = Rollout(gate.promoter, self.predictor, Events(self.heard), self.triggers)
 
     @property
     def told(self) -> list[tuple[str, dict[str, Any]]]:
@@ -44,12 +44,12 @@ class House:
 
     def consider(self, slope: float, run: int = 1) -> int | None:
         """The version that took over."""
-        _, served = self.succession.consider(candidate(self.gate.candidates, run, slope))
+        _, served = self.rollout.consider(candidate(self.gate.candidates, run, slope))
         return None if served is None else served.version
 
     def serving(self) -> tuple[int, int | None]:
         """Versions that answer and that are durable."""
-        return self.server.champion.version, self.gate.registry.champion()
+        return self.predictor.champion.version, self.gate.registry.champion()
 
 
 @pytest.fixture
@@ -62,8 +62,8 @@ def house(tmp_path: Path) -> Iterator[House]:
 def test_a_better_candidate_takes_over_and_it_is_told(house: House) -> None:
     assert house.consider(GOOD) == 2
     assert house.serving() == (2, 2)
-    assert house.server.previous is not None
-    assert house.server.previous.version == 1
+    assert house.predictor.previous is not None
+    assert house.predictor.previous.version == 1
     ((event, told),) = house.told
     assert (event, told["version"], told["parent"], told["run"], told["accepted"]) == (
         "model_promoted",
@@ -86,7 +86,7 @@ def test_a_refused_candidate_changes_nothing_and_the_reasons_are_told(house: Hou
 @pytest.mark.parametrize("passed", [True, False])
 def test_probation_confirms_or_rolls_back(house: House, passed: bool) -> None:
     house.consider(GOOD)
-    house.succession.probation_ended(2, passed)
+    house.rollout.probation_ended(2, passed)
     assert house.serving() == ((2, 2) if passed else (1, 1))
     assert house.gate.registry.get(2).proven == passed
     assert (house.told[-1][0] == "model_rolled_back") != passed
@@ -95,16 +95,16 @@ def test_probation_confirms_or_rolls_back(house: House, passed: bool) -> None:
 def test_the_outcome_of_a_model_that_serves_no_more_is_void(house: House) -> None:
     house.consider(GOOD)
     house.consider(GOOD, 2)
-    house.succession.probation_ended(2, passed=False)
+    house.rollout.probation_ended(2, passed=False)
     assert house.serving() == (3, 3)
 
 
 def test_a_fall_back_of_the_serving_loop_becomes_durable(house: House) -> None:
-    house.server.swap(house.gate.crowned(GOOD, 1))
+    house.predictor.swap(house.gate.crowned(GOOD, 1))
     broken = house.gate.crowned(GOOD, 2)
-    house.server.swap(type(broken)(broken.version, house.gate.model(BROKEN)))
-    assert house.server.predict(numbered(1, 4), inputs(4)).version == 2
-    house.succession.champion_failed(3, "output is not finite")
+    house.predictor.swap(type(broken)(broken.version, house.gate.model(BROKEN)))
+    assert house.predictor.predict(numbered(1, 4), inputs(4)).version == 2
+    house.rollout.champion_failed(3, "output is not finite")
     assert house.serving() == (2, 2)
     assert house.told == [("model_rolled_back", {"from": 3, "to": 2, "reason": "output is not finite"})]
     assert house.gate.registry.get(3).status == "rolled_back"
@@ -112,12 +112,12 @@ def test_a_fall_back_of_the_serving_loop_becomes_durable(house: House) -> None:
 
 def test_a_rollback_goes_to_the_model_before_and_not_to_itself(house: House) -> None:
     house.consider(GOOD)
-    with pytest.raises(RefusedError, match="served already"):
-        house.succession.roll_back("command", to=2)
-    assert house.succession.roll_back("command") == {"from": 2, "to": 1, "reason": "command"}
+    with pytest.raises(RefusedError, match="serving already"):
+        house.rollout.roll_back("command", to=2)
+    assert house.rollout.roll_back("command") == {"from": 2, "to": 1, "reason": "command"}
     assert house.serving() == (1, 1)
     with pytest.raises(RefusedError, match="no other model"):
-        house.succession.roll_back("command", to=77)
+        house.rollout.roll_back("command", to=77)
     assert house.serving() == (1, 1)
 
 
@@ -141,7 +141,7 @@ def test_a_candidate_judged_against_a_model_that_is_gone_by_then_is_withdrawn(
     judged = house.gate.promoter.consider
 
     def meanwhile(*arguments: Any) -> Any:
-        house.succession.roll_back("command")
+        house.rollout.roll_back("command")
         return judged(*arguments)
 
     monkeypatch.setattr(house.gate.promoter, "consider", meanwhile)
@@ -154,7 +154,7 @@ def test_a_candidate_judged_against_a_model_that_is_gone_by_then_is_withdrawn(
 def test_the_failure_of_a_model_that_was_replaced_meanwhile_is_recorded_alone(house: House) -> None:
     house.consider(GOOD)
     house.consider(GOOD, 2)
-    house.succession.champion_failed(2, "output is not finite")
+    house.rollout.champion_failed(2, "output is not finite")
     assert house.serving() == (3, 3)
     assert house.gate.registry.get(2).status == "rolled_back"
 
@@ -163,7 +163,7 @@ def test_a_predecessor_that_was_damaged_on_the_disk_is_replaced_by_another(house
     house.consider(GOOD)
     house.consider(GOOD, 2)
     house.gate.damage(2)
-    house.succession.probation_ended(3, passed=False)
+    house.rollout.probation_ended(3, passed=False)
     assert house.serving() == (1, 1)
     changes = [(e["from"], e["to"]) for name, e in house.told if name == "model_rolled_back"]
     assert changes == [(3, 2), (2, 1)]
@@ -173,24 +173,24 @@ def test_when_nothing_on_the_disk_can_be_read_the_predecessor_serves_from_memory
     house.consider(GOOD)
     house.gate.damage(1)
     house.gate.base.write_bytes(b"nothing")
-    house.succession.probation_ended(2, passed=False)
-    assert house.server.champion.version == 1
-    assert house.succession.settle(), "it is not tried for ever"
-    assert house.server.predict(numbered(1, 4), inputs(4)).version == 1
+    house.rollout.probation_ended(2, passed=False)
+    assert house.predictor.champion.version == 1
+    assert house.rollout.persist(), "it is not tried for ever"
+    assert house.predictor.predict(numbered(1, 4), inputs(4)).version == 1
 
 
 def test_a_champion_without_predecessor_is_rescued_by_the_registry(house: House) -> None:
     house.consider(GOOD)
-    house.server.revert(house.server.champion)
-    broken = type(house.server.champion)(2, house.gate.model(BROKEN))
-    house.server.champion = broken
+    house.predictor.revert(house.predictor.champion)
+    broken = type(house.predictor.champion)(2, house.gate.model(BROKEN))
+    house.predictor.champion = broken
     with pytest.raises(ModelError):
-        house.server.predict(numbered(1, 4), inputs(4))
-    assert house.succession.rescue(broken, "fails") is house.server.champion
-    assert house.server.predict(numbered(1, 4), inputs(4)).version == 1
+        house.predictor.predict(numbered(1, 4), inputs(4))
+    assert house.rollout.rescue(broken, "fails") is house.predictor.champion
+    assert house.predictor.predict(numbered(1, 4), inputs(4)).version == 1
     assert house.serving() == (1, 1)
     assert house.told[-1][0] == "model_rolled_back"
-    assert house.succession.rescue(house.server.champion, "fails") is None, "there is no other"
+    assert house.rollout.rescue(house.predictor.champion, "fails") is None, "there is no other"
 
 
 def beside(house: House, slope: float, errors: tuple[float, float]) -> tuple[Candidate, Candidate]:
@@ -202,7 +202,7 @@ def beside(house: House, slope: float, errors: tuple[float, float]) -> tuple[Can
 
 
 def test_a_challenger_that_has_won_serves_instead_of_the_candidate(house: House) -> None:
-    _, served = house.succession.consider(*beside(house, GOOD, (0.0, 1.0)))
+    _, served = house.rollout.consider(*beside(house, GOOD, (0.0, 1.0)))
     assert served is not None
     assert [event for event, _ in house.told] == ["model_promoted"]
     assert "better on 25, worse on 0" in house.told[0][1]["reasons"][0], "the newer half decides"
@@ -210,7 +210,7 @@ def test_a_challenger_that_has_won_serves_instead_of_the_candidate(house: House)
 
 
 def test_where_a_challenger_is_refused_the_candidate_is_judged(house: House) -> None:
-    _, served = house.succession.consider(*beside(house, GOOD, (1.0, 0.0)))
+    _, served = house.rollout.consider(*beside(house, GOOD, (1.0, 0.0)))
     assert served is not None
     assert [event for event, _ in house.told] == ["candidate_rejected", "model_promoted"]
     assert served.model.predict(inputs(5)).tolist() == house.gate.model(BAD).predict(inputs(5)).tolist()

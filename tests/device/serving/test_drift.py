@@ -35,15 +35,15 @@ def stream() -> tuple[Floats, Floats]:
 def signals(folder: Path, **drift: Any) -> list[DriftSignal]:
     """The drifts that are signalled."""
     rules = DriftConfig(**drift).rules()
-    server = Predictor(ServingConfig(), GateConfig(), SCHEMA, served(folder, 1, GOOD), rules)
+    predictor = Predictor(ServingConfig(), GateConfig(), SCHEMA, served(folder, 1, GOOD), rules)
     x, y = stream()
     found: list[DriftSignal] = []
     for first in range(0, len(x), 50):
         offsets = numbered(first + 1, 50)
-        server.predict(offsets, x[first : first + 50])
-        server.shadow(offsets, x[first : first + 50])
-        server.label(offsets, y[first : first + 50])
-        found += [signal for signal in server.drift.take() if signal.level is Level.DRIFT]
+        predictor.predict(offsets, x[first : first + 50])
+        predictor.shadow(offsets, x[first : first + 50])
+        predictor.label(offsets, y[first : first + 50])
+        found += [signal for signal in predictor.drift.pop_signals() if signal.level is Level.DRIFT]
     return found
 
 

@@ -125,21 +125,21 @@ def test_a_probation_goes_on_after_a_restart(tmp_path: Path) -> None:
 def test_a_probation_without_labels_ends_in_time_and_proves_nothing(tmp_path: Path) -> None:
     server = on_probation(tmp_path, served(tmp_path, 2, BAD), probation=50, probation_time=100.0)
     x = inputs(60)
-    server.lapse(1000.0)
-    server.lapse(1099.0)
+    server.expire_probation(1000.0)
+    server.expire_probation(1099.0)
     server.predict(numbered(1, 60), x)
     server.shadow(numbered(1, 60), x)
-    server.lapse(1101.0)
+    server.expire_probation(1101.0)
     assert server.label(numbered(1, 60), labels(x)) is None
     assert server.champion.version == 2
 
 
 def test_each_probation_has_its_own_time(tmp_path: Path) -> None:
     server = on_probation(tmp_path, served(tmp_path, 2, GOOD), probation=50, probation_time=100.0)
-    server.lapse(1000.0)
+    server.expire_probation(1000.0)
     server.swap(served(tmp_path, 3, BAD))
-    server.lapse(1099.0)
-    server.lapse(1150.0)
+    server.expire_probation(1099.0)
+    server.expire_probation(1150.0)
     x = inputs(60)
     server.predict(numbered(1, 60), x)
     server.shadow(numbered(1, 60), x)

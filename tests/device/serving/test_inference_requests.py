@@ -35,7 +35,7 @@ class Desk:
         self._questions = InferenceRequests()
         self.threads: list[int] = []
         """Who has made each group of answers."""
-        self._call = outlet.loop.take_questions(self._questions, self._answered)
+        self._call = outlet.loop.accept_requests(self._questions, self._answered)
 
     def _answered(self, asked: list[InferenceRequest]) -> None:
         self.threads.append(threading.get_ident())

@@ -59,19 +59,19 @@ class CountingWatchdog(Watchdog):
 class Outlet(Supervisor, Recorder):
     """A running serving loop, and everything that came out of it."""
 
-    def __init__(self, server: Predictor, batch: int = 16) -> None:
+    def __init__(self, predictor: Predictor, batch: int = 16) -> None:
         super().__init__()
-        self.server = server
+        self.predictor = predictor
         self.outcomes: list[bool] = []
         self.failed: list[tuple[int, str]] = []
         self.drifts: list[DriftSignal] = []
         self.watchdog = CountingWatchdog(Notifier(), ("serve",))
         self.loop = ServingWorker(
-            server,
+            predictor,
             batch=batch,
             boot=1,
             supervisor=self,
-            requester=no_requests(server.schema, VirtualClock()),
+            requester=no_requests(predictor.schema, VirtualClock()),
             events=Events(self),
             watchdog=self.watchdog,
             latencies=Latencies(),
@@ -91,9 +91,9 @@ class Outlet(Supervisor, Recorder):
 
 
 @contextmanager
-def serving(server: Predictor | Outlet, **options: Any) -> Iterator[Outlet]:
+def serving(predictor: Predictor | Outlet, **options: Any) -> Iterator[Outlet]:
     """The loop in its thread; all that waits is answered when the block ends."""
-    outlet = server if isinstance(server, Outlet) else Outlet(server, **options)
+    outlet = predictor if isinstance(predictor, Outlet) else Outlet(predictor, **options)
     outlet.loop.start()
     yield outlet
     outlet.loop.stop()
@@ -130,12 +130,12 @@ def test_a_reconstruction_is_published_as_an_anomaly_score(tmp_path: Path) -> No
     model = InferenceModel(write(tmp_path / "m.onnx", 0.0, outputs=WIDTH))  # answers zeros
     champion = ServedModel(1, model, np.array([1, 2, 0], np.float32))
     x = np.array([[1, 1, 50], [0, 0, 9]], np.float32)
-    server = make_server(champion, schema=schema)
-    with serving(server) as outlet:
+    predictor = make_server(champion, schema=schema)
+    with serving(predictor) as outlet:
         outlet.submit(samples(1, x))
     assert [p["output"] for p in outlet.published] == [[1.0], [0.0]]
     assert [p["label"] for p in outlet.published] == [None, None]
-    assert server.live_quality() == {"error": 0.5, "labelled": 2}
+    assert predictor.live_quality() == {"error": 0.5, "labelled": 2}
 
 
 def test_a_published_prediction_has_all_its_fields(tmp_path: Path) -> None:
@@ -183,13 +183,13 @@ def test_payloads_are_json_that_reads_back_the_same(
 
 def test_exchanging_models_under_load_loses_nothing_and_keeps_the_order(tmp_path: Path) -> None:
     models = [served(tmp_path, version, GOOD) for version in range(1, 9)]
-    server = make_server(models[0])
+    predictor = make_server(models[0])
     x = inputs(50)
-    with serving(server) as outlet:
+    with serving(predictor) as outlet:
         done = threading.Event()
 
         def exchanged(turn: int) -> bool:
-            return server.champion.version >= turn
+            return predictor.champion.version >= turn
 
         def load() -> None:
             for number in range(400):
@@ -205,7 +205,7 @@ def test_exchanging_models_under_load_loses_nothing_and_keeps_the_order(tmp_path
         sender.start()
         for turn in range(1, len(models)):
             wait_until(partial(answered, 2500 * turn - 1000))
-            server.swap(models[turn])
+            predictor.swap(models[turn])
         sender.join(30)
         assert done.is_set()
     assert [p["id"] for p in outlet.published] == [f"1-{offset}" for offset in range(1, 20_001)]
@@ -214,32 +214,32 @@ def test_exchanging_models_under_load_loses_nothing_and_keeps_the_order(tmp_path
     assert set(versions) == set(range(1, 9))
     assert [p["label"] for p in outlet.published[:50]] == [["no", "yes"][int(c)] for c in labels(x)[:, 0]]
     assert outlet.loop.errors == 0
-    assert server.predictions == 20_000
+    assert predictor.predictions == 20_000
 
 
 def test_a_failing_champion_gives_way_at_once_and_is_reported_once(tmp_path: Path) -> None:
-    server = make_server(served(tmp_path, 1, GOOD))
-    server.swap(served(tmp_path, 2, BROKEN))
-    with serving(server) as outlet:
+    predictor = make_server(served(tmp_path, 1, GOOD))
+    predictor.swap(served(tmp_path, 2, BROKEN))
+    with serving(predictor) as outlet:
         outlet.submit(samples(1, inputs(40)))
         outlet.submit(samples(41, inputs(40)))
     assert [p["model"] for p in outlet.published] == [1] * 80
     ((version, why),) = outlet.failed
     assert version == 2
     assert "not finite" in why
-    assert server.champion.version == 1
-    assert server.previous is None
+    assert predictor.champion.version == 1
+    assert predictor.previous is None
     assert outlet.loop.errors == 0
 
 
 def test_without_a_predecessor_the_failure_is_raised_and_the_loop_goes_on(tmp_path: Path) -> None:
-    server = make_server(served(tmp_path, 1, BROKEN))
+    predictor = make_server(served(tmp_path, 1, BROKEN))
     with pytest.raises(ModelError, match="not finite"):
-        server.predict(numbered(1, 2), inputs(2))
-    with serving(server) as outlet:
+        predictor.predict(numbered(1, 2), inputs(2))
+    with serving(predictor) as outlet:
         outlet.submit(samples(1, inputs(4)))
         wait_until(lambda: outlet.loop.errors == 1)
-        server.swap(served(tmp_path, 2, GOOD))
+        predictor.swap(served(tmp_path, 2, GOOD))
         outlet.submit(samples(5, inputs(4)))
     assert [p["id"] for p in outlet.published] == ["1-5", "1-6", "1-7", "1-8"]
 
@@ -247,31 +247,31 @@ def test_without_a_predecessor_the_failure_is_raised_and_the_loop_goes_on(tmp_pa
 class Replaced:
     """A model in whose place another is put while it is failing."""
 
-    def __init__(self, server: Predictor, successor: ServedModel) -> None:
-        self._server, self._successor = server, successor
+    def __init__(self, predictor: Predictor, successor: ServedModel) -> None:
+        self._predictor, self._successor = predictor, successor
 
     def predict(self, x: Floats) -> Floats:
-        self._server.swap(self._successor)
+        self._predictor.swap(self._successor)
         raise ModelError(f"failed on {len(x)} rows")
 
 
 def test_a_model_that_fails_while_it_is_being_replaced_leaves_the_answer_to_its_successor(
     tmp_path: Path,
 ) -> None:
-    server = make_server(served(tmp_path, 1, GOOD))
-    server.swap(ServedModel(2, Replaced(server, served(tmp_path, 3, GOOD))))
-    assert server.predict(numbered(1, 4), inputs(4)).version == 3
-    assert server.champion.version == 3
+    predictor = make_server(served(tmp_path, 1, GOOD))
+    predictor.swap(ServedModel(2, Replaced(predictor, served(tmp_path, 3, GOOD))))
+    assert predictor.predict(numbered(1, 4), inputs(4)).version == 3
+    assert predictor.champion.version == 3
 
 
 # ---- live quality and probation --------------------------------------------------------------
 
 
 def test_live_quality_is_that_of_the_answers_given(tmp_path: Path) -> None:
-    server = make_server(served(tmp_path, 1, GOOD))
-    assert server.live_quality() == {"accuracy": None, "labelled": 0}
+    predictor = make_server(served(tmp_path, 1, GOOD))
+    assert predictor.live_quality() == {"accuracy": None, "labelled": 0}
     x = inputs(100)
-    with serving(server) as outlet:
+    with serving(predictor) as outlet:
         outlet.submit(samples(1, x, [*classes(x[:60]), *[None] * 40]))
         late = [
             LabelUpdate(61 + i, 1.0 - float(c), 0.0) for i, c in enumerate(labels(x[60:80])[:, 0])
@@ -279,8 +279,8 @@ def test_live_quality_is_that_of_the_answers_given(tmp_path: Path) -> None:
         outlet.loop.label(late)
         outlet.loop.label(late)  # a second time they do not count
         outlet.loop.label([LabelUpdate(9999, 1.0, 0.0)])  # nor do those of samples never answered
-    assert server.live_quality() == {"accuracy": 0.75, "labelled": 80}
-    assert server.live_error() is None, "so few say nothing"
+    assert predictor.live_quality() == {"accuracy": 0.75, "labelled": 80}
+    assert predictor.live_error() is None, "so few say nothing"
 
 
 @pytest.mark.parametrize(
@@ -290,10 +290,10 @@ def test_live_quality_is_that_of_the_answers_given(tmp_path: Path) -> None:
 def test_probation_compares_both_models_on_live_samples(
     tmp_path: Path, old: float, new: float, passed: bool, late: bool
 ) -> None:
-    server = make_server(served(tmp_path, 1, old), probation=100)
-    server.swap(served(tmp_path, 2, new))
+    predictor = make_server(served(tmp_path, 1, old), probation=100)
+    predictor.swap(served(tmp_path, 2, new))
     x = inputs(200)
-    with serving(server) as outlet:
+    with serving(predictor) as outlet:
         outlet.submit(samples(1, x, None if late else classes(x)))
         if late:
             outlet.loop.label([LabelUpdate(1 + i, float(c), 0.0) for i, c in enumerate(labels(x)[:, 0])])
@@ -306,11 +306,11 @@ def test_a_probation_allows_a_fall_as_large_as_is_configured(
     tmp_path: Path, drop: float, passed: bool
 ) -> None:
     """Two of three labels are as the predecessor says, one is as the new model says: a third worse."""
-    server = make_server(served(tmp_path, 1, GOOD), probation=100, probation_drop=drop)
-    server.swap(served(tmp_path, 2, BAD))
+    predictor = make_server(served(tmp_path, 1, GOOD), probation=100, probation_drop=drop)
+    predictor.swap(served(tmp_path, 2, BAD))
     x = inputs(200)
     given = [float(c) if i % 3 else 1.0 - float(c) for i, c in enumerate(labels(x)[:, 0])]
-    with serving(server) as outlet:
+    with serving(predictor) as outlet:
         outlet.submit(samples(1, x, given))
     assert outlet.outcomes == [passed]
 
@@ -318,34 +318,34 @@ def test_a_probation_allows_a_fall_as_large_as_is_configured(
 def test_a_probation_that_is_switched_off_has_no_outcome(tmp_path: Path) -> None:
     x = inputs(200)
     for watch, length in ((False, 100), (True, 0)):
-        server = make_server(served(tmp_path, 1, GOOD), probation=length)
-        server.swap(served(tmp_path, 2, BAD), watch=watch)
-        server.predict(numbered(1, 200), x)
-        server.shadow(numbered(1, 200), x)
-        assert server.label(numbered(1, 200), labels(x)) is None
+        predictor = make_server(served(tmp_path, 1, GOOD), probation=length)
+        predictor.swap(served(tmp_path, 2, BAD), watch=watch)
+        predictor.predict(numbered(1, 200), x)
+        predictor.shadow(numbered(1, 200), x)
+        assert predictor.label(numbered(1, 200), labels(x)) is None
 
 
 def test_a_world_that_changes_for_both_models_rolls_nothing_back(tmp_path: Path) -> None:
-    server = make_server(served(tmp_path, 1, GOOD), probation=100)
-    server.swap(served(tmp_path, 2, GOOD))
+    predictor = make_server(served(tmp_path, 1, GOOD), probation=100)
+    predictor.swap(served(tmp_path, 2, GOOD))
     x = inputs(200)
-    server.predict(numbered(1, 200), x)
-    server.shadow(numbered(1, 200), x)
-    assert server.label(numbered(1, 200), 1 - labels(x)) is True
+    predictor.predict(numbered(1, 200), x)
+    predictor.shadow(numbered(1, 200), x)
+    assert predictor.label(numbered(1, 200), 1 - labels(x)) is True
 
 
 def test_a_probation_counts_only_answers_of_its_own_pair(tmp_path: Path) -> None:
     """Labels that come late belong to the model that answered, not to the one serving by then."""
-    server = make_server(served(tmp_path, 1, GOOD), probation=100)
-    server.swap(served(tmp_path, 2, BAD))
+    predictor = make_server(served(tmp_path, 1, GOOD), probation=100)
+    predictor.swap(served(tmp_path, 2, BAD))
     x = inputs(200)
-    server.predict(numbered(1, 200), x)
-    server.shadow(numbered(1, 200), x)
-    server.swap(served(tmp_path, 3, GOOD))
-    assert server.label(numbered(1, 200), labels(x)) is None
-    server.predict(numbered(201, 200), x)
-    server.shadow(numbered(201, 200), x)
-    assert server.label(numbered(201, 200), labels(x)) is True
+    predictor.predict(numbered(1, 200), x)
+    predictor.shadow(numbered(1, 200), x)
+    predictor.swap(served(tmp_path, 3, GOOD))
+    assert predictor.label(numbered(1, 200), labels(x)) is None
+    predictor.predict(numbered(201, 200), x)
+    predictor.shadow(numbered(201, 200), x)
+    assert predictor.label(numbered(201, 200), labels(x)) is True
 
 
 class Failing:
@@ -356,15 +356,15 @@ class Failing:
 
 
 def test_a_predecessor_that_fails_beside_the_champion_costs_no_prediction(tmp_path: Path) -> None:
-    server = make_server(ServedModel(1, Failing()), probation=100)
-    server.swap(served(tmp_path, 2, GOOD))
+    predictor = make_server(ServedModel(1, Failing()), probation=100)
+    predictor.swap(served(tmp_path, 2, GOOD))
     x = inputs(100)
-    with serving(server) as outlet:
+    with serving(predictor) as outlet:
         outlet.submit(samples(1, x, classes(x)))
     assert [p["id"] for p in outlet.published] == [f"1-{offset}" for offset in range(1, 101)]
     assert (outlet.loop.errors, outlet.outcomes) == (0, [])
-    assert server.live_quality() == {"accuracy": 1.0, "labelled": 100}
-    assert server.live_error() == 0.0
+    assert predictor.live_quality() == {"accuracy": 1.0, "labelled": 100}
+    assert predictor.live_error() == 0.0
 
 
 # ---- the thread ------------------------------------------------------------------------------

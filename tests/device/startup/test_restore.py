@@ -58,7 +58,7 @@ def test_alarms_and_thresholds_go_on_after_a_restart(registry: Registry) -> None
     scores[-3:] = 50.0
     for part in (slice(0, 150), slice(150, 200)):
         offsets = np.arange(200)[part]
-        found.judge(["k"] * len(offsets), offsets, offsets.astype(np.float64), scores[part])
+        found.detect(["k"] * len(offsets), offsets, offsets.astype(np.float64), scores[part])
     assert not restore.restore_anomalies(registry, again)
     registry.set_value("anomalies", found.state())
     assert not restore.restore_anomalies(registry, None)

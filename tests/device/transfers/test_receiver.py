@@ -85,17 +85,17 @@ def chunks(name: str = "t1", blob: bytes = BLOB, size: int = 300) -> list[Receiv
 
 def test_a_transfer_is_complete_once_when_its_last_chunk_has_come(tmp_path: Path) -> None:
     dock = Dock(tmp_path)
-    assert dock.incoming.begin(transfer()) == [0, 1, 2, 3]
+    assert dock.incoming.open(transfer()) == [0, 1, 2, 3]
     parts = chunks()
     dock.send(parts[3], parts[1], parts[0])
-    assert dock.incoming.begin(transfer()) == [2]
+    assert dock.incoming.open(transfer()) == [2]
     assert dock.complete == []
     dock.send(parts[2], parts[2], parts[0])
     assert [t.name for t in dock.complete] == ["t1"]
     folder = dock.staging.whole(transfer())
     assert folder is not None
     assert b"".join(read_transfer(folder)[1]) == BLOB
-    dock.staging.end(transfer())
+    dock.staging.discard(transfer())
     assert list((tmp_path / "incoming").iterdir()) == []
     dock.incoming.stop()
 
@@ -103,7 +103,7 @@ def test_a_transfer_is_complete_once_when_its_last_chunk_has_come(tmp_path: Path
 def test_what_was_not_announced_is_dropped_and_acknowledged(tmp_path: Path) -> None:
     dock = Dock(tmp_path)
     dock.send(chunks()[0])
-    dock.incoming.begin(transfer())
+    dock.incoming.open(transfer())
     parts = chunks()
     root = "edged/rig/weights/in"
     dock.send(
@@ -117,13 +117,13 @@ def test_what_was_not_announced_is_dropped_and_acknowledged(tmp_path: Path) -> N
         chunk(f"{root}/t1/0", bytes(MAX_CHUNK + 1)),
     )
     assert dock.incoming.dropped == 9
-    assert dock.incoming.begin(transfer()) == [0, 1, 2, 3]
+    assert dock.incoming.open(transfer()) == [0, 1, 2, 3]
     dock.incoming.stop()
 
 
 def test_a_new_process_takes_the_transfer_up_and_finds_a_torn_chunk(tmp_path: Path) -> None:
     dock = Dock(tmp_path)
-    dock.incoming.begin(transfer())
+    dock.incoming.open(transfer())
     dock.send(*chunks())
     dock.incoming.stop()
     (tmp_path / "incoming" / "t1" / "1.chunk").write_bytes(b"torn")
@@ -131,7 +131,7 @@ def test_a_new_process_takes_the_transfer_up_and_finds_a_torn_chunk(tmp_path: Pa
     again.incoming.resume()
     assert [t.note for t in again.complete] == [{"mix": True}]
     assert again.staging.whole(transfer()) is None
-    assert again.incoming.begin(transfer()) == [1]
+    assert again.incoming.open(transfer()) == [1]
     again.send(chunks()[1])
     assert len(again.complete) == 2
     assert again.staging.whole(transfer()) is not None
@@ -140,14 +140,14 @@ def test_a_new_process_takes_the_transfer_up_and_finds_a_torn_chunk(tmp_path: Pa
 
 def test_one_at_a_time_until_it_has_expired(tmp_path: Path) -> None:
     dock = Dock(tmp_path)
-    dock.incoming.begin(transfer())
+    dock.incoming.open(transfer())
     with pytest.raises(RefusedError, match="another transfer is under way"):
-        dock.incoming.begin(transfer("t2"))
+        dock.incoming.open(transfer("t2"))
     dock.clock.advance_to(61.0)
-    assert dock.incoming.begin(transfer("t2")) == [0, 1, 2, 3]
+    assert dock.incoming.open(transfer("t2")) == [0, 1, 2, 3]
     assert [path.name for path in (tmp_path / "incoming").iterdir()] == ["t2"]
     other = transfer("t2", bytes(1000))
-    assert len(dock.incoming.begin(other)) == 4, "the sender has changed its mind"
+    assert len(dock.incoming.open(other)) == 4, "the sender has changed its mind"
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_any_json_is_refused_with_a_clear_error(name: Any, manifest: Any) -> Non
 def test_a_whole_that_is_not_the_sum_of_its_chunks_is_told(tmp_path: Path) -> None:
     dock = Dock(tmp_path)
     wrong = announced("t1", {**transfer().manifest, "sha256": "0" * 64}, {}, LIMIT)
-    dock.incoming.begin(wrong)
+    dock.incoming.open(wrong)
     dock.send(*chunks())
     with pytest.raises(ConfigError, match="together"):
         dock.staging.whole(wrong)

@@ -8,7 +8,7 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from edged.device.web.bridge import ServingBridge, StoredRows
+from edged.device.web.bridge import PendingRows, ServingBridge
 from edged.domain.stream.sample import Reading
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class Stages:
     def __init__(self) -> None:
         self.submitted: list[Submission] = []
 
-    def take_questions(self, *_: Any) -> Callable[[], None]:
+    def accept_requests(self, *_: Any) -> Callable[[], None]:
         return lambda: None
 
     def submit(self, submission: Submission) -> None:
@@ -63,5 +63,5 @@ def test_what_is_given_up_while_it_is_placed_is_forgotten() -> None:
 
     asyncio.run(run())
     gc.collect()
-    assert [one for one in gc.get_objects() if isinstance(one, StoredRows)] == []
+    assert [one for one in gc.get_objects() if isinstance(one, PendingRows)] == []
     assert bridge.waiting == 0

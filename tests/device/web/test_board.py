@@ -38,7 +38,7 @@ def test_history_goes_on_after_a_restart() -> None:
     board = PageState(None)
     board.measured(1.0, 0.5, None)
     board.happened({"event": "model_rolled_back", "ts": 2.0, "from": 3, "to": 2, "reason": "command"})
-    again = PageState(json.loads(json.dumps(board.kept())))
+    again = PageState(json.loads(json.dumps(board.dump())))
     assert again.history.points == [(1.0, 0.5, None)]
     assert list(again.history.marks) == [(2.0, "back", "back to version 2")]
 

@@ -57,7 +57,7 @@ def test_versions_that_are_not_loaded_any_more_go() -> None:
     durations = ModelHistograms()
     for version in (1, 2, 3):
         durations.add(version, 0.01)
-    durations.keep([2, 3])
+    durations.keep_only([2, 3])
     assert set(durations.by_version) == {2, 3}
 
 

@@ -61,16 +61,16 @@ async def read(lines: AsyncIterator[bytes]) -> list[tuple[int, str, Any]]:
 def test_a_stream_begins_with_the_newest_of_each_state() -> None:
     async def run() -> None:
         feed = EventStream(2)
-        feed.say("state/model", {"version": 1})  # before the loop is there
-        feed.begin()
-        feed.say("state/model", {"version": 2})
-        feed.say("events", {"event": "started"})
+        feed.publish("state/model", {"version": 1})  # before the loop is there
+        feed.start()
+        feed.publish("state/model", {"version": 2})
+        feed.publish("events", {"event": "started"})
         await asyncio.sleep(0)
         lines = await opened(feed)
         assert [(name, values) for _, name, values in await read(lines)] == [("state/model", {"version": 2})]
-        feed.say("events", {"event": "x", "value": float("nan")})
+        feed.publish("events", {"event": "x", "value": float("nan")})
         assert (await read(lines))[0][1:] == ("events", {"event": "x", "value": None})
-        feed.end()
+        feed.stop()
         assert [line async for line in lines] == []
         assert feed.streams == 0
         with pytest.raises(HttpError):
@@ -82,9 +82,9 @@ def test_a_stream_begins_with_the_newest_of_each_state() -> None:
 def test_missed_events_come_again_as_far_as_they_are_here() -> None:
     async def run() -> None:
         feed = EventStream(2)
-        feed.begin()
+        feed.start()
         for number in range(KEPT + 50):
-            feed.say("events", {"n": number})
+            feed.publish("events", {"n": number})
         await asyncio.sleep(0)
         everything = await read(await opened(feed, "since=0"))
         assert [values["n"] for _, _, values in everything] == list(range(50, KEPT + 50))
@@ -100,8 +100,8 @@ def test_missed_events_come_again_as_far_as_they_are_here() -> None:
 def test_who_comes_back_after_a_restart_gets_what_happened_since() -> None:
     async def run() -> None:
         feed = EventStream(2)
-        feed.begin()
-        feed.say("events", {"event": "started"})
+        feed.start()
+        feed.publish("events", {"event": "started"})
         await asyncio.sleep(0)
         assert [values for _, _, values in await read(await opened(feed, last="950"))] == [
             {"event": "started"}
@@ -113,12 +113,12 @@ def test_who_comes_back_after_a_restart_gets_what_happened_since() -> None:
 def test_a_stream_has_the_topics_it_asks_for() -> None:
     async def run() -> None:
         feed = EventStream(2)
-        feed.begin()
+        feed.start()
         lines = await opened(feed, "topics=state,response/train")
-        feed.say("events", {})
-        feed.say("state/model", {})
-        feed.say("response/label", {})
-        feed.say("response/train", {})
+        feed.publish("events", {})
+        feed.publish("state/model", {})
+        feed.publish("response/label", {})
+        feed.publish("response/train", {})
         assert [name for _, name, _ in await read(lines)] == ["state/model", "response/train"]
 
     asyncio.run(run())
@@ -127,10 +127,10 @@ def test_a_stream_has_the_topics_it_asks_for() -> None:
 def test_who_does_not_read_is_ended_and_takes_no_more_memory() -> None:
     async def run() -> None:
         feed = EventStream(1)
-        feed.begin()
+        feed.start()
         lines = await opened(feed)
         for number in range(BEHIND + 10):
-            feed.say("events", {"n": number})
+            feed.publish("events", {"n": number})
         await asyncio.sleep(0)
         assert [line async for line in lines] == []
         assert feed.streams == 0
@@ -141,14 +141,14 @@ def test_who_does_not_read_is_ended_and_takes_no_more_memory() -> None:
 def test_predictions_come_together_the_newest_of_many() -> None:
     async def run() -> None:
         feed = EventStream(1)
-        feed.begin()
+        feed.start()
         feed.predicted([b'{"key": "before"}'])
         lines = await opened(feed)
         feed.predicted([b'{"key": "%d"}' % number for number in range(500)])
         [(_, name, values)] = await read(lines)
         assert name == "predictions"
         assert [one["key"] for one in values] == [str(number) for number in range(500 - RECENT, 500)]
-        feed.end()
+        feed.stop()
 
     asyncio.run(run())
 
@@ -156,7 +156,7 @@ def test_predictions_come_together_the_newest_of_many() -> None:
 def test_streams_that_have_not_begun_count() -> None:
     async def run() -> None:
         feed = EventStream(2)
-        feed.begin()
+        feed.start()
         answers = [await feed.stream(asking()) for _ in range(2)]
         with pytest.raises(HttpError):
             await feed.stream(asking())
@@ -171,7 +171,7 @@ def test_streams_that_have_not_begun_count() -> None:
 def test_only_a_head_is_answered_to_head() -> None:
     async def run() -> None:
         feed = EventStream(1)
-        feed.begin()
+        feed.start()
         answer = await feed.stream(asking(method="HEAD"))
         sent: list[Any] = []
 
@@ -190,12 +190,12 @@ def test_only_a_head_is_answered_to_head() -> None:
 def test_streams_are_bounded() -> None:
     async def run() -> None:
         feed = EventStream(1)
-        feed.begin()
+        feed.start()
         lines = await opened(feed)
         with pytest.raises(HttpError) as caught:
             await opened(feed)
         assert caught.value.status == 503
-        feed.end()
+        feed.stop()
         assert [line async for line in lines] == []
 
     asyncio.run(run())

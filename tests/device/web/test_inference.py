@@ -35,7 +35,7 @@ def inferred(server: Predictor, x: Floats) -> Any:
         return {"type": "http.request", "body": body, "more_body": False}
 
     async def ask(inference: Inference, bridge: ServingBridge) -> Any:
-        bridge.begin()
+        bridge.start()
         scope = {"type": "http", "path_params": {"model": MODEL}, "edged.headers": {}}
         return json.loads(bytes((await inference.infer(Request(scope, receive))).body))
 

@@ -15,7 +15,7 @@ import pytest
 
 from edged.config import WebConfig
 from edged.device.web.http import listener as listening
-from edged.device.web.http.listener import MOST_HEAD, Listener
+from edged.device.web.http.listener import MOST_HEAD, HttpListener
 from edged.device.web.http.routes import UNIX
 from edged.device.web.http.sockets import Sockets
 from edged.errors import ConfigError, UnavailableError
@@ -48,7 +48,7 @@ def serving(**web: Any) -> Iterator[Sockets]:
     config = WebConfig.model_validate({"listen": "127.0.0.1:0"} | web)
     sockets = Sockets(config)
     sockets.open()
-    listener = Listener(app, config, sockets)
+    listener = HttpListener(app, config, sockets)
     up, ended = threading.Event(), threading.Event()
     loop = asyncio.new_event_loop()
     stop = asyncio.Event()

@@ -25,10 +25,10 @@ def test_errors_of_any_size_are_watched_in_relation_to_the_first_ones() -> None:
         for start in range(0, 4000, 70):
             part = wrong[start : start + 70]
             live.errors(part, offsets(part, start + 1))
-        drifts = [signal for signal in live.take() if signal.level is Level.DRIFT]
+        drifts = [signal for signal in live.pop_signals() if signal.level is Level.DRIFT]
         assert [signal.source for signal in drifts] == ["error"]
         assert 3000 < drifts[0].offset < 3200
-        assert live.take() == []
+        assert live.pop_signals() == []
         assert live.last is drifts[0]
 
 
@@ -49,7 +49,7 @@ def test_a_change_that_errors_and_confidence_both_show_is_one_signal() -> None:
         at = np.arange(start + 1, start + 101)
         live.confidence(sure.astype(np.float32), at, version=1)
         live.errors(wrong, at)
-    assert sum(signal.level is Level.DRIFT for signal in live.take()) == 1
+    assert sum(signal.level is Level.DRIFT for signal in live.pop_signals()) == 1
 
 
 def test_a_new_version_may_be_surer_or_less_sure_than_the_one_before() -> None:
@@ -61,7 +61,7 @@ def test_a_new_version_may_be_surer_or_less_sure_than_the_one_before() -> None:
             sure = rng.uniform(0.3, 0.6, 100) + 0.3 * (start >= 3000)
             version = 1 + int(swaps and start >= 3000)
             live.confidence(sure.astype(np.float32), np.arange(start, start + 100), version)
-        levels[swaps] = {signal.level for signal in live.take()}
+        levels[swaps] = {signal.level for signal in live.pop_signals()}
     assert levels[True] == set()
     assert Level.DRIFT in levels[False], "the same change without a swap is one"
 
@@ -76,7 +76,7 @@ def test_inputs_are_watched_and_it_is_told_which_of_them_moved() -> None:
     live = LiveDrift(classes=True, features=3)
     x = moving(4000, 2500)
     live.inputs(x, offsets(x))
-    (signal,) = live.take()
+    (signal,) = live.pop_signals()
     assert (signal.level, signal.source) == (Level.DRIFT, "inputs")
     assert signal.as_dict(("a", "b", "c"))["features"][0]["feature"] == "b"
     assert live.last_inputs is signal
@@ -98,7 +98,7 @@ def test_each_watch_can_be_turned_off(rules: DriftRules, left: set[str]) -> None
     live.inputs(x, offsets(x))
     live.errors(wrong, offsets(wrong))
     live.confidence((1 - wrong / 2).astype(np.float32), offsets(wrong), 1)
-    assert {signal.source for signal in live.take()} == left
+    assert {signal.source for signal in live.pop_signals()} == left
 
 
 def test_it_goes_on_after_a_restart_as_if_there_had_been_none() -> None:
@@ -122,8 +122,8 @@ def test_it_goes_on_after_a_restart_as_if_there_had_been_none() -> None:
     assert second.restore(json.loads(json.dumps(first.state())))
     for start in range(2500, 5000, 100):
         feed(second, slice(start, start + 100))
-    told = second.take()
-    assert told == whole.take()
+    told = second.pop_signals()
+    assert told == whole.pop_signals()
     assert {signal.source for signal in told} == {"error", "inputs"}
 
 

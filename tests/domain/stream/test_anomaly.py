@@ -34,7 +34,7 @@ class Feed:
         values = np.asarray(values, np.float64)
         offsets = np.arange(self.next, self.next + len(values))
         self.next += len(values)
-        judged = self.found.judge(
+        judged = self.found.detect(
             keys or ["a"] * len(values), offsets, np.asarray(10.0 * offsets, np.float64), values
         )
         self.changes += judged.changes
@@ -51,7 +51,7 @@ def calibrated(rules: AnomalyRules = RULES) -> Feed:
         feed.usual(100)
     feed.changes.clear()
     feed.flagged.clear()
-    feed.found.take()
+    feed.found.pop_changes()
     return feed
 
 
@@ -111,16 +111,16 @@ def test_all_that_belongs_to_an_alarm_is_set_aside() -> None:
     first = feed.next
     feed.scores([HIGH, 1, HIGH, HIGH, 1, 1, 1, 1, 1])
     feed.usual(5)
-    aside, back = feed.found.take()
+    aside, back = feed.found.pop_changes()
     assert sorted(aside) == list(range(first, first + 8))
     assert back == []
-    assert feed.found.take() == ([], [])
+    assert feed.found.pop_changes() == ([], [])
 
 
 def test_a_single_spike_is_set_aside_and_no_alarm() -> None:
     feed = calibrated()
     assert feed.scores([1, HIGH, 1]).tolist() == [False, True, False]
-    assert feed.found.take()[0] == [feed.next - 2]
+    assert feed.found.pop_changes()[0] == [feed.next - 2]
     assert feed.changes == []
 
 
@@ -168,7 +168,7 @@ def test_an_accepted_alarm_ends_and_gives_its_samples_back() -> None:
     assert feed.found.accept("b") == 0
     assert feed.found.accept("a") == 1
     assert feed.found.accept("a") == 0
-    assert feed.found.take()[1] == [("a", first)]
+    assert feed.found.pop_changes()[1] == [("a", first)]
     # It goes on like this: nothing is flagged, and the threshold follows.
     for _ in range(20):
         feed.scores(feed.rng.exponential(1.0, 100) + 20.0)
@@ -208,7 +208,7 @@ def test_an_alarm_is_accepted_after_a_while_where_that_is_configured() -> None:
         feed.scores(np.full(10, HIGH))
     assert [change.accepted for change in feed.changes] == [False, True]
     assert feed.changes[1].until == pytest.approx(feed.changes[0].since + 1010)
-    assert feed.found.take()[1] == [("a", first)]
+    assert feed.found.pop_changes()[1] == [("a", first)]
 
 
 @pytest.mark.parametrize("cut", [2, 5, 8, 30])

@@ -15,7 +15,7 @@ def commits(times: list[float], delay: float) -> list[int]:
         if company.due <= now:
             sizes.append(company.count)
             company.committed()
-        company.came(1, now)
+        company.record_arrival(1, now)
     return [*sizes, company.count]
 
 
@@ -39,7 +39,7 @@ def test_sensors_that_send_all_at_once_have_a_commit_for_each_time() -> None:
 def test_rare_messages_do_not_wait_for_each_other() -> None:
     company = CommitDelay(5.0)
     for now in (0.0, 60.0, 120.0):
-        company.came(1, now)
+        company.record_arrival(1, now)
         assert company.due == pytest.approx(now + 0.25)
         company.committed()
 
@@ -48,7 +48,7 @@ def test_a_broker_that_waits_for_acknowledgements_is_not_waited_for() -> None:
     """It sends 32 messages, then nothing before they are acknowledged."""
     company, now, sent = CommitDelay(5.0), 0.0, 0
     while sent < 32 * (CHAIN + 1):
-        company.came(32, now)
+        company.record_arrival(32, now)
         now = max(now, company.due) + 0.002
         company.committed()
         sent += 32
@@ -57,20 +57,20 @@ def test_a_broker_that_waits_for_acknowledgements_is_not_waited_for() -> None:
 
 def test_a_fast_stream_is_not_taken_for_bursts_for_long() -> None:
     company, sizes = CommitDelay(5.0), list[int]()
-    company.came(20, 0.0)
+    company.record_arrival(20, 0.0)
     company.committed()
     for i in range(20_000):
         now = 1.0 + i / 1000
         if company.due <= now:
             sizes.append(company.count)
             company.committed()
-        company.came(1, now)
+        company.record_arrival(1, now)
     assert len(sizes) <= CHAIN + 5
 
 
 def test_without_a_delay_nobody_waits() -> None:
     company = CommitDelay(0.0)
-    company.came(1, 3.0)
+    company.record_arrival(1, 3.0)
     assert company.due == 3.0
     company.committed()
     assert company.due == float("inf")

@@ -24,10 +24,10 @@ class Loop:
         while not self._ending:
             self.wake.wait()
             self.wake.clear()
-            asked = self.settling.begin()
+            asked = self.settling.start_turn()
             self.turns += 1
-            self.settling.done(asked, settled=self._settles)
-        self.settling.over()
+            self.settling.finish_turn(asked, flushed=self._settles)
+        self.settling.close()
 
     def end(self) -> None:
         self._ending = True
@@ -40,10 +40,10 @@ def test_each_who_asks_waits_for_a_whole_turn() -> None:
     try:
         for asked in range(1, 51):
             before = loop.turns
-            assert loop.settling.ask(loop.wake.set, 10)
+            assert loop.settling.wait(loop.wake.set, 10)
             assert loop.turns > before, asked
         threads = [
-            threading.Thread(target=lambda: found.append(loop.settling.ask(loop.wake.set, 10)))
+            threading.Thread(target=lambda: found.append(loop.settling.wait(loop.wake.set, 10)))
             for _ in range(16)
         ]
         for thread in threads:
@@ -58,7 +58,7 @@ def test_each_who_asks_waits_for_a_whole_turn() -> None:
 def test_what_a_turn_could_not_settle_is_said() -> None:
     loop = Loop(settles=False)
     try:
-        assert not loop.settling.ask(loop.wake.set, 10)
+        assert not loop.settling.wait(loop.wake.set, 10)
     finally:
         loop.end()
 
@@ -66,7 +66,7 @@ def test_what_a_turn_could_not_settle_is_said() -> None:
 def test_a_loop_that_hangs_is_not_waited_for_and_one_that_is_over_neither() -> None:
     settling = FlushRequests()
     began = time.monotonic()
-    assert not settling.ask(lambda: None, 0.05)
+    assert not settling.wait(lambda: None, 0.05)
     assert time.monotonic() - began < 5
-    settling.over()
-    assert settling.ask(lambda: None, 60)
+    settling.close()
+    assert settling.wait(lambda: None, 60)

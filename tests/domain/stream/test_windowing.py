@@ -39,7 +39,7 @@ def readings(
 
 
 def cut(windowing: Windowing, given_readings: Iterable[Reading]) -> list[Reading]:
-    return [window for reading in given_readings for window in windowing.take(reading)]
+    return [window for reading in given_readings for window in windowing.accept(reading)]
 
 
 def values(windows: Sequence[Reading]) -> list[list[float]]:
@@ -149,13 +149,13 @@ def test_a_clock_that_was_set_back_begins_anew() -> None:
 def test_of_too_many_keys_those_heard_last_are_kept() -> None:
     windowing = Windowing(WindowRules(2, 2, most_keys=2), 1)
     for key in "abac":
-        windowing.take(Reading(key, [1.0], 0.0))
+        windowing.accept(Reading(key, [1.0], 0.0))
     assert windowing.forgotten == 1
     changes = windowing.changes()
     assert changes.heads["b"] is None
     assert {row.key for row in changes.rows.values()} == {"c"}, "the rows of the forgotten key are not stored"
-    assert len(windowing.take(Reading("c", [2.0], 1.0))) == 1
-    assert len(windowing.take(Reading("b", [2.0], 1.0))) == 0
+    assert len(windowing.accept(Reading("c", [2.0], 1.0))) == 1
+    assert len(windowing.accept(Reading("b", [2.0], 1.0))) == 0
 
 
 # ---- labels ------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ def test_after_a_restart_anywhere_the_same_windows_follow(
     windowing, made = Windowing(rules, 2), []
     changes: list[OpenWindowChanges] = []
     for reading in given_readings:
-        made += windowing.take(reading)
+        made += windowing.accept(reading)
         if rng.random() < 0.5:
             changes.append(windowing.changes())
             if rng.random() < 0.5:
@@ -238,7 +238,7 @@ def test_after_a_restart_anywhere_the_same_windows_follow(
 def test_changes_that_are_put_together_are_the_same_as_one_after_the_other() -> None:
     windowing, parts = Windowing(WindowRules(3, 2), 1), []
     for reading in readings(range(12), t=range(12)):
-        windowing.take(reading)
+        windowing.accept(reading)
         parts.append(windowing.changes())
     whole = OpenWindowChanges()
     for part in parts:

@@ -100,9 +100,9 @@ def test_the_time_of_day_comes_from_the_devices_clock() -> None:
 
 def test_training_slows_down_step_by_step_to_a_halt_and_comes_back() -> None:
     pace = TrainingPace(0.010)
-    slower = [pace.rest(0.011) for _ in range(6)]
+    slower = [pace.throttle(0.011) for _ in range(6)]
     assert slower == [0.5, 1.0, 3.0, 9.0, float("inf"), float("inf")]
-    assert pace.rest(0.008) == float("inf"), "near the budget nothing changes"
-    assert [pace.rest(0.001) for _ in range(6)] == [9.0, 3.0, 1.0, 0.5, 0.0, 0.0]
-    pace.rest(0.02)
-    assert pace.rest(None) == 0.0, "nothing is served: nothing is disturbed"
+    assert pace.throttle(0.008) == float("inf"), "near the budget nothing changes"
+    assert [pace.throttle(0.001) for _ in range(6)] == [9.0, 3.0, 1.0, 0.5, 0.0, 0.0]
+    pace.throttle(0.02)
+    assert pace.throttle(None) == 0.0, "nothing is served: nothing is disturbed"

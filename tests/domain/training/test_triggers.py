@@ -27,21 +27,21 @@ def test_cooldown_holds_back_all_but_a_command() -> None:
 
 def test_a_failure_holds_back_all_but_a_command() -> None:
     triggers = Triggers(TriggerRules(new_labels=1))
-    triggers.hold(5.0, 8.0)
+    triggers.back_off(5.0, 8.0)
     assert (triggers.decide(9, 12.9), triggers.decide(9, 13.0)) == (None, "labels")
-    triggers.hold(13.0, 8.0)
+    triggers.back_off(13.0, 8.0)
     triggers.commanded = True
     assert triggers.decide(9, 14.0) == "command"
 
 
 def test_a_rest_ends_with_enough_labels_or_a_command() -> None:
     triggers = Triggers(TriggerRules(new_labels=200, min_new_samples=100))
-    assert triggers.rest(5) == 1000
+    assert triggers.hold_back(5) == 1000
     triggers.scheduled = True
     assert triggers.decide(999, 0.0) is None
     assert triggers.decide(1000, 0.0) == "schedule"
     assert triggers.decide(200, 0.0) == "labels", "one trial, then as usual"
-    triggers.rest(5)
+    triggers.hold_back(5)
     triggers.commanded = True
     assert triggers.decide(0, 0.0) == "command"
     assert triggers.decide(200, 0.0) == "labels"
@@ -49,7 +49,7 @@ def test_a_rest_ends_with_enough_labels_or_a_command() -> None:
 
 def test_a_run_that_was_cut_off_needs_no_new_labels() -> None:
     triggers = Triggers(TriggerRules(new_labels=500), interrupted=True)
-    triggers.hold(0.0, 1.0)
+    triggers.back_off(0.0, 1.0)
     assert triggers.decide(0, 0.5) is None
     assert triggers.decide(0, 1.0) == "resume"
     assert triggers.decide(0, 2.0) is None, "once"
@@ -81,7 +81,7 @@ def test_drifts_may_be_told_not_to_start_runs() -> None:
 def test_a_drift_waits_for_the_cool_down() -> None:
     triggers = Triggers(TriggerRules(new_labels=None, cooldown=60.0))
     triggers.last_end, triggers.drifted = 100.0, True
-    assert triggers.resting(159.0) == "a cool-down of 60 s"
+    assert triggers.pause_reason(159.0) == "a cool-down of 60 s"
     assert triggers.decide(50, 159.0) is None
     assert triggers.decide(50, 160.0) == "drift"
 

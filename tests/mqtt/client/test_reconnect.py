@@ -36,9 +36,9 @@ def test_a_connection_that_held_is_forgiven_and_one_that_broke_at_once_is_not() 
     backoff = Backoff(60.0, random.Random(1))
     for _ in range(20):
         backoff.delay()
-        backoff.ended(0.1)
+        backoff.record_end(0.1)
     assert max(backoff.delay() for _ in range(20)) > 10.0
-    backoff.ended(SETTLED)
+    backoff.record_end(SETTLED)
     assert backoff.delay() <= FIRST
 
 
@@ -115,15 +115,15 @@ def test_where_another_uses_our_name_the_pauses_are_long_until_it_is_gone() -> N
     pauses = []
     for _ in range(8):
         backoff.taken_over()
-        backoff.ended(1.0)
+        backoff.record_end(1.0)
         pauses.append(backoff.delay())
     for pause, bound in zip(pauses, (15, 30, 60, 120, 240, 300, 300, 300), strict=True):
         assert bound / 2 <= pause <= bound
-    backoff.ended(0.0)  # an attempt that only failed waits as usual
+    backoff.record_end(0.0)  # an attempt that only failed waits as usual
     assert backoff.delay() <= 1.0
-    backoff.ended(TWIN_LONGEST)
+    backoff.record_end(TWIN_LONGEST)
     backoff.taken_over()
-    backoff.ended(1.0)
+    backoff.record_end(1.0)
     assert backoff.delay() <= 15.0
 
 
@@ -132,7 +132,7 @@ def test_a_client_of_our_name_is_told_of_even_while_we_are_connected_again() -> 
     assert condition.problem == "not connected yet"
     condition.connected()
     assert condition.disconnected("Session taken over")
-    condition.ended()
+    condition.record_end()
     assert "device.id" in (condition.problem or "")
     condition.connected()
     assert "another client calls itself edged-rig" in (condition.problem or "")
@@ -141,7 +141,7 @@ def test_a_client_of_our_name_is_told_of_even_while_we_are_connected_again() -> 
 def test_what_was_wrong_is_not_told_any_more_once_we_are_connected() -> None:
     condition = ConnectionState("broker", 1883, "edged-rig")
     condition.complain("mqtt_unreachable", "connection refused", "does a broker listen?")
-    condition.ended()
+    condition.record_end()
     assert condition.problem == "no connection to the broker: connection refused (does a broker listen?)"
     condition.connected()
     assert condition.problem is None
@@ -154,6 +154,6 @@ def test_connections_that_break_at_once_raise_a_suspicion_only_after_some() -> N
         condition.connected()
         told.append(condition.problem is not None)
         assert not condition.disconnected("Unspecified error")
-        condition.ended()
+        condition.record_end()
     assert told == [False, False, False, True]
     assert "does another client call itself edged-rig?" in (condition.problem or "")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from edged.errors import StorageError
-from edged.storage.files.damaged_database import KEPT, damage, set_aside
+from edged.storage.files.damaged_database import KEPT, damage, rename_damaged
 from tests.storage.disks import TestedDisk
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def test_what_is_set_aside_keeps_its_content_and_can_be_opened(tmp_path: Path) -
     (tmp_path / "a.db-wal").write_bytes(b"")
     (tmp_path / "a.db-shm").write_bytes(b"shared")
     before = path.read_bytes()
-    name = set_aside(path, NOW)
+    name = rename_damaged(path, NOW)
     assert name == "a.db.damaged-20231114T221320Z"
     assert sorted(p.name for p in tmp_path.iterdir()) == [name, f"{name}-wal"]
     assert (tmp_path / name).read_bytes() == before
@@ -111,7 +111,7 @@ def test_what_is_set_aside_keeps_its_content_and_can_be_opened(tmp_path: Path) -
 
 def test_the_directory_is_synced_after_the_renames(tmp_path: Path) -> None:
     disk = TestedDisk()
-    set_aside(database(tmp_path / "a.db"), NOW, disk=disk)
+    rename_damaged(database(tmp_path / "a.db"), NOW, disk=disk)
     operations = [operation for operation, _ in disk.operations]
     assert operations.index("sync") > operations.index("rename")
     assert disk.operations[operations.index("sync")] == ("sync", tmp_path.name)
@@ -122,7 +122,7 @@ def test_the_newest_are_kept_even_when_the_clock_goes_back(tmp_path: Path) -> No
     for now in (NOW, NOW, NOW + 5, NOW + 9, 0.0):
         path = database(tmp_path / "a.db", rows=1)
         (tmp_path / "a.db-wal").write_bytes(b"w")
-        names.append(set_aside(path, now))
+        names.append(rename_damaged(path, now))
     assert len(set(names)) == 5
     left = {p.name for p in tmp_path.iterdir()}
     assert left == {name + suffix for name in (names[2], names[3], names[4]) for suffix in ("", "-wal")}
@@ -132,5 +132,5 @@ def test_the_newest_are_kept_even_when_the_clock_goes_back(tmp_path: Path) -> No
 def test_a_disk_that_refuses_is_told(tmp_path: Path) -> None:
     disk = TestedDisk(0, OSError(errno.EROFS, os.strerror(errno.EROFS)))
     with pytest.raises(StorageError, match=r"a\.db: setting a damaged database aside failed: .*writable"):
-        set_aside(database(tmp_path / "a.db"), NOW, disk=disk)
+        rename_damaged(database(tmp_path / "a.db"), NOW, disk=disk)
     assert (tmp_path / "a.db").exists()

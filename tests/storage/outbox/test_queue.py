@@ -74,7 +74,7 @@ def put(box: Outbox, parcels: Iterable[OutboxMessage]) -> list[Key | None]:
 def drain(box: Outbox) -> list[tuple[MessageKind, int]]:
     """Everything that waits, in the order of being given out; it stays held."""
     found = []
-    while taken := box.take(100, MIB):
+    while taken := box.reserve(100, MIB):
         found += [(key.kind, int(p.payload.strip()[7:-1])) for key, p in taken]
     return found
 
@@ -99,7 +99,7 @@ def test_by_priority_then_by_age_over_a_restart(boxes: Boxes) -> None:
 def test_what_is_held_is_given_out_once_and_goes_when_it_is_removed(boxes: Boxes) -> None:
     box = boxes.open()
     held = box.put([(parcel(MessageKind.EVENT, 0), True), (parcel(MessageKind.EVENT, 1), False)])
-    taken = box.take(10, MIB)
+    taken = box.reserve(10, MIB)
     assert [p.payload for _, p in taken] == [parcel(MessageKind.EVENT, 1).payload]
     assert (box.waiting.pending, box.takeable) == (2, 0)
     box.remove([key for key in held if key is not None])
@@ -112,16 +112,16 @@ def test_what_is_held_is_given_out_once_and_goes_when_it_is_removed(boxes: Boxes
 def test_what_was_given_back_is_the_next_one_again(boxes: Boxes) -> None:
     box = boxes.open()
     put(box, [parcel(MessageKind.EVENT, number) for number in range(4)])
-    taken = box.take(3, MIB)
-    box.give_back(taken[1][0])
-    box.give_back(taken[2][0])
+    taken = box.reserve(3, MIB)
+    box.release(taken[1][0])
+    box.release(taken[2][0])
     assert drain(box) == [(MessageKind.EVENT, 1), (MessageKind.EVENT, 2), (MessageKind.EVENT, 3)]
 
 
 def test_a_newer_message_of_a_higher_kind_goes_first(boxes: Boxes) -> None:
     box = boxes.open()
     put(box, [parcel(MessageKind.METRICS, number) for number in range(3)])
-    box.take(1, MIB)
+    box.reserve(1, MIB)
     put(box, [parcel(MessageKind.EVENT, 9)])
     assert drain(box) == [(MessageKind.EVENT, 9), (MessageKind.METRICS, 1), (MessageKind.METRICS, 2)]
 
@@ -129,8 +129,8 @@ def test_a_newer_message_of_a_higher_kind_goes_first(boxes: Boxes) -> None:
 def test_no_more_bytes_at_a_time_than_asked_for(boxes: Boxes) -> None:
     box = boxes.open()
     put(box, [parcel(MessageKind.EVENT, number, 1000) for number in range(5)])
-    assert len(box.take(5, 2500)) == 2
-    assert len(box.take(5, 10)) == 1, "but one at least"
+    assert len(box.reserve(5, 2500)) == 2
+    assert len(box.reserve(5, 10)) == 1, "but one at least"
 
 
 def test_numbers_are_not_used_again_when_everything_has_gone(boxes: Boxes) -> None:
@@ -161,7 +161,7 @@ def test_the_cap_holds_to_the_byte_and_what_goes_is_counted(boxes: Boxes, size: 
         put(box, batch)
         assert boxes.bytes() <= cap
         if rng.random() < 0.1:
-            box.remove([key for key, _ in box.take(rng.randrange(5), MIB)])
+            box.remove([key for key, _ in box.reserve(rng.randrange(5), MIB)])
             assert boxes.bytes() <= cap
     assert box.waiting.bytes > cap / 2.5, "and the space is used"
     left = drain(box)
@@ -211,7 +211,7 @@ def test_of_a_weight_update_no_half_is_kept(boxes: Boxes) -> None:
 def test_what_is_held_does_not_make_room_for_others(boxes: Boxes) -> None:
     box = boxes.open()
     put(box, [parcel(MessageKind.PREDICTION, number, 1000) for number in range(20)])
-    taken = [key for key, _ in box.take(5, MIB)]
+    taken = [key for key, _ in box.reserve(5, MIB)]
     put(box, [parcel(MessageKind.EVENT, number, 1000) for number in range(1000)])
     pending = box.waiting.pending
     box.remove(taken)

@@ -175,7 +175,7 @@ def test_a_terminal_without_utf8_gets_ascii() -> None:
 def test_live_draws_over_itself_without_clearing_the_screen() -> None:
     console = terminal()
     with Screen(console=console) as screen:
-        screen.say("starting the broker")
+        screen.show_line("starting the broker")
         for elapsed in (1.0, 2.0, 3.0):
             screen.show(replace(STATE, elapsed=elapsed))
     screen.finish(STATE)
@@ -190,7 +190,7 @@ def test_live_draws_over_itself_without_clearing_the_screen() -> None:
 def test_without_a_terminal_there_are_plain_lines() -> None:
     console = Console(file=io.StringIO(), width=80)
     with Screen(console=console) as screen:
-        screen.say("commissioning")
+        screen.show_line("commissioning")
         for elapsed in range(12):
             screen.show(replace(STATE, elapsed=float(elapsed)))
     shown = drawn(console).splitlines()
@@ -219,7 +219,7 @@ def test_every_event_is_printed_once_while_only_the_last_are_kept(
 
 def test_with_json_everything_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     with Screen(to_stderr=True) as screen:
-        screen.say("starting")
+        screen.show_line("starting")
         screen.show(STATE)
     screen.finish(STATE)
     captured = capsys.readouterr()

@@ -65,7 +65,7 @@ class HttpCommand(LocalCommand):
         if answer["state"] == "successful":
             self._page.command_succeeded(self._name, self._fields, answer["data"])
         if self.first.done():
-            self._feed.say(f"response/{self._name}", answer)
+            self._feed.publish(f"response/{self._name}", answer)
         else:
             self.first.set_result(answer)
 

@@ -65,17 +65,17 @@ class StreamReader:
             return
         self._waiting.append(message.wire)
         if len(self._waiting) > BEHIND:
-            self.end()
+            self.close()
         self.ready.set()
 
-    def take(self) -> bytes:
+    def pop_events(self) -> bytes:
         """Return and remove all queued events."""
         taken = b"".join(self._waiting)
         self._waiting.clear()
         self.ready.clear()
         return taken
 
-    def end(self) -> None:
+    def close(self) -> None:
         """End the stream and drop the queued events."""
         self.over = True
         self._waiting.clear()
@@ -107,7 +107,7 @@ def _head() -> Response:
 class EventStream:
     """Sends the daemon's reports to all open streams, at most `most`; cheap without streams.
 
-    Call `begin` on the event loop; `say` and `predicted` can be called from any thread, also before.
+    Call `start` on the event loop; `publish` and `predicted` can be called from any thread, also before.
     """
 
     def __init__(self, most: int) -> None:
@@ -129,7 +129,7 @@ class EventStream:
 
     # ---- reports of the daemon (any thread) ---------------------------------------------------
 
-    def say(self, name: str, values: Mapping[str, Any]) -> None:
+    def publish(self, name: str, values: Mapping[str, Any]) -> None:
         """Send a report to all streams, under the name of its topic."""
         loop = self._loop
         if loop is None:
@@ -143,18 +143,18 @@ class EventStream:
 
     # ---- the event loop -----------------------------------------------------------------------
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Accept streams from now on."""
         self._loop = asyncio.get_running_loop()
         early, self._early = self._early, []
         for name, values in early:
             self._publish(name, values)
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """End all streams and reject new ones."""
         self._ended = True
         for reader in self._readers:
-            reader.end()
+            reader.close()
 
     def _publish(self, name: str, values: Any) -> None:
         self._number += 1
@@ -212,7 +212,7 @@ class EventStream:
         try:
             yield PRELUDE
             while not reader.over:
-                lines = reader.take()
+                lines = reader.pop_events()
                 if lines:
                     yield lines
                     continue

@@ -38,35 +38,35 @@ class RoundEndpoints:
         Maximum bytes of a model.
     """
 
-    def __init__(self, post: LocalTransport, largest: int) -> None:
-        self._post, self._largest = post, largest
+    def __init__(self, transport: LocalTransport, largest: int) -> None:
+        self._transport, self._largest = transport, largest
 
     def routes(self, access: Access) -> list[Route]:
         """Return all routes below `/api/fleet`."""
-        kinds = {"update": self._post.update, "evaluation": self._post.evaluation}
-        doors = {f"{ROUNDS}/{{id}}/{kind}": _asked(found) for kind, found in kinds.items()}
+        kinds = {"update": self._transport.update, "evaluation": self._transport.evaluation}
+        routes = {f"{ROUNDS}/{{id}}/{kind}": _asked(found) for kind, found in kinds.items()}
         return [
             route("/api/fleet/state", GuardedRoute({"GET": self.state}, ("control",), access)),
             route("/api/fleet/update", GuardedRoute({"GET": self.newest}, ("control",), access)),
             route(ROUNDS, GuardedRoute({"POST": self.hand_in}, ("control",), access, json_only=False)),
             *(
                 route(path, GuardedRoute({"GET": endpoint}, ("control",), access))
-                for path, endpoint in doors.items()
+                for path, endpoint in routes.items()
             ),
         ]
 
     async def state(self, request: Request) -> Response:
         """Return the state of the device for the fleet."""
         _local(request)
-        state = self._post.state()
+        state = self._transport.state()
         if not state:
-            raise HttpError(503, "the device has not said yet how it is", kind="early")
+            raise HttpError(503, "the device has not reported its state yet", kind="early")
         return Response(state, media_type="application/json")
 
     async def newest(self, request: Request) -> Response:
         """Return the newest update that has no receipt."""
         _local(request)
-        blob = self._post.newest()
+        blob = self._transport.newest()
         if blob is None:
             raise HttpError(404, "there is no update", kind="path")
         return Response(blob, media_type=OCTETS)
@@ -79,7 +79,7 @@ class RoundEndpoints:
         receipts, _, model = rest.partition(b"\n")
         try:
             announced = RoundAnnouncement.read(line)
-            await asyncio.to_thread(self._post.hand_in, announced, receipts, model)
+            await asyncio.to_thread(self._transport.hand_in, announced, receipts, model)
         except RefusedError:
             raise
         except EdgedError as problem:

@@ -65,7 +65,7 @@ class ModelHistograms:
             found = self.by_version[version] = Histogram(PREDICTION)
         found.add(seconds)
 
-    def keep(self, versions: Collection[int]) -> None:
+    def keep_only(self, versions: Collection[int]) -> None:
         """Drop the histograms of all other versions."""
         for version in set(self.by_version) - set(versions):
             del self.by_version[version]

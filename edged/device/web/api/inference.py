@@ -18,7 +18,7 @@ from edged.device.web.api.histograms import ModelHistograms
 from edged.device.web.api.tensors import BINARY_HEADER, TensorReader, answer, inputs_of, outputs_of, wrong
 from edged.device.web.http.bodies import deflated, read_body
 from edged.device.web.http.errors import JSON, HttpError, as_json
-from edged.device.web.http.routes import told
+from edged.device.web.http.routes import http_error
 from edged.domain.stream.sample import Reading
 from edged.errors import EdgedError, RejectedSampleError
 from edged.mqtt.field_access import parse_id, parse_key, parse_time
@@ -141,9 +141,9 @@ class Inference:
             raise HttpError(404, f"version {version[:20]!r} is not loaded; here are {names}", kind="version")
         return int(version)
 
-    def keep(self, versions: list[int]) -> None:
+    def keep_only(self, versions: list[int]) -> None:
         """Drop the counts of all other versions."""
-        self.durations.keep(versions)
+        self.durations.keep_only(versions)
         for version, outcome in set(self.outcomes):
             if version not in versions:
                 del self.outcomes[version, outcome]
@@ -156,7 +156,7 @@ class Inference:
         try:
             response, version = await self._infer(request)
         except EdgedError as error:
-            problem = error if isinstance(error, HttpError) else told(error)
+            problem = error if isinstance(error, HttpError) else http_error(error)
             self.outcomes[version, _outcome(problem.status)] += 1
             raise problem from error
         self.outcomes[version, "ok"] += 1

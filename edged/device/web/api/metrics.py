@@ -213,7 +213,7 @@ class Metrics:
 
     def _http(self, page: PrometheusText, refused: Mapping[str, int], streams: int) -> None:
         inference, loaded = self._inference, self._inference.loaded()
-        inference.keep(loaded)
+        inference.keep_only(loaded)
         model = inference.model
         counts = [
             ({"model": model, "version": str(version), "outcome": outcome}, count)

@@ -39,7 +39,7 @@ class Assets:
         """Return the file with this name."""
         found = self._files.get(request.path_params["name"])
         if found is None:
-            raise HttpError(404, "there is nothing here", kind="path")
+            raise HttpError(404, "path not found", kind="path")
         body, media = found
         headers: dict[bytes, bytes] = request.scope["edged.headers"]
         tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'

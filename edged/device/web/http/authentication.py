@@ -155,7 +155,7 @@ class Attempts:
         self._buckets[address] = bucket  # the newest are at the end
         if len(self._buckets) > MOST_ADDRESSES:
             del self._buckets[next(iter(self._buckets))]
-        return bucket.take(self._clock.monotonic())
+        return bucket.try_acquire(self._clock.monotonic())
 
     def exhausted(self, address: str) -> bool:
         """Whether this address has to wait before it tries again."""

@@ -120,7 +120,7 @@ def _check_navigation(scope: MutableMapping[str, Any], headers: dict[bytes, byte
     """Reject requests of foreign pages, except a link to our start page."""
     document = headers.get(b"sec-fetch-mode") == b"navigate" and headers.get(b"sec-fetch-dest") == b"document"
     if not (scope["method"] == "GET" and document and scope["path"] == "/"):
-        raise HttpError(403, "another site sends this request", kind="foreign_site")
+        raise HttpError(403, "cross-site request", kind="foreign_site")
 
 
 def _check_origin(headers: dict[bytes, bytes], host: bytes) -> None:
@@ -130,4 +130,4 @@ def _check_origin(headers: dict[bytes, bytes], host: bytes) -> None:
         return
     scheme, _, place = origin.partition(b"://")
     if scheme.lower() not in (b"http", b"https") or place.lower() != host.lower():
-        raise HttpError(403, "another site sends this request", kind="foreign_origin")
+        raise HttpError(403, "cross-site request", kind="foreign_origin")

@@ -137,7 +137,7 @@ class Connection(HttpToolsProtocol):
         super().resume_writing()
 
 
-class Listener:
+class HttpListener:
     """Accepts connections for an application until it is stopped; then its sockets are closed.
 
     Parameters

@@ -37,7 +37,7 @@ class Login:
             raise too_many_attempts()
         found = self._access.login(await _token(request), address)
         if found is None:
-            raise HttpError(401, "this token opens nothing", kind="token")
+            raise HttpError(401, "invalid token", kind="token")
         self._end_of(request)  # a browser has one session: its token may have been the wrong one
         name, granted = found
         secure = request.scope["scheme"] == "https"

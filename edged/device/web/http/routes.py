@@ -81,7 +81,7 @@ class GuardedRoute:
         except HttpError:
             raise
         except EdgedError as problem:
-            raise told(problem) from problem
+            raise http_error(problem) from problem
         await response(scope, receive, send)
 
     def _let_in(self, scope: Scope, headers: dict[bytes, bytes]) -> Pass:
@@ -136,7 +136,7 @@ def _of_token(access: Access, authorization: bytes, address: str) -> Pass:
     if found is not None:
         return found
     if access.attempts.failed(address):
-        raise HttpError(401, "this token opens nothing", kind="token", headers={"www-authenticate": "Bearer"})
+        raise HttpError(401, "invalid token", kind="token", headers={"www-authenticate": "Bearer"})
     raise too_many_attempts()
 
 
@@ -164,7 +164,7 @@ def session_of(cookie: bytes, *, secure: bool) -> str | None:
     return None if found is None else found.value
 
 
-def told(problem: EdgedError) -> HttpError:
+def http_error(problem: EdgedError) -> HttpError:
     """Convert an error of edged to an HTTP error."""
     status = 409 if isinstance(problem, RefusedError) else 503 if isinstance(problem, StorageError) else 400
     return HttpError(status, problem.line(), kind="refused" if status == 409 else "failed")
@@ -181,4 +181,4 @@ def route(path: str, door: GuardedRoute) -> Route:
 
 async def nothing_here(scope: Scope, receive: Receive, send: Send) -> None:
     """Answer a path without a route with 404."""
-    await refusal(HttpError(404, "there is nothing here", kind="path"))(scope, receive, send)
+    await refusal(HttpError(404, "path not found", kind="path"))(scope, receive, send)

@@ -78,7 +78,7 @@ class Sensor:
         self.confidence: float | None = None
         self.output: list[float] = []
 
-    def hear(self, count: int, monotonic: float) -> None:
+    def record_arrivals(self, count: int, monotonic: float) -> None:
         """Record the arrival of `count` samples."""
         since, self.heard = monotonic - self.heard, monotonic
         if self.count:
@@ -124,7 +124,7 @@ class PageState:
         with self.lock:
             self.history.add((ts, live, frozen))
 
-    def kept(self) -> dict[str, Any]:
+    def dump(self) -> dict[str, Any]:
         """Return the history for storage."""
         with self.lock:
             return self.history.as_dict()
@@ -193,7 +193,7 @@ class PageState:
             for key, i in last.items():
                 sensor = self.sensors.pop(key, None) or Sensor(monotonic)
                 self.sensors[key] = sensor  # the newest are at the end
-                sensor.hear(counts[key], monotonic)
+                sensor.record_arrivals(counts[key], monotonic)
                 sensor.ts, sensor.id, sensor.version = float(ts[i]), ids[i], made.version
                 sensor.output = made.output[i, :4].tolist()
                 if made.confidence is not None:

@@ -17,8 +17,8 @@ from edged.engines.native import parameters as nominal
 from edged.engines.onnx.base_model import BaseModel
 from edged.engines.onnx.single_file import LARGEST, whole_model
 from edged.engines.runtime import ort
-from edged.engines.runtime.batch_check import described
 from edged.engines.runtime.lr_schedule import Schedule, until_refused
+from edged.engines.runtime.ort import described
 from edged.errors import BundleError, CorruptError, NonFiniteError, TrainingError, UnavailableError
 
 if TYPE_CHECKING:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.domain.drift.adwin_correlated import CorrelatedADWIN
-from edged.domain.drift.cooldown import Cooldown
 from edged.domain.drift.inputs import InputDrift, InputRules
-from edged.domain.drift.signals import unreadable
+from edged.domain.drift.signals import Cooldown, unreadable
 from edged.domain.drift.stream_watch import StreamWatch, bounded, error_watch
 
 if TYPE_CHECKING:

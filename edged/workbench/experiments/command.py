@@ -18,7 +18,6 @@ from edged.workbench.experiments import ExperimentOptions, run
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
-    from types import TracebackType
 
     from edged.workbench.experiments.job import TrialOrder
 
@@ -69,9 +68,7 @@ class RecipeProgress:
         self._bars.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bars.stop()
 
     def begin(self, orders: Sequence[TrialOrder]) -> RecipeProgress:

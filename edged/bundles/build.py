@@ -16,7 +16,7 @@ from edged import __version__
 from edged.bundles.export.forms import RequestedForms, add_forms
 from edged.bundles.graph import onnxruntime_generator
 from edged.bundles.graph.edit import opset_of, refuse_taken, shape_of, value_info
-from edged.bundles.graph.external_parameters import MOST, set_apart, size_of, values_of
+from edged.bundles.graph.external_data import MOST, set_apart, size_of, values_of
 from edged.bundles.graph.naming import Naming, made_with
 from edged.bundles.graph.optimizers import Optimizer
 from edged.bundles.losses.objective import objective, outputs_of

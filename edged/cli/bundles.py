@@ -171,7 +171,7 @@ def artifacts_check(
 ) -> None:
     """Whether a model can be trained, by which engine, and what to do where not; writes nothing."""
     bundles.require()
-    from edged.bundles.check import check
+    from edged.bundles.commands import check
     from edged.bundles.graph.optimizers import Optimizer
     from edged.cli.output import show_check
 

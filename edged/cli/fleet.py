@@ -76,7 +76,7 @@ def fleet_ui(
 @fleet_app.command("run")
 def fleet_run(config: FleetPath) -> None:
     """Coordinate a fleet in the foreground: open rounds, take updates, make and try models."""
-    from edged.fleet.main import run
+    from edged.fleet.coordinator.coordinator import run
 
     run(config)
 
@@ -150,7 +150,7 @@ def fleet_sim(
     as_json: AsJson = False,
 ) -> None:
     """Simulate a fleet on parts of a recording: real engines, a real broker and coordinator."""
-    from edged.fleet.simulation.command import lines_of, run
+    from edged.fleet.simulation.report import lines_of, run
     from edged.fleet.simulation.simulation import SimulationPlan
 
     plan = SimulationPlan(

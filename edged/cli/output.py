@@ -20,7 +20,6 @@ from edged.domain.text import when as _when
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from types import TracebackType
 
     from edged.cli.doctor import CheckResult
     from edged.domain.training.trainer_messages import CheckpointWritten, RunProgress
@@ -294,9 +293,7 @@ class _Bar:
         self._progress.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
 

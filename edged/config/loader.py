@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from edged.config import Config, Section
 from edged.config.retired import RETIRED, retired_in, retired_key
-from edged.domain.messages.settable import settable
+from edged.domain.messages.requests import settable
 from edged.errors import ConfigError
 
 if TYPE_CHECKING:

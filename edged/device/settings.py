@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from edged import logs
 from edged.config import loader
 from edged.config.retired import RETIRED, retired_key
-from edged.domain.messages.settable import settable
+from edged.domain.messages.requests import settable
 from edged.errors import ConfigError
 from edged.storage.files.atomic import publish_file
 

@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from edged.bundles.build import build
-from edged.bundles.check import check
+from edged.bundles.commands import check
 from edged.bundles.graph.gradient_support import DIFFERENTIABLE, on_the_way
 from edged.bundles.graph.optimizers import Optimizer
 from edged.bundles.preflight import NATIVE, examine

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edged.bundles.graph.matmul_size import largest_product
 from edged.bundles.graph.templates import mlp
+from edged.bundles.step_graph.portable import largest_product
 from edged.engines.portable.description import SHARED_FROM, Description
 from tests.zoo import ZOO
 

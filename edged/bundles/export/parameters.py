@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edged.bundles.export.forms import BASE
-from edged.bundles.graph.external_parameters import set_apart
+from edged.bundles.graph.external_data import set_apart
 from edged.bundles.source.contents import ModelContents, held_in
 from edged.domain.model_files import FLOAT32, INT8
 from edged.engines.native import checkpoint as training_checkpoint

@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from edged.bundles.graph import onnxruntime_generator
-from edged.bundles.graph.external_parameters import values_of
+from edged.bundles.graph.external_data import values_of
 from edged.bundles.source.normalise import read_model
 from edged.engines.native import checkpoint as training_checkpoint
 from edged.engines.native.checkpoint import TrainingCheckpoint

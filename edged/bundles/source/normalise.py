@@ -19,7 +19,7 @@ from edged.bundles.graph.edit import (
     rename_writes,
     shape_of,
 )
-from edged.bundles.graph.external_parameters import MOST
+from edged.bundles.graph.external_data import MOST
 from edged.bundles.graph.templates import IR_VERSION, OPSET
 from edged.bundles.rewriting import batch_norm, dropout, initialisers, opset_downgrade, recurrent, shortened
 from edged.bundles.rewriting.rewriter import ROWS, measured

@@ -22,9 +22,8 @@ from edged.bundles.graph.edit import all_names, consumed, reads, rename_inputs, 
 from edged.bundles.graph.templates import IR_VERSION
 from edged.bundles.graph.writer import NOISE
 from edged.bundles.losses.builtin import OUTPUT
-from edged.bundles.losses.general import GeneralLoss, without_gradient
 from edged.bundles.losses.training_graph import ACCUMULATOR, TrainingGraph, known_shapes
-from edged.bundles.losses.weighted import WEIGHTS, row_gradient, weighted_loss
+from edged.bundles.losses.weighted import WEIGHTS, GeneralLoss, row_gradient, weighted_loss, without_gradient
 from edged.bundles.lowering import OPSET, Writer, lower
 from edged.bundles.lowering.reorder import pooled_first
 from edged.bundles.step_graph import guidance, optimizer_updates

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import onnx
 from onnx import numpy_helper
 
 from edged.bundles.graph import onnxruntime_generator
+from edged.bundles.graph.edit import shape_of
 from edged.bundles.graph.external_data import is_elsewhere
-from edged.bundles.graph.matmul_size import largest_product
 from edged.bundles.step_graph.builder import build_step_graph
 from edged.engines.onnx.fields import raw_offsets
 from edged.engines.runtime import ort
 from edged.errors import BundleError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from edged.bundles.graph.optimizers import Optimizer
     from edged.bundles.losses.training_graph import TrainingGraph
+
+    Shapes = Mapping[str, Sequence[int | str]]
 
 FORMAT = 2
 MODELS = {
@@ -105,3 +108,37 @@ def _chosen(content: bytes, names: Sequence[str]) -> dict[str, int]:
     if missing:
         raise BundleError("is not stored in the inference model as raw data", where=missing[0])
     return {name: found[name] for name in names}
+
+
+def largest_product(model: onnx.ModelProto) -> int:
+    """Multiply-adds of the largest matrix product or convolution, for one row of a batch.
+
+    A recurrent layer counts with one of its steps, because they follow one another. A size that nobody
+    knows, such as that of the batch, counts as 1.
+    """
+    graph = onnx.shape_inference.infer_shapes(model).graph
+    shapes: dict[str, Sequence[int | str]] = {
+        value.name: shape_of(value) for value in (*graph.input, *graph.value_info, *graph.output)
+    }
+    shapes |= {tensor.name: list(tensor.dims) for tensor in graph.initializer}
+    return max((_multiply_adds(node, shapes) for node in graph.node), default=0)
+
+
+def _multiply_adds(node: onnx.NodeProto, shapes: Shapes) -> int:
+    of = [shapes.get(name, ()) for name in (*node.input, *node.output)]
+    result = shapes.get(node.output[0], ()) if node.output else ()
+    if node.op_type in {"MatMul", "Gemm"}:
+        # Every element of the result is a sum over the axis that both operands share.
+        turned = any(item.name == "transA" and item.i for item in node.attribute)
+        return _elements(result) * _elements(of[0][-2:][:1] if turned else of[0][-1:])
+    if node.op_type == "Conv":
+        return _elements(result) * _elements(of[1][1:])
+    if node.op_type == "ConvTranspose":
+        return _elements(of[0]) * _elements(of[1][1:])
+    if node.op_type in {"LSTM", "GRU", "RNN"}:
+        return _elements(of[1]) + _elements(of[2])
+    return 0
+
+
+def _elements(sizes: Sequence[int | str]) -> int:
+    return math.prod(size for size in sizes if isinstance(size, int))

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from edged.device.ingest.decoder import SampleDecoder
     from edged.device.ingest.notices import IngestNotices
     from edged.domain.protocols import Broker, Delivery, ModelSupervisor, SampleSink, SampleStore
+    from edged.domain.stream.commit_group import Submission
     from edged.domain.stream.redelivery import Packet
-    from edged.domain.stream.submission import Submission
     from edged.host.systemd import Watchdog
 
 log = get_logger("edged.ingest")

@@ -19,7 +19,7 @@ from edged.device.web.http.errors import HttpError
 from edged.device.web.loop_bridge import soon
 from edged.domain.judging.inference_requests import InferenceRequest, InferenceRequests
 from edged.domain.judging.predictions import Predictions
-from edged.domain.stream.submission import Submission
+from edged.domain.stream.commit_group import Submission
 from edged.errors import RefusedError
 
 if TYPE_CHECKING:

@@ -6,11 +6,9 @@ sees and give `DriftSignal`s, one for each change. Everything here is a pure rul
 
 from edged.domain.drift.adwin import ADWIN
 from edged.domain.drift.adwin_correlated import CorrelatedADWIN
-from edged.domain.drift.confidence import confidence_watch
-from edged.domain.drift.cooldown import Cooldown
 from edged.domain.drift.inputs import InputDrift, InputRules
-from edged.domain.drift.live import DriftRules, LiveDrift
-from edged.domain.drift.signals import DriftSignal, FeatureShift, Level
+from edged.domain.drift.live import DriftRules, LiveDrift, confidence_watch
+from edged.domain.drift.signals import Cooldown, DriftSignal, FeatureShift, Level
 from edged.domain.drift.stream_watch import StreamWatch, bounded, default_detector, error_watch
 
 __all__ = [

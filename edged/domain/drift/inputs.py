@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edged.domain.drift.cooldown import Cooldown
 from edged.domain.drift.signals import (
     DRIFT,
     NONE,
     WARNING,
+    Cooldown,
     DriftSignal,
     FeatureShift,
     Level,
@@ -88,8 +88,8 @@ class _Feature:
 class InputDrift:
     """Watches `d` input features; says which of them moved.
 
-    The first `reference` rows are the reference, or what `set_reference` is given; when the newest
-    `recent` rows are there, they are compared every `stride` rows. After a drift the rows that
+    The first `reference` rows are the reference; when the newest `recent` rows are there, they are
+    compared every `stride` rows. After a drift the rows that
     follow become the new reference, so one change gives one signal. A NaN counts for nothing, in
     its own feature alone. How rows are split into calls makes no difference.
 
@@ -121,15 +121,6 @@ class InputDrift:
         self._prepared: list[_Feature] = []
         self._gathered = 0
         self._seen = 0
-
-    def set_reference(self, rows: Rows) -> None:
-        """Compare with `rows` `(n, d)` in order of time, such as the champion's training window.
-
-        Of more than `reference` rows the newest are kept; fewer are filled up by the rows to come.
-        """
-        self.reset()
-        kept = rows[-self.rules.reference :]
-        self._gather(kept)
 
     def reset(self) -> None:
         """Gather a new reference from the rows to come."""

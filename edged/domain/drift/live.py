@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edged.domain.drift.confidence import confidence_watch
-from edged.domain.drift.cooldown import Cooldown
+from edged.domain.drift.adwin_correlated import CorrelatedADWIN
 from edged.domain.drift.inputs import InputDrift, InputRules
-from edged.domain.drift.signals import unreadable
+from edged.domain.drift.signals import Cooldown, unreadable
 from edged.domain.drift.stream_watch import StreamWatch, bounded, error_watch
 
 if TYPE_CHECKING:
@@ -19,6 +18,25 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.domain.drift.signals import DriftSignal
+
+
+def confidence_watch(cooldown: Cooldown | None = None) -> StreamWatch:
+    """Watches the probability of the predicted class, `Predictions.confidence` `(n,)`.
+
+    ADWIN in both directions: confidence falls where inputs become foreign to the model, and rises
+    where a sensor sticks or saturates. It sees neither a change of labels alone nor one far from
+    the decision boundary, and it may see a mere change of class shares: take its drift as a reason
+    to ask for labels or to look closer, not as proof that the model has become worse.
+
+    References
+    ----------
+    T. S. Sethi, M. Kantardzic: On the reliable detection of concept drift from streaming unlabeled
+    data. Expert Systems with Applications 82 (2017), for the idea of watching how sure a model is;
+    P. Lindstrom, B. Mac Namee, S. J. Delany: Drift detection using uncertainty distribution
+    divergence. Evolving Systems 4 (2013).
+    """
+    return StreamWatch("confidence", CorrelatedADWIN(mode="both"), cooldown)
+
 
 FIRST = 200  # errors of which the mean is what is to be expected
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.domain.drift.adwin_correlated import CorrelatedADWIN
-from edged.domain.drift.cooldown import Cooldown
-from edged.domain.drift.signals import NONE, DriftSignal, unreadable
+from edged.domain.drift.signals import NONE, Cooldown, DriftSignal, unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

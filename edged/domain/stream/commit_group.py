@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 from edged.domain.stream.sample import Batch
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from edged.domain.stream.redelivery import Packet
-    from edged.domain.stream.sample import LabelReading, LabelUpdate, Rejected
-    from edged.domain.stream.submission import Submission
+    from edged.domain.stream.sample import LabelReading, LabelUpdate, Reading, Rejected
     from edged.domain.stream.windowing import OpenWindowChanges
+    from edged.errors import EdgedError
 
 
 @dataclass
@@ -149,3 +151,19 @@ class CommitBacklog:
             return False
         first.epoch = epoch
         return True
+
+
+@dataclass(eq=False, frozen=True)
+class Submission:
+    """Readings that are taken together or not at all.
+
+    `received` is monotonic seconds. The ingest thread calls `placed` with the offset of the first
+    sample, before they are predicted, and `stored` once they are on the disk; or `refused`, and not `stored`:
+    before `placed` nothing was taken, after it an error that nobody foresaw leaves open what is on the disk.
+    """
+
+    readings: list[Reading]
+    received: float
+    placed: Callable[[int], None]
+    stored: Callable[[], None]
+    refused: Callable[[EdgedError], None]

@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
 
 from edged.domain.model_files import FLOAT32
 from edged.domain.protocols import LearningRate, StepResult, labels_of
 from edged.engines.native import api
-from edged.engines.native import parameters as nominal
 from edged.engines.onnx.base_model import BaseModel
+from edged.engines.onnx.fields import input_names
 from edged.engines.onnx.single_file import LARGEST, whole_model
 from edged.engines.runtime import ort
-from edged.engines.runtime.batch_check import described
 from edged.engines.runtime.lr_schedule import Schedule, until_refused
+from edged.engines.runtime.ort import described, onnxruntime
 from edged.errors import BundleError, CorruptError, NonFiniteError, TrainingError, UnavailableError
 
 if TYPE_CHECKING:
@@ -84,7 +86,7 @@ class NativeEngine:
         training, evaluation = str(self._files.training_model), str(self._files.eval_model)
         module = self._api.Module(training, state, evaluation, session_options=self._options)
         if self._files.parameters_file is not None and checkpoint == self._files.checkpoint:
-            nominal.fill(module, self._files.training_model, self._files.parameters_file)
+            _fill(module, self._files.training_model, self._files.parameters_file)
         # Only behind that: of a nominal state it would be one that ends the process at its first use.
         optimizer = self._api.Optimizer(str(self._files.optimizer_model), module)
         # Only now is anything changed: a failed restore leaves the engine as it was.
@@ -276,3 +278,31 @@ def _read_position(path: Path) -> Schedule:
         return Schedule(LearningRate(**data["rate"]), int(data["step"]))
     except (OSError, ValueError, TypeError, KeyError) as problem:
         raise CorruptError("is missing or damaged", where=str(path)) from problem
+
+
+def _fill(module: Any, training_model: Path, file: Path) -> None:
+    """Copy the parameters in `file` into a `Module` of onnxruntime's whose state is nominal.
+
+    It takes them as one vector, in the order in which the training graph does.
+
+    Raises
+    ------
+    BundleError
+        When the file is missing or damaged, or is not for this model.
+    """
+    try:
+        held = load_file(file)
+        names = input_names(training_model.read_bytes())
+    except (OSError, SafetensorError, ValueError, IndexError) as problem:
+        raise BundleError(
+            "the parameters of this nominal bundle cannot be read",
+            where=str(file),
+            remedy="put the file that it was built with beside it",
+        ) from problem
+    flat = [held[name].reshape(-1) for name in names if name in held]
+    buffer = np.concatenate(flat, dtype=np.float32) if flat else np.empty(0, np.float32)
+    if len(buffer) != module.get_parameters_size(False):
+        raise BundleError("holds the parameters of another model", where=str(file))
+    value = onnxruntime.OrtValue.ortvalue_from_numpy(buffer)
+    # Upstream's own type hint says OrtValue, and its binding takes what is inside.
+    module.copy_buffer_to_parameters(value._ortvalue, trainable_only=False)  # noqa: SLF001

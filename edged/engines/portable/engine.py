@@ -18,9 +18,8 @@ from edged.engines.portable.graphs import RUN_ERRORS, Graphs
 from edged.engines.portable.optimizer import Prefetch
 from edged.engines.portable.state import SavedState
 from edged.engines.runtime import ort
-from edged.engines.runtime.batch_check import described
 from edged.engines.runtime.lr_schedule import Schedule, until_refused
-from edged.engines.runtime.ort import CPU, check
+from edged.engines.runtime.ort import CPU, check, described
 from edged.errors import CorruptError, NonFiniteError, TrainingError
 
 if TYPE_CHECKING:

@@ -14,11 +14,24 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any, cast
 
+from edged.domain.protocols import labels_of
 from edged.errors import ConfigError, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from edged.domain.protocols import Labels
+
+
+def described(x: NDArray[np.float32], y: Labels) -> str:
+    """Types and shapes of the input and of each label."""
+    labels = ", ".join(f"label {label.dtype}{list(label.shape)}" for label in labels_of(y))
+    return f"input {x.dtype}{list(x.shape)}, {labels}"
+
 
 _PROBED = "onnxruntime.training.ortmodule"
 

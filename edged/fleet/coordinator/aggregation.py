@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from edged.errors import NonFiniteError
-from edged.fleet.rules.aggregation import AdmittedUpdate, Mean
-from edged.fleet.rules.feddyn import FedDyn
-from edged.fleet.rules.robust import Matrix, median, trimmed_mean
-from edged.fleet.rules.update_directions import UpdateDirections
+from edged.fleet.rules.aggregation import AdmittedUpdate, FedDyn, Mean
+from edged.fleet.rules.robust import Matrix, UpdateDirections, median, trimmed_mean
 from edged.storage.files.atomic import disk_errors
 
 if TYPE_CHECKING:

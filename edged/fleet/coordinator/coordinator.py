@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import secrets
+import signal
 import threading
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from edged import logs
 from edged.clock import SystemClock
 from edged.domain.federated.messages import FleetTopics, RoundAnnouncement
 from edged.domain.messages.encoding import json_ready
@@ -20,6 +22,7 @@ from edged.domain.training.weight_deltas import fingerprint
 from edged.errors import RejectedUpdateError, TrainingError
 from edged.fleet.coordinator.aggregation import advanced, reduced, reducer_of, require_packages
 from edged.fleet.coordinator.announcer import Announcer
+from edged.fleet.coordinator.config import load
 from edged.fleet.coordinator.inbox import Inbox
 from edged.fleet.coordinator.initial_model import first_model
 from edged.fleet.coordinator.journal import CoordinatorJournal
@@ -34,6 +37,8 @@ from edged.mqtt.client.session import Session
 from edged.storage.files.atomic import DISK
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from edged.clock import Clock
     from edged.fleet.coordinator.announcer import Channel
     from edged.fleet.coordinator.config import CoordinatorConfig
@@ -362,3 +367,13 @@ class Coordinator:
             "devices": len(states),
             "ready": len(self._ready(self._clock.now())),
         }
+
+
+def run(path: Path) -> None:
+    """Coordinate as the configuration at `path` says, until the last round, SIGTERM or SIGINT."""
+    config = load(path)
+    logs.configure(config.log.level, config.log.format)
+    coordinator = Coordinator(config)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: coordinator.stop())
+    coordinator.run()

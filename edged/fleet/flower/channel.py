@@ -20,8 +20,7 @@ from edged.domain.federated.messages import (
     UpdateHeader,
 )
 from edged.errors import EdgedError, RejectedUpdateError
-from edged.fleet.flower.absent import AbsenceBackoff
-from edged.fleet.flower.nodes import NodeNames
+from edged.fleet.flower.nodes import AbsenceBackoff, NodeNames
 from edged.logs import get_logger
 from edged.mqtt.client.message import ReceivedMessage
 

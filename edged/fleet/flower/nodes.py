@@ -1,4 +1,4 @@
-"""Which device a node of Flower's is: what it first said, for ever, as its key stays its node's."""
+"""Nodes of Flower: which device each is, and who is left out because it did not answer in time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FILE = "nodes.json"
 
 
 class NodeNames:
-    """Names of nodes, durable in `folder`.
+    """Names of nodes, durable in `folder`: what a node first said, for ever, as its key stays its node's.
 
     Raises
     ------
@@ -52,3 +52,42 @@ class NodeNames:
     def node(self, name: str) -> int | None:
         """Find the node of a device."""
         return next((node for node, known in self._names.items() if known == name), None)
+
+
+LONGEST = 16
+
+
+class AbsenceBackoff:
+    """Who is left out, and for how long: 1 round, then 2, 4, up to 16 while it stays silent.
+
+    Flower takes a node that died for online for another minute, and waits for it as long as for any other.
+
+    >>> absent = AbsenceBackoff()
+    >>> absent.silent(7, 1)
+    >>> [absent.left_out(7, number) for number in (2, 3)]
+    [True, False]
+    >>> absent.silent(7, 3)
+    >>> [absent.left_out(7, number) for number in (4, 5, 6)]
+    [True, True, False]
+    >>> absent.answered(7)
+    >>> absent.left_out(7, 4)
+    False
+    """
+
+    def __init__(self) -> None:
+        self._silent: dict[int, tuple[int, int]] = {}
+
+    def silent(self, node: int, number: int) -> None:
+        """Record that a node did not answer in round `number`."""
+        times, last = self._silent.get(node, (0, 0))
+        if number > last:
+            self._silent[node] = times + 1, number
+
+    def answered(self, node: int) -> None:
+        """Record that a node has answered."""
+        self._silent.pop(node, None)
+
+    def left_out(self, node: int, number: int) -> bool:
+        """Whether round `number` leaves a node out."""
+        times, last = self._silent.get(node, (0, 0))
+        return times > 0 and last < number <= last + min(LONGEST, 2 ** (times - 1))

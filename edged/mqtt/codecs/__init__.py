@@ -10,7 +10,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from edged.mqtt.codecs.json import JsonCodec, LabelCodec
+from edged.mqtt.codecs import json
+from edged.mqtt.codecs.json import JsonCodec
+from edged.mqtt.codecs.objects import ObjectCodec, ObjectLabelCodec
 
 if TYPE_CHECKING:
     from edged.clock import Clock
@@ -21,18 +23,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-__all__ = ["JsonCodec", "LabelCodec", "label_codec", "sample_codec"]
+__all__ = ["JsonCodec", "label_codec", "sample_codec"]
 
 _PLACES = {
     "json": ("json", "JsonCodec"),
-    "cbor": ("cbor", "CborCodec"),
-    "msgpack": ("msgpack", "MessagePackCodec"),
     "senml": ("senml", "SenmlCodec"),
     "csv": ("csv", "CsvCodec"),
     "sparkplug": ("sparkplug", "SparkplugCodec"),
     **dict.fromkeys(("float32", "float16", "int16"), ("raw_arrays", "ArrayCodec")),
 }
-_LABEL_PLACES = {"cbor": ("cbor", "CborLabelCodec"), "msgpack": ("msgpack", "MessagePackLabelCodec")}
+_MAPS = ("cbor", "msgpack")  # messages are maps with text keys, as JSON objects are
 
 
 def sample_codec(
@@ -59,7 +59,12 @@ def sample_codec(
         more = {"clock": clock}
     elif stream.codec == "sparkplug":
         more = {"clock": clock, "publisher": publisher}
-    codec: Decoder[Decoded] = _made(_PLACES[stream.codec], stream, **more)
+    codec: Decoder[Decoded]
+    if stream.codec in _MAPS:
+        codec = ObjectCodec(stream, _module(stream.codec).parser())
+    else:
+        module, name = _PLACES[stream.codec]
+        codec = getattr(_module(module), name)(stream, **more)
     return _inflated(codec, stream)
 
 
@@ -71,14 +76,12 @@ def label_codec(stream: StreamConfig) -> Decoder[LabelReading]:
     ConfigError
         When a package that the codec needs is not installed.
     """
-    place = _LABEL_PLACES.get(stream.codec, ("json", "LabelCodec"))
-    codec: Decoder[LabelReading] = _made(place, stream)
-    return _inflated(codec, stream)
+    parse = _module(stream.codec).parser() if stream.codec in _MAPS else json.parse
+    return _inflated(ObjectLabelCodec(stream, parse), stream)
 
 
-def _made(place: tuple[str, str], stream: StreamConfig, **more: Any) -> Any:
-    module, name = place
-    return getattr(import_module(f"edged.mqtt.codecs.{module}"), name)(stream, **more)
+def _module(name: str) -> Any:
+    return import_module(f"edged.mqtt.codecs.{name}")
 
 
 def _inflated(codec: Decoder[T], stream: StreamConfig) -> Decoder[T]:

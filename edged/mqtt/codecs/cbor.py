@@ -9,13 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from edged.errors import RejectedSampleError
-from edged.mqtt.codecs.objects import ObjectCodec, ObjectLabelCodec, Parse, check_size, the_object
+from edged.mqtt.codecs.objects import Parse, check_size, the_object
 from edged.mqtt.optional_packages import required
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from edged.config import StreamConfig
 
 DEEPEST = 100
 _TIMES = (0, 1)  # as text and as a number: what they tag is read as a time anywhere
@@ -28,21 +26,7 @@ _PAIR, _END = b"\x82", "edged-end"
 _ENCODED_END = b"\x69edged-end"
 
 
-class CborCodec(ObjectCodec):
-    """Decodes sample messages that are CBOR maps."""
-
-    def __init__(self, stream: StreamConfig) -> None:
-        super().__init__(stream, cbor_objects())
-
-
-class CborLabelCodec(ObjectLabelCodec):
-    """Decodes label messages that are CBOR maps."""
-
-    def __init__(self, stream: StreamConfig) -> None:
-        super().__init__(stream, cbor_objects())
-
-
-def cbor_objects() -> Parse:
+def parser() -> Parse:
     """A function from a payload to the map in it.
 
     Raises

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from edged.errors import RejectedSampleError
-from edged.mqtt.codecs.objects import ObjectCodec, ObjectLabelCodec, check_size
+from edged.mqtt.codecs.objects import ObjectCodec, check_size
 
 if TYPE_CHECKING:
     from edged.config import StreamConfig
@@ -24,13 +24,6 @@ class JsonCodec(ObjectCodec):
 
     def __init__(self, stream: StreamConfig) -> None:
         super().__init__(stream, parse, text=True)
-
-
-class LabelCodec(ObjectLabelCodec):
-    """Decodes label messages that are JSON objects."""
-
-    def __init__(self, stream: StreamConfig) -> None:
-        super().__init__(stream, parse)
 
 
 def parse(payload: bytes, largest: int) -> dict[str, Any]:

@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from edged.errors import RejectedSampleError
-from edged.mqtt.codecs.objects import ObjectCodec, ObjectLabelCodec, Parse, check_size, the_object
+from edged.mqtt.codecs.objects import Parse, check_size, the_object
 from edged.mqtt.optional_packages import required
-
-if TYPE_CHECKING:
-    from edged.config import StreamConfig
 
 _SECONDS = 1  # the library's number for timestamps as floats
 
 
-class MessagePackCodec(ObjectCodec):
-    """Decodes sample messages that are MessagePack maps."""
-
-    def __init__(self, stream: StreamConfig) -> None:
-        super().__init__(stream, messagepack_objects())
-
-
-class MessagePackLabelCodec(ObjectLabelCodec):
-    """Decodes label messages that are MessagePack maps."""
-
-    def __init__(self, stream: StreamConfig) -> None:
-        super().__init__(stream, messagepack_objects())
-
-
-def messagepack_objects() -> Parse:
+def parser() -> Parse:
     """A function from a payload to the map in it.
 
     The library allocates no more than the payload could fill, and goes no deeper than its own stack.

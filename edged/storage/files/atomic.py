@@ -23,7 +23,6 @@ from edged.storage.files.checksummed_json import read_sealed, seal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from types import TracebackType
 
     from typing_extensions import Self
 
@@ -381,9 +380,7 @@ class DirectoryLock:
         self.acquire()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterator, Mapping
     from pathlib import Path
-    from types import TracebackType
 
     from typing_extensions import Self
 
@@ -96,9 +95,7 @@ class Journal:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # ---- values ----------------------------------------------------------------------------

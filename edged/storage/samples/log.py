@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
-    from types import TracebackType
 
     import numpy as np
     from numpy.typing import NDArray
@@ -210,9 +209,7 @@ class SampleLog(JoiningReader):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # ---- writing ---------------------------------------------------------------------------

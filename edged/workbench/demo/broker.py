@@ -19,7 +19,6 @@ from edged.errors import BrokerError, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
 
     from typing_extensions import Self
 
@@ -208,12 +207,7 @@ class EmbeddedBroker:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
         self._process = None
 

@@ -13,14 +13,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from onnx import numpy_helper
 
 from edged import bundles
+from edged.bundles.source.normalise import conform, read_model
 from edged.domain.stream.running_statistics import RunningMoments, scale_of
 from edged.errors import BundleError, EdgedError
 from edged.host.process_limits import die_with_parent
 from edged.workbench.experiments.job import TrialOrder, load_data
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import onnx
     from numpy.typing import NDArray
 
@@ -110,7 +114,7 @@ def _check(what: str, has: int | str, wanted: int, where: str) -> None:
 
 
 def _trained(model: onnx.ModelProto, file: Path) -> onnx.ModelProto:
-    from edged.bundles.source.initial_weights import with_weights
+    from edged.workbench.experiments.build_bundle import with_weights
 
     with np.load(file) as values:
         return with_weights(model, {name: values[name] for name in values.files})
@@ -131,3 +135,20 @@ def main() -> int:
 
 if __name__ == "__main__":
     sys.exit(main())
+
+
+def with_weights(model: onnx.ModelProto | Path, values: Mapping[str, NDArray[np.float32]]) -> onnx.ModelProto:
+    """The model in the form that is built from, its parameters overwritten by those of the same name.
+
+    Raises
+    ------
+    BundleError
+        When the model has no such parameter, or one of another shape.
+    """
+    made = conform(read_model(model))
+    places = {tensor.name: tensor for tensor in made.graph.initializer}
+    for name, value in values.items():
+        if name not in places or tuple(places[name].dims) != value.shape:
+            raise BundleError("the model has no such parameter of this shape", where=name)
+        places[name].CopyFrom(numpy_helper.from_array(np.ascontiguousarray(value, np.float32), name))
+    return made

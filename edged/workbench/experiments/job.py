@@ -12,7 +12,7 @@ import numpy as np
 
 from edged.domain.stream.schema import Schema
 from edged.workbench.experiments.grid import Recipe
-from edged.workbench.experiments.split import Split
+from edged.workbench.experiments.loading import Split
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -1,4 +1,4 @@
-"""Reading a recipe file, and the recorded stream that its recipes are trained on."""
+"""Reading a recipe file and the recorded stream of its recipes, which is split in the order of time."""
 
 from __future__ import annotations
 
@@ -14,11 +14,15 @@ from edged.errors import ConfigError
 from edged.storage.recordings import read_stream
 from edged.workbench.experiments.config import RecipeFile
 from edged.workbench.experiments.grid import Recipe, expand
-from edged.workbench.experiments.split import Split, gap_of, split_rows
 from edged.workbench.recordings.stream import LabelOptions, Stream, shape_stream
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from edged.workbench.experiments.config import SplitConfig
+    from edged.workbench.recordings.stream import Stream
 
 HINT = "docs/recipes.md lists every key"
 EXAMPLE = "begin with `stream: {features: 8, classes: 2}` and `recipes: [{hidden: [64, 32]}]`"
@@ -76,3 +80,60 @@ def load_stream(file: RecipeFile, data: Path) -> tuple[Stream, Split]:
         )
     rows = np.flatnonzero(stream.known)
     return stream, split_rows(rows, file.split, gap_of(file, stream))
+
+
+FEWEST = 10
+
+
+@dataclass(frozen=True)
+class Split:
+    """Row numbers of the parts, rising; the test part may be empty. `gap` samples lie between two parts."""
+
+    train: NDArray[np.int64]
+    validation: NDArray[np.int64]
+    test: NDArray[np.int64]
+    gap: int
+
+    def counts(self) -> dict[str, int]:
+        """How many samples each part has."""
+        return {name: len(getattr(self, name)) for name in ("train", "validation", "test")}
+
+
+def split_rows(rows: NDArray[np.int64], shares: SplitConfig, gap: int) -> Split:
+    """Cut rows `(n,)`, which are in the order of time, at the shares; `gap` rows before a cut are left out.
+
+    Raises
+    ------
+    ConfigError
+        When a part would have too few samples.
+    """
+    n = len(rows)
+    first = round(n * shares.train)
+    second = min(n, first + round(n * shares.validation))
+    third = min(n, second + round(n * shares.test))
+    parts = Split(
+        rows[: max(0, first - gap)],
+        rows[first : max(first, second - (gap if third > second else 0))],
+        rows[second:third],
+        gap,
+    )
+    for name, count in parts.counts().items():
+        if count < FEWEST and not (name == "test" and shares.test == 0):
+            raise ConfigError(
+                f"the {name} part has {count} samples, at least {FEWEST} are needed",
+                where=f"split.{name}",
+                remedy="raise its share, lower split.gap, or take a longer recording",
+            )
+    return parts
+
+
+def gap_of(file: RecipeFile, stream: Stream) -> int:
+    """Samples between two parts so that none of one holds readings, or a target, of the next."""
+    if file.split.gap is not None:
+        return file.split.gap
+    config = file.stream
+    reach = config.horizon if config.resolved_task == "forecast" else 0
+    if config.window is not None:
+        rules = config.window.rules()
+        reach += -(-rules.size // rules.stride) - 1
+    return reach * len(set(stream.keys))

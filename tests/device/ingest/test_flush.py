@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from edged.domain.stream.commit_group import Submission
 from edged.domain.stream.sample import Reading
-from edged.domain.stream.submission import Submission
 from tests.device.dock import delivery, gathering, running
 from tests.running_device import wait_until
 

@@ -10,8 +10,8 @@ import pytest
 
 from edged.device.ingest import ingestor as ingest_module
 from edged.domain.stream.admission import AdmissionRules
+from edged.domain.stream.commit_group import Submission
 from edged.domain.stream.sample import Reading
-from edged.domain.stream.submission import Submission
 from edged.errors import EdgedError, RefusedError, StorageError
 from tests.device.dock import CLASSIFY, Dock, delivery, running
 from tests.running_device import wait_until

@@ -14,7 +14,7 @@ from edged.domain.stream.sample import Reading
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from edged.domain.stream.submission import Submission
+    from edged.domain.stream.commit_group import Submission
 
 
 class Stages:

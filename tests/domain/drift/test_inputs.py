@@ -119,20 +119,6 @@ def test_inputs_are_left_as_they_were() -> None:
     np.testing.assert_array_equal(x, before)
 
 
-def test_a_given_reference_is_what_is_compared_with() -> None:
-    watch = InputDrift(2)
-    watch.set_reference(normal(3000, 2))
-    found = signals(watch, normal(600, 2, seed=1) + np.array([0, 1], np.float32))
-    assert [shift.feature for shift in drifts(found)[0].features] == [1]
-
-
-def test_a_short_reference_is_filled_up() -> None:
-    watch = InputDrift(1, SMALL)
-    watch.set_reference(normal(50, 1))
-    assert signals(watch, normal(350, 1)) == []
-    assert len(drifts(signals(watch, normal(300, 1) + 5, 350))) == 1
-
-
 @settings(max_examples=25, deadline=None)
 @given(cuts=st.lists(st.integers(0, 1500), max_size=6), seed=st.integers(0, 9))
 def test_how_rows_are_split_into_batches_makes_no_difference(cuts: list[int], seed: int) -> None:

@@ -9,8 +9,7 @@ import pytest
 
 from edged.domain.federated.feddyn import fitting, moved_on, pulled
 from edged.domain.training.weight_deltas import Coding, code
-from edged.fleet.rules.aggregation import AdmittedUpdate, Mean
-from edged.fleet.rules.feddyn import FedDyn
+from edged.fleet.rules.aggregation import AdmittedUpdate, FedDyn, Mean
 from edged.fleet.rules.layout import Layout
 
 Weights = dict[str, np.ndarray[Any, np.dtype[np.float32]]]

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from edged.config import Config, loader
 from edged.domain.messages.answers import ANSWERS
 from edged.domain.messages.files import schemas
-from edged.domain.messages.requests import REQUESTS
-from edged.domain.messages.settable import SETTABLE
+from edged.domain.messages.requests import REQUESTS, SETTABLE
 from edged.domain.messages.validate import check
 from edged.errors import ConfigError
 from edged.mqtt.topics import Topics

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from edged.config import StreamConfig
 from edged.domain.stream.sample import LabelReading
 from edged.errors import RejectedSampleError
-from edged.mqtt.codecs import LabelCodec
+from edged.mqtt.codecs import label_codec
 
 
 def decode(message: Any, topic: str = "labels/press-7", **stream: Any) -> LabelReading:
     config = StreamConfig(**{"features": 2, "classes": ["ok", "worn"], "label_topic": "labels/#", **stream})
     payload = message if isinstance(message, bytes) else json.dumps(message).encode()
-    return LabelCodec(config).decode(topic, payload)
+    return label_codec(config).decode(topic, payload)
 
 
 def reason(message: Any, **stream: Any) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edged.domain.judging.paired_test import block_bootstrap
-from edged.workbench.evaluation.continual_metrics import backward_transfer, forgetting, forward_transfer
+from edged.workbench.evaluation.forgetting import backward_transfer, forgetting, forward_transfer
 
 SKILL = np.random.default_rng(3).random((6, 6))
 

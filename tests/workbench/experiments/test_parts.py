@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edged.errors import ConfigError, TrainingError
-from edged.workbench.experiments.batches import Batches
 from edged.workbench.experiments.config import RecipeFile, SplitConfig
-from edged.workbench.experiments.split import gap_of, split_rows
+from edged.workbench.experiments.loading import gap_of, split_rows
+from edged.workbench.experiments.trial import Batches
 from edged.workbench.recordings.stream import Stream
 
 SHARES = SplitConfig(train=0.5, validation=0.3, test=0.2)

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edged.domain.training.weight_deltas import Coding, code
-from edged.fleet.rules import update_directions
+from edged.fleet.rules import robust
 from edged.fleet.rules.aggregation import AdmittedUpdate, Aggregate
 from edged.fleet.rules.layout import Layout
-from edged.fleet.rules.robust import Matrix, trimmed_mean
-from edged.fleet.rules.update_directions import UpdateDirections
+from edged.fleet.rules.robust import Matrix, UpdateDirections, trimmed_mean
 from edged.mqtt.weight_encoding import compress, decompress
 
 if TYPE_CHECKING:
@@ -83,7 +82,7 @@ def test_an_update_of_nothing_points_nowhere() -> None:
 
 
 def test_devices_that_sent_long_ago_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(update_directions, "DEVICES", 2)
+    monkeypatch.setattr(robust, "DEVICES", 2)
     told = UpdateDirections({})
     told.saw(["a", "b"], np.array([-1.0, -1.0]))
     told.saw(["a", "c"], np.array([-1.0, -1.0]))

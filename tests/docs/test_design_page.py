@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
-TURNS = {"sample": 3, "label": 9, "command": 4}
+TURNS = {"sample": 3, "label": 10, "command": 7}
 """How often each walk goes back to a file that it has left. Lower a number whenever the code allows it."""
 
 FUNCTION = re.compile(r"`(?P<file>[\w/]+\.py): (?P<names>[\w., ]+)`(?: \(called by `(?P<caller>[\w.]+)`\))?")
@@ -68,6 +68,11 @@ def section(title: str) -> str:
     return found[1]
 
 
+def class_in(file: str, name: str) -> Any:
+    """The class `name` of a file; None without a name."""
+    return getattr(module_of(file), name) if name else None
+
+
 def items(title: str, upto: int | None = None) -> Iterator[Item]:
     """The numbered list below a heading, one function after the other; its first `upto` items."""
     for text in re.findall(r"^\d+\. (.*)$", section(title), re.MULTILINE)[:upto]:
@@ -81,11 +86,16 @@ def items(title: str, upto: int | None = None) -> Iterator[Item]:
         else:
             found = FUNCTION.match(text)
             assert found, text
-            first, *others = found["names"].split(", ")
-            owner = first.rpartition(".")[0]
-            yield Function(found["file"], first, found["caller"])
-            for name in others:
-                yield Function(found["file"], f"{owner}.{name}" if owner else name)
+            owner, caller = "", found["caller"]
+            for name in found["names"].split(", "):
+                owner = name.rpartition(".")[0] or owner
+                full = (
+                    name
+                    if "." in name or not hasattr(class_in(found["file"], owner), name)
+                    else f"{owner}.{name}"
+                )
+                yield Function(found["file"], full, caller)
+                caller = None
 
 
 def walk(name: str) -> list[Item]:

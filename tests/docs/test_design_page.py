@@ -152,13 +152,17 @@ def named(file: str, node: ast.expr | None) -> tuple[str, str] | None:
         node = node.left
     if not isinstance(node, ast.Name):
         return None
-    for each in ast.walk(tree(file)):
-        if isinstance(each, ast.ClassDef) and each.name == node.id:
-            return file, node.id
-        if isinstance(each, ast.ImportFrom) and (each.module or "").startswith("edged."):
-            if any((alias.asname or alias.name) == node.id for alias in each.names):
-                value = getattr(importlib.import_module(str(each.module)), node.id)
-                return (source(value.__module__), node.id) if isinstance(value, type) else None
+    value = getattr(module_of(file), node.id, None) or imported(file, node.id)
+    return (source(value.__module__), node.id) if isinstance(value, type) else None
+
+
+def imported(file: str, name: str) -> Any:
+    """What a file imports of edged under a name, for type checkers alone too; None where it does not."""
+    for node in ast.walk(tree(file)):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("edged."):
+            for alias in node.names:
+                if name == (alias.asname or alias.name):
+                    return getattr(importlib.import_module(node.module), alias.name)
     return None
 
 
@@ -176,27 +180,28 @@ def annotation(function: ast.FunctionDef, name: str) -> ast.expr | None:
     return next((argument.annotation for argument in arguments if argument.arg == name), None)
 
 
+def assignments(function: ast.FunctionDef) -> Iterator[tuple[str, ast.expr]]:
+    """Attributes that a function assigns to, and what."""
+    for node in ast.walk(function):
+        for target in node.targets if isinstance(node, ast.Assign) else ():
+            pairs = [(target, node.value)]
+            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                pairs = list(zip(target.elts, node.value.elts, strict=True))
+            yield from ((left.attr, right) for left, right in pairs if isinstance(left, ast.Attribute))
+
+
 def attribute(file: str, owner: str, name: str) -> tuple[str, str] | None:
     """The class of an attribute, by the class's annotations, or by what `__init__` assigns to it."""
     cls = next(n for n in tree(file).body if isinstance(n, ast.ClassDef) and n.name == owner)
     for node in cls.body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id == name:
             return named(file, node.annotation)
-    start = next((n for n in cls.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"), None)
-    for node in ast.walk(start) if start else ():
-        if isinstance(node, ast.Assign):
-            for target in node.targets:
-                pairs = [(target, node.value)]
-                if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
-                    pairs = list(zip(target.elts, node.value.elts, strict=True))
-                for left, right in pairs:
-                    if isinstance(left, ast.Attribute) and left.attr == name and start:
-                        kind = annotation(start, right.id) if isinstance(right, ast.Name) else right
-                        return named(file, kind)
-    for base in cls.bases:
-        if (parent := named(file, base)) and (inherited := attribute(*parent, name)):
-            return inherited
-    return None
+        if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+            for assigned, value in assignments(node):
+                if assigned == name:
+                    return named(file, annotation(node, value.id) if isinstance(value, ast.Name) else value)
+    parents = [parent for base in cls.bases if (parent := named(file, base))]
+    return next((kind for parent in parents if (kind := attribute(*parent, name))), None)
 
 
 def class_of(node: ast.expr, caller: Function) -> tuple[str, str] | None:

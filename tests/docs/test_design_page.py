@@ -183,10 +183,10 @@ def annotation(function: ast.FunctionDef, name: str) -> ast.expr | None:
 def assignments(function: ast.FunctionDef) -> Iterator[tuple[str, ast.expr]]:
     """Attributes that a function assigns to, and what."""
     for node in ast.walk(function):
-        for target in node.targets if isinstance(node, ast.Assign) else ():
-            pairs = [(target, node.value)]
-            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
-                pairs = list(zip(target.elts, node.value.elts, strict=True))
+        if isinstance(node, ast.Assign):
+            pairs = [(target, node.value) for target in node.targets]
+            if isinstance(node.targets[0], ast.Tuple) and isinstance(node.value, ast.Tuple):
+                pairs = list(zip(node.targets[0].elts, node.value.elts, strict=True))
             yield from ((left.attr, right) for left, right in pairs if isinstance(left, ast.Attribute))
 
 

@@ -97,7 +97,7 @@ class Strategy:
 
 
 def made(name: str, options: Mapping[str, float]) -> Any:
-    """A strategy that asks all nodes, however few; Flower must be ready (`pinned.require`)."""
+    """A strategy that asks all nodes, however few; Flower must be ready (`compat.require`)."""
     from flwr.serverapp import strategy
 
     whole = {key: int(value) if key.startswith("num_") else value for key, value in options.items()}

@@ -10,8 +10,7 @@ import numpy as np
 from edged.domain.drift import LiveDrift
 from edged.domain.judging.gate import Probation
 from edged.domain.judging.outputs import answers, probabilities
-from edged.domain.judging.predictions import LiveQuality, Predictions, RecentAnswers
-from edged.domain.judging.quality_drop import QualityDrop
+from edged.domain.judging.predictions import LiveQuality, Predictions, QualityDrop, RecentAnswers
 from edged.domain.stream.anomaly import Anomalies, AnomalyRules, AnomalyVerdicts
 from edged.domain.stream.quantiles import quantiles
 from edged.errors import ModelError, RefusedError

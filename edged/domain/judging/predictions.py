@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, field
 from functools import lru_cache
+from math import inf, sqrt
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from edged.domain.judging.outputs import errors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,8 +19,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.domain.stream.schema import Schema
-
-from edged.domain.judging.outputs import errors
 
 
 @dataclass(frozen=True)
@@ -192,3 +194,50 @@ def _encode_gaps(
                  "confidence": None, "model": made.version}  # fmt: skip
         payloads.append(json.dumps(empty, separators=(",", ":")).encode())
     return payloads
+
+
+@dataclass
+class QualityDrop:
+    """Whether the newest `recent` errors are larger than the `before` ones before them, far beyond chance.
+
+    Sooner than a drift detector, and less sure.
+    Welch's statistic of the two means. It is asked once for each `recent` / 2 errors, and after a fall not
+    before half of `before` errors have passed, so that one fall is told once. `rise` is by what share the
+    newer errors were larger at the last look.
+
+    >>> fall = QualityDrop(); fall.add(np.zeros(500)), fall.add(np.ones(30))
+    (False, True)
+    """
+
+    recent: int = 60
+    before: int = 500
+    z: float = 5.0
+    rise: float = 0.0
+    _errors: deque[float] = field(default_factory=deque, repr=False)
+    _since: int = 0
+
+    def add(self, errors: NDArray[np.float64]) -> bool:
+        """Take in errors `(n,)`, oldest first; True where quality has fallen."""
+        fallen = False
+        for start in range(0, len(errors), self.recent // 2):
+            part = errors[start : start + self.recent // 2]
+            self._errors.extend(part[np.isfinite(part)].tolist())
+            while len(self._errors) > self.recent + self.before:
+                self._errors.popleft()
+            self._since += len(part)
+            if self._since >= self.recent // 2 and self._fallen():
+                self._errors.clear()
+                fallen = True
+            self._since %= self.recent // 2
+        return fallen
+
+    def _fallen(self) -> bool:
+        if len(self._errors) < self.recent + self.before // 2:
+            return False
+        values = np.array(self._errors)
+        old, new = values[: -self.recent], values[-self.recent :]
+        before, now = float(old.mean()), float(new.mean())
+        self.rise = now / before - 1.0 if before > 0 else (inf if now > 0 else 0.0)
+        # One error more on either side: a stream without any would make every error a certainty.
+        spread = (float(old.var()) + 1 / len(old)) / len(old) + (float(new.var()) + 1 / len(new)) / len(new)
+        return float(new.mean() - old.mean()) > self.z * sqrt(spread)

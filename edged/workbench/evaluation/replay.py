@@ -27,9 +27,9 @@ from edged.errors import TrainingError
 from edged.storage.files.atomic import scratch
 from edged.storage.models.registry import Registry
 from edged.storage.models.signatures import open_bundle
-from edged.workbench.evaluation.alarms import Detections
 from edged.workbench.evaluation.forgetting import ForgettingMeter
 from edged.workbench.evaluation.pretraining import in_folder, rows_of_pretraining, statistics, with_engine
+from edged.workbench.evaluation.score import Detections
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.config import TrainingConfig
-    from edged.domain.protocols import RunControl, StepResult
+    from edged.domain.protocols import Engine, RunControl, StepResult
     from edged.domain.training.batch_pool import BatchPool
     from edged.domain.training.learner_state import RunPlan
     from edged.trainer.guidance import ChampionGuide
@@ -68,7 +68,8 @@ class TrainingLoop:
         *,
         careful: bool,
     ) -> None:
-        self._learner, self._engine, self._state = learner, learner.engine, learner.state
+        self._learner, self._state = learner, learner.state
+        self._engine: Engine = learner.engine
         self._plan, self._training, self.pool = plan, training, pool
         self._guide, self._control, self._careful = guide, control, careful
         self.losses: list[float] = []

@@ -188,6 +188,8 @@ def assignments(function: ast.FunctionDef) -> Iterator[tuple[str, ast.expr]]:
             if isinstance(node.targets[0], ast.Tuple) and isinstance(node.value, ast.Tuple):
                 pairs = list(zip(node.targets[0].elts, node.value.elts, strict=True))
             yield from ((left.attr, right) for left, right in pairs if isinstance(left, ast.Attribute))
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Attribute):
+            yield node.target.attr, node.annotation
 
 
 def attribute(file: str, owner: str, name: str) -> tuple[str, str] | None:
@@ -199,7 +201,8 @@ def attribute(file: str, owner: str, name: str) -> tuple[str, str] | None:
         if isinstance(node, ast.FunctionDef) and node.name == "__init__":
             for assigned, value in assignments(node):
                 if assigned == name:
-                    return named(file, annotation(node, value.id) if isinstance(value, ast.Name) else value)
+                    given = annotation(node, value.id) if isinstance(value, ast.Name) else None
+                    return named(file, given or value)
     parents = [parent for base in cls.bases if (parent := named(file, base))]
     return next((kind for parent in parents if (kind := attribute(*parent, name))), None)
 

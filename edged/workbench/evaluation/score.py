@@ -203,11 +203,11 @@ class Detections:
         other = Detections(anomalies, stream)
         for index in self._blocks:
             keys = [stream.keys[i] for i in index]
-            other.add(index, anomalies.judge(keys, index + 1, stream.t[index], scores[index]))
-        other.end(scores)
+            other.add(index, anomalies.detect(keys, index + 1, stream.t[index], scores[index]))
+        other.finish(scores)
         return other
 
-    def end(self, scores: NDArray[np.float32]) -> None:
+    def finish(self, scores: NDArray[np.float32]) -> None:
         """The stream is over: see how high the score rose in alarms that still stand."""
         relative = self.relative(scores)
         for alarm in self.alarms:

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 STREAM = {"features": 8, "classes": 2}
 WHAT_RUNS = """
 import edged
-from edged.engines.runtime import onnxruntime
+from edged.engines.runtime.ort import onnxruntime
 print(edged.__file__, onnxruntime.__version__)
 """
 

@@ -214,7 +214,7 @@ def test_a_second_lock_names_the_holder(tmp_path: Path) -> None:
 HOLD = """
 import sys
 from pathlib import Path
-from edged.storage.files import DirectoryLock
+from edged.storage.files.atomic import DirectoryLock
 with DirectoryLock(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

@@ -228,7 +228,7 @@ WRITER = """
 import sys
 from pathlib import Path
 from edged.storage.models.checkpoints import Checkpoints
-from tests.storage.test_checkpoints import publish
+from tests.storage.models.test_checkpoints import publish
 
 checkpoints = Checkpoints(Path(sys.argv[1]), 2)
 while True:

@@ -355,7 +355,7 @@ WRITER = """
 import sys
 from pathlib import Path
 from edged.storage.models.registry import Registry
-from tests.storage.test_registry import add
+from tests.storage.models.test_registry import add
 
 state = Path(sys.argv[1])
 registry = Registry.open(state)

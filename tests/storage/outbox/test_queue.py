@@ -305,8 +305,8 @@ import resource, signal, sys
 from pathlib import Path
 from edged.clock import SystemClock
 from edged.errors import StorageError
-from edged.storage.outbox import Outbox
-from tests.storage.test_outbox import Kind, parcel
+from edged.storage.outbox.queue import Outbox
+from tests.storage.outbox.test_queue import MessageKind, parcel
 
 path, cap, limit, count = Path(sys.argv[1]), *map(int, sys.argv[2:])
 if limit:
@@ -314,7 +314,7 @@ if limit:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 box = Outbox.open(path, max_bytes=cap, max_age=1e6, clock=SystemClock())
 for first in range(0, count, 20):
-    kinds = (Kind.EVENT, Kind.METRICS)
+    kinds = (MessageKind.EVENT, MessageKind.METRICS)
     batch = [(parcel(kind, n, 200), False) for n in range(first, first + 20) for kind in kinds]
     try:
         keys = box.put(batch)

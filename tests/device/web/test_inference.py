@@ -39,7 +39,7 @@ def inferred(server: Predictor, x: Floats) -> Any:
         scope = {"type": "http", "path_params": {"model": MODEL}, "edged.headers": {}}
         return json.loads(bytes((await inference.infer(Request(scope, receive))).body))
 
-    with serving(server, schema=SCHEMA) as outlet:
+    with serving(server) as outlet:
         ingest: Any = None  # nothing is recorded
         bridge = ServingBridge(outlet.loop, ingest, most=4, timeout=20.0)
         inference = Inference(WebConfig(), model=MODEL, schema=SCHEMA, predictor=server, bridge=bridge)

@@ -155,8 +155,8 @@ def test_a_pinned_model_stays_whatever_is_trained(config: Config) -> None:
 @pytest.mark.parametrize(
     ("action", "version", "error", "hint"),
     [
-        ("show", None, ConfigError, "which version"),
-        ("pin", None, ConfigError, "which version"),
+        ("show", None, ConfigError, "version is missing"),
+        ("pin", None, ConfigError, "version is missing"),
         ("export", 1, ConfigError, "-o model.onnx"),
         ("remove", 1, ConfigError, "list, show, rollback"),
         ("show", 77, StorageError, "77"),

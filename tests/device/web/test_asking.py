@@ -49,7 +49,7 @@ def test_what_is_given_up_while_it_is_placed_is_forgotten() -> None:
     bridge: Any = ServingBridge(stages, stages, most=4, timeout=20.0)  # type: ignore[arg-type]
 
     async def run() -> None:
-        bridge.begin()
+        bridge.start()
         asked = asyncio.ensure_future(bridge.record([Reading("k", [1.0])] * 3))
         await asyncio.sleep(0)
         thread = threading.Thread(target=stages.submitted.pop().placed, args=(place,), name="placing")

@@ -29,8 +29,8 @@ def test_personal_layers_stay_whatever_comes() -> None:
 @pytest.mark.parametrize(
     ("came", "message"),
     [
-        ({"head.w": OWN["head.w"]}, "leaves out parameter body.w"),
-        (BODY, "leaves out parameter head.w"),
+        ({"head.w": OWN["head.w"]}, "missing parameter body.w"),
+        (BODY, "missing parameter head.w"),
         ({**OWN, "tail.w": OWN["mean"]}, "no parameter tail.w"),
         ({**OWN, "mean": np.zeros((3,), np.float32)}, "has shape"),
         ({**OWN, "body.w": np.full((2, 3), np.nan, np.float32)}, "not finite"),

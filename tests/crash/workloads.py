@@ -98,7 +98,7 @@ def settings(dock: Dock, synchronous: str) -> None:
 class AcknowledgingDock(Dock):
     """Tells the ids of the samples that the broker was told to forget."""
 
-    def _acknowledge(self, deliveries: Sequence[Any]) -> None:
+    def ack(self, deliveries: Sequence[Any]) -> None:
         tell("acknowledged", *(f"s{delivery.mid}" for delivery in deliveries))
 
 

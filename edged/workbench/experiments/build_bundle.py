@@ -133,10 +133,6 @@ def main() -> int:
     return 0
 
 
-if __name__ == "__main__":
-    sys.exit(main())
-
-
 def with_weights(model: onnx.ModelProto | Path, values: Mapping[str, NDArray[np.float32]]) -> onnx.ModelProto:
     """The model in the form that is built from, its parameters overwritten by those of the same name.
 
@@ -152,3 +148,7 @@ def with_weights(model: onnx.ModelProto | Path, values: Mapping[str, NDArray[np.
             raise BundleError("the model has no such parameter of this shape", where=name)
         places[name].CopyFrom(numpy_helper.from_array(np.ascontiguousarray(value, np.float32), name))
     return made
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -215,10 +215,6 @@ def main() -> int:
     return 0
 
 
-if __name__ == "__main__":
-    sys.exit(main())
-
-
 class Batches:
     """Batches of `size` row numbers, epoch by epoch, from the rows of the training part in order of time.
 
@@ -258,3 +254,7 @@ class Batches:
         """All of them in random order, again and again."""
         while True:
             yield from self._rng.permutation(rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

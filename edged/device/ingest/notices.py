@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from edged.device.outbound.reporter import Throttle
+from edged.device.outbound.reporter import EventThrottle
 
 if TYPE_CHECKING:
     from edged.clock import Clock
@@ -21,7 +21,7 @@ class IngestNotices:
 
     def __init__(self, schema: Schema, events: Events, clock: Clock) -> None:
         self._schema, self._events = schema, events
-        self._throttle = Throttle(clock)
+        self._throttle = EventThrottle(clock)
 
     def rejected(self, rejected: Rejected) -> None:
         """Report a message that was put into quarantine."""

@@ -141,7 +141,7 @@ class Reporter(Listener):
         return {"ts": self._clock.now(), "seq": self._number(), "boot": self._boot}
 
 
-class Throttle:
+class EventThrottle:
     """Lets through one event of a kind a second and counts the rest.
 
     So a flood of bad messages does not become a flood of events.

@@ -11,7 +11,7 @@ import numpy as np
 from edged import __version__
 from edged.clock import VirtualClock
 from edged.device.events import Events
-from edged.device.outbound.reporter import Reporter, Throttle, will_payload
+from edged.device.outbound.reporter import EventThrottle, Reporter, will_payload
 from edged.domain.commands.delivery_policy import MessageKind
 from edged.mqtt.topics import Topics
 
@@ -93,7 +93,7 @@ def test_events_and_metrics_are_numbered_and_must_be_delivered() -> None:
 
 def test_a_flood_of_one_kind_is_held_back_and_counted() -> None:
     clock = VirtualClock()
-    throttle = Throttle(clock)
+    throttle = EventThrottle(clock)
     assert throttle.admit("not_json") == 0
     assert [throttle.admit("not_json") for _ in range(5)] == [None] * 5
     assert throttle.admit("too_big") == 0, "another kind has its own measure"

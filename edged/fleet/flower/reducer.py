@@ -5,19 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
-from flwr.serverapp import Grid
 
 from edged.errors import NoDataError, TrainingError
 from edged.fleet.coordinator.flower_strategies import MEMORY
 from edged.fleet.rules.aggregation import Aggregate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
-    from edged.domain.training.weight_deltas import Floats, Weights
+    from edged.domain.training.weight_deltas import Weights
     from edged.fleet.rules.aggregation import AdmittedUpdate
     from edged.fleet.rules.layout import Layout
 
@@ -82,7 +80,7 @@ class Strategy:
     def _round(self, strategy: Any) -> NDArray[np.float64] | None:
         from flwr.app import ConfigRecord
 
-        from edged.fleet.flower.reducer import MqttGrid, record_of
+        from edged.fleet.flower.grid import MqttGrid, record_of
 
         grid = MqttGrid(self._contributions, self._layout, self._start)
         base = record_of(self._layout.weights(self._start))  # FedAvgM goes by the order of parameters
@@ -97,7 +95,7 @@ class Strategy:
 
 
 def made(name: str, options: Mapping[str, float]) -> Any:
-    """A strategy that asks all nodes, however few; Flower must be ready (`compat.require`)."""
+    """A strategy that asks all nodes, however few; Flower must be ready (`pinned.require`)."""
     from flwr.serverapp import strategy
 
     whole = {key: int(value) if key.startswith("num_") else value for key, value in options.items()}
@@ -121,76 +119,3 @@ def remind(strategy: Any, memory: Memory, names: tuple[str, ...]) -> None:
         held = {name: memory[key] for name in names if (key := f"{attribute}/{name}") in memory}
         if len(held) == len(names) and hasattr(strategy, attribute):
             setattr(strategy, attribute, list(held.values()) if attribute == "momentum_vector" else held)
-
-
-def record_of(weights: Weights) -> Any:
-    """Convert weights to Flower's record of arrays."""
-    return ArrayRecord({name: Array(value) for name, value in weights.items()})
-
-
-class MqttGrid(Grid):  # type: ignore[misc]
-    """Flower's Grid over the updates of a closed round, which came over MQTT.
-
-    The retained topics of the round have told all devices what a strategy asks of its nodes. Each update has
-    been admitted and is stored on the disk: replies are available at once.
-
-    Parameters
-    ----------
-    contributions
-        One per device. Nodes are numbered from 1 in their order, and reply in it, which makes sums the same
-        bit for bit.
-    layout
-        Of the model.
-    start
-        The fleet's model `(layout.size,)`, to which updates are added.
-    """
-
-    def __init__(self, contributions: Sequence[AdmittedUpdate], layout: Layout, start: Floats) -> None:
-        self._contributions, self._layout, self._start = contributions, layout, start
-        self._asked: dict[str, Any] = {}
-        self._run: Any = None
-
-    def set_run(self, run: Any) -> None:
-        """Set the run; a grid has one."""
-        self._run = run
-
-    @property
-    def run(self) -> Any:
-        """The run of this grid."""
-        return self._run
-
-    def create_message(
-        self, content: Any, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
-    ) -> Any:
-        """Create a message to a node."""
-        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
-
-    def get_node_ids(self) -> list[int]:
-        """List the nodes: one for each device whose update counts."""
-        return list(range(1, len(self._contributions) + 1))
-
-    def push_messages(self, messages: Iterable[Any]) -> list[str]:
-        """Accept messages; returns the ids for `pull_messages`."""
-        ids = []
-        for message in messages:
-            ids.append(str(len(self._asked) + 1))
-            self._asked[ids[-1]] = message
-        return ids
-
-    def pull_messages(self, message_ids: Iterable[str]) -> list[Any]:
-        """Return the replies to messages, in the order of the nodes."""
-        asked = [self._asked.pop(number) for number in message_ids]
-        return [self._reply(message) for message in sorted(asked, key=lambda m: m.metadata.dst_node_id)]
-
-    def send_and_receive(self, messages: Iterable[Any], *, timeout: float | None = None) -> list[Any]:  # noqa: ARG002
-        """Return the replies to messages at once."""
-        return self.pull_messages(self.push_messages(messages))
-
-    def _reply(self, message: Any) -> Any:
-        contribution = self._contributions[message.metadata.dst_node_id - 1]
-        change = self._layout.change(contribution.row) * np.float32(contribution.factor)
-        content = RecordDict({
-            "arrays": record_of(self._layout.weights(self._start + change)),
-            "metrics": MetricRecord({"num-examples": contribution.samples}),
-        })  # fmt: skip
-        return Message(content=content, reply_to=message)

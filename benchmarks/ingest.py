@@ -131,7 +131,7 @@ def drain_ingest(port: int, count: int) -> None:
     from edged.config import Config, DeviceConfig, MqttConfig, StreamConfig
     from edged.daemon import SWITCH_INTERVAL
     from edged.device.events import Events
-    from edged.device.ingest import IngestNotices, Ingestor, SampleDecoder
+    from edged.device.ingest import GroupCommitter, IngestNotices, Ingestor, SampleDecoder
     from edged.domain.stream.admission import AdmissionControl
     from edged.host.systemd import Notifier, Watchdog
     from edged.mqtt.client.session import Session
@@ -168,10 +168,15 @@ def drain_ingest(port: int, count: int) -> None:
         config = Config(
             device=DeviceConfig(id="bench"), stream=stream, mqtt=MqttConfig(receive_maximum=RECEIVE_MAXIMUM)
         )
+        decoder = SampleDecoder(stream, JsonCodec(stream), admission, clock, notices)
+        watchdog = Watchdog(Notifier(), ("ingest",))
+        committer = GroupCommitter(
+            config, log, broker=session, serving=downstream, supervisor=downstream, decoder=decoder,
+            notices=notices, clock=clock, watchdog=watchdog,
+        )  # fmt: skip
         ingestor = Ingestor(
-            config, log, decoder=SampleDecoder(stream, JsonCodec(stream), admission, clock, notices),
-            broker=session, serving=downstream, supervisor=downstream, notices=notices, clock=clock,
-            watchdog=Watchdog(Notifier(), ("ingest",)),
+            config, log, decoder=decoder, serving=downstream, committer=committer,
+            clock=clock, watchdog=watchdog,
         )  # fmt: skip
         session.subscribe([TOPIC], 1, ingestor.receive)
         ingestor.start()

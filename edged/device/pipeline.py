@@ -1,8 +1,9 @@
 """Everything of one stream that serves and learns; nothing of the device it runs on.
 
-A sample goes from `ingestor` to `serving`, whose `predictor` answers it with the champion. A label joins its
-sample in `ingestor` and is judged by `predictor`; `worker` lets `scheduler` start a training run when one is
-due, and `rollout` brings its candidate before the gate of `promoter` and into service.
+A sample goes from `ingestor` to `serving`, whose `predictor` answers it with the champion, and to
+`committer`, which makes it durable. A label joins its sample in `committer` and is judged by `predictor`;
+`worker` lets `scheduler` start a training run when one is due, and `rollout` brings its candidate before the
+gate of `promoter` and into service.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edged.device.ingest import IngestNotices, Ingestor, SampleDecoder
+from edged.device.ingest import GroupCommitter, IngestNotices, Ingestor, SampleDecoder
 from edged.device.learning.anomaly_exclusion import AnomalyExclusion
 from edged.device.learning.regime_recall import RegimeRecall
 from edged.device.learning.scheduler import TrainingScheduler
@@ -79,6 +80,7 @@ class LivePipeline(Pipeline):
     requester: LabelRequester
     worker: TrainingWorker
     serving: ServingWorker
+    committer: GroupCommitter
     ingestor: Ingestor
 
 
@@ -197,19 +199,33 @@ def go_live(
         clock,
         notices,
     )
-    ingestor = Ingestor(
+    committer = GroupCommitter(
         config,
         pipeline.samples,
-        decoder=decoder,
         broker=session,
         serving=serving,
         supervisor=worker,
+        decoder=decoder,
         notices=notices,
         clock=clock,
         watchdog=watchdog,
     )
+    ingestor = Ingestor(
+        config,
+        pipeline.samples,
+        decoder=decoder,
+        serving=serving,
+        committer=committer,
+        clock=clock,
+        watchdog=watchdog,
+    )
     return LivePipeline(
-        **vars(pipeline), requester=requester, worker=worker, serving=serving, ingestor=ingestor
+        **vars(pipeline),
+        requester=requester,
+        worker=worker,
+        serving=serving,
+        committer=committer,
+        ingestor=ingestor,
     )
 
 

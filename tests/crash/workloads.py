@@ -116,7 +116,7 @@ def ingest(root: Path, bundle: Path, mistake: str) -> None:
                 delivery(n, x=[n, 0.5, 0.25], y=("no", "yes")[n % 2], id=f"s{n}")
                 for n in range(first, first + SIZE)
             ]
-            persistently(partial(dock.ingestor.work, arrived))
+            persistently(partial(dock.work, arrived))
             first += SIZE
         dock.close()
 

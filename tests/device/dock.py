@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from edged.clock import VirtualClock
 from edged.config import Config, DeviceConfig, MqttConfig, StorageConfig, StreamConfig
 from edged.device.events import Events, Listener
-from edged.device.ingest import IngestNotices, Ingestor, SampleDecoder
+from edged.device.ingest import GroupCommitter, IngestNotices, Ingestor, SampleDecoder
 from edged.domain.stream.admission import AdmissionControl, AdmissionRules
 from edged.errors import StorageError
 from edged.mqtt.client.message import ReceivedMessage
@@ -78,7 +78,7 @@ class Hearing(Listener):
             self._dock.notices.append((name, fields))
 
     def problem_changed(self) -> None:
-        self._dock.problems.append(self._dock.ingestor.problem)
+        self._dock.problems.append(self._dock.committer.problem)
 
 
 class Dock(Supervisor):
@@ -123,17 +123,31 @@ class Dock(Supervisor):
         codec = sample_codec(self.stream, clock=self.clock)
         admission = AdmissionControl(self.rules, self.schema.channels)
         decoder = SampleDecoder(self.stream, codec, admission, self.clock, notices)
-        self.ingestor = Ingestor(
+        self.committer = GroupCommitter(
             config,
             self.log,
-            decoder=decoder,
             broker=session or self,
             serving=self,
             supervisor=self,
+            decoder=decoder,
             notices=notices,
             clock=self.clock,
             watchdog=watchdog(),
         )
+        self.ingestor = Ingestor(
+            config,
+            self.log,
+            decoder=decoder,
+            serving=self,
+            committer=self.committer,
+            clock=self.clock,
+            watchdog=watchdog(),
+        )
+
+    def work(self, deliveries: Sequence[Any]) -> None:
+        """Take in messages as the ingest thread does, and commit them without delay."""
+        self.ingestor.take_in(deliveries)
+        self.committer.commit()
 
     def stored(self) -> int:
         """Samples that another connection sees: only what is committed."""

@@ -90,8 +90,8 @@ class StatusCollector:
     @property
     def problem(self) -> str | None:
         """What prevents the daemon from working, in one line; None if nothing does."""
-        if self._pipeline.ingestor.problem:
-            return self._pipeline.ingestor.problem
+        if self._pipeline.committer.problem:
+            return self._pipeline.committer.problem
         problems = (extension.problem for extension in self._extensions)
         return self._session.problem or next(filter(None, problems), None)
 
@@ -224,7 +224,7 @@ class StatusCollector:
                 "rows": counters.rows,
                 "bytes": counters.bytes,
                 "evicted": counters.evicted,
-                "problem": self._pipeline.ingestor.problem,
+                "problem": self._pipeline.committer.problem,
                 "on_hold": "ingest" in self._paused.names,
                 "windows": self._windows(),
                 "outbox": self.outbox(),
@@ -270,10 +270,10 @@ class StatusCollector:
             "ingest": {
                 "samples": counters.samples,
                 "per_s": self._rate.of(counters.samples, now),
-                "lag_s": self._pipeline.ingestor.lag,
+                "lag_s": self._pipeline.committer.lag,
                 "waiting": self._pipeline.ingestor.waiting,
-                "redelivered": self._pipeline.ingestor.redelivered,
-                "failed_commits": self._pipeline.ingestor.failed_commits,
+                "redelivered": self._pipeline.committer.redelivered,
+                "failed_commits": self._pipeline.committer.failed_commits,
                 "flooded": self._pipeline.ingestor.admission.flooded,
                 "overrun": self._pipeline.ingestor.overrun,
                 "skewed": self._pipeline.ingestor.admission.skewed,

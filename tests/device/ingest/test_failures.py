@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from edged.config import MqttConfig
-from edged.device.ingest import ingestor as module
+from edged.device.ingest import committer as module
 from edged.errors import StorageError
 from edged.mqtt.client.session import Session
 from tests.device.dock import JOINED, Dock, again, delivery, running
@@ -38,25 +38,25 @@ def predicted(dock: Dock) -> list[float]:
 
 def test_what_cannot_be_committed_is_held_and_committed_later(dock: Dock) -> None:
     dock.log.failing = frozenset({1, 2})
-    dock.ingestor.work([delivery(mid) for mid in range(1, 11)])
+    dock.work([delivery(mid) for mid in range(1, 11)])
     assert (dock.acknowledged, dock.stored(), dock.ingestor.waiting) == ([], 0, 10)
-    dock.ingestor.commit_backlog()
-    dock.ingestor.commit_backlog()
+    dock.committer.commit()
+    dock.committer.commit()
     assert [d.mid for d in dock.acknowledged] == list(range(1, 11))
     assert dock.inputs() == predicted(dock) == list(range(1, 11))
-    assert (dock.ingestor.failed_commits, dock.redeliveries, dock.ingestor.waiting) == (2, 0, 0)
+    assert (dock.committer.failed_commits, dock.redeliveries, dock.ingestor.waiting) == (2, 0, 0)
 
 
 def test_the_thread_tries_again_by_itself_and_takes_its_complaint_back(dock: Dock) -> None:
     dock.log.broken = True
     with running(dock) as ingestor:
         ingestor.receive(delivery(1))
-        wait_until(lambda: ingestor.failed_commits >= 2)
-        assert "disk I/O" in (ingestor.problem or "")
+        wait_until(lambda: dock.committer.failed_commits >= 2)
+        assert "disk I/O" in (dock.committer.problem or "")
         assert dock.acknowledged == []
         dock.log.broken = False
         wait_until(lambda: dock.acknowledged)
-        wait_until(lambda: ingestor.problem is None)
+        wait_until(lambda: dock.committer.problem is None)
     assert (dock.stored(), dock.redeliveries, len(dock.batches)) == (1, 0, 1)
     assert dock.problems == ["samples.db: disk I/O error", None], "told once, however often it was tried"
 
@@ -65,14 +65,14 @@ def test_retries_come_less_often_but_never_later_than_five_seconds(
     dock: Dock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr("edged.device.ingest.ingestor.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("edged.device.ingest.committer.time.monotonic", lambda: now[0])
     dock.log.broken = True
-    dock.ingestor.work([delivery(1)])
+    dock.work([delivery(1)])
     pauses = []
     for _ in range(8):
-        pauses.append(dock.ingestor.retry_at - now[0])
-        now[0] = dock.ingestor.retry_at
-        dock.ingestor.commit_backlog()
+        pauses.append(dock.committer.retry_at - now[0])
+        now[0] = dock.committer.retry_at
+        dock.committer.commit()
     assert pauses == pytest.approx([0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0])
 
 
@@ -80,10 +80,10 @@ def test_predictions_go_on_and_few_commits_make_up_for_the_outage(tmp_path: Path
     with closing(Dock(tmp_path, commit_rows=50)) as dock:
         dock.log.broken = True
         for mid in range(1, 101):
-            dock.ingestor.work([delivery(mid)])
+            dock.work([delivery(mid)])
         assert predicted(dock) == list(range(1, 101))
         dock.log.broken, before = False, dock.log.commits
-        dock.ingestor.commit_backlog()
+        dock.committer.commit()
         assert dock.inputs() == list(range(1, 101))
         assert dock.log.commits - before <= 3
         assert [d.mid for d in dock.acknowledged] == list(range(1, 101))
@@ -92,15 +92,15 @@ def test_predictions_go_on_and_few_commits_make_up_for_the_outage(tmp_path: Path
 def test_a_redelivery_of_what_is_held_is_acknowledged_on_its_own_connection(dock: Dock) -> None:
     dock.log.broken = True
     messages = [delivery(mid) for mid in range(1, 6)]
-    dock.ingestor.work(messages[:3])
-    dock.ingestor.work(messages[3:])
-    dock.ingestor.work([again(m) for m in messages])
+    dock.work(messages[:3])
+    dock.work(messages[3:])
+    dock.work([again(m) for m in messages])
     assert dock.ingestor.waiting == 5, "held once"
     dock.log.broken = False
-    dock.ingestor.commit_backlog()
+    dock.committer.commit()
     assert [(d.mid, d.epoch) for d in dock.acknowledged] == [(mid, 2) for mid in range(1, 6)]
     assert dock.inputs() == predicted(dock) == [1, 2, 3, 4, 5]
-    assert dock.ingestor.redelivered == 5
+    assert dock.committer.redelivered == 5
 
 
 def test_no_more_is_held_than_allowed_and_the_rest_comes_again_in_order(tmp_path: Path) -> None:
@@ -110,13 +110,13 @@ def test_no_more_is_held_than_allowed_and_the_rest_comes_again_in_order(tmp_path
         dock.log.broken = True
         messages = [delivery(mid) for mid in range(1, limit + 501)]
         for start in range(0, len(messages), 100):
-            dock.ingestor.work(messages[start : start + 100])
+            dock.work(messages[start : start + 100])
         assert dock.ingestor.waiting == limit
         dock.log.broken = False
-        dock.ingestor.commit_backlog()
+        dock.committer.commit()
         assert (len(dock.acknowledged), dock.redeliveries) == (limit, 1)
-        dock.ingestor.work([delivery(9000)])  # still on the old connection: must not overtake
-        dock.ingestor.work([again(m) for m in messages[limit:]])
+        dock.work([delivery(9000)])  # still on the old connection: must not overtake
+        dock.work([again(m) for m in messages[limit:]])
         assert dock.inputs() == predicted(dock) == list(range(1, limit + 501))
 
 
@@ -127,15 +127,15 @@ def test_the_payloads_that_are_held_are_bounded_in_bytes(
     with closing(Dock(tmp_path)) as small:
         small.log.broken = True
         for mid in range(1, 101):
-            small.ingestor.work([delivery(mid, pad="a" * 970)])
+            small.work([delivery(mid, pad="a" * 970)])
         assert 3 <= small.ingestor.waiting <= 6
 
 
 def test_a_commit_that_came_through_although_an_error_was_raised_is_not_repeated(dock: Dock) -> None:
     dock.log.late = frozenset({1})
-    dock.ingestor.work([delivery(1), delivery(2, payload=b"broken")])
-    dock.ingestor.work([delivery(3)])
-    dock.ingestor.commit_backlog()
+    dock.work([delivery(1), delivery(2, payload=b"broken")])
+    dock.work([delivery(3)])
+    dock.committer.commit()
     assert (dock.inputs(), [d.mid for d in dock.acknowledged]) == ([1, 3], [1, 2, 3])
     assert dock.log.counters().quarantined == 1
 
@@ -144,11 +144,11 @@ def test_samples_are_stored_once_when_only_the_commit_of_their_labels_fails(tmp_
     with closing(Dock(tmp_path, JOINED)) as dock:
         messages = [delivery(1, id="a"), delivery(2, "labels/x", payload=b'{"id": "a", "label": "worn"}')]
         dock.log.failing = frozenset({2, 3})
-        dock.ingestor.work(messages)
+        dock.work(messages)
         assert (dock.acknowledged, dock.stored()) == ([], 1)
-        dock.ingestor.work([again(m) for m in messages])  # the connection was lost meanwhile, too
+        dock.work([again(m) for m in messages])  # the connection was lost meanwhile, too
         assert dock.acknowledged == []
-        dock.ingestor.commit_backlog()
+        dock.committer.commit()
         assert (dock.stored(), dock.log.counters().labels) == (1, 1)
         assert {d.mid for d in dock.acknowledged if d.epoch == 2} == {1, 2}
 
@@ -158,8 +158,8 @@ def test_a_forecast_gets_the_right_labels_through_a_failure(tmp_path: Path) -> N
     with closing(Dock(tmp_path, stream)) as dock:
         dock.log.failing = frozenset({2, 3})
         for mid in range(1, 9):
-            dock.ingestor.work([delivery(mid, f"s/m{mid % 2}")])
-        dock.ingestor.commit_backlog()
+            dock.work([delivery(mid, f"s/m{mid % 2}")])
+        dock.committer.commit()
         assert {u.offset: u.label for u in dock.labels} == {mid: float(mid + 4) for mid in range(1, 5)}
 
 
@@ -172,10 +172,10 @@ def test_an_eviction_that_fails_costs_nothing(dock: Dock, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(dock.log, "evict", evict)
     monkeypatch.setattr(module, "EVICT_SECONDS", 0.0)
-    dock.ingestor.work([delivery(1)])
-    dock.ingestor.work([delivery(2)])
+    dock.work([delivery(1)])
+    dock.work([delivery(2)])
     assert calls
-    assert (len(dock.acknowledged), dock.ingestor.failed_commits, dock.ingestor.problem) == (2, 0, None)
+    assert (len(dock.acknowledged), dock.committer.failed_commits, dock.committer.problem) == (2, 0, None)
 
 
 def test_stopping_while_the_disk_fails_is_quick_and_leaves_all_to_the_broker(dock: Dock) -> None:
@@ -183,7 +183,7 @@ def test_stopping_while_the_disk_fails_is_quick_and_leaves_all_to_the_broker(doc
     dock.ingestor.start()
     for mid in range(1, 11):
         dock.ingestor.receive(delivery(mid))
-    wait_until(lambda: dock.ingestor.failed_commits >= 1)
+    wait_until(lambda: dock.committer.failed_commits >= 1)
     dock.ingestor.stop(5.0)
     assert "ingest" not in {thread.name for thread in threading.enumerate()}
     assert (dock.acknowledged, dock.stored(), len(predicted(dock))) == ([], 0, 10)
@@ -193,7 +193,7 @@ def test_stopping_commits_what_a_disk_that_has_recovered_takes(dock: Dock) -> No
     dock.log.broken = True
     dock.ingestor.start()
     dock.ingestor.receive(delivery(1))
-    wait_until(lambda: dock.ingestor.failed_commits >= 4)  # the next attempt is far away
+    wait_until(lambda: dock.committer.failed_commits >= 4)  # the next attempt is far away
     dock.log.broken = False
     dock.ingestor.stop(5.0)
     assert (len(dock.acknowledged), dock.stored()) == (1, 1)
@@ -246,14 +246,14 @@ def test_failed_commits_and_lost_connections_lose_nothing_and_double_nothing(
             dock.ingestor.receive(message)
 
         receiver.subscribe(["s/#"], 1, receive)
-        with running(dock) as ingestor:
+        with running(dock):
             for session in (receiver, sender):
                 session.start()
                 assert session.wait_ready(20)
             for number in range(300):
                 sender.publish("s/m1", json.dumps({"x": [number, number % 7]}).encode(), qos=1)
             for failures in (1, 3):
-                wait_until(lambda least=failures: ingestor.failed_commits >= least)  # type: ignore[misc]
+                wait_until(lambda least=failures: dock.committer.failed_commits >= least)  # type: ignore[misc]
                 receiver.drop()
             wait_until(lambda: dock.stored() >= 300)
             for session in (sender, receiver):

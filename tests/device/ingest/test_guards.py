@@ -30,7 +30,7 @@ def guarded(folder: Path, rules: AdmissionRules) -> Dock:
 def test_what_floods_is_acknowledged_and_counted_but_not_stored(tmp_path: Path) -> None:
     with closing(guarded(tmp_path, AdmissionRules(key_rate=1.0, key_burst=10))) as dock:
         messages = [delivery(mid, f"s/{'loud' if mid % 5 else 'calm'}") for mid in range(1, 51)]
-        dock.ingestor.work(messages)
+        dock.work(messages)
         assert len(dock.acknowledged) == 50
         assert dock.stored() == 20
         assert dock.ingestor.admission.flooded == 30
@@ -39,33 +39,31 @@ def test_what_floods_is_acknowledged_and_counted_but_not_stored(tmp_path: Path) 
 
 def test_a_time_in_the_far_future_gives_way_to_the_arrival_and_no_age_is_negative(tmp_path: Path) -> None:
     with closing(guarded(tmp_path, AdmissionRules(skew=86400.0))) as dock:
-        dock.ingestor.work(
-            [delivery(1, ts=1.8e9 + 90_000), delivery(2, ts=1.8e9 - 5), delivery(3, ts=1.8e9 + 60)]
-        )
+        dock.work([delivery(1, ts=1.8e9 + 90_000), delivery(2, ts=1.8e9 - 5), delivery(3, ts=1.8e9 + 60)])
         assert dock.batches[0].ts.tolist() == [1.8e9, 1.8e9 - 5, 1.8e9 + 60]
         assert dock.ingestor.admission.skewed == 1
-        assert dock.ingestor.lag == 0.0
+        assert dock.committer.lag == 0.0
 
 
 def test_a_sensor_that_stands_still_is_told_of_until_it_moves(tmp_path: Path) -> None:
     with closing(guarded(tmp_path, AdmissionRules(stuck_after=20))) as dock:
-        dock.ingestor.work([delivery(mid, payload=b'{"x": [%d, 1]}' % mid) for mid in range(1, 31)])
-        dock.ingestor.work([delivery(mid, payload=b'{"x": [30, 1]}') for mid in range(31, 61)])
+        dock.work([delivery(mid, payload=b'{"x": [%d, 1]}' % mid) for mid in range(1, 31)])
+        dock.work([delivery(mid, payload=b'{"x": [30, 1]}') for mid in range(31, 61)])
         told = {"key": "m1", "features": [0], "more": 0}
         assert dock.notices == [("sensor_stuck", told)]
         assert dock.ingestor.admission.stuck == 1
-        dock.ingestor.work([delivery(61, payload=b'{"x": [31, 1]}')])
+        dock.work([delivery(61, payload=b'{"x": [31, 1]}')])
         assert dock.notices[1:] == [("sensor_moves", told)]
 
 
 def test_readings_of_a_failed_commit_do_not_count_twice_for_stillness(tmp_path: Path) -> None:
     with closing(guarded(tmp_path, AdmissionRules(stuck_after=20))) as dock:
-        dock.ingestor.work([delivery(mid, payload=b'{"x": [%d, 1]}' % mid) for mid in range(1, 31)])
+        dock.work([delivery(mid, payload=b'{"x": [%d, 1]}' % mid) for mid in range(1, 31)])
         still = [delivery(mid, payload=b'{"x": [30, 1]}') for mid in range(31, 46)]
         dock.log.failing = frozenset({dock.log.commits + 1})
-        dock.ingestor.work(still)
-        assert dock.ingestor.problem is not None
-        dock.ingestor.work([again(message) for message in still])
+        dock.work(still)
+        assert dock.committer.problem is not None
+        dock.work([again(message) for message in still])
         assert dock.stored() == 45
         assert dock.notices == []
 
@@ -82,7 +80,7 @@ def test_event_times_are_believed_as_far_from_the_arrival_as_configured(
             dock.rules = dock.stream.admission_rules()
             dock.close()
             dock.open()
-            dock.ingestor.work([delivery(1, ts=ts)])
+            dock.work([delivery(1, ts=ts)])
             believed.append(dock.batches[0].ts.tolist() == [ts])
     assert believed == [False, True]
 
@@ -90,7 +88,7 @@ def test_event_times_are_believed_as_far_from_the_arrival_as_configured(
 def test_beyond_the_rate_the_acknowledgement_waits_but_the_commit_does_not(tmp_path: Path) -> None:
     with closing(guarded(tmp_path, AdmissionRules(rate=200.0))) as dock:
         started = time.monotonic()
-        dock.ingestor.work([delivery(mid) for mid in range(1, 301)])
+        dock.work([delivery(mid) for mid in range(1, 301)])
         assert time.monotonic() - started >= 0.49
         assert dock.durable_at_ack == [300]
 
@@ -116,7 +114,7 @@ def test_what_is_too_old_goes_while_nothing_comes(tmp_path: Path, monkeypatch: p
         dock.close()
         dock.max_age = 100.0
         dock.open()
-        dock.ingestor.work([delivery(1)])
+        dock.work([delivery(1)])
         with running(dock):
             dock.clock.advance_to(1.8e9 + 1000)
             wait_until(lambda: dock.log.counters().evicted == 1)

@@ -31,7 +31,7 @@ def dock(tmp_path: Path) -> Iterator[Dock]:
 
 def test_nothing_is_acknowledged_before_it_is_durable(dock: Dock) -> None:
     for first in (1, 51):
-        dock.ingestor.work([delivery(mid) for mid in range(first, first + 50)])
+        dock.work([delivery(mid) for mid in range(first, first + 50)])
     assert dock.durable_at_ack == [50, 100]
     assert dock.stored_at_batch == [0, 50], "predictions do not wait for the disk"
     assert dock.order == ["batch", "acknowledge"] * 2
@@ -39,7 +39,7 @@ def test_nothing_is_acknowledged_before_it_is_durable(dock: Dock) -> None:
 
 
 def test_samples_are_stored_as_they_came(dock: Dock) -> None:
-    dock.ingestor.work([delivery(7, "s/pump", ts=500.0, label="worn"), delivery(8)])
+    dock.work([delivery(7, "s/pump", ts=500.0, label="worn"), delivery(8)])
     (batch,) = dock.batches
     assert batch.keys == ["pump", "m1"]
     assert batch.ts.tolist() == [500.0, 1000.0], "without a time of its own that of arrival"
@@ -57,12 +57,12 @@ def test_samples_are_stored_as_they_came(dock: Dock) -> None:
 @pytest.mark.parametrize("restart", [False, True])
 def test_a_redelivery_is_acknowledged_but_not_stored_again(dock: Dock, restart: bool) -> None:
     messages = [delivery(1, label="ok"), delivery(2), delivery(3, payload=b"broken")]
-    dock.ingestor.work(messages)
+    dock.work(messages)
     if restart:
         dock.close()
         dock.open()
-    dock.ingestor.work([again(m) for m in messages])
-    assert (dock.stored(), dock.ingestor.redelivered, len(dock.acknowledged)) == (2, 3, 6)
+    dock.work([again(m) for m in messages])
+    assert (dock.stored(), dock.committer.redelivered, len(dock.acknowledged)) == (2, 3, 6)
     assert dock.log.counters().quarantined == 1
     assert len(dock.batches) == 1
 
@@ -70,26 +70,26 @@ def test_a_redelivery_is_acknowledged_but_not_stored_again(dock: Dock, restart: 
 def test_a_redelivery_that_waits_beside_the_first_delivery_is_recognised(dock: Dock) -> None:
     """As after a short loss of the connection, while the first delivery was still in the inbox."""
     message = delivery(1)
-    dock.ingestor.work([message, delivery(2), again(message), again(message)])
-    assert (dock.stored(), dock.ingestor.redelivered) == (2, 2)
+    dock.work([message, delivery(2), again(message), again(message)])
+    assert (dock.stored(), dock.committer.redelivered) == (2, 2)
 
 
 def test_an_equal_payload_that_is_no_redelivery_is_stored_again(dock: Dock) -> None:
     message = delivery(1)
-    dock.ingestor.work([message])
-    dock.ingestor.work([delivery(1), delivery(1)])
+    dock.work([message])
+    dock.work([delivery(1), delivery(1)])
     same = delivery(9, payload=message.payload, dup=True)  # the flag, but another packet id
-    dock.ingestor.work([same])
+    dock.work([same])
     other = delivery(1, dup=True, payload=b'{"x": [5, 5]}')  # flag and packet id, but another content
-    dock.ingestor.work([other])
-    assert (dock.stored(), dock.ingestor.redelivered) == (5, 0)
+    dock.work([other])
+    assert (dock.stored(), dock.committer.redelivered) == (5, 0)
 
 
 def test_a_packet_id_of_long_ago_is_no_redelivery(dock: Dock) -> None:
-    dock.ingestor.work([delivery(1)])
+    dock.work([delivery(1)])
     for _ in range(6):
-        dock.ingestor.work([delivery(2 + n) for n in range(1000)])
-    dock.ingestor.work([again(delivery(1))])
+        dock.work([delivery(2 + n) for n in range(1000)])
+    dock.work([again(delivery(1))])
     assert dock.stored() == 6002
 
 
@@ -113,7 +113,7 @@ BAD: dict[str, tuple[bytes, str]] = {
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_message_goes_to_the_quarantine_and_the_others_go_on(dock: Dock, name: str) -> None:
     payload, reason = BAD[name]
-    dock.ingestor.work([delivery(1), delivery(2, payload=payload), delivery(3)])
+    dock.work([delivery(1), delivery(2, payload=payload), delivery(3)])
     assert (dock.stored(), len(dock.acknowledged)) == (2, 3)
     assert dock.log.quarantine_counts() == {reason: 1}
     (kept,) = dock.log.quarantine(10)
@@ -123,7 +123,7 @@ def test_a_bad_message_goes_to_the_quarantine_and_the_others_go_on(dock: Dock, n
 
 
 def test_a_batch_of_bad_messages_only_is_acknowledged_too(dock: Dock) -> None:
-    dock.ingestor.work([delivery(mid, payload=b"bad") for mid in (1, 2)])
+    dock.work([delivery(mid, payload=b"bad") for mid in (1, 2)])
     assert (len(dock.acknowledged), dock.batches, dock.log.counters().quarantined) == (2, [], 2)
 
 
@@ -132,13 +132,13 @@ def test_a_batch_of_bad_messages_only_is_acknowledged_too(dock: Dock) -> None:
 
 def test_labels_find_their_samples_by_id(tmp_path: Path) -> None:
     with closing(Dock(tmp_path, JOINED)) as dock:
-        dock.ingestor.work([delivery(mid, id=f"a{mid}") for mid in range(1, 6)])
+        dock.work([delivery(mid, id=f"a{mid}") for mid in range(1, 6)])
         lost = delivery(9, "labels/x", payload=b'{"id": "nobody", "label": 1}')
         bad = delivery(10, "labels/x", payload=b'{"id": "a1", "label": "fine"}')
         found = [delivery(11, "labels/x", payload=b'{"id": "a2", "label": "worn"}'),
                  delivery(12, id="new"),
                  delivery(13, "labels/x", payload=b'{"id": "new", "label": "ok"}')]  # fmt: skip
-        dock.ingestor.work([lost, bad, *found])
+        dock.work([lost, bad, *found])
         assert [(u.offset, u.label) for u in dock.labels] == [(2, 1.0), (6, 0.0)]
         assert dock.log.rows(np.array([2, 6])).y.tolist() == [[1.0], [0.0]]
         assert dock.log.quarantine_counts() == {"label": 1, "label_unmatched": 1}
@@ -148,11 +148,11 @@ def test_labels_find_their_samples_by_id(tmp_path: Path) -> None:
 
 def test_labels_that_come_too_late_go_to_the_quarantine(tmp_path: Path) -> None:
     with closing(Dock(tmp_path, {**JOINED, "join_expiry": "1h"})) as dock:
-        dock.ingestor.work([delivery(1, id="early")])
+        dock.work([delivery(1, id="early")])
         dock.clock.advance_to(dock.clock.now() + 3000.0)
-        dock.ingestor.work([delivery(2, id="late")])
+        dock.work([delivery(2, id="late")])
         dock.clock.advance_to(dock.clock.now() + 1000.0)
-        dock.ingestor.work([
+        dock.work([
             delivery(3, "labels/x", payload=b'{"id": "early", "label": "worn"}'),
             delivery(4, "labels/x", payload=b'{"id": "late", "label": "worn"}'),
         ])  # fmt: skip
@@ -164,17 +164,17 @@ def test_labels_that_come_too_late_go_to_the_quarantine(tmp_path: Path) -> None:
 
 def test_a_clock_that_is_put_right_expires_no_label(tmp_path: Path) -> None:
     with closing(Dock(tmp_path, {**JOINED, "join_expiry": "1h"})) as dock:
-        dock.ingestor.work([delivery(1, id="a")])
+        dock.work([delivery(1, id="a")])
         dock.clock.step(1e9)
-        dock.ingestor.work([delivery(2, "labels/x", payload=b'{"id": "a", "label": "worn"}')])
+        dock.work([delivery(2, "labels/x", payload=b'{"id": "a", "label": "worn"}')])
         assert [u.offset for u in dock.labels] == [1]
 
 
 def test_labels_find_their_samples_by_key_and_time(tmp_path: Path) -> None:
     stream = {**CLASSIFY, "label_topic": "labels/#", "join": "key_time"}
     with closing(Dock(tmp_path, stream)) as dock:
-        dock.ingestor.work([delivery(mid, f"s/m{mid % 2}", ts=100.0 + mid) for mid in range(1, 9)])
-        dock.ingestor.work([delivery(20, "labels/m1", payload=b'{"ts": 105.2, "label": "worn"}')])
+        dock.work([delivery(mid, f"s/m{mid % 2}", ts=100.0 + mid) for mid in range(1, 9)])
+        dock.work([delivery(20, "labels/m1", payload=b'{"ts": 105.2, "label": "worn"}')])
         assert [(u.offset, u.label, u.ts) for u in dock.labels] == [(5, 1.0, 105.2)]
 
 
@@ -182,7 +182,7 @@ def test_a_forecast_is_labelled_by_the_future_of_its_key(tmp_path: Path) -> None
     stream = {"features": 2, "target": "forecast", "horizon": 2, "key": "topic:1"}
     with closing(Dock(tmp_path, stream)) as dock:
         for start in (1, 5):
-            dock.ingestor.work([delivery(mid, f"s/m{mid % 2}") for mid in range(start, start + 4)])
+            dock.work([delivery(mid, f"s/m{mid % 2}") for mid in range(start, start + 4)])
         # Of each key every second message; the label is the first value two messages later.
         assert {u.offset: u.label for u in dock.labels} == {mid: float(mid + 4) for mid in range(1, 5)}
         window = dock.log.rows(np.arange(1, 9))
@@ -241,8 +241,8 @@ def test_a_commit_waits_for_no_more_than_the_broker_sends_or_memory_holds(tmp_pa
     small = many == "in flight"
     with closing(gathering(tmp_path, in_flight=20 if small else 2000)) as dock:
         pad = "" if small else "a" * 60_000
-        dock.ingestor._commit_delay.gap = 1.0  # messages came slowly so far  # noqa: SLF001
-        dock.ingestor._commit_delay.last = time.monotonic() - 1.0  # noqa: SLF001
+        dock.committer.delay.gap = 1.0  # messages came slowly so far
+        dock.committer.delay.last = time.monotonic() - 1.0
         with running(dock) as ingestor:
             for mid in range(1, 20):
                 ingestor.receive(delivery(mid, pad=pad))

@@ -46,7 +46,7 @@ def fed(folder: Path, name: str, payloads: int, compression: str = "none") -> di
             opening = introductions(name) if number % 10 == 0 else []
             places = [opening[-1][0] if opening else topic(name), *[topic(name)] * 49]
             taken = [*opening, *zip(cycle(places), source.take(GROUP), strict=False)]
-            way.ingestor.work(
+            way.work(
                 [
                     ReceivedMessage(place, p, i + 1, 1, False, False, 1, 0.0)
                     for i, (place, p) in enumerate(taken)

@@ -14,7 +14,7 @@ import pytest
 from edged.clock import VirtualClock
 from edged.config import Config, DeviceConfig, MqttConfig, StorageConfig, StreamConfig
 from edged.device.events import Events
-from edged.device.ingest import IngestNotices, Ingestor, SampleDecoder
+from edged.device.ingest import GroupCommitter, IngestNotices, Ingestor, SampleDecoder
 from edged.domain.stream.admission import AdmissionControl, AdmissionRules
 from edged.mqtt.client.message import ReceivedMessage
 from edged.mqtt.codecs import sample_codec
@@ -79,10 +79,19 @@ class Way(Connection, Sink):
             stream=stream,
             storage=StorageConfig(dir=folder, commit_delay=0),
         )
-        self.ingestor = Ingestor(
-            config, self.log, decoder=decoder, broker=self, serving=self, supervisor=Supervisor(),
+        self.committer = GroupCommitter(
+            config, self.log, broker=self, serving=self, supervisor=Supervisor(), decoder=decoder,
             notices=notices, clock=clock, watchdog=watchdog(),
         )  # fmt: skip
+        self.ingestor = Ingestor(
+            config, self.log, decoder=decoder, serving=self, committer=self.committer,
+            clock=clock, watchdog=watchdog(),
+        )  # fmt: skip
+
+    def work(self, deliveries: list[ReceivedMessage]) -> None:
+        """Take in messages and commit them without delay."""
+        self.ingestor.take_in(deliveries)
+        self.committer.commit()
 
     def ack(self, deliveries: Any) -> None:
         self.acknowledged += len(deliveries)
@@ -120,7 +129,7 @@ def fed(folder: Path, name: str, payloads: int) -> dict[str, float]:
     after_a_tenth = 0.0
     with closing(way.log):
         for start in range(0, payloads, GROUP):
-            way.ingestor.work(
+            way.work(
                 [
                     ReceivedMessage(
                         "labels/m1" if mid % 3 == 0 else "s/m1", payload, mid + 1, 1, False, False, 1, 0.0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from edged.device.ingest import ingestor as ingest_module
+from edged.device.ingest import committer as module
 from edged.domain.stream.admission import AdmissionRules
 from edged.domain.stream.commit_group import Submission
 from edged.domain.stream.sample import Reading
@@ -74,8 +74,8 @@ def test_a_commit_that_fails_is_confirmed_once_it_comes_through(dock: Dock) -> N
     first, refused = Sender(dock, *readings(1)), Sender(dock, *readings(2))
     with running(dock) as ingestor:
         ingestor.submit(first.submission)
-        wait_until(lambda: ingestor.problem is not None or first.done.is_set())
-        if ingestor.problem is not None:
+        wait_until(lambda: dock.committer.problem is not None or first.done.is_set())
+        if dock.committer.problem is not None:
             with pytest.raises(StorageError):
                 ingestor.submit(refused.submission)
         assert first.done.wait(20)
@@ -125,7 +125,7 @@ def fails_once(act: Callable[..., None]) -> Callable[..., None]:
 def test_an_error_that_nobody_foresaw_refuses_what_it_leaves_open(
     dock: Dock, part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ingest_module, "LONGEST_RETRY", 0.1)
+    monkeypatch.setattr(module, "LONGEST_RETRY", 0.1)
     setattr(dock, part, fails_once(getattr(dock, part)))
     senders = [Sender(dock, *readings(1, 2)), Sender(dock, *readings(3))]
     for sender in senders:

@@ -95,7 +95,7 @@ class Metrics:
         page.many("counter", "edged_commands_total", "Commands by what became of them.", counts)
 
     def _stream(self, page: PrometheusText, counters: Counters) -> None:
-        ingest = self._pipeline.ingestor
+        ingest, committer = self._pipeline.ingestor, self._pipeline.committer
         page.one("counter", "edged_samples_total", "Samples ever accepted.", counters.samples)
         page.one(
             "counter",
@@ -104,14 +104,17 @@ class Metrics:
             counters.quarantined,
         )
         page.one(
-            "gauge", "edged_ingest_lag_seconds", "From the newest sample's time to its arrival.", ingest.lag
+            "gauge",
+            "edged_ingest_lag_seconds",
+            "From the newest sample's time to its arrival.",
+            committer.lag,
         )
         page.one("gauge", "edged_ingest_waiting_messages", "Messages not yet acknowledged.", ingest.waiting)
         page.one(
             "counter",
             "edged_ingest_redelivered_total",
             "Messages recognised as repeated.",
-            ingest.redelivered,
+            committer.redelivered,
         )
         page.one(
             "counter", "edged_ingest_overrun_total", "Messages of QoS 0 that found no room.", ingest.overrun
@@ -126,7 +129,10 @@ class Metrics:
             "counter", "edged_ingest_skewed_total", "Event times that could not be.", ingest.admission.skewed
         )
         page.one(
-            "counter", "edged_ingest_failed_commits_total", "Commits the disk refused.", ingest.failed_commits
+            "counter",
+            "edged_ingest_failed_commits_total",
+            "Commits the disk refused.",
+            committer.failed_commits,
         )
         page.one("gauge", "edged_stuck_sensors", "Sensors that stand still.", ingest.admission.stuck)
 

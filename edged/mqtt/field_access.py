@@ -91,8 +91,8 @@ def features_of(names: str | Sequence[str], width: int) -> Features:
         return _array_at(names, width)
     if all("." not in name for name in names) and width > 1:
         return _flat(names)
-    getters = [(name, field(name)) for name in names]
-    return lambda message: numbers([_required(getter, name, message) for name, getter in getters], names)
+    getters = [field(name) for name in names]
+    return lambda message: numbers([getter(message) for getter in getters], names)
 
 
 def _array_at(name: str, width: int) -> Features:
@@ -122,19 +122,11 @@ def _flat(names: Sequence[str]) -> Features:
     def features(message: dict[str, Any]) -> list[float]:
         try:
             values = fetch(message)
-        except KeyError as problem:
-            name = problem.args[0]
-            raise RejectedSampleError("missing_field", f"field {name!r} is missing") from None
+        except KeyError:
+            raise _first_problem([message.get(name, MISSING) for name in names], names) from None
         return numbers(list(values), names)
 
     return features
-
-
-def _required(getter: Getter, name: str, message: dict[str, Any]) -> Any:
-    value = getter(message)
-    if value is MISSING:
-        raise RejectedSampleError("missing_field", f"field {name!r} is missing")
-    return value
 
 
 def numbers(values: list[Any], names: Sequence[str] | None) -> list[float]:
@@ -143,26 +135,27 @@ def numbers(values: list[Any], names: Sequence[str] | None) -> list[float]:
     Raises
     ------
     RejectedSampleError
-        `wrong_type` for anything but numbers, `not_finite` for what overflows.
+        For the first bad value: `missing_field` for MISSING, `wrong_type` for anything else but numbers,
+        `not_finite` for what overflows.
     """
     kinds = set(map(type, values))
-    if kinds != _FLOATS:
-        if not kinds <= _NUMBERS:
-            at = next(i for i, value in enumerate(values) if type(value) not in _NUMBERS)
-            raise RejectedSampleError(
-                "wrong_type", f"{_place(at, names)} is {_kind(values[at])}, not a number"
-            )
-        _check_range(values, names)
-        return list(map(float, values))
-    _check_range(values, names)
-    return values
-
-
-def _check_range(values: list[Any], names: Sequence[str] | None) -> None:
     # Text cannot spell NaN here: the parser has refused it.
-    if max(values) > FLOAT32_MAX or min(values) < -FLOAT32_MAX:
-        at = next(i for i, value in enumerate(values) if not -FLOAT32_MAX <= value <= FLOAT32_MAX)
-        raise RejectedSampleError("not_finite", f"{_place(at, names)} is no finite float32 number")
+    if not kinds <= _NUMBERS or max(values) > FLOAT32_MAX or min(values) < -FLOAT32_MAX:
+        raise _first_problem(values, names)
+    return values if kinds == _FLOATS else list(map(float, values))
+
+
+def _first_problem(values: list[Any], names: Sequence[str] | None) -> RejectedSampleError:
+    """The error for the first bad value, in model input order; one of them must be bad."""
+    for at, value in enumerate(values):
+        place = f"number {at}" if names is None else f"field {names[at]!r}"
+        if value is MISSING:
+            return RejectedSampleError("missing_field", f"{place} is missing")
+        if type(value) not in _NUMBERS:
+            return RejectedSampleError("wrong_type", f"{place} is {_kind(value)}, not a number")
+        if not -FLOAT32_MAX <= value <= FLOAT32_MAX:
+            break
+    return RejectedSampleError("not_finite", f"{place} is no finite float32 number")
 
 
 def finite(features: Features) -> Features:
@@ -176,10 +169,6 @@ def finite(features: Features) -> Features:
         return values
 
     return checked
-
-
-def _place(at: int, names: Sequence[str] | None) -> str:
-    return f"number {at}" if names is None else f"field {names[at]!r}"
 
 
 def _kind(value: Any) -> str:

@@ -95,6 +95,25 @@ def test_features_that_are_not_there_or_no_numbers(message: Any, features: Any, 
 
 
 @pytest.mark.parametrize(
+    ("message", "features", "problem"),
+    [
+        ({"temp": "hot", "vib": 3}, ["temp", "vib.x"], "field 'temp' is a string, not a number"),
+        ({"temp": "hot", "vib": 3}, ["vib.x", "temp"], "field 'vib.x' is missing"),
+        ({"temp": "hot"}, ["temp", "vib"], "field 'temp' is a string, not a number"),
+        ({"temp": "hot"}, ["vib", "temp"], "field 'vib' is missing"),
+        ({"temp": 1e39, "vib": None}, ["temp", "vib"], "field 'temp' is no finite float32 number"),
+        ({"x": [1, 1e39, "2"]}, 3, "number 1 is no finite float32 number"),
+    ],
+)
+def test_of_several_problems_the_first_one_in_the_order_of_the_features_is_reported(
+    message: Any, features: Any, problem: str
+) -> None:
+    with pytest.raises(RejectedSampleError) as rejected:
+        decode(message, features)
+    assert rejected.value.what == problem
+
+
+@pytest.mark.parametrize(
     "token",
     [
         "NaN",

@@ -14,6 +14,7 @@ import numpy as np
 from edged.errors import StorageError
 from edged.storage.samples.log import SampleLog
 from tests.running_device import Device, Listener, wait_until
+from tests.storage.stream import stored_inputs
 
 if TYPE_CHECKING:
     from edged.workbench.demo.broker import Mosquitto
@@ -65,8 +66,8 @@ class Rig:
     def stored(self) -> list[int]:
         """Numbers of the samples that are durable, in the order of the log."""
         schema = self.schema()
-        with closing(SampleLog.open(self.state / "samples.db", schema, readonly=True)) as log:
-            return [int(x) for x in log.recent_inputs(1_000_000)[:, 0]]
+        with closing(SampleLog.open(self.state / "samples.db", schema, readonly=True)):
+            return [int(x) for x in stored_inputs(self.state / "samples.db", schema.width)[:, 0]]
 
     def schema(self) -> Any:
         """What the stream carries."""

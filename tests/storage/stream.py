@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from edged.domain.stream.sample import Batch
 from edged.domain.stream.schema import Schema
+from edged.storage.files.database import connect
 from edged.storage.samples.log import SampleLog
 
 if TYPE_CHECKING:
@@ -60,3 +62,10 @@ def batch(
 def open_log(directory: Path, schema: Schema = CLASSIFY, **options: Any) -> SampleLog:
     """A sample log of its own."""
     return SampleLog.open(directory / "samples.db", schema, **options)
+
+
+def stored_inputs(path: Path, width: int) -> NDArray[np.float32]:
+    """All inputs that are committed, `(n, width)` float32, oldest first; `path` is that of the database."""
+    with closing(connect(path, readonly=True)) as db:
+        rows = db.execute("SELECT x FROM samples ORDER BY offset").fetchall()
+    return np.frombuffer(b"".join(x for (x,) in rows), "<f4").astype(np.float32).reshape(-1, width)

@@ -192,9 +192,10 @@ class Ingestor:
         asked, flushed = self._flush_requests.start_turn(), False
         try:
             if self._paused:
-                self._stay()
+                if self._stopping:
+                    self._inbox.clear()  # not acknowledged: the broker has them
             elif self._inbox:
-                deliveries = self._receive()
+                deliveries = self._pop_deliveries()
                 self.take_in(deliveries)
             self._take_in_submitted()
             self._committer.commit_due(at_once=bool(asked))
@@ -205,10 +206,6 @@ class Ingestor:
             self._taken = []
             self._windows_known = False  # those here are ahead of what is stored
         self._flush_requests.finish_turn(asked, flushed=flushed)
-
-    def _stay(self) -> None:
-        if self._stopping:
-            self._inbox.clear()  # not acknowledged: the broker has them
 
     def _patience(self) -> float:
         return min(IDLE_SECONDS, max(0.0, self._committer.due - time.monotonic()))
@@ -223,7 +220,7 @@ class Ingestor:
             before = len(self._inbox)
             time.sleep(0.001)
 
-    def _receive(self) -> list[Delivery]:
+    def _pop_deliveries(self) -> list[Delivery]:
         count = min(len(self._inbox), self._config.commit_rows)
         deliveries = [self._inbox.popleft() for _ in range(count)]
         if self._inbox:

@@ -49,7 +49,7 @@ class Predictor:
     ) -> None:
         self._config = config
         self._gate = gate
-        self._schema = self.schema = schema
+        self.schema = schema
         self.champion = champion
         self.previous: ServedModel | None = None
         self._memory = RecentAnswers(config.remember, schema)
@@ -121,7 +121,7 @@ class Predictor:
         """What can wait until a batch is published: watch its inputs; on probation ask the predecessor."""
         with self._watching:
             # Of a window its last reading: in windows that overlap every reading would count several times.
-            self.drift.inputs(x[:, -self._schema.channels :], offsets)
+            self.drift.inputs(x[:, -self.schema.channels :], offsets)
         probation, previous = self._probation, self.previous
         if probation is None or previous is None:
             return
@@ -131,7 +131,7 @@ class Predictor:
             log.error("previous_failed", version=previous.version, problem=problem.line())
             self._probation = None  # without a predecessor there is nothing to compare with
             return
-        self._memory.remember_shadow(offsets, answers(self._schema, raw))
+        self._memory.remember_shadow(offsets, answers(self.schema, raw))
 
     def _run(self, served: ServedModel, x: NDArray[np.float32]) -> NDArray[np.float32]:
         """Raw outputs as `_outputs` gives them; rows without an answer count."""
@@ -175,12 +175,12 @@ class Predictor:
         x: NDArray[np.float32],
         raw: NDArray[np.float32],
     ) -> Predictions:
-        answer = answers(self._schema, raw)
+        answer = answers(self.schema, raw)
         answer[np.isnan(raw).any(axis=1)] = np.nan  # no class, not the first one
-        if self._schema.task == "classify":
+        if self.schema.task == "classify":
             output = probabilities(raw)
             return Predictions(served.version, offsets, answer, output, output.max(axis=1))
-        if self._schema.labels_itself:
+        if self.schema.labels_itself:
             weight = served.scale if served.scale is not None else np.float32(1)
             with np.errstate(over="ignore"):  # infinite: as unusual as can be, and no answer
                 score = (np.abs(raw - x) * weight).mean(axis=1, keepdims=True)
@@ -209,7 +209,7 @@ class Predictor:
         self._missed = 0
         rules = self._gate
         self._probation = (
-            Probation(self._schema.task, rules.probation, rules.probation_drop)
+            Probation(self.schema.task, rules.probation, rules.probation_drop)
             if watch and rules.probation
             else None
         )
@@ -278,7 +278,7 @@ class Predictor:
         with self._watching:
             rules = self.drift.rules
             self.drift = LiveDrift(
-                classes=self._schema.task == "classify", features=self._schema.channels, rules=rules
+                classes=self.schema.task == "classify", features=self.schema.channels, rules=rules
             )
 
     def configure(self, gate: GateConfig) -> None:
@@ -287,13 +287,13 @@ class Predictor:
 
     def live_error(self) -> float | None:
         """Share of the newest answers that were wrong; None before `ENOUGH_LABELS`, and for values."""
-        known = self._schema.task == "classify" and self.quality.count >= ENOUGH_LABELS
+        known = self.schema.task == "classify" and self.quality.count >= ENOUGH_LABELS
         return self.quality.mean if known else None
 
     def live_quality(self) -> dict[str, Any]:
         """For metrics: mean error (or accuracy) over the newest labelled predictions."""
         mean = self.quality.mean
-        name = "accuracy" if self._schema.task == "classify" else "error"
+        name = "accuracy" if self.schema.task == "classify" else "error"
         value = None if mean is None else (1.0 - mean if name == "accuracy" else mean)
         return {name: value, "labelled": self.quality.count}
 

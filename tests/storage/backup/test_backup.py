@@ -28,6 +28,7 @@ from edged.storage.outbox.queue import Outbox
 from edged.storage.samples.log import SampleLog
 from tests.device.linear import samples
 from tests.storage.disks import PowerCutError, TestedDisk
+from tests.storage.stream import stored_inputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,8 +91,8 @@ def contents(state: Path) -> dict[str, Any]:
             "consumed": registry.get_value("consumed"),
             "repaired": registry.repaired,
         }
-    with SampleLog.open(state / "samples.db", SCHEMA, readonly=True) as log:
-        found["inputs"] = log.recent_inputs(1000).tobytes()
+    with SampleLog.open(state / "samples.db", SCHEMA, readonly=True):
+        found["inputs"] = stored_inputs(state / "samples.db", SCHEMA.width).tobytes()
     outbox = Outbox.open(state / "outbox.db", max_bytes=1 << 20, max_age=1e6, clock=VirtualClock(1.7e9))
     with closing(outbox):
         found["outbox"] = outbox.waiting

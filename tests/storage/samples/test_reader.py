@@ -90,11 +90,6 @@ def test_rows_without_a_label_are_left_out(tmp_path: Path) -> None:
         assert log.rows([1, 2, 3]).offsets.tolist() == [2]
 
 
-def test_the_newest_inputs_need_no_label(log: SampleLog) -> None:
-    log.commit(batch(3001, 2))
-    assert log.recent_inputs(3).tolist() == inputs(np.array([3000, 3001, 3002])).tolist()
-
-
 def test_a_window_can_be_divided(log: SampleLog) -> None:
     window = log.training_window(0, 10)
     assert window.take(np.array([1, 0])).seq.tolist() == window.seq[[1, 0]].tolist()

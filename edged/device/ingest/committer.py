@@ -121,11 +121,6 @@ class GroupCommitter:
         """Number of deliveries that are buffered and not yet acknowledged."""
         return len(self._backlog)
 
-    @property
-    def idle(self) -> bool:
-        """Whether all that was added is durable."""
-        return self._backlog.first is None
-
     # ---- what is decoded -------------------------------------------------------------------
 
     def accept(self, delivery: Delivery, packet: Packet, group: CommitGroup) -> bool:
@@ -133,36 +128,24 @@ class GroupCommitter:
 
         A redelivery of a stored message is only acknowledged with the group, that of a buffered one takes
         its place. When no more can be buffered, this delivery and all that follow it over the connection are
-        left to a later one.
+        left to a later one. Only brokers that send more than we asked for get us there (MQTT 3.1.1 knows no
+        limit), and senders of QoS 0, whose messages are lost then.
         """
-        if delivery.dup and self._known(delivery, packet, group):
-            self.redelivered += 1
+        if delivery.dup:
+            stored = self._redelivery.seen(packet)
+            if stored:
+                group.deliveries.append(delivery)
+            if stored or self._backlog.renew(packet, delivery.epoch):
+                self.redelivered += 1
+                return False
+        if delivery.epoch <= self._given_up:
             return False
-        if self._leave_out(delivery, len(group.deliveries)):
+        if not self._backlog.has_room(delivery, len(group.deliveries)):
+            self._given_up = delivery.epoch
+            self._overflowed = True
             return False
         group.deliveries.append(delivery)
         self._backlog.record(packet, delivery)
-        return True
-
-    def _known(self, delivery: Delivery, packet: Packet, group: CommitGroup) -> bool:
-        """Whether a redelivery is here already or even stored; it is then acknowledged, not read."""
-        if self._redelivery.seen(packet):
-            group.deliveries.append(delivery)
-            return True
-        return self._backlog.renew(packet, delivery.epoch)
-
-    def _leave_out(self, delivery: Delivery, beside: int) -> bool:
-        """Whether a delivery, and all that follow it, is left to a later one: no more can be held.
-
-        Only brokers that send more than we asked for get us there (MQTT 3.1.1 knows no limit), and
-        senders of QoS 0, whose messages are lost then.
-        """
-        if delivery.epoch <= self._given_up:
-            return True
-        if self._backlog.has_room(delivery, beside):
-            return False
-        self._given_up = delivery.epoch
-        self._overflowed = True
         return True
 
     def add(self, group: CommitGroup) -> None:
@@ -173,13 +156,19 @@ class GroupCommitter:
 
     # ---- commits ---------------------------------------------------------------------------
 
-    def commit_due(self, *, at_once: bool) -> None:
-        """Commit what has waited long enough, with `at_once` all; evict samples that are too old."""
+    def commit_due(self, *, at_once: bool) -> bool:
+        """Commit what has waited long enough, with `at_once` all; evict samples that are too old.
+
+        Returns
+        -------
+        Whether all that was added is durable.
+        """
         self.due = self.retry_at if at_once else self._next_commit()
         if self._stopping or time.monotonic() >= self.due:
             self.commit()
             self.due = self._next_commit()
         self._evict()
+        return self._backlog.first is None
 
     def _next_commit(self) -> float:
         """When what is held is committed: it has waited for company, or the disk gets another chance."""

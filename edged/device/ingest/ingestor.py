@@ -198,8 +198,7 @@ class Ingestor:
                 deliveries = self._pop_deliveries()
                 self.take_in(deliveries)
             self._take_in_submitted()
-            self._committer.commit_due(at_once=bool(asked))
-            flushed = self._committer.idle
+            flushed = self._committer.commit_due(at_once=bool(asked))
         except Exception:
             log.exception("ingest_failed", messages=self.waiting + len(deliveries))
             self._committer.start_over(deliveries, self._taken)

@@ -360,8 +360,7 @@ def _accepted(config: Config) -> bool:
     """Whether the broker lets us in; under a name of our own, and no session is left behind."""
     logs.configure("warning", "auto")
     session = Session(
-        config.mqtt.model_copy(update={"session_expiry": 0.0}),
-        client_id=f"edged-doctor-{os.getpid()}",
+        config.mqtt.model_copy(update={"session_expiry": 0.0}), client_id=f"edged-doctor-{os.getpid()}"
     )
     session.start()
     accepted = session.wait_ready(CONNECT_SECONDS)

@@ -10,7 +10,10 @@ from pathlib import Path  # noqa: TC003  typer reads the annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
+from edged.cli import output
+from edged.cli.ctl_output import DeviceWatch, show_answer
 from edged.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,23 +23,19 @@ FAILED, REFUSED = 1, 3
 
 
 def ctl(
-    words: Annotated[
-        list[str], typer.Argument(metavar="DEVICE COMMAND [KEY=VALUE]...", help="or: watch [DEVICE]")
-    ],
+    words: Annotated[list[str], Argument(metavar="DEVICE COMMAND [KEY=VALUE]...", help="or: watch [DEVICE]")],
     broker: Annotated[
-        str, typer.Option("--broker", envvar="EDGED_BROKER", help="mqtt://user@host:port/root, or mqtts://")
+        str, Option(envvar="EDGED_BROKER", help="mqtt://user@host:port/root, or mqtts://")
     ] = "mqtt://localhost",
-    timeout: Annotated[float, typer.Option("--timeout", min=0.1, help="seconds without a word")] = 30.0,
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="wait for the answer, or only send")] = True,
-    seconds: Annotated[float | None, typer.Option("--seconds", min=0.1, help="how long to watch")] = None,
-    password_file: Annotated[Path | None, typer.Option("--password-file", help="its first line")] = None,
-    ca: Annotated[Path | None, typer.Option("--ca", help="certificates of those to trust (PEM)")] = None,
-    cert: Annotated[Path | None, typer.Option("--cert", help="certificate of one's own (PEM)")] = None,
-    key: Annotated[Path | None, typer.Option("--key", help="its key (PEM)")] = None,
-    sign: Annotated[
-        Path | None, typer.Option("--sign", metavar="KEY", help="private key, made by `edged keys new`")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="one JSON object on stdout, or one a line")] = False,
+    timeout: Annotated[float, Option(min=0.1, help="seconds without a word")] = 30.0,
+    wait: Annotated[bool, Option(help="wait for the answer, or only send")] = True,
+    seconds: Annotated[float | None, Option(min=0.1, help="how long to watch")] = None,
+    password_file: Annotated[Path | None, Option(help="its first line")] = None,
+    ca: Annotated[Path | None, Option(help="certificates of those to trust (PEM)")] = None,
+    cert: Annotated[Path | None, Option(help="certificate of one's own (PEM)")] = None,
+    key: Annotated[Path | None, Option(help="its key (PEM)")] = None,
+    sign: Annotated[Path | None, Option(metavar="KEY", help="private key, made by `edged keys new`")] = None,
+    as_json: Annotated[bool, Option("--json", help="one JSON object on stdout, or one a line")] = False,
 ) -> None:
     """Send a command to a device over MQTT and wait for the answer; or watch devices live.
 
@@ -91,8 +90,6 @@ def _ask(
     wait: bool,
     as_json: bool,
 ) -> int:
-    from edged.cli.ctl_output import show_answer
-    from edged.cli.output import err
     from edged.mqtt.control_client import Operator
 
     with Operator(address) as operator:
@@ -100,7 +97,7 @@ def _ask(
             operator.send(device, command, fields, key)
             return 0
         answer: dict[str, Any] = {}
-        with err.status(f"{device}: {command}") as shown:
+        with output.err.status(f"{device}: {command}") as shown:
             for kind, told in operator.request(device, command, fields, timeout, key):
                 if kind == "answer":
                     answer = told
@@ -125,8 +122,6 @@ def _watch(address: BrokerAddress, device: str | None, seconds: float | None, *,
     """Show devices until interrupted, or for some seconds."""
     from rich.live import Live
 
-    from edged.cli.ctl_output import DeviceWatch
-    from edged.cli.output import out
     from edged.mqtt.control_client import Operator
 
     watched = DeviceWatch(address.root)
@@ -141,7 +136,7 @@ def _watch(address: BrokerAddress, device: str | None, seconds: float | None, *,
                     sys.stdout.write(json.dumps(told, separators=(",", ":")) + "\n")
                     sys.stdout.flush()
             return
-        with Live(watched.screen(device), console=out, auto_refresh=False) as live:
+        with Live(watched.screen(device), console=output.out, auto_refresh=False) as live:
             for topic, payload in _until(operator, until):
                 if watched.receive(topic, payload) is not None or device is not None:
                     live.update(watched.screen(device), refresh=True)

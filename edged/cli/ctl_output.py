@@ -6,16 +6,16 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
-from edged.cli.output import out, pairs, show_pairs, show_status
+from edged.cli.output import new_table, out, pairs, show_pairs, show_status
 from edged.domain.text import happening, runs, status_of, summary, when
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from rich.console import RenderableType
+    from rich.table import Table
 
 EVENTS_SHOWN = 3
 EVENTS_TOLD = 8  # where one device has the screen to itself
@@ -43,7 +43,7 @@ def _flat(value: Any) -> str:
 
 def _show_capabilities(data: Mapping[str, Any]) -> None:
     show_pairs(data["device"], {k: _flat(v) for k, v in data.items() if k not in ("device", "commands")})
-    table = Table("command", "takes", "does", box=None, header_style="bold", pad_edge=False)
+    table = new_table("", ("command", "takes", "does"))
     for name, told in data["commands"].items():
         takes = [field for field in told["request"].get("properties", {}) if field not in _OF_ALL]
         table.add_row(name, " ".join(takes), told["description"])
@@ -60,7 +60,7 @@ def _show_settings(data: Mapping[str, Any]) -> None:
     flat |= {k: _flat(v) for k, v in values.items() if k not in sections}
     if flat:
         show_pairs("in force", flat)
-    table = Table("set", "wanted", "in force", "", box=None, header_style="bold", pad_edge=False)
+    table = new_table("", ("set", "wanted", "in force", ""))
     for key, wanted in data["desired"].items():
         waits = "after a restart" if key in data["needs_restart"] else ""
         table.add_row(key, _flat(wanted), _flat(data["reported"].get(key)), waits)
@@ -105,7 +105,7 @@ class DeviceWatch:
     def _table(self) -> Table:
         """Return a table with one line per device."""
         heads = ("device", "state", "model", "quality", "drift", "training", "samples", "per s", "events")
-        table = Table(*heads, box=None, header_style="bold", pad_edge=False)
+        table = new_table("", heads)
         for name in sorted(self._devices):
             known = self._devices[name]
             table.add_row(name, *(_shown(known.get(head.replace(" ", "_"))) for head in heads[1:]))

@@ -15,20 +15,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from onnx import numpy_helper
 
-from edged import bundles
+from edged.bundles.__main__ import network_of
+from edged.bundles.build import build
+from edged.bundles.graph.edit import shape_of
+from edged.bundles.graph.naming import Naming
+from edged.bundles.graph.optimizers import Optimizer
 from edged.bundles.source.normalise import conform, read_model
+from edged.bundles.source.standardise import Statistics
 from edged.domain.stream.running_statistics import RunningMoments, scale_of
 from edged.errors import BundleError, EdgedError
 from edged.host.process_limits import die_with_parent
 from edged.workbench.experiments.job import TrialOrder, load_data
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import onnx
     from numpy.typing import NDArray
-
-    from edged.bundles.source.standardise import Statistics
 
 
 def build_bundle(order: TrialOrder) -> list[str]:
@@ -39,11 +40,6 @@ def build_bundle(order: TrialOrder) -> list[str]:
     EdgedError
         One line on what cannot be built and why.
     """
-    bundles.require()
-    from edged.bundles.build import build
-    from edged.bundles.graph.naming import Naming
-    from edged.bundles.graph.optimizers import Optimizer
-
     recipe, notes = order.recipe, list[str]()
     model = _model(order)
     statistics = _statistics(order, model)
@@ -66,9 +62,6 @@ def build_bundle(order: TrialOrder) -> list[str]:
 
 
 def _model(order: TrialOrder) -> onnx.ModelProto:
-    from edged.bundles.__main__ import network_of
-    from edged.bundles.source.normalise import read_model
-
     recipe, schema = order.recipe, order.schema
     if recipe.model:
         return read_model(Path(recipe.model))
@@ -87,9 +80,6 @@ def _model(order: TrialOrder) -> onnx.ModelProto:
 
 def _statistics(order: TrialOrder, model: onnx.ModelProto) -> Statistics | None:
     """Input and target statistics of the training part; None where rows are no flat vectors."""
-    from edged.bundles.graph.edit import shape_of
-    from edged.bundles.source.standardise import Statistics
-
     shape = shape_of(model.graph.input[0])
     if len(shape) != 2:
         return None
@@ -114,10 +104,16 @@ def _check(what: str, has: int | str, wanted: int, where: str) -> None:
 
 
 def _trained(model: onnx.ModelProto, file: Path) -> onnx.ModelProto:
-    from edged.workbench.experiments.build_bundle import with_weights
-
+    """The model in the form that is built from, with the parameters that the file holds by name."""
     with np.load(file) as values:
-        return with_weights(model, {name: values[name] for name in values.files})
+        weights: dict[str, NDArray[np.float32]] = {name: values[name] for name in values.files}
+    made = conform(read_model(model))
+    places = {tensor.name: tensor for tensor in made.graph.initializer}
+    for name, value in weights.items():
+        if name not in places or tuple(places[name].dims) != value.shape:
+            raise BundleError("the model has no such parameter of this shape", where=name)
+        places[name].CopyFrom(numpy_helper.from_array(np.ascontiguousarray(value, np.float32), name))
+    return made
 
 
 def main() -> int:
@@ -131,23 +127,6 @@ def main() -> int:
         return problem.exit_code
     sys.stdout.write(json.dumps({"notes": notes}) + "\n")
     return 0
-
-
-def with_weights(model: onnx.ModelProto | Path, values: Mapping[str, NDArray[np.float32]]) -> onnx.ModelProto:
-    """The model in the form that is built from, its parameters overwritten by those of the same name.
-
-    Raises
-    ------
-    BundleError
-        When the model has no such parameter, or one of another shape.
-    """
-    made = conform(read_model(model))
-    places = {tensor.name: tensor for tensor in made.graph.initializer}
-    for name, value in values.items():
-        if name not in places or tuple(places[name].dims) != value.shape:
-            raise BundleError("the model has no such parameter of this shape", where=name)
-        places[name].CopyFrom(numpy_helper.from_array(np.ascontiguousarray(value, np.float32), name))
-    return made
 
 
 if __name__ == "__main__":

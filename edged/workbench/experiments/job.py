@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
+from pathlib import Path  # noqa: TC003  pydantic reads the annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from pydantic import TypeAdapter
 
-from edged.domain.stream.schema import Schema
-from edged.workbench.experiments.grid import Recipe
+from edged.domain.stream.schema import Schema  # noqa: TC001  likewise
+from edged.workbench.experiments.grid import Recipe  # noqa: TC001  likewise
 from edged.workbench.experiments.loading import Split
 
 if TYPE_CHECKING:
@@ -43,24 +44,15 @@ class TrialOrder:
 
     def as_dict(self) -> dict[str, Any]:
         """The order as JSON takes it, with the process that gives it."""
-        values = {name: str(v) if isinstance(v, Path) else v for name, v in vars(self).items()}
-        nested = {"recipe": self.recipe.as_dict(), "schema": asdict(self.schema), "parent": os.getpid()}
-        return values | nested
+        values: dict[str, Any] = TypeAdapter(TrialOrder).dump_python(self, mode="json")
+        return values | {"parent": os.getpid()}
 
     @classmethod
     def parse(cls, text: str) -> tuple[TrialOrder, int]:
         """The order that `as_dict` wrote, and the process that gave it."""
         values = json.loads(text)
         parent = values.pop("parent")
-        schema: dict[str, Any] = {
-            name: tuple(v) if isinstance(v, list) else v for name, v in values.pop("schema").items()
-        }
-        paths = {
-            name: None if values[name] is None else Path(values.pop(name))
-            for name in ("data", "folder", "bundle", "weights")
-        }
-        recipe = Recipe.of(values.pop("recipe"))
-        return cls(**{**values, **paths}, recipe=recipe, schema=Schema(**schema)), parent
+        return TypeAdapter(cls).validate_python(values), parent
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from math import atan, cos, isfinite, nan, pi, sqrt
 from statistics import fmean, median, stdev
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -31,7 +32,7 @@ def ranking(
         its = [outcome for outcome in outcomes if outcome.order.recipe is recipe]
         reasons = _reasons(its, metric)
         if reasons:
-            failed.append({"name": recipe.name, "recipe": recipe.as_dict(), "reasons": reasons})
+            failed.append({"name": recipe.name, "recipe": asdict(recipe), "reasons": reasons})
         else:
             ranked.append(_row(recipe, its, metric))
     sign = 1 if metric in LOWER_IS_BETTER else -1
@@ -67,7 +68,7 @@ def _reasons(outcomes: Sequence[TrialOutcome], metric: str) -> list[dict[str, An
 
 def _row(recipe: Recipe, outcomes: Sequence[TrialOutcome], metric: str) -> dict[str, Any]:
     results = [outcome.result for outcome in outcomes if outcome.result is not None]
-    row: dict[str, Any] = {"name": recipe.name, "recipe": recipe.as_dict()}
+    row: dict[str, Any] = {"name": recipe.name, "recipe": asdict(recipe)}
     for part in ("validation", "test"):
         figures = [result[part] for result in results if result[part] is not None]
         row[part] = {name: _spread([f[name] for f in figures]) for name in figures[0]} if figures else None

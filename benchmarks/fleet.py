@@ -139,8 +139,8 @@ def stages_alone(devices: int, how: str) -> Row:
 def stages(devices: int, how: str) -> Row:
     """What `stages_alone` runs."""
     from edged.domain.federated.messages import FleetTopics, UpdateHeader
+    from edged.fleet.config import load
     from edged.fleet.coordinator.aggregation import reduced, reducer_of
-    from edged.fleet.coordinator.config import load
     from edged.fleet.coordinator.coordinator import Coordinator
     from tests.fleet.senders import FLEET
 

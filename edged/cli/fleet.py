@@ -80,7 +80,7 @@ def fleet_run(config: FleetPath) -> None:
 @fleet_app.command("status")
 def fleet_status(config: FleetPath, as_json: AsJson = False) -> None:
     """What the coordinator on this machine is doing, running or stopped, and its newest rounds."""
-    from edged.fleet.coordinator.config import load
+    from edged.fleet.config import load
     from edged.fleet.coordinator.status import lines_of, status_of
 
     status = status_of(load(config))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.domain.training.weight_deltas import Weights
-    from edged.fleet.coordinator.config import CoordinatorConfig
+    from edged.fleet.config import CoordinatorConfig
     from edged.fleet.rules.aggregation import Aggregate, Reducer
     from edged.fleet.rules.layout import Layout
 

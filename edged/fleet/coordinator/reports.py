@@ -49,7 +49,8 @@ class RoundReports:
         self._journal = journal
         self._number = course.number
         self._reports: dict[tuple[str, str], Evaluation] = {}
-        self._before = self._losses(course.number - 1, course.standing.hash)
+        # By device, the loss that it reported for the fleet's model when that was tried.
+        self.before = self._losses(course.number - 1, course.standing.hash)
         self._spool: AppendLog | None = None
         self._open(course.number)
 
@@ -58,7 +59,7 @@ class RoundReports:
         if course.number == self._number:
             return
         standing = {d: r.model.loss for (d, base), r in self._reports.items() if base == course.standing.hash}
-        self._before = standing or self._before
+        self.before = standing or self.before
         self.close()
         self._number = course.number
         self._reports.clear()
@@ -92,11 +93,6 @@ class RoundReports:
     def of(self, digest: str) -> list[Evaluation]:
         """The reports on a model, by name."""
         return [report for (_, base), report in sorted(self._reports.items()) if base == digest]
-
-    @property
-    def before(self) -> dict[str, float]:
-        """By device, the loss that it reported for the fleet's model when that was tried."""
-        return self._before
 
     def close(self) -> None:
         """Close the file without deleting it."""

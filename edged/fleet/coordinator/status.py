@@ -11,7 +11,7 @@ from edged.fleet.coordinator.journal import STATUS, read_lineage
 from edged.storage.files.atomic import DirectoryLock
 
 if TYPE_CHECKING:
-    from edged.fleet.coordinator.config import CoordinatorConfig
+    from edged.fleet.config import CoordinatorConfig
 
 ROUNDS = 10
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.errors import NoDataError, TrainingError
-from edged.fleet.coordinator.flower_strategies import MEMORY
 from edged.fleet.rules.aggregation import Aggregate
 
 if TYPE_CHECKING:
@@ -20,6 +19,9 @@ if TYPE_CHECKING:
     from edged.fleet.rules.layout import Layout
 
     Memory = Mapping[str, NDArray[Any]]
+
+MEMORY = ("m_t", "v_t", "momentum_vector")
+"""Attributes in which these strategies remember, by parameter, what the next round needs."""
 
 
 class Strategy:

@@ -24,45 +24,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AdmittedUpdate:
-    """The admitted update of one device.
-
-    Attributes
-    ----------
-    samples
-        Its weight where updates are weighed.
-    factor
-        What it is multiplied with: clipping, and the discount of what is late.
-    row
-        The update, laid out.
-    """
+    """The admitted update of one device, laid out."""
 
     device: str
-    samples: int
-    factor: float
+    samples: int  # its weight where updates are weighed
+    factor: float  # what it is multiplied with: clipping, and the discount of what is late
     row: EncodedUpdate
 
 
 @dataclass(frozen=True)
 class Aggregate:
-    """Result of the aggregation of a round.
+    """Result of the aggregation of a round, of so many devices and samples."""
 
-    Attributes
-    ----------
-    change
-        The `(size,)` float64 difference to its base.
-    devices, samples
-        Of how many.
-    left_out
-        Devices whose updates do not count in it.
-    memory
-        What a reducer is given again that goes on from the model of the round, such as momentum; by name.
-    """
-
-    change: Doubles
+    change: Doubles  # the `(size,)` float64 difference to its base
     devices: int
     samples: int
+    # What a reducer is given again that goes on from the model of the round, such as momentum; by name.
     memory: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    left_out: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()  # devices whose updates do not count in it
 
 
 class Reducer(Protocol):

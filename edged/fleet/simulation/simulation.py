@@ -15,7 +15,7 @@ import numpy as np
 from edged.domain.federated.settings import RoundSettings
 from edged.domain.stream.schema import Schema
 from edged.errors import ConfigError, EdgedError
-from edged.fleet.coordinator.config import CoordinatorConfig
+from edged.fleet.config import CoordinatorConfig
 from edged.fleet.coordinator.coordinator import Coordinator
 from edged.fleet.coordinator.journal import read_lineage
 from edged.fleet.simulation.device_pool import DevicePool

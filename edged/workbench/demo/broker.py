@@ -1,7 +1,11 @@
-"""A broker of one's own on a loopback port: mosquitto where it is installed, else amqtt."""
+"""A broker of one's own on a loopback port: mosquitto where it is installed, else amqtt.
+
+`python -m edged.workbench.demo.broker PORT` is amqtt as a process, until its standard input ends.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import os
 import shutil
@@ -174,8 +178,8 @@ class Amqtt(Process):
             raise UnavailableError("amqtt is not installed", remedy="`pip install 'edged[demo]'`")
 
     def command(self) -> list[str]:
-        """The module that runs it; it ends with us, when its standard input does."""
-        return [sys.executable, "-m", "edged.workbench.demo.amqtt_broker", str(self.port)]
+        """How this module is started as a process; it ends with us, when its standard input does."""
+        return [sys.executable, "-m", "edged.workbench.demo.broker", str(self.port)]
 
 
 class EmbeddedBroker:
@@ -195,7 +199,9 @@ class EmbeddedBroker:
     host = HOST
 
     def __init__(self, kind: Kind | None = None) -> None:
-        self._kind = kind or available()
+        self.name = kind or available()
+        self._kind = Mosquitto if self.name == "mosquitto" else Amqtt
+        self.protocol = self._kind.protocol
         self._stack = ExitStack()
         self._process: Process | None = None
 
@@ -212,9 +218,8 @@ class EmbeddedBroker:
         self._process = None
 
     def _start(self, directory: Path) -> Process:
-        make = Mosquitto if self._kind == "mosquitto" else Amqtt
         for left in reversed(range(ATTEMPTS)):
-            process = make(directory, free_port())
+            process = self._kind(directory, free_port())
             try:
                 process.start()
             except BrokerError:
@@ -226,21 +231,11 @@ class EmbeddedBroker:
         raise AssertionError
 
     @property
-    def name(self) -> str:
-        """Which broker it is."""
-        return self._kind
-
-    @property
     def port(self) -> int:
         """Port of the broker on the loopback interface."""
         if self._process is None:
             raise BrokerError("the embedded broker is not running", remedy="use it in a `with` block")
         return self._process.port
-
-    @property
-    def protocol(self) -> Literal["5", "3.1.1"]:
-        """The newest MQTT version that it speaks."""
-        return Amqtt.protocol if self._kind == "amqtt" else Mosquitto.protocol
 
 
 def available() -> Kind:
@@ -256,3 +251,22 @@ def available() -> Kind:
     if importlib.util.find_spec("amqtt") is not None:
         return "amqtt"
     raise UnavailableError("neither mosquitto nor amqtt is installed", remedy=REMEDY)
+
+
+async def _serve(port: int) -> None:
+    """Run amqtt on a loopback port until standard input ends."""
+    from amqtt.broker import Broker
+
+    broker = Broker(
+        {
+            "listeners": {"default": {"type": "tcp", "bind": f"{HOST}:{port}"}},
+            "plugins": {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}},
+        }
+    )
+    await broker.start()
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.buffer.read)
+    await broker.shutdown()
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve(int(sys.argv[1])))

@@ -27,8 +27,7 @@ class Score:
 
     def windows(self, start: int, end: int, size: int) -> list[float]:
         """Accuracy of each full window of answered samples from `start` to `end`."""
-        parts = [self.right[i : i + size] for i in range(start, end - size + 1, size)]
-        return [float(np.nanmean(p)) if np.isfinite(p).any() else float("nan") for p in parts]
+        return [self.mean(i, i + size) for i in range(start, end - size + 1, size)]
 
     def mean(self, start: int, end: int) -> float:
         """Accuracy over all answered samples."""

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from edged.domain.stream.schema import Schema
 from edged.engines.inference import InferenceModel
 from edged.engines.native import api
 from edged.errors import EdgedError, TrainingError, UnavailableError
+from edged.host.child_process import stop_process
 from edged.mqtt.client.session import Session
 from edged.mqtt.topics import Topics
 from edged.storage.models.bundles import Bundle
@@ -35,6 +36,8 @@ from edged.workbench.demo.screen import DemoState, Screen
 from edged.workbench.demo.world import RATE, DemoStream, replayed, simulated
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from edged.mqtt.client.message import ReceivedMessage
 
 LABEL_DELAY = 40
@@ -43,6 +46,7 @@ WINDOWS = 40
 START_SECONDS = 30.0
 STEP_SECONDS = 60.0
 ANSWER_SECONDS = 20.0
+STOP_SECONDS = 15.0
 COMMISSION_STEPS = 1500
 
 
@@ -277,26 +281,16 @@ def _acknowledging(session: Session, handler: Any) -> Any:
     return handle
 
 
-class _daemon:  # noqa: N801  reads as a function where it is used
+@contextmanager
+def _daemon(config: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """The real daemon as a child process, its log in a file."""
-
-    def __init__(self, config: Path, log: Path) -> None:
-        self._config, self._log = config, log
-
-    def __enter__(self) -> subprocess.Popen[bytes]:
-        with self._log.open("wb") as sink:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "edged", "run", str(self._config)], stdout=sink, stderr=sink
-            )
-        return self._process
-
-    def __exit__(self, *_: object) -> None:
-        self._process.terminate()
-        try:
-            self._process.wait(15)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+    with log.open("wb") as sink:
+        command = [sys.executable, "-m", "edged", "run", str(config)]
+        process = subprocess.Popen(command, stdout=sink, stderr=sink)
+    try:
+        yield process
+    finally:
+        stop_process(process, STOP_SECONDS)
 
 
 def run_demo(

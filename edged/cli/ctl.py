@@ -1,4 +1,4 @@
-"""`edged ctl`: ask devices over MQTT, and watch them."""
+"""`edged ctl`: ask devices over MQTT, and watch them; answers as tables, and devices live."""
 
 from __future__ import annotations
 
@@ -10,16 +10,26 @@ from pathlib import Path  # noqa: TC003  typer reads the annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Group
+from rich.text import Text
 from typer import Argument, Option
 
 from edged.cli import output
-from edged.cli.ctl_output import DeviceWatch, show_answer
+from edged.domain.text import happening, runs, status_of, summary, when
 from edged.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rich.console import RenderableType
+    from rich.table import Table
+
     from edged.mqtt.control_client import BrokerAddress
 
 FAILED, REFUSED = 1, 3
+EVENTS_SHOWN = 3
+EVENTS_TOLD = 8  # where one device has the screen to itself
+_OF_ALL = ("transaction", "ts", "expires", "nonce", "signature")
 
 
 def ctl(
@@ -106,7 +116,7 @@ def _ask(
     if as_json:
         sys.stdout.write(json.dumps(answer, separators=(",", ":")) + "\n")
     elif answer["status"] == "ok":
-        show_answer(command, answer["data"])
+        _show_answer(command, answer["data"])
     else:
         sys.stderr.write(f"edged: {device}: {answer['error']}\n")
     if answer["status"] == "ok":
@@ -146,3 +156,126 @@ def _until(operator: Any, until: float) -> Any:
     """Messages in pieces of an hour: a queue cannot wait for ever."""
     while time.monotonic() < until:
         yield from operator.messages(min(until, time.monotonic() + 3600.0))
+
+
+def _show_answer(command: str, data: Mapping[str, Any]) -> None:
+    """The data of an answer."""
+    if command == "status":
+        output.show_status(data)
+    elif command == "capabilities":
+        _show_capabilities(data)
+    elif command in ("config.get", "config.set"):
+        _show_settings(data)
+    else:
+        output.show_pairs(command, {name: _flat(value) for name, value in data.items()})
+
+
+def _flat(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4f}"
+    if isinstance(value, dict) and {"accepted", "reasons"} <= set(value):
+        return f"{'accepted' if value['accepted'] else 'refused'}: {'; '.join(value['reasons'])}"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _show_capabilities(data: Mapping[str, Any]) -> None:
+    output.show_pairs(
+        data["device"], {k: _flat(v) for k, v in data.items() if k not in ("device", "commands")}
+    )
+    table = output.new_table("", ("command", "takes", "does"))
+    for name, told in data["commands"].items():
+        takes = [field for field in told["request"].get("properties", {}) if field not in _OF_ALL]
+        table.add_row(name, " ".join(takes), told["description"])
+    output.out.print(table)
+
+
+def _show_settings(data: Mapping[str, Any]) -> None:
+    values = data.get("values", {})
+    sections = {k: v for k, v in values.items() if isinstance(v, dict)}
+    flat = {f"{s}.{k}": _flat(v) for s, section in sections.items() for k, v in section.items()}
+    flat |= {k: _flat(v) for k, v in values.items() if k not in sections}
+    if flat:
+        output.show_pairs("in force", flat)
+    table = output.new_table("", ("set", "wanted", "in force", ""))
+    for key, wanted in data["desired"].items():
+        waits = "after a restart" if key in data["needs_restart"] else ""
+        table.add_row(key, _flat(wanted), _flat(data["reported"].get(key)), waits)
+    output.out.print(table)
+
+
+class DeviceWatch:
+    """What is known of the devices under a root, from the messages that have come."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._devices: dict[str, dict[str, Any]] = {}
+        self._newest: dict[str, dict[str, Any]] = {}
+        self._told: dict[str, list[str]] = {}
+
+    def receive(self, topic: str, payload: bytes) -> dict[str, Any] | None:
+        """Take in one message; the device's summary, or None where it says nothing new."""
+        device, _, name = topic.removeprefix(f"{self._root}/").partition("/")
+        try:
+            told = json.loads(payload)
+        except ValueError:
+            return None
+        self._newest.setdefault(device, {})[name] = told
+        if name == "events":
+            line = f"{when(told['ts'])} {happening(told)}"
+            self._told[device] = [line, *self._told.get(device, ())][:EVENTS_TOLD]
+        known = self._devices.setdefault(device, {"device": device, "events": []})
+        before = json.dumps(known)
+        if name == "events":
+            known["events"] = [*known["events"], told["event"]][-EVENTS_SHOWN:]
+        else:
+            known |= _summary(name, told)
+        return known if json.dumps(known) != before else None
+
+    def screen(self, device: str | None) -> RenderableType:
+        """One device as `edged status` shows it, with its newest events; or one line for each."""
+        status = None if device is None else status_of(self._newest.get(device, {}))
+        if device is None or status is None:
+            return self._table()
+        return Group(output.pairs(device, summary(status)), "", *map(Text, self._told.get(device, ())))
+
+    def _table(self) -> Table:
+        """Return a table with one line per device."""
+        heads = ("device", "state", "model", "quality", "drift", "training", "samples", "per s", "events")
+        table = output.new_table("", heads)
+        for name in sorted(self._devices):
+            known = self._devices[name]
+            table.add_row(name, *(_shown(known.get(head.replace(" ", "_"))) for head in heads[1:]))
+        return table
+
+
+def _summary(name: str, told: Mapping[str, Any]) -> dict[str, Any]:
+    if name == "status":
+        return {"state": told["state"]}
+    if name == "state/model":
+        return {"model": told["version"]}
+    if name == "state/drift":
+        return {"drift": told["signals"]}
+    if name == "state/training":
+        held = "on hold" if told.get("on_hold") else ", ".join(told["waiting_for"])
+        return {"training": held or runs(told["runs"])}
+    if name == "metrics":
+        quality = next((v for k, v in told["live"].items() if k != "labelled"), None)
+        running = told["training"]["running"]
+        more = (
+            {} if running is None else {"training": f"step {running['step']} of {running.get('steps', '?')}"}
+        )
+        return {
+            "quality": quality,
+            "samples": told["ingest"]["samples"],
+            "per_s": told["ingest"]["per_s"],
+            **more,
+        }
+    return {}
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, list):
+        return ", ".join(value)
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

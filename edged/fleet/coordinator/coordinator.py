@@ -55,14 +55,7 @@ log = get_logger("edged.fleet")
 class Coordinator:
     """The coordinator of one fleet; `run` until the last round, or until `stop` is called.
 
-    Parameters
-    ----------
-    config
-        As `edged.fleet.config.load` gives it.
-    clock, disk
-        Time, and changes to files.
-    channel
-        Carries messages as soon as it is started; a session at the broker when absent.
+    `channel` carries messages as soon as it is started; it is a session at the broker when absent.
 
     Raises
     ------
@@ -248,10 +241,8 @@ class Coordinator:
         began, count = time.monotonic(), self.admission.accepted
         standing = self.course.standing
         base = self.journal.weights(standing.hash)
-        reducer = reducer_of(
-            self._config, base, self.course.number, lambda: self.journal.memory(standing.hash),
-            len(self._states.all()),
-        )  # fmt: skip
+        memory = self.journal.memory(standing.hash)
+        reducer = reducer_of(self._config, base, self.course.number, memory, len(self._states.all()))
         try:
             aggregate = reduced(reducer, self.layout, self.admission.records(), count)
             weights = advanced(base, aggregate, self.layout, self._config.reduce.rate)

@@ -121,13 +121,7 @@ class CoordinatorJournal:
         return BaseModelInfo(digest, len(blob), len(split(blob)))
 
     def blob(self, digest: str) -> bytes:
-        """Read a model in the encoding in which it is sent.
-
-        Raises
-        ------
-        CorruptError
-            When it is damaged.
-        """
+        """Read a model in the encoding in which it is sent; CorruptError when it is damaged."""
         folder = self.path / "models" / digest
         verify_directory(folder)
         with disk_errors("reading", folder):

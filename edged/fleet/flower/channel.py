@@ -49,15 +49,7 @@ class PendingRequest:
 
 
 class FlowerChannel:
-    """Carries messages between a coordinator and nodes.
-
-    Parameters
-    ----------
-    grid
-        Flower's.
-    config
-        Of the coordinator.
-    """
+    """Carries messages between a coordinator and the nodes of Flower's `grid`."""
 
     def __init__(self, grid: Any, config: CoordinatorConfig) -> None:
         self._grid, self._config = grid, config

@@ -25,18 +25,10 @@ MEMORY = ("m_t", "v_t", "momentum_vector")
 
 
 class Strategy:
-    """One round of a strategy, as `strategy.start` goes through it, from the fleet's model on.
+    """One round of a strategy, as `strategy.start` goes through it, from the fleet's model `base` on.
 
-    Parameters
-    ----------
-    name, options
-        Its class, and arguments for that.
-    base
-        The fleet's model.
-    number
-        Of the round: adaptive strategies correct their first ones.
-    memory
-        What the strategy remembered when it made that model.
+    `name` and `options` are its class and arguments for that. Adaptive strategies correct their first rounds,
+    hence `number`. `memory` is what the strategy remembered when it made that model.
     """
 
     def __init__(

@@ -104,20 +104,9 @@ def admit(
     limits: AdmitSection,
     unpack: Callable[[bytes, int], Mapping[str, Coded]],
 ) -> Admitted:
-    """Check an update and lay it out.
+    """Check an update, whose line and blob these are, and lay it out; `settings` are those of its round.
 
-    Parameters
-    ----------
-    update, blob
-        Its line, and the whole of what came after it.
-    layout
-        Of the fleet's model.
-    settings
-        Of the round that it is for.
-    limits
-        What is plausible.
-    unpack
-        Makes coded tensors of a blob, refusing more than so many bytes before they are allocated.
+    `unpack` makes coded tensors of a blob, refusing more than so many bytes before they are allocated.
 
     Raises
     ------

@@ -95,16 +95,9 @@ MOVED = "moved"
 class FedDyn:
     """A reducer whose aggregate the updates of earlier rounds go on to move.
 
-    The coordinator's half of dynamic regularisation, see `edged.domain.federated.feddyn`.
-
-    Parameters
-    ----------
-    inner
-        Makes one update of many.
-    memory
-        What the aggregate of the base has left.
-    population
-        Devices of the fleet: those that take no part have not moved. At least those of the round count.
+    The coordinator's half of dynamic regularisation, see `edged.domain.federated.feddyn`. `memory` is what
+    the aggregate of the base has left. Of a fleet of `population` devices, at least those of the round, the
+    others have not moved.
     """
 
     def __init__(self, inner: Reducer, memory: Mapping[str, NDArray[Any]], population: int) -> None:

@@ -35,16 +35,8 @@ def judge(
 ) -> StageVerdict:
     """Compare a model with the one before it, on the holdouts of the devices that know both.
 
-    Parameters
-    ----------
-    reports
-        On the model, one a device.
-    before
-        By device, the loss that it has reported for the model before; what its new report says counts more.
-    asked
-        How many devices were asked.
-    tolerance
-        By how much it may be worse than the one before, and how many must have reported.
+    `reports` are those on the model, one a device, of which so many were `asked`. `before` has by device the
+    loss that it reported for the model before; what its new report says of that counts more.
     """
     numbers = spread_of(reports)
     if not reports or len(reports) < tolerance.reports * asked:

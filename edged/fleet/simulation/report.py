@@ -104,13 +104,7 @@ def _devices(devices: Sequence[Mapping[str, Any]]) -> str:
 
 
 def run(plan: SimulationPlan, out: Path | None) -> dict[str, Any]:
-    """The report, which is also written as `out`/report.json and `out`/index.html.
-
-    Raises
-    ------
-    EdgedError
-        As `simulate` does, and where `out` cannot be written.
-    """
+    """The report, also written as `out`/report.json and `out`/index.html; StorageError where it cannot be."""
     logs.configure("error", "console")
     report = dict(json_ready(simulate(plan, lambda text: sys.stderr.write(f"{text}\n"))))
     if out is not None:

@@ -239,13 +239,7 @@ class EmbeddedBroker:
 
 
 def available() -> Kind:
-    """The broker that is installed here, mosquitto before amqtt.
-
-    Raises
-    ------
-    UnavailableError
-        When there is none.
-    """
+    """The broker that is installed here, mosquitto before amqtt; UnavailableError when there is none."""
     if find_mosquitto() is not None:
         return "mosquitto"
     if importlib.util.find_spec("amqtt") is not None:

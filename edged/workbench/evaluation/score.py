@@ -161,25 +161,17 @@ def _forgetting(replay: Replay) -> float | None:
 
 
 class Detections:
-    """Collects what `anomalies` finds of the rows of a stream, block by block.
-
-    Attributes
-    ----------
-    thresholds
-        `(n,)`, the one each row was judged by; NaN where there was none.
-    flagged
-        `(n,)` bool, unusual or within an alarm.
-    alarms
-        `row` at which it was raised, `first` unusual row, `end` row (None while it stands), `key`, `peak`.
-    """
+    """Collects what `anomalies` finds of the rows of a stream, block by block."""
 
     def __init__(self, anomalies: Anomalies | None, stream: Stream) -> None:
         self._anomalies = anomalies
         self._stream = stream
         self._blocks: list[NDArray[np.int64]] = []
         self._threshold = np.nan
+        # `(n,)`, the threshold each row was judged by, NaN where there was none; unusual or within an alarm.
         self.thresholds = np.full(len(stream), np.nan)
         self.flagged = np.zeros(len(stream), bool)
+        # `row` at which it was raised, `first` unusual row, `end` row (None while it stands), `key`, `peak`.
         self.alarms: list[dict[str, Any]] = []
 
     def add(self, index: NDArray[np.int64], judged: AnomalyVerdicts) -> None:

@@ -33,13 +33,7 @@ if TYPE_CHECKING:
 
 
 def build_bundle(order: TrialOrder) -> list[str]:
-    """Build `order.bundle`; what there is to note about it.
-
-    Raises
-    ------
-    EdgedError
-        One line on what cannot be built and why.
-    """
+    """Build `order.bundle`; what there is to note about it. EdgedError says what cannot be built and why."""
     recipe, notes = order.recipe, list[str]()
     model = _model(order)
     statistics = _statistics(order, model)

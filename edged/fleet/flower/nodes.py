@@ -49,10 +49,6 @@ class NodeNames:
             publish_file(self._path, seal({"nodes": {str(n): d for n, d in self._names.items()}}))
         return self._names[node]
 
-    def node(self, name: str) -> int | None:
-        """Find the node of a device."""
-        return next((node for node, known in self._names.items() if known == name), None)
-
 
 LONGEST = 16
 

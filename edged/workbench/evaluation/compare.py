@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -95,8 +96,6 @@ def comparison_page(title: str, comparison: dict[str, Any], outcomes: Sequence[E
 
 
 def _sentence(name: str, gain: dict[str, Any], accuracy: bool) -> str:
-    from html import escape
-
     scale, unit = (100, " points") if accuracy else (1, "")
     low, high = scale * gain["low"], scale * gain["high"]
     verdict = {"yes": "is better", "no": "is worse", "not decided": "is not shown to be better or worse"}

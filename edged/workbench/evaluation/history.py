@@ -94,15 +94,14 @@ def _alarms(replay: Replay, scored: NDArray[np.int64]) -> dict[str, Any] | None:
     if not replay.schema.labels_itself:
         return None
     parts = _parts(scored, POINTS)
-    lines = {"adapted": replay.answers[:, 0], "frozen": replay.frozen_answers[:, 0]}
     told: dict[str, Any] = {
         "starts": [int(part[0]) for part in parts],
         "ends": [int(part[-1]) for part in parts],
         "truth": _stretches(replay),
     }
-    for name, scores in lines.items():
-        found = detections_of(replay, replay.answers if name == "adapted" else replay.frozen_answers)
-        relative = found.relative(scores)
+    for name, answer in (("adapted", replay.answers), ("frozen", replay.frozen_answers)):
+        found = detections_of(replay, answer)
+        relative = found.relative(answer[:, 0])
         told[name] = {
             "alarms": found.alarms,
             "flagged": int(found.flagged.sum()),

@@ -7,7 +7,6 @@ A process of its own, so that the memory of the training that follows is measure
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,16 +22,15 @@ from edged.bundles.graph.optimizers import Optimizer
 from edged.bundles.source.normalise import conform, read_model
 from edged.bundles.source.standardise import Statistics
 from edged.domain.stream.running_statistics import RunningMoments, scale_of
-from edged.errors import BundleError, EdgedError
-from edged.host.process_limits import die_with_parent
-from edged.workbench.experiments.job import TrialOrder, load_data
+from edged.errors import BundleError
+from edged.workbench.experiments.job import TrialOrder, carry_out, load_data
 
 if TYPE_CHECKING:
     import onnx
     from numpy.typing import NDArray
 
 
-def build_bundle(order: TrialOrder) -> list[str]:
+def build_bundle(order: TrialOrder) -> dict[str, list[str]]:
     """Build `order.bundle`; what there is to note about it. EdgedError says what cannot be built and why."""
     recipe, notes = order.recipe, list[str]()
     model = _model(order)
@@ -52,7 +50,7 @@ def build_bundle(order: TrialOrder) -> list[str]:
         naming=Naming.of(order.schema),
         note=notes.append,
     )
-    return notes
+    return {"notes": notes}
 
 
 def _model(order: TrialOrder) -> onnx.ModelProto:
@@ -110,18 +108,5 @@ def _trained(model: onnx.ModelProto, file: Path) -> onnx.ModelProto:
     return made
 
 
-def main() -> int:
-    """Read the order, build, answer; the exit code."""
-    try:
-        order, parent = TrialOrder.parse(sys.stdin.read())
-        die_with_parent(parent)
-        notes = build_bundle(order)
-    except EdgedError as problem:
-        sys.stderr.write(problem.line() + "\n")
-        return problem.exit_code
-    sys.stdout.write(json.dumps({"notes": notes}) + "\n")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(carry_out(build_bundle))

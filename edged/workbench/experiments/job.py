@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003  pydantic reads the annotations
 from typing import TYPE_CHECKING, Any
@@ -11,11 +12,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import TypeAdapter
 
+from edged.domain.messages.encoding import json_ready
 from edged.domain.stream.schema import Schema  # noqa: TC001  likewise
+from edged.errors import EdgedError
+from edged.host.process_limits import die_with_parent
 from edged.workbench.experiments.grid import Recipe  # noqa: TC001  likewise
 from edged.workbench.experiments.loading import Split
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from edged.workbench.recordings.stream import Stream
@@ -47,12 +53,23 @@ class TrialOrder:
         values: dict[str, Any] = TypeAdapter(TrialOrder).dump_python(self, mode="json")
         return values | {"parent": os.getpid()}
 
-    @classmethod
-    def parse(cls, text: str) -> tuple[TrialOrder, int]:
-        """The order that `as_dict` wrote, and the process that gave it."""
-        values = json.loads(text)
-        parent = values.pop("parent")
-        return TypeAdapter(cls).validate_python(values), parent
+
+def carry_out(work: Callable[[TrialOrder], dict[str, Any]]) -> int:
+    """Do the work that is ordered on stdin, tell the result; the exit code. It ends with who ordered it."""
+    try:
+        values = json.loads(sys.stdin.read())
+        die_with_parent(values.pop("parent"))
+        tell(work(TypeAdapter(TrialOrder).validate_python(values)))
+    except EdgedError as problem:
+        sys.stderr.write(problem.line() + "\n")
+        return problem.exit_code
+    return 0
+
+
+def tell(message: dict[str, Any]) -> None:
+    """Write a message to who ordered this, a line of JSON on stdout."""
+    sys.stdout.write(json.dumps(json_ready(message)) + "\n")
+    sys.stdout.flush()
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict
 from math import atan, cos, isfinite, nan, pi, sqrt
 from statistics import fmean, median, stdev
@@ -89,14 +88,14 @@ def _row(recipe: Recipe, outcomes: Sequence[TrialOutcome], metric: str) -> dict[
 
 
 def _spread(values: Sequence[float | None]) -> dict[str, Any]:
-    numbers = [math.nan if value is None else value for value in values]
+    numbers = [nan if value is None else value for value in values]
     interval = mean_interval(numbers)
     return {**interval._asdict(), "seeds": numbers}
 
 
 def _apart(first: dict[str, Any], other: dict[str, Any]) -> bool | None:
     """Whether two intervals do not meet; None for the first itself, and with a single seed."""
-    if other is first or not math.isfinite(first["low"]):
+    if other is first or not isfinite(first["low"]):
         return None
     return bool(other["low"] > first["high"] or other["high"] < first["low"])
 

@@ -17,10 +17,9 @@ from typer import Argument, Option
 
 from edged import __version__
 from edged.cli import output
-from edged.cli.bundles import artifacts_app
+from edged.cli.bundles import artifacts_app, keys_app, model_app
 from edged.cli.ctl import ctl
 from edged.cli.fleet import fleet_app
-from edged.cli.models import keys_app, model_app
 from edged.cli.output import AsJson, print_json
 from edged.cli.recipes import recipe_app
 from edged.cli.state import backup, restore, weights_app

@@ -87,16 +87,12 @@ class Coordinator:
         self._states = States()
         self._inbox = Inbox(config.broker.receive_maximum)
         self._stopping, self._connected = threading.Event(), threading.Event()
-        self._session = self._at_the_broker() if channel is None else channel
+        name = config.mqtt.client_id or f"edged-fleet-{config.fleet}"
+        self._session: Channel = channel or Session(config.broker, client_id=name, listener=self)
         self._session.subscribe(self._topics.of_devices, 1, self._enqueue)
         self._announcer = Announcer(self._session, self._topics, self.journal)
         self._since: float | None = None
         self._published = 0.0
-
-    def _at_the_broker(self) -> Channel:
-        config = self._config
-        name = config.mqtt.client_id or f"edged-fleet-{config.fleet}"
-        return Session(config.broker, client_id=name, listener=self)
 
     def _begun(self) -> FleetState:
         """Where the fleet was; else its begin, with the model that the configuration names."""

@@ -24,10 +24,7 @@ class States:
     def receive(self, device: str, payload: bytes) -> None:
         """Store the state of a device; an empty payload removes the device.
 
-        Raises
-        ------
-        RejectedUpdateError
-            When it is none, or of another device than its topic.
+        RejectedUpdateError when it is none, or of another device than its topic.
         """
         if not payload:
             self._states.pop(device, None)

@@ -17,13 +17,7 @@ ROUNDS = 10
 
 
 def status_of(config: CoordinatorConfig) -> dict[str, Any]:
-    """Whether it runs, what it last said of itself, and the newest rounds.
-
-    Raises
-    ------
-    StorageError
-        When no coordinator has ever run here.
-    """
+    """Whether it runs, what it last said of itself, and the newest rounds; StorageError if it never ran."""
     try:
         told = json.loads((config.dir / STATUS).read_bytes())
     except (OSError, ValueError):

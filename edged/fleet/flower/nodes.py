@@ -17,10 +17,7 @@ FILE = "nodes.json"
 class NodeNames:
     """Names of nodes, durable in `folder`: what a node first said, for ever, as its key stays its node's.
 
-    Raises
-    ------
-    CorruptError
-        When the file is damaged.
+    CorruptError when the file is damaged.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -70,10 +70,7 @@ def page_files(settings: PageSettings) -> dict[str, bytes]:
 def write_files(settings: PageSettings, folder: Path) -> list[str]:
     """Write the page into a folder, for a broker or a web server that serves it; the names of its files.
 
-    Raises
-    ------
-    StorageError
-        When they cannot be written.
+    StorageError when they cannot be written.
     """
     files = page_files(settings)
     try:

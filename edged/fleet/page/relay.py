@@ -33,12 +33,7 @@ LARGEST = 1024 * 1024
 class Relay:
     """Connections to one broker, on behalf of browsers: user and password are the browser's.
 
-    Raises
-    ------
-    ConfigError
-        When a certificate cannot be used.
-    UnavailableError
-        When the package `websockets` is not installed.
+    ConfigError when a certificate cannot be used, UnavailableError without the package `websockets`.
     """
 
     def __init__(self, address: BrokerAddress) -> None:

@@ -75,13 +75,7 @@ class Process(ABC):
         return self.directory / f"{self.name}.log"
 
     def start(self) -> None:
-        """Start it and wait until it takes connections.
-
-        Raises
-        ------
-        BrokerError
-            When it ends instead, with its last words.
-        """
+        """Start it and wait until it takes connections; BrokerError with its last words if it ends."""
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 self.command(), stdin=subprocess.PIPE, stdout=log, stderr=log, cwd=self.directory
@@ -125,13 +119,7 @@ class Process(ABC):
 
 
 class Mosquitto(Process):
-    """Mosquitto on a loopback port; `extra` are lines of its configuration.
-
-    Raises
-    ------
-    UnavailableError
-        When it is not installed.
-    """
+    """Mosquitto; `extra` are lines of its configuration. UnavailableError when it is not installed."""
 
     name = "mosquitto"
 
@@ -161,13 +149,7 @@ class Mosquitto(Process):
 
 
 class Amqtt(Process):
-    """The pure-Python broker; MQTT 3.1.1 only.
-
-    Raises
-    ------
-    UnavailableError
-        When it is not installed.
-    """
+    """The pure-Python broker, MQTT 3.1.1 only; UnavailableError when it is not installed."""
 
     name = "amqtt"
     protocol = "3.1.1"
@@ -185,15 +167,7 @@ class Amqtt(Process):
 class EmbeddedBroker:
     """A broker for as long as the `with` block lasts: `name`, `host`, `port`, `protocol`.
 
-    Parameters
-    ----------
-    kind
-        Which one; the first that is installed when absent.
-
-    Raises
-    ------
-    UnavailableError
-        When no broker is installed.
+    The first that is installed when `kind` is absent; UnavailableError when there is none.
     """
 
     host = HOST

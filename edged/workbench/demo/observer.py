@@ -41,7 +41,6 @@ class Observer:
 
     world: DemoStream
     adapted: Score
-    versions: NDArray[np.int64]
     answered: int = 0
     twice: int = 0
     swaps: list[tuple[int, int]] = field(default_factory=list)
@@ -62,7 +61,6 @@ class Observer:
             self.twice += 1
             return
         self.adapted.right[row] = message["label"] == self.world.classes[self.world.y[row]]
-        self.versions[row] = message["model"]
         with self.changed:
             self.answered += 1
             self.changed.notify_all()

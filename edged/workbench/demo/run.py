@@ -64,13 +64,12 @@ class Demo:
         bundle: Path | None = None,
         rate: float | None = None,
     ) -> None:
-        self.world, self.seconds, self.folder = world, seconds, folder
-        self._rate = rate
+        self.world, self.seconds, self.folder, self._rate = world, seconds, folder, rate
         self._patience = 1.0 if rate is None else max(1.0, RATE / rate)
         self._kind, self._bundle = broker, bundle
         self._screen = Screen(to_stderr=quiet)
         count = len(world)
-        self.witness = Observer(world, Score(np.full(count, np.nan, np.float32)), np.zeros(count, np.int64))
+        self.witness = Observer(world, Score(np.full(count, np.nan, np.float32)))
         self.frozen = Score(np.full(count, np.nan, np.float32))
         self.published = 0
         self.window = max(20, (count - world.commission) // WINDOWS)
@@ -79,8 +78,7 @@ class Demo:
         """All of it; the summary, ready for JSON."""
         started = time.monotonic()
         with ExitStack() as stack:
-            broker = stack.enter_context(EmbeddedBroker(self._kind))
-            self._broker = broker
+            self._broker = broker = stack.enter_context(EmbeddedBroker(self._kind))
             path = self._configure(broker)
             self.config = loader.load(path)
             session = self._listen(stack, broker)

@@ -37,11 +37,7 @@ def compare(outcomes: Sequence[EvaluationOutcome]) -> dict[str, Any]:
     """Figures of all, and each against the first on the rows that both answered.
 
     `gain` is how much smaller the mean error is than the first one's, with its 95 % interval.
-
-    Raises
-    ------
-    ConfigError
-        When the configurations are of different tasks.
+    ConfigError when the configurations are of different tasks.
     """
     first = outcomes[0]
     for other in outcomes[1:]:

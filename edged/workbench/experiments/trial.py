@@ -42,10 +42,7 @@ TRAIN_ROWS = 2000  # of the training part, for its metric
 class Trial:
     """One training: a bundle is built, its engine trains, and after each epoch the model is judged.
 
-    Raises
-    ------
-    EdgedError
-        When the bundle cannot be built or opened here.
+    EdgedError when the bundle cannot be built or opened here.
     """
 
     def __init__(self, order: TrialOrder) -> None:
@@ -68,13 +65,7 @@ class Trial:
         ]
 
     def run(self) -> dict[str, Any]:
-        """Train to the end; the result.
-
-        Raises
-        ------
-        TrainingError
-            When losses or weights are no longer finite.
-        """
+        """Train to the end; the result, or TrainingError when losses or weights are no longer finite."""
         began, recipe, train = time.monotonic(), self._recipe, self._data.split.train
         rng = np.random.default_rng(self._order.seed)
         batches = Batches(train, recipe.batch, recipe.epochs, recipe.replay_share, rng)

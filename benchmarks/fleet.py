@@ -139,8 +139,8 @@ def stages_alone(devices: int, how: str) -> Row:
 def stages(devices: int, how: str) -> Row:
     """What `stages_alone` runs."""
     from edged.domain.federated.messages import FleetTopics, UpdateHeader
+    from edged.fleet.config import load
     from edged.fleet.coordinator.aggregation import reduced, reducer_of
-    from edged.fleet.coordinator.config import load
     from edged.fleet.coordinator.coordinator import Coordinator
     from tests.fleet.senders import FLEET
 
@@ -170,7 +170,7 @@ def stages(devices: int, how: str) -> Row:
         if coordinator.admission.accepted != devices:
             raise ValueError(f"{coordinator.admission.accepted} of {devices} accepted")
         began, used = time.perf_counter(), time.process_time()
-        reducer = reducer_of(config, {}, 1, dict)
+        reducer = reducer_of(config, {}, 1, {})
         reduced(reducer, coordinator.layout, coordinator.admission.records(), devices)
         reducing = time.perf_counter() - began
         cpu += time.process_time() - used

@@ -24,10 +24,11 @@ import yaml
 from output import finish, options, pairs
 
 from edged import logs
+from edged.cli.recipes import RecipeProgress
 from edged.config import loader
 from edged.storage.recordings import Recording
 from edged.workbench.evaluation import LabelOptions, Replay, report, shape_stream
-from edged.workbench.experiments.command import run_recipes
+from edged.workbench.experiments import ExperimentOptions, run
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -78,7 +79,9 @@ def pretrained(people: People, known: NDArray[np.bool_], trained: str, folder: P
     np.savez(folder / "known.npz", X=people.x[known], y=people.y[known])
     (folder / "recipe.yaml").write_text(yaml.safe_dump(file), encoding="utf-8")
     config = folder / f"{trained}.yaml"
-    run_recipes(folder / "recipe.yaml", folder / "known.npz", folder / trained, 1, config, quiet=True)
+    wanted = ExperimentOptions(folder / trained, 1, config)
+    with RecipeProgress() as progress:
+        run(folder / "recipe.yaml", folder / "known.npz", wanted, progress)
     return config
 
 

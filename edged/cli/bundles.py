@@ -1,4 +1,4 @@
-"""Bundles on the command line: built, looked at, signed, packed, exported."""
+"""The offline commands: networks and keys, and bundles: built, looked at, signed, packed, exported."""
 
 from __future__ import annotations
 
@@ -7,106 +7,82 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from edged import bundles
+from edged.cli import output
 from edged.cli.output import AsJson, print_json
 from edged.errors import ConfigError
 
 artifacts_app = typer.Typer(
     help="The offline phase: build, inspect and verify bundles.", no_args_is_help=True
 )
+model_app = typer.Typer(help="Small networks without a framework.", no_args_is_help=True)
+keys_app = typer.Typer(help="Keys for signed bundles and commands.", no_args_is_help=True)
+# Options of several commands, and those whose help takes a line of its own.
+ModelPath = Annotated[Path, Argument(metavar="MODEL.onnx")]
+BundlePath = Annotated[Path, Argument()]
+Losses = Annotated[
+    list[str],
+    Option(
+        help="cross_entropy, mse, bce_with_logits, l1, LOSS.onnx, or losses.py:Class;"
+        " for several outputs NAME=LOSS:WEIGHT, once for each"
+    ),
+]
+CheckedLosses = Annotated[
+    list[str] | None, Option(help="loss that it is to be trained with, mse when absent")
+]
+OptimizerName = Annotated[str, Option(help="adamw, adamw_pytorch, sgd or sgd_momentum; see docs/losses.md")]
+Decay = Annotated[float | None, Option(help="default 0; 0.01 for adamw_pytorch")]
+ClipNorm = Annotated[float | None, Option(help="largest norm of the whole gradient; default 0, which is any")]
+Trained = Annotated[list[str] | None, Option(help="parameters to train: globs, or last:2 for two layers")]
+EngineName = Annotated[str, Option(help="native, portable or both")]
 OpLibrary = Annotated[
     Path | None,
-    typer.Option("--op-library", metavar="FILE.onnx", help="functions for operators that are not ONNX's own"),
+    Option("--op-library", metavar="FILE.onnx", help="functions for operators that are not ONNX's own"),
 ]
+ClassNames = Annotated[str | None, Option(help="names of the labels in the order of the outputs: ok,worn")]
+NamesFrom = Annotated[Path | None, Option(help="a device's configuration: takes these names from there")]
+OrtFormat = Annotated[bool, Option("--ort-format", help="graphs of training and serving in ORT format too")]
+Int8Form = Annotated[
+    bool, Option("--int8", help="a quantised form of the inference model too, for serving.quantise")
+]
+CheckpointForm = Annotated[str, Option(help="full, or nominal: parameters apart, in parameters.safetensors")]
+PublicKeys = Annotated[list[Path] | None, Option(help="public key; one of those given must have signed it")]
 
 
 @artifacts_app.command("build")
 def artifacts_build(
-    model: Annotated[Path, typer.Argument(metavar="MODEL.onnx")],
-    out: Annotated[Path, typer.Option("-o", help="bundle directory")],
-    loss: Annotated[
-        list[str],
-        typer.Option(
-            "--loss",
-            help="cross_entropy, mse, bce_with_logits, l1, LOSS.onnx, or losses.py:Class;"
-            " for several outputs NAME=LOSS:WEIGHT, once for each",
-        ),
-    ],
-    class_weights: Annotated[
-        str | None, typer.Option("--class-weights", help="of cross_entropy, such as 1,2,0.5")
-    ] = None,
-    ignore_index: Annotated[
-        int | None, typer.Option("--ignore-index", help="class that cross_entropy does not count")
-    ] = None,
-    label_smoothing: Annotated[
-        float, typer.Option("--label-smoothing", help="of cross_entropy; 0.1 is usual")
-    ] = 0.0,
-    optimizer: Annotated[
-        str,
-        typer.Option("--optimizer", help="adamw, adamw_pytorch, sgd or sgd_momentum; see docs/losses.md"),
-    ] = "adamw",
-    weight_decay: Annotated[
-        float | None, typer.Option("--weight-decay", help="default 0; 0.01 for adamw_pytorch")
-    ] = None,
-    clip_norm: Annotated[
-        float | None,
-        typer.Option("--clip-norm", help="largest norm of the whole gradient; default 0, which is any"),
-    ] = None,
-    momentum: Annotated[float | None, typer.Option("--momentum", help="of sgd_momentum; default 0.9")] = None,
-    dampening: Annotated[float | None, typer.Option("--dampening", help="of sgd_momentum; default 0")] = None,
-    nesterov: Annotated[
-        bool | None, typer.Option("--nesterov/--no-nesterov", help="of sgd_momentum; default no")
-    ] = None,
-    beta1: Annotated[
-        float | None, typer.Option("--beta1", help="of both forms of adamw; default 0.9")
-    ] = None,
-    beta2: Annotated[
-        float | None, typer.Option("--beta2", help="of both forms of adamw; default 0.999")
-    ] = None,
-    epsilon: Annotated[
-        float | None, typer.Option("--epsilon", help="default 1e-6 for adamw, 1e-8 for adamw_pytorch")
-    ] = None,
-    bias_correction: Annotated[
-        bool | None,
-        typer.Option("--bias-correction/--no-bias-correction", help="of adamw; default yes"),
-    ] = None,
-    train: Annotated[
-        list[str] | None, typer.Option("--train", help="parameters to train: globs, or last:2 for two layers")
-    ] = None,
-    freeze: Annotated[
-        list[str] | None, typer.Option("--freeze", help="parameters to freeze, the same way")
-    ] = None,
-    data: Annotated[
-        Path | None, typer.Option("--data", help="recorded stream: fits the standardisation")
-    ] = None,
-    standardise: Annotated[bool, typer.Option(help="put input standardisation into the graph")] = True,
-    engine: Annotated[str, typer.Option("--engine", help="native, portable or both")] = "both",
+    model: ModelPath,
+    out: Annotated[Path, Option("-o", help="bundle directory")],
+    loss: Losses,
+    class_weights: Annotated[str | None, Option(help="of cross_entropy, such as 1,2,0.5")] = None,
+    ignore_index: Annotated[int | None, Option(help="class that cross_entropy does not count")] = None,
+    label_smoothing: Annotated[float, Option(help="of cross_entropy; 0.1 is usual")] = 0.0,
+    optimizer: OptimizerName = "adamw",
+    weight_decay: Decay = None,
+    clip_norm: ClipNorm = None,
+    momentum: Annotated[float | None, Option(help="of sgd_momentum; default 0.9")] = None,
+    dampening: Annotated[float | None, Option(help="of sgd_momentum; default 0")] = None,
+    nesterov: Annotated[bool | None, Option(help="of sgd_momentum; default no")] = None,
+    beta1: Annotated[float | None, Option(help="of both forms of adamw; default 0.9")] = None,
+    beta2: Annotated[float | None, Option(help="of both forms of adamw; default 0.999")] = None,
+    epsilon: Annotated[float | None, Option(help="default 1e-6 for adamw, 1e-8 for adamw_pytorch")] = None,
+    bias_correction: Annotated[bool | None, Option(help="of adamw; default yes")] = None,
+    train: Trained = None,
+    freeze: Annotated[list[str] | None, Option(help="parameters to freeze, the same way")] = None,
+    data: Annotated[Path | None, Option(help="recorded stream: fits the standardisation")] = None,
+    standardise: Annotated[bool, Option(help="put input standardisation into the graph")] = True,
+    engine: EngineName = "both",
     library: OpLibrary = None,
-    features: Annotated[
-        str | None, typer.Option("--features", help="names of the inputs in their order: temp,vib.x")
-    ] = None,
-    units: Annotated[str | None, typer.Option("--units", help="their units: °C,g")] = None,
-    classes: Annotated[
-        str | None, typer.Option("--classes", help="names of the labels in the order of the outputs: ok,worn")
-    ] = None,
-    target_units: Annotated[
-        str | None, typer.Option("--target-units", help="units of the outputs of a regression")
-    ] = None,
-    config: Annotated[
-        Path | None, typer.Option("--config", help="a device's configuration: takes these names from there")
-    ] = None,
-    ort_format: Annotated[
-        bool,
-        typer.Option("--ort-format", help="graphs of training and serving in ORT format too"),
-    ] = False,
-    int8: Annotated[
-        bool, typer.Option("--int8", help="a quantised form of the inference model too, for serving.quantise")
-    ] = False,
-    checkpoint: Annotated[
-        str,
-        typer.Option("--checkpoint", help="full, or nominal: parameters apart, in parameters.safetensors"),
-    ] = "full",
+    features: Annotated[str | None, Option(help="names of the inputs in their order: temp,vib.x")] = None,
+    units: Annotated[str | None, Option(help="their units: °C,g")] = None,
+    classes: ClassNames = None,
+    target_units: Annotated[str | None, Option(help="units of the outputs of a regression")] = None,
+    config: NamesFrom = None,
+    ort_format: OrtFormat = False,
+    int8: Int8Form = False,
+    checkpoint: CheckpointForm = "full",
     as_json: AsJson = False,
 ) -> None:
     """Make training, eval and optimizer graphs, checkpoint and base model from MODEL.onnx."""
@@ -115,57 +91,34 @@ def artifacts_build(
     from edged.bundles.export.forms import RequestedForms
     from edged.bundles.graph.naming import Naming
     from edged.bundles.graph.optimizers import Optimizer
-    from edged.cli.output import show_bundle
     from edged.config.loader import load_stream
 
     stream = None if config is None else load_stream(config)
     naming = Naming() if stream is None else Naming.of(stream.to_schema())
+    rule = Optimizer.of(
+        optimizer, weight_decay=weight_decay, clip_norm=clip_norm, momentum=momentum, dampening=dampening,
+        nesterov=nesterov, beta1=beta1, beta2=beta2, epsilon=epsilon, bias_correction=bias_correction,
+    )  # fmt: skip
     values = build_from_file(
-        model,
-        out,
-        loss=loss,
-        optimizer=Optimizer.of(
-            optimizer,
-            weight_decay=weight_decay,
-            clip_norm=clip_norm,
-            momentum=momentum,
-            dampening=dampening,
-            nesterov=nesterov,
-            beta1=beta1,
-            beta2=beta2,
-            epsilon=epsilon,
-            bias_correction=bias_correction,
-        ),
-        train=train or [],
-        freeze=freeze or [],
-        data=data,
-        standardise=standardise,
-        engine=engine,
-        forms=RequestedForms(ort_format, int8),
-        class_weights=class_weights,
-        ignore_index=ignore_index,
-        label_smoothing=label_smoothing,
-        checkpoint=checkpoint,
-        library=library,
+        model, out, loss=loss, optimizer=rule, train=train or [], freeze=freeze or [], data=data,
+        standardise=standardise, engine=engine, forms=RequestedForms(ort_format, int8),
+        class_weights=class_weights, ignore_index=ignore_index, label_smoothing=label_smoothing,
+        checkpoint=checkpoint, library=library,
         naming=naming.given(features=features, units=units, classes=classes, target_units=target_units),
         label=None if stream is None else stream.label,
-    )
-    print_json(values) if as_json else show_bundle(values)
+    )  # fmt: skip
+    print_json(values) if as_json else output.show_bundle(values)
 
 
 @artifacts_app.command("check")
 def artifacts_check(
-    model: Annotated[Path, typer.Argument(metavar="MODEL.onnx")],
-    loss: Annotated[
-        list[str] | None, typer.Option("--loss", help="loss that it is to be trained with, mse when absent")
-    ] = None,
-    optimizer: Annotated[str, typer.Option("--optimizer", help="optimizer of the training")] = "adamw",
-    train: Annotated[
-        list[str] | None, typer.Option("--train", help="parameters to train, as for build")
-    ] = None,
-    freeze: Annotated[list[str] | None, typer.Option("--freeze", help="parameters to freeze")] = None,
-    engine: Annotated[str, typer.Option("--engine", help="native, portable or both")] = "both",
-    standardise: Annotated[bool, typer.Option(help="with input standardisation in the graph")] = True,
+    model: ModelPath,
+    loss: CheckedLosses = None,
+    optimizer: Annotated[str, Option(help="optimizer of the training")] = "adamw",
+    train: Annotated[list[str] | None, Option(help="parameters to train, as for build")] = None,
+    freeze: Annotated[list[str] | None, Option(help="parameters to freeze")] = None,
+    engine: EngineName = "both",
+    standardise: Annotated[bool, Option(help="with input standardisation in the graph")] = True,
     library: OpLibrary = None,
     as_json: AsJson = False,
 ) -> None:
@@ -173,44 +126,30 @@ def artifacts_check(
     bundles.require()
     from edged.bundles.commands import check
     from edged.bundles.graph.optimizers import Optimizer
-    from edged.cli.output import show_check
 
     values = check(
-        model,
-        loss=loss or ["mse"],
-        optimizer=Optimizer.of(optimizer),
-        train=train or [],
-        freeze=freeze or [],
-        engine=engine,
-        standardise=standardise,
-        library=library,
-    )
-    print_json(values) if as_json else show_check(values)
+        model, loss=loss or ["mse"], optimizer=Optimizer.of(optimizer), train=train or [],
+        freeze=freeze or [], engine=engine, standardise=standardise, library=library,
+    )  # fmt: skip
+    print_json(values) if as_json else output.show_check(values)
     if not values["ok"]:
         raise typer.Exit(1)
 
 
 @artifacts_app.command("inspect")
-def artifacts_inspect(bundle: Annotated[Path, typer.Argument()], as_json: AsJson = False) -> None:
+def artifacts_inspect(bundle: BundlePath, as_json: AsJson = False) -> None:
     """What is in a bundle, a directory or a file: parameters, loss, optimizer, names, sizes."""
     bundles.require()
     from edged.bundles.inspect import inspect
-    from edged.cli.output import show_bundle
     from edged.storage.models.bundle_archive import as_folder
 
     with as_folder(bundle) as folder:
         values = inspect(folder) | {"path": str(bundle)}
-    print_json(values) if as_json else show_bundle(values)
+    print_json(values) if as_json else output.show_bundle(values)
 
 
 @artifacts_app.command("verify")
-def artifacts_verify(
-    bundle: Annotated[Path, typer.Argument()],
-    key: Annotated[
-        list[Path] | None, typer.Option("--key", help="public key; one of those given must have signed it")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
+def artifacts_verify(bundle: BundlePath, key: PublicKeys = None, as_json: AsJson = False) -> None:
     """Whether a bundle, a directory or a file, is whole, signed and trains here; upstream's own, too."""
     bundles.require()
     from edged.bundles.inspect import verify
@@ -227,8 +166,7 @@ def artifacts_verify(
 
 @artifacts_app.command("sign")
 def artifacts_sign(
-    bundle: Annotated[Path, typer.Argument()],
-    key: Annotated[Path, typer.Option("--key", help="private key, made by `edged keys new`")],
+    bundle: BundlePath, key: Annotated[Path, Option(help="private key, made by `edged keys new`")]
 ) -> None:
     """Sign a bundle, for devices that take signed ones only."""
     from edged.storage.models.signatures import sign_bundle
@@ -239,8 +177,7 @@ def artifacts_sign(
 
 @artifacts_app.command("pack")
 def artifacts_pack(
-    bundle: Annotated[Path, typer.Argument()],
-    out: Annotated[Path, typer.Option("-o", help="file to write, usually NAME.edged")],
+    bundle: BundlePath, out: Annotated[Path, Option("-o", help="file to write, usually NAME.edged")]
 ) -> None:
     """Make one file of a bundle, for the command bundle.install."""
     from edged.storage.models.bundle_archive import pack_bundle
@@ -250,11 +187,9 @@ def artifacts_pack(
 
 @artifacts_app.command("unpack")
 def artifacts_unpack(
-    file: Annotated[Path, typer.Argument(metavar="NAME.edged")],
-    out: Annotated[Path, typer.Option("-o", help="directory to make")],
-    key: Annotated[
-        list[Path] | None, typer.Option("--key", help="public key; one of those given must have signed it")
-    ] = None,
+    file: Annotated[Path, Argument(metavar="NAME.edged")],
+    out: Annotated[Path, Option("-o", help="directory to make")],
+    key: PublicKeys = None,
 ) -> None:
     """Make a directory of a bundle file again; of a damaged one nothing is left."""
     from edged.storage.models.bundle_archive import unpack_to
@@ -265,16 +200,14 @@ def artifacts_unpack(
 
 @artifacts_app.command("params")
 def artifacts_params(
-    bundle: Annotated[Path, typer.Argument(help="a bundle, or a checkpoint: its file or directory")],
-    get: Annotated[str | None, typer.Option("--get", help="write this parameter to -o FILE.npy")] = None,
-    out: Annotated[Path | None, typer.Option("-o", help="file to write")] = None,
-    put: Annotated[
-        list[str] | None, typer.Option("--set", help="NAME=FILE.npy: another initial value")
-    ] = None,
-    get_property: Annotated[str | None, typer.Option("--get-property", help="print this property")] = None,
+    bundle: Annotated[Path, Argument(help="a bundle, or a checkpoint: its file or directory")],
+    get: Annotated[str | None, Option(help="write this parameter to -o FILE.npy")] = None,
+    out: Annotated[Path | None, Option("-o", help="file to write")] = None,
+    put: Annotated[list[str] | None, Option("--set", help="NAME=FILE.npy: another initial value")] = None,
+    get_property: Annotated[str | None, Option(help="print this property")] = None,
     put_property: Annotated[
         list[str] | None,
-        typer.Option("--set-property", help='NAME=VALUE: a whole number, a number, text or "text"'),
+        Option("--set-property", help='NAME=VALUE: a whole number, a number, text or "text"'),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -282,7 +215,6 @@ def artifacts_params(
     bundles.require()
     from edged.bundles import commands
     from edged.bundles.export import parameters
-    from edged.cli.output import show_pairs, show_parameters
 
     if get is not None:
         commands.write_parameter(bundle, get, out)
@@ -298,33 +230,27 @@ def artifacts_params(
     if as_json:
         print_json(found)
         return
-    show_parameters(str(bundle), found["parameters"])
-    show_pairs("", found["properties"])
+    output.show_parameters(str(bundle), found["parameters"])
+    output.show_pairs("", found["properties"])
 
 
 @artifacts_app.command("export")
 def artifacts_export(
-    source: Annotated[Path, typer.Argument(help="bundle, directory of a stored model, or ONNX file")],
-    out: Annotated[Path, typer.Option("-o", help="file to write, .onnx or .ort")],
-    outputs: Annotated[
-        str, typer.Option("--outputs", help="tensors to answer with, such as logits,relu")
-    ] = "",
-    optimise: Annotated[str, typer.Option("--optimise", help="none, basic, extended or all")] = "none",
-    quantise: Annotated[str, typer.Option("--quantise", help="int8, or none")] = "none",
-    fp16: Annotated[bool, typer.Option("--fp16", help="store weights as float16")] = False,
-    bundle: Annotated[
-        Path | None,
-        typer.Option("--bundle", help="what a stored model in ORT format was trained from"),
-    ] = None,
+    source: Annotated[Path, Argument(help="bundle, directory of a stored model, or ONNX file")],
+    out: Annotated[Path, Option("-o", help="file to write, .onnx or .ort")],
+    outputs: Annotated[str, Option(help="tensors to answer with, such as logits,relu")] = "",
+    optimise: Annotated[str, Option(help="none, basic, extended or all")] = "none",
+    quantise: Annotated[str, Option(help="int8, or none")] = "none",
+    fp16: Annotated[bool, Option("--fp16", help="store weights as float16")] = False,
+    bundle: Annotated[Path | None, Option(help="what a stored model in ORT format was trained from")] = None,
     data: Annotated[
-        Path | None, typer.Option("--data", help="recorded stream to compare the model with what it was on")
+        Path | None, Option(help="recorded stream to compare the model with what it was on")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write a model for other programs: other outputs, optimised, quantised, or with smaller weights."""
     bundles.require()
     from edged.bundles.export.export import ExportRequest, export
-    from edged.cli.output import show_export
     from edged.mqtt.weight_encoding import unpack
 
     if quantise not in ("none", "int8"):
@@ -333,18 +259,18 @@ def artifacts_export(
         tuple(name for name in outputs.split(",") if name), optimise, quantise == "int8", fp16
     )
     values = export(source, out, wish, unpack=lambda blob: unpack(blob)[0], bundle=bundle, data=data)
-    print_json(values) if as_json else show_export(values)
+    print_json(values) if as_json else output.show_export(values)
 
 
 @artifacts_app.command("ops")
 def artifacts_ops(
-    bundle: Annotated[Path, typer.Argument()],
-    out: Annotated[Path | None, typer.Option("-o", help="file to write; stdout when absent")] = None,
+    bundle: BundlePath,
+    out: Annotated[Path | None, Option("-o", help="file to write; stdout when absent")] = None,
     purpose: Annotated[
-        str, typer.Option("--for", help="serving; native or portable, which train and serve; or all")
+        str, Option("--for", help="serving; native or portable, which train and serve; or all")
     ] = "all",
     types: Annotated[
-        bool, typer.Option("--types", help="with the types that each operator needs, for reduced types")
+        bool, Option("--types", help="with the types that each operator needs, for reduced types")
     ] = False,
 ) -> None:
     """The operators a bundle needs, as a reduced build of onnxruntime takes them."""
@@ -354,3 +280,44 @@ def artifacts_ops(
 
     text = config(bundle, purpose, types=types)
     sys.stdout.write(text) if out is None else publish_file(out, text.encode())
+
+
+@model_app.command("new")
+def model_new(
+    kind: Annotated[str, Argument(help="mlp, autoencoder, cnn1d, cnn2d or gru")],
+    out: Annotated[Path, Option("-o", help="file to write")],
+    inputs: Annotated[
+        str | None,
+        Option(help="number of features; of windows readings x channels: 128x9; of images 3x32x32"),
+    ] = None,
+    outputs: Annotated[int | None, Option(min=1, help="classes or targets")] = None,
+    window: Annotated[int | None, Option(min=2, help="readings in a window")] = None,
+    channels: Annotated[int | None, Option(min=1, help="numbers in a reading")] = None,
+    hidden: Annotated[
+        str | None, Option(help="layers such as 64,32; of a cnn1d filters, of a gru units")
+    ] = None,
+    features: Annotated[
+        str, Option(help="statistics,spectrum: what an mlp sees of a window instead of it")
+    ] = "",
+    seed: Annotated[int, Option(min=0, help="of the initial weights")] = 0,
+) -> None:
+    """Build a small network without PyTorch."""
+    bundles.require()
+    from edged.bundles.commands import Inputs, new_model
+
+    taken = Inputs.parse(inputs, window, channels)
+    model = new_model(
+        kind, inputs=taken, outputs=outputs, hidden=hidden, out=out, seed=seed, features=features
+    )
+    sys.stderr.write(f"{out}: {model.graph.name}, {out.stat().st_size:,} bytes\n")
+
+
+@keys_app.command("new")
+def keys_new(
+    out: Annotated[Path, Option("-o", help="file of the private key; the public one is FILE.pub")],
+) -> None:
+    """Make an Ed25519 key pair."""
+    from edged.signing import new_pair
+
+    public = new_pair(out)
+    sys.stderr.write(f"{out}: private, for whoever signs; {public}: for the devices\n")

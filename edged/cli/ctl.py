@@ -1,4 +1,4 @@
-"""`edged ctl`: ask devices over MQTT, and watch them."""
+"""`edged ctl`: ask devices over MQTT, and watch them; answers as tables, and devices live."""
 
 from __future__ import annotations
 
@@ -10,33 +10,42 @@ from pathlib import Path  # noqa: TC003  typer reads the annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Group
+from rich.text import Text
+from typer import Argument, Option
 
+from edged.cli import output
+from edged.domain.text import happening, runs, status_of, summary, when
 from edged.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rich.console import RenderableType
+    from rich.table import Table
+
     from edged.mqtt.control_client import BrokerAddress
 
 FAILED, REFUSED = 1, 3
+EVENTS_SHOWN = 3
+EVENTS_TOLD = 8  # where one device has the screen to itself
+_OF_ALL = ("transaction", "ts", "expires", "nonce", "signature")
 
 
 def ctl(
-    words: Annotated[
-        list[str], typer.Argument(metavar="DEVICE COMMAND [KEY=VALUE]...", help="or: watch [DEVICE]")
-    ],
+    words: Annotated[list[str], Argument(metavar="DEVICE COMMAND [KEY=VALUE]...", help="or: watch [DEVICE]")],
     broker: Annotated[
-        str, typer.Option("--broker", envvar="EDGED_BROKER", help="mqtt://user@host:port/root, or mqtts://")
+        str, Option(envvar="EDGED_BROKER", help="mqtt://user@host:port/root, or mqtts://")
     ] = "mqtt://localhost",
-    timeout: Annotated[float, typer.Option("--timeout", min=0.1, help="seconds without a word")] = 30.0,
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="wait for the answer, or only send")] = True,
-    seconds: Annotated[float | None, typer.Option("--seconds", min=0.1, help="how long to watch")] = None,
-    password_file: Annotated[Path | None, typer.Option("--password-file", help="its first line")] = None,
-    ca: Annotated[Path | None, typer.Option("--ca", help="certificates of those to trust (PEM)")] = None,
-    cert: Annotated[Path | None, typer.Option("--cert", help="certificate of one's own (PEM)")] = None,
-    key: Annotated[Path | None, typer.Option("--key", help="its key (PEM)")] = None,
-    sign: Annotated[
-        Path | None, typer.Option("--sign", metavar="KEY", help="private key, made by `edged keys new`")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="one JSON object on stdout, or one a line")] = False,
+    timeout: Annotated[float, Option(min=0.1, help="seconds without a word")] = 30.0,
+    wait: Annotated[bool, Option(help="wait for the answer, or only send")] = True,
+    seconds: Annotated[float | None, Option(min=0.1, help="how long to watch")] = None,
+    password_file: Annotated[Path | None, Option(help="its first line")] = None,
+    ca: Annotated[Path | None, Option(help="certificates of those to trust (PEM)")] = None,
+    cert: Annotated[Path | None, Option(help="certificate of one's own (PEM)")] = None,
+    key: Annotated[Path | None, Option(help="its key (PEM)")] = None,
+    sign: Annotated[Path | None, Option(metavar="KEY", help="private key, made by `edged keys new`")] = None,
+    as_json: Annotated[bool, Option("--json", help="one JSON object on stdout, or one a line")] = False,
 ) -> None:
     """Send a command to a device over MQTT and wait for the answer; or watch devices live.
 
@@ -91,8 +100,6 @@ def _ask(
     wait: bool,
     as_json: bool,
 ) -> int:
-    from edged.cli.ctl_output import show_answer
-    from edged.cli.output import err
     from edged.mqtt.control_client import Operator
 
     with Operator(address) as operator:
@@ -100,7 +107,7 @@ def _ask(
             operator.send(device, command, fields, key)
             return 0
         answer: dict[str, Any] = {}
-        with err.status(f"{device}: {command}") as shown:
+        with output.err.status(f"{device}: {command}") as shown:
             for kind, told in operator.request(device, command, fields, timeout, key):
                 if kind == "answer":
                     answer = told
@@ -109,7 +116,7 @@ def _ask(
     if as_json:
         sys.stdout.write(json.dumps(answer, separators=(",", ":")) + "\n")
     elif answer["status"] == "ok":
-        show_answer(command, answer["data"])
+        _show_answer(command, answer["data"])
     else:
         sys.stderr.write(f"edged: {device}: {answer['error']}\n")
     if answer["status"] == "ok":
@@ -125,8 +132,6 @@ def _watch(address: BrokerAddress, device: str | None, seconds: float | None, *,
     """Show devices until interrupted, or for some seconds."""
     from rich.live import Live
 
-    from edged.cli.ctl_output import DeviceWatch
-    from edged.cli.output import out
     from edged.mqtt.control_client import Operator
 
     watched = DeviceWatch(address.root)
@@ -141,7 +146,7 @@ def _watch(address: BrokerAddress, device: str | None, seconds: float | None, *,
                     sys.stdout.write(json.dumps(told, separators=(",", ":")) + "\n")
                     sys.stdout.flush()
             return
-        with Live(watched.screen(device), console=out, auto_refresh=False) as live:
+        with Live(watched.screen(device), console=output.out, auto_refresh=False) as live:
             for topic, payload in _until(operator, until):
                 if watched.receive(topic, payload) is not None or device is not None:
                     live.update(watched.screen(device), refresh=True)
@@ -151,3 +156,126 @@ def _until(operator: Any, until: float) -> Any:
     """Messages in pieces of an hour: a queue cannot wait for ever."""
     while time.monotonic() < until:
         yield from operator.messages(min(until, time.monotonic() + 3600.0))
+
+
+def _show_answer(command: str, data: Mapping[str, Any]) -> None:
+    """The data of an answer."""
+    if command == "status":
+        output.show_status(data)
+    elif command == "capabilities":
+        _show_capabilities(data)
+    elif command in ("config.get", "config.set"):
+        _show_settings(data)
+    else:
+        output.show_pairs(command, {name: _flat(value) for name, value in data.items()})
+
+
+def _flat(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4f}"
+    if isinstance(value, dict) and {"accepted", "reasons"} <= set(value):
+        return f"{'accepted' if value['accepted'] else 'refused'}: {'; '.join(value['reasons'])}"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _show_capabilities(data: Mapping[str, Any]) -> None:
+    output.show_pairs(
+        data["device"], {k: _flat(v) for k, v in data.items() if k not in ("device", "commands")}
+    )
+    table = output.new_table("", ("command", "takes", "does"))
+    for name, told in data["commands"].items():
+        takes = [field for field in told["request"].get("properties", {}) if field not in _OF_ALL]
+        table.add_row(name, " ".join(takes), told["description"])
+    output.out.print(table)
+
+
+def _show_settings(data: Mapping[str, Any]) -> None:
+    values = data.get("values", {})
+    sections = {k: v for k, v in values.items() if isinstance(v, dict)}
+    flat = {f"{s}.{k}": _flat(v) for s, section in sections.items() for k, v in section.items()}
+    flat |= {k: _flat(v) for k, v in values.items() if k not in sections}
+    if flat:
+        output.show_pairs("in force", flat)
+    table = output.new_table("", ("set", "wanted", "in force", ""))
+    for key, wanted in data["desired"].items():
+        waits = "after a restart" if key in data["needs_restart"] else ""
+        table.add_row(key, _flat(wanted), _flat(data["reported"].get(key)), waits)
+    output.out.print(table)
+
+
+class DeviceWatch:
+    """What is known of the devices under a root, from the messages that have come."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._devices: dict[str, dict[str, Any]] = {}
+        self._newest: dict[str, dict[str, Any]] = {}
+        self._told: dict[str, list[str]] = {}
+
+    def receive(self, topic: str, payload: bytes) -> dict[str, Any] | None:
+        """Take in one message; the device's summary, or None where it says nothing new."""
+        device, _, name = topic.removeprefix(f"{self._root}/").partition("/")
+        try:
+            told = json.loads(payload)
+        except ValueError:
+            return None
+        self._newest.setdefault(device, {})[name] = told
+        if name == "events":
+            line = f"{when(told['ts'])} {happening(told)}"
+            self._told[device] = [line, *self._told.get(device, ())][:EVENTS_TOLD]
+        known = self._devices.setdefault(device, {"device": device, "events": []})
+        before = json.dumps(known)
+        if name == "events":
+            known["events"] = [*known["events"], told["event"]][-EVENTS_SHOWN:]
+        else:
+            known |= _summary(name, told)
+        return known if json.dumps(known) != before else None
+
+    def screen(self, device: str | None) -> RenderableType:
+        """One device as `edged status` shows it, with its newest events; or one line for each."""
+        status = None if device is None else status_of(self._newest.get(device, {}))
+        if device is None or status is None:
+            return self._table()
+        return Group(output.pairs(device, summary(status)), "", *map(Text, self._told.get(device, ())))
+
+    def _table(self) -> Table:
+        """Return a table with one line per device."""
+        heads = ("device", "state", "model", "quality", "drift", "training", "samples", "per s", "events")
+        table = output.new_table("", heads)
+        for name in sorted(self._devices):
+            known = self._devices[name]
+            table.add_row(name, *(_shown(known.get(head.replace(" ", "_"))) for head in heads[1:]))
+        return table
+
+
+def _summary(name: str, told: Mapping[str, Any]) -> dict[str, Any]:
+    if name == "status":
+        return {"state": told["state"]}
+    if name == "state/model":
+        return {"model": told["version"]}
+    if name == "state/drift":
+        return {"drift": told["signals"]}
+    if name == "state/training":
+        held = "on hold" if told.get("on_hold") else ", ".join(told["waiting_for"])
+        return {"training": held or runs(told["runs"])}
+    if name == "metrics":
+        quality = next((v for k, v in told["live"].items() if k != "labelled"), None)
+        running = told["training"]["running"]
+        more = (
+            {} if running is None else {"training": f"step {running['step']} of {running.get('steps', '?')}"}
+        )
+        return {
+            "quality": quality,
+            "samples": told["ingest"]["samples"],
+            "per_s": told["ingest"]["per_s"],
+            **more,
+        }
+    return {}
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, list):
+        return ", ".join(value)
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import shutil
 import socket
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Literal
 
 from edged import logs
@@ -61,44 +62,39 @@ class CheckResult:
         return values if self.figures is not None else {k: v for k, v in values.items() if k != "figures"}
 
 
+def _ok(what: str, result: str) -> CheckResult:
+    return CheckResult(what, "ok", result)
+
+
+def _error(what: str, result: str, remedy: str = "") -> CheckResult:
+    return CheckResult(what, "error", result, remedy)
+
+
 def examine(path: Path) -> list[CheckResult]:
     """Look at everything; nothing is changed but a file written to and removed from the state directory."""
     try:
         config = loader.load(path)
     except EdgedError as problem:
-        return [CheckResult("configuration", "error", problem.line())]
-    findings = [CheckResult("configuration", "ok", str(path))]
+        return [_error("configuration", problem.line())]
+    findings = [_ok("configuration", str(path))]
     for look in (_runtime, _formats, _web, _keys, _bundle, _state, _clock, _board, _broker):
         findings.extend(look(config))
     return findings
 
 
 def _runtime(_: Config) -> Iterator[CheckResult]:
-    found = {
-        name: importlib.metadata.version(name)
-        for name in ("onnxruntime", "onnxruntime-training", "onnxruntime-training-cpu")
-        if _installed(name)
-    }
+    found: dict[str, str] = {}
+    for name in ("onnxruntime", "onnxruntime-training", "onnxruntime-training-cpu"):
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
     if len(found) > 1:
-        yield CheckResult(
-            "onnxruntime",
-            "error",
-            f"several builds share one package: {', '.join(found)}",
-            "keep one: pip uninstall the others, then reinstall the one to keep",
-        )
+        several = f"several builds share one package: {', '.join(found)}"
+        remedy = "keep one: pip uninstall the others, then reinstall the one to keep"
+        yield _error("onnxruntime", several, remedy)
     elif not found:
-        yield CheckResult("onnxruntime", "error", "not installed", "pip install onnxruntime")
+        yield _error("onnxruntime", "not installed", "pip install onnxruntime")
     else:
-        name, version = next(iter(found.items()))
-        yield CheckResult("onnxruntime", "ok", f"{name} {version}")
-
-
-def _installed(name: str) -> bool:
-    try:
-        importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
+        yield _ok("onnxruntime", " ".join(next(iter(found.items()))))
 
 
 def _formats(config: Config) -> Iterator[CheckResult]:
@@ -111,11 +107,9 @@ def _formats(config: Config) -> Iterator[CheckResult]:
         if node:
             SparkplugWire("sparkplug")
     except ConfigError as problem:
-        yield CheckResult("formats", "error", f"{problem.where}: {problem.what}", problem.remedy)
+        yield _error("formats", f"{problem.where}: {problem.what}", problem.remedy)
         return
-    yield CheckResult(
-        "formats", "ok", f"reads {codec}" + (", is an edge node of Sparkplug B" if node else "")
-    )
+    yield _ok("formats", f"reads {codec}" + (", is an edge node of Sparkplug B" if node else ""))
 
 
 def _keys(config: Config) -> Iterator[CheckResult]:
@@ -126,9 +120,9 @@ def _keys(config: Config) -> Iterator[CheckResult]:
     try:
         Keys(files)
     except EdgedError as problem:
-        yield CheckResult("keys", "error", problem.line())
+        yield _error("keys", problem.line())
         return
-    yield CheckResult("keys", "ok", f"{len(files)} public keys can be used")
+    yield _ok("keys", f"{len(files)} public keys can be used")
 
 
 def _web(config: Config) -> Iterator[CheckResult]:
@@ -146,18 +140,16 @@ def _web(config: Config) -> Iterator[CheckResult]:
         if web.tls is not None:
             tls_context(web.tls)
     except EdgedError as problem:
-        yield CheckResult("http", "error", f"{problem.where}: {problem.what}", problem.remedy)
+        yield _error("http", f"{problem.where}: {problem.what}", problem.remedy)
     else:
         places = " and ".join(str(place) for place in (web.listen, web.unix_socket) if place is not None)
-        yield CheckResult(
-            "http", "ok", f"listens on {places}; tokens: {', '.join(sorted(tokens.scopes)) or 'none'}"
-        )
+        yield _ok("http", f"listens on {places}; tokens: {', '.join(sorted(tokens.scopes)) or 'none'}")
 
 
 def _bundle(config: Config) -> Iterator[CheckResult]:
     path = config.model.bundle or config.storage.dir / "bundle"
     if config.model.bundle is None and not (path / "bundle.json").exists():
-        yield CheckResult("bundle", "ok", "none named: the standard network is built at the first start")
+        yield _ok("bundle", "none named: the standard network is built at the first start")
         yield _builder()
         return
     try:
@@ -171,9 +163,9 @@ def _bundle(config: Config) -> Iterator[CheckResult]:
             engine = _engine(config, bundle)
     except EdgedError as problem:
         remedy = "" if isinstance(problem, ConfigError) else "build it again with `edged artifacts build`"
-        yield CheckResult("bundle", "error", problem.line(), remedy)
+        yield _error("bundle", problem.line(), remedy)
         return
-    yield CheckResult("bundle", "ok", f"{path}: whole, fits the stream, serves")
+    yield _ok("bundle", f"{path}: whole, fits the stream, serves")
     yield from operators
     yield engine
 
@@ -187,15 +179,10 @@ def _served(config: Config, bundle: Bundle) -> list[Path]:
 def _builder() -> CheckResult:
     """Whether the standard network can be built on this machine, which needs the training build."""
     if api.available():
-        return CheckResult(
-            "engine", "ok", "native is installed here, and portable too: timed at the first run"
-        )
-    return CheckResult(
-        "engine",
-        "error",
-        "native is not installed here, so there is nothing to build the standard network with",
-        "build a bundle elsewhere with `edged artifacts build --engine both` and name it in model.bundle",
-    )
+        return _ok("engine", "native is installed here, and portable too: timed at the first run")
+    missing = "native is not installed here, so there is nothing to build the standard network with"
+    remedy = "build a bundle elsewhere with `edged artifacts build --engine both` and name it in model.bundle"
+    return _error("engine", missing, remedy)
 
 
 def _operators(config: Config, bundle: Bundle) -> Iterator[CheckResult]:
@@ -207,14 +194,13 @@ def _operators(config: Config, bundle: Bundle) -> Iterator[CheckResult]:
         except EdgedError as problem:
             failed[name] = problem.line()
     if names and not failed:
-        yield CheckResult("operators", "ok", f"every operator that {' and '.join(names)} needs is there")
+        yield _ok("operators", f"every operator that {' and '.join(names)} needs is there")
     if failed:
         left = [name for name in names if name not in failed]
         level: Level = "error" if not left or training.engine in failed else "warning"
         remedy = f"set training.engine: {left[0]}" if left else "build the bundle for this onnxruntime"
-        yield CheckResult(
-            "operators", level, "; ".join(f"{name}: {why}" for name, why in failed.items()), remedy
-        )
+        told = "; ".join(f"{name}: {why}" for name, why in failed.items())
+        yield CheckResult("operators", level, told, remedy)
 
 
 def _engine(config: Config, bundle: Bundle) -> CheckResult:
@@ -224,7 +210,7 @@ def _engine(config: Config, bundle: Bundle) -> CheckResult:
         chosen = choose(training, bundle, config.storage.dir, remember=False, note=notes.append)
         open_engine(chosen.engine, bundle, training.threads, providers=training.provider)
     except EdgedError as problem:
-        return CheckResult("engine", "error", problem.line())
+        return _error("engine", problem.line())
     if chosen.timing is None:
         untimed = notes[-1] if notes else ""
         return CheckResult("engine", "warning" if untimed else "ok", chosen.line(), untimed)
@@ -243,35 +229,27 @@ def _state(config: Config) -> Iterator[CheckResult]:
             os.fsync(probe.fileno())
             sync = time.perf_counter() - started
     except OSError as problem:
-        yield CheckResult(
-            "state directory",
-            "error",
-            f"{folder}: {problem.strerror}",
-            "make it writable for this user, or set storage.dir",
-        )
+        remedy = "make it writable for this user, or set storage.dir"
+        yield _error("state directory", f"{folder}: {problem.strerror}", remedy)
         return
-    level: Level = "ok" if sync < 0.25 else "warning"
-    yield CheckResult(
-        "state directory",
-        level,
-        f"{folder}: writable, one fsync takes {sync * 1e3:.1f} ms",
-        "" if level == "ok" else "a slow card delays acknowledgements; raise storage.commit_delay",
-    )
-    free = shutil.disk_usage(folder).free
-    if free < config.storage.max_bytes:
-        yield CheckResult(
-            "disk",
-            "warning",
-            f"{free / 1024**2:.0f} MiB free, less than storage.max_bytes",
-            "lower storage.max_bytes or free some space",
-        )
+    result = f"{folder}: writable, one fsync takes {sync * 1e3:.1f} ms"
+    if sync < 0.25:
+        yield _ok("state directory", result)
     else:
-        yield CheckResult("disk", "ok", f"{free / 1024**2:.0f} MiB free")
+        remedy = "a slow card delays acknowledgements; raise storage.commit_delay"
+        yield CheckResult("state directory", "warning", result, remedy)
+    free = shutil.disk_usage(folder).free
+    result = f"{free / 1024**2:.0f} MiB free"
+    if free < config.storage.max_bytes:
+        remedy = "lower storage.max_bytes or free some space"
+        yield CheckResult("disk", "warning", f"{result}, less than storage.max_bytes", remedy)
+    else:
+        yield _ok("disk", result)
     if (folder / "samples.db").exists():
         yield _log(config)
     pid = DirectoryLock.holder(folder)
     if pid is not None:
-        yield CheckResult("daemon", "ok", f"running as process {pid}")
+        yield _ok("daemon", f"running as process {pid}")
 
 
 def _log(config: Config) -> CheckResult:
@@ -279,22 +257,21 @@ def _log(config: Config) -> CheckResult:
     try:
         log = SampleLog.open(config.storage.dir / "samples.db", config.stream.to_schema(), readonly=True)
     except EdgedError as problem:
-        return CheckResult("sample log", "error", problem.line())
+        return _error("sample log", problem.line())
     rows = log.counters().rows
     log.close()
-    return CheckResult("sample log", "ok", f"{rows:,} samples, fits the stream")
+    return _ok("sample log", f"{rows:,} samples, fits the stream")
 
 
 def _clock(_: Config) -> Iterator[CheckResult]:
     year = time.gmtime().tm_year
     if year < EARLIEST_YEAR:
-        yield CheckResult(
-            "clock", "error", f"the year is {year}", "set the clock; enable systemd-timesyncd or chrony"
-        )
+        remedy = "set the clock; enable systemd-timesyncd or chrony"
+        yield _error("clock", f"the year is {year}", remedy)
         return
     now = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
     told = {True: ", set by a time server", False: ", which no time server has set", None: ""}
-    yield CheckResult("clock", "ok", now + told[synchronised()])
+    yield _ok("clock", now + told[synchronised()])
 
 
 def _board(config: Config) -> Iterator[CheckResult]:
@@ -313,7 +290,7 @@ def _board(config: Config) -> Iterator[CheckResult]:
     cpus, training = usable(), config.training
     kept = for_training(training.affinity, training.threads)
     where = "" if kept is None else f", training keeps to {', '.join(map(str, sorted(kept)))}"
-    yield CheckResult("processors", "ok", f"{len(cpus)} to use{where}")
+    yield _ok("processors", f"{len(cpus)} to use{where}")
 
 
 def _broker(config: Config) -> Iterator[CheckResult]:
@@ -322,28 +299,18 @@ def _broker(config: Config) -> Iterator[CheckResult]:
     try:
         _knock(mqtt)
     except OSError as problem:
-        yield CheckResult(
-            "broker",
-            "error",
-            f"{where}: {problem.strerror or problem}",
-            "start the broker or correct mqtt.host and mqtt.port",
-        )
+        remedy = "start the broker or correct mqtt.host and mqtt.port"
+        yield _error("broker", f"{where}: {problem.strerror or problem}", remedy)
         return
     pid = DirectoryLock.holder(config.storage.dir)
     if pid is not None:
         # A broker may go by the user's name alone: a second connection would end the daemon's session there.
-        yield CheckResult(
-            "broker", "ok", f"{where} listens; `edged status` tells whether process {pid} is connected"
-        )
+        yield _ok("broker", f"{where} listens; `edged status` tells whether process {pid} is connected")
     elif _accepted(config):
-        yield CheckResult("broker", "ok", f"{where} takes our connection")
+        yield _ok("broker", f"{where} takes our connection")
     else:
-        yield CheckResult(
-            "broker",
-            "error",
-            f"{where} answers, but does not accept us",
-            "see the line above, and mqtt.username, password_file, tls and protocol",
-        )
+        remedy = "see the line above, and mqtt.username, password_file, tls and protocol"
+        yield _error("broker", f"{where} answers, but does not accept us", remedy)
 
 
 def _knock(mqtt: MqttConfig) -> None:
@@ -360,8 +327,7 @@ def _accepted(config: Config) -> bool:
     """Whether the broker lets us in; under a name of our own, and no session is left behind."""
     logs.configure("warning", "auto")
     session = Session(
-        config.mqtt.model_copy(update={"session_expiry": 0.0}),
-        client_id=f"edged-doctor-{os.getpid()}",
+        config.mqtt.model_copy(update={"session_expiry": 0.0}), client_id=f"edged-doctor-{os.getpid()}"
     )
     session.start()
     accepted = session.wait_ready(CONNECT_SECONDS)

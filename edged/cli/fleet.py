@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from edged.cli.output import AsJson, print_json
 from edged.errors import ConfigError
@@ -15,26 +16,21 @@ fleet_app = typer.Typer(
     help="Many devices on one broker, and what they learn together.", no_args_is_help=True
 )
 
-FleetPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="the fleet's configuration (YAML)")]
+FleetPath = Annotated[Path, Argument(metavar="CONFIG", help="the fleet's configuration (YAML)")]
 
 
 @fleet_app.command("ui")
 def fleet_ui(
     broker: Annotated[
-        str, typer.Option("--broker", envvar="EDGED_BROKER", help="mqtt://host:port/root, or mqtts://")
+        str, Option(envvar="EDGED_BROKER", help="mqtt://host:port/root, or mqtts://")
     ] = "mqtt://localhost",
-    broker_ws: Annotated[
-        str | None,
-        typer.Option("--broker-ws", metavar="URL", help="ws:// or wss:// of the broker"),
-    ] = None,
-    root: Annotated[str | None, typer.Option("--root", help="topics begin with it (edged)")] = None,
-    listen: Annotated[str, typer.Option("--listen", help="on this machine only")] = "127.0.0.1:8090",
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="write the page's files there, and end")
-    ] = None,
-    ca: Annotated[Path | None, typer.Option("--ca", help="certificates of those to trust (PEM)")] = None,
-    cert: Annotated[Path | None, typer.Option("--cert", help="certificate of one's own (PEM)")] = None,
-    key: Annotated[Path | None, typer.Option("--key", help="its key (PEM)")] = None,
+    broker_ws: Annotated[str | None, Option(metavar="URL", help="ws:// or wss:// of the broker")] = None,
+    root: Annotated[str | None, Option(help="topics begin with it (edged)")] = None,
+    listen: Annotated[str, Option(help="on this machine only")] = "127.0.0.1:8090",
+    out: Annotated[Path | None, Option(metavar="DIR", help="write the page's files there, and end")] = None,
+    ca: Annotated[Path | None, Option(help="certificates of those to trust (PEM)")] = None,
+    cert: Annotated[Path | None, Option(help="certificate of one's own (PEM)")] = None,
+    key: Annotated[Path | None, Option(help="its key (PEM)")] = None,
 ) -> None:
     """Show all devices on a broker in a browser, and send them commands.
 
@@ -84,7 +80,7 @@ def fleet_run(config: FleetPath) -> None:
 @fleet_app.command("status")
 def fleet_status(config: FleetPath, as_json: AsJson = False) -> None:
     """What the coordinator on this machine is doing, running or stopped, and its newest rounds."""
-    from edged.fleet.coordinator.config import load
+    from edged.fleet.config import load
     from edged.fleet.coordinator.status import lines_of, status_of
 
     status = status_of(load(config))
@@ -93,10 +89,10 @@ def fleet_status(config: FleetPath, as_json: AsJson = False) -> None:
 
 @fleet_app.command("flower-app")
 def fleet_flower_app(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="new or empty")],
-    config: Annotated[
-        Path, typer.Option("--config", help="of the coordinator, on the SuperLink's machine")
-    ] = Path("/etc/edged/fleet.yaml"),
+    folder: Annotated[Path, Argument(metavar="DIR", help="new or empty")],
+    config: Annotated[Path, Option(help="of the coordinator, on the SuperLink's machine")] = Path(
+        "/etc/edged/fleet.yaml"
+    ),
 ) -> None:
     """Write a Flower app that carries rounds between daemons and a coordinator in the SuperLink.
 
@@ -110,43 +106,30 @@ def fleet_flower_app(
 
 @fleet_app.command("sim")
 def fleet_sim(
-    data: Annotated[Path, typer.Argument(metavar="DATA", help="a recording with classes: .npz, .csv")],
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="DIR", help="writes the report there")
-    ] = None,
-    key: Annotated[
-        str | None,
-        typer.Option("--key", help="array that names each row's device; else skewed classes"),
-    ] = None,
-    unseen: Annotated[
-        int, typer.Option("--unseen", help="keys that take no part, to ask the model about")
-    ] = 0,
-    devices: Annotated[int, typer.Option("--devices", help="without --key: how many", min=2)] = 20,
-    alpha: Annotated[float, typer.Option("--alpha", help="without --key: small is skewed", min=0.01)] = 0.5,
-    rounds: Annotated[int, typer.Option("--rounds", min=1)] = 20,
-    epochs: Annotated[int, typer.Option("--epochs", help="of each device in a round", min=1)] = 5,
-    learning_rate: Annotated[float, typer.Option("--learning-rate", min=1e-6)] = 0.1,
-    batch_size: Annotated[int, typer.Option("--batch-size", min=1)] = 32,
-    optimizer: Annotated[str, typer.Option("--optimizer", help="sgd, sgd_momentum or adamw")] = "sgd",
-    proximal: Annotated[float, typer.Option("--proximal", help="mu of FedProx", min=0)] = 0.0,
-    dynamic: Annotated[float, typer.Option("--dynamic", help="alpha of FedDyn", min=0)] = 0.0,
-    step: Annotated[float, typer.Option("--step", help="of int8 values; 0 is the finest", min=0)] = 0.5,
-    reduce: Annotated[str, typer.Option("--reduce", help="mean, trimmed_mean or median")] = "mean",
-    trim: Annotated[float, typer.Option("--trim", help="share that trimmed_mean cuts at either end")] = 0.1,
+    data: Annotated[Path, Argument(metavar="DATA", help="a recording with classes: .npz, .csv")],
+    out: Annotated[Path | None, Option("--out", "-o", metavar="DIR", help="writes the report there")] = None,
+    key: Annotated[str | None, Option(help="array that names each row's device; else skewed classes")] = None,
+    unseen: Annotated[int, Option(help="keys that take no part, to ask the model about")] = 0,
+    devices: Annotated[int, Option(help="without --key: how many", min=2)] = 20,
+    alpha: Annotated[float, Option(help="without --key: small is skewed", min=0.01)] = 0.5,
+    rounds: Annotated[int, Option(min=1)] = 20,
+    epochs: Annotated[int, Option(help="of each device in a round", min=1)] = 5,
+    learning_rate: Annotated[float, Option(min=1e-6)] = 0.1,
+    batch_size: Annotated[int, Option(min=1)] = 32,
+    optimizer: Annotated[str, Option(help="sgd, sgd_momentum or adamw")] = "sgd",
+    proximal: Annotated[float, Option(help="mu of FedProx", min=0)] = 0.0,
+    dynamic: Annotated[float, Option(help="alpha of FedDyn", min=0)] = 0.0,
+    step: Annotated[float, Option(help="of int8 values; 0 is the finest", min=0)] = 0.5,
+    reduce: Annotated[str, Option(help="mean, trimmed_mean or median")] = "mean",
+    trim: Annotated[float, Option(help="share that trimmed_mean cuts at either end")] = 0.1,
     opposed: Annotated[
-        str, typer.Option("--opposed", help="devices that point against the others: count or leave_out")
+        str, Option(help="devices that point against the others: count or leave_out")
     ] = "count",
-    poison: Annotated[
-        float, typer.Option("--poison", help="share of devices that do harm", min=0, max=1)
-    ] = 0.0,
-    attack: Annotated[str, typer.Option("--attack", help="flip or scale: what they do")] = "flip",
-    personal: Annotated[
-        list[str] | None, typer.Option("--personal", metavar="GLOB", help="layers that stay on devices")
-    ] = None,
-    central: Annotated[
-        bool, typer.Option("--central/--no-central", help="train one model on all rows, to compare")
-    ] = True,
-    seed: Annotated[int, typer.Option("--seed")] = 0,
+    poison: Annotated[float, Option(help="share of devices that do harm", min=0, max=1)] = 0.0,
+    attack: Annotated[str, Option(help="flip or scale: what they do")] = "flip",
+    personal: Annotated[list[str] | None, Option(metavar="GLOB", help="layers that stay on devices")] = None,
+    central: Annotated[bool, Option(help="train one model on all rows, to compare")] = True,
+    seed: Annotated[int, Option()] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Simulate a fleet on parts of a recording: real engines, a real broker and coordinator."""

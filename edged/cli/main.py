@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from edged import __version__
-from edged.cli.bundles import artifacts_app
+from edged.cli import output
+from edged.cli.bundles import artifacts_app, keys_app, model_app
 from edged.cli.ctl import ctl
 from edged.cli.fleet import fleet_app
-from edged.cli.models import keys_app, model_app, recipe_app
 from edged.cli.output import AsJson, print_json
+from edged.cli.recipes import recipe_app
 from edged.cli.state import backup, restore, weights_app
 from edged.errors import ConfigError, EdgedError
 
@@ -44,7 +46,7 @@ app.add_typer(weights_app, name="weights")
 app.add_typer(recipe_app, name="recipe")
 app.add_typer(fleet_app, name="fleet")
 
-ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="configuration file (YAML)")]
+ConfigPath = Annotated[Path, Argument(metavar="CONFIG", help="configuration file (YAML)")]
 
 # Typer has click inside or beside it, depending on its version: the base of all its usage errors.
 _UsageProblem: Any = typer.BadParameter.__mro__[2]
@@ -100,7 +102,7 @@ def _version(value: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version and exit")
+        bool, Option("--version", callback=_version, is_eager=True, help="print the version and exit")
     ] = False,
 ) -> None:
     """Options of every command."""
@@ -128,7 +130,7 @@ def run(config: ConfigPath) -> None:
 def status(
     config: ConfigPath,
     healthy: Annotated[
-        bool, typer.Option("--healthy", help="one line; exit code 1 unless it runs and nothing is wrong")
+        bool, Option("--healthy", help="one line; exit code 1 unless it runs and nothing is wrong")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -136,11 +138,10 @@ def status(
     if healthy:
         _show_health(_load(config), as_json)
         return
-    from edged.cli.output import show_status
     from edged.device.admin.state import status_of
 
     values = status_of(_load(config))
-    print_json(values) if as_json else show_status(values)
+    print_json(values) if as_json else output.show_status(values)
 
 
 def _show_health(config: Any, as_json: bool) -> None:
@@ -155,48 +156,40 @@ def _show_health(config: Any, as_json: bool) -> None:
 @app.command()
 def train(
     config: ConfigPath,
-    resume: Annotated[bool, typer.Option("--resume", help="only take up an interrupted run")] = False,
+    resume: Annotated[bool, Option("--resume", help="only take up an interrupted run")] = False,
     as_json: AsJson = False,
 ) -> None:
     """One training run in the foreground; the candidate goes through the gate."""
-    from edged.cli.output import TrainingProgress, show_training
     from edged.device.admin.state import train_once
 
-    with TrainingProgress() as progress:
+    with output.TrainingProgress() as progress:
         result = train_once(_load(config), resume=resume, observer=progress)
-    print_json(result) if as_json else show_training(result)
+    print_json(result) if as_json else output.show_training(result)
     if not result["verdict"]["accepted"]:
         raise typer.Exit(3)
 
 
 @app.command()
 def evaluate(
-    configs: Annotated[list[Path], typer.Argument(metavar="CONFIG...", help="one, or several to compare")],
-    data: Annotated[Path, typer.Option("--data", help="recorded stream, .npz or .csv[.gz]")],
-    several: Annotated[bool, typer.Option("--compare", help="compare configurations with the first")] = False,
+    configs: Annotated[list[Path], Argument(metavar="CONFIG...", help="one, or several to compare")],
+    data: Annotated[Path, Option(help="recorded stream, .npz or .csv[.gz]")],
+    several: Annotated[bool, Option("--compare", help="compare configurations with the first")] = False,
     out: Annotated[
-        Path | None, typer.Option("-o", help="keep state, report.html and report.json in this directory")
+        Path | None, Option("-o", help="keep state, report.html and report.json in this directory")
     ] = None,
-    labels_delay: Annotated[
-        int, typer.Option("--labels-delay", min=0, help="samples until a label is known")
-    ] = 100,
-    label_rate: Annotated[
-        float, typer.Option("--label-rate", min=0, max=1, help="share of labels that arrive")
-    ] = 1.0,
+    labels_delay: Annotated[int, Option(min=0, help="samples until a label is known")] = 100,
+    label_rate: Annotated[float, Option(min=0, max=1, help="share of labels that arrive")] = 1.0,
     label_requests: Annotated[
-        bool, typer.Option("--label-requests", help="that share is asked for by edged, not drawn at random")
+        bool, Option("--label-requests", help="that share is asked for by edged, not drawn at random")
     ] = False,
     pretrain: Annotated[
         int | None,
-        typer.Option(
-            "--pretrain", min=0, help="rows of pre-training; 10 % when absent; 0: what the bundle has learned"
-        ),
+        Option(min=0, help="rows of pre-training; 10 % when absent; 0: what the bundle has learned"),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="everything random follows from it")] = 0,
+    seed: Annotated[int, Option(min=0, help="everything random follows from it")] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Replay a recorded stream through the whole loop on a virtual clock, prequentially."""
-    from edged.cli.output import ReplayProgress, show_comparison, show_evaluation, show_note
     from edged.workbench import evaluation
 
     if several != (len(configs) > 1):
@@ -207,7 +200,7 @@ def evaluate(
         )
     options = evaluation.LabelOptions(labels_delay, label_rate, seed, pretrain, label_requests)
     loaded = [_load(path) for path in configs]
-    with ReplayProgress() as progress:
+    with output.ReplayProgress() as progress:
         if several:
             named = list(zip(_names(configs), loaded, strict=True))
             report = evaluation.run_several(named, data, options, out, progress.update)
@@ -216,9 +209,9 @@ def evaluate(
     if as_json:
         print_json(report)
     else:
-        (show_comparison if several else show_evaluation)(report)
+        (output.show_comparison if several else output.show_evaluation)(report)
         if out is not None:
-            show_note(f"report: {out / ('compare.html' if several else 'report.html')}")
+            output.show_note(f"report: {out / ('compare.html' if several else 'report.html')}")
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
@@ -229,16 +222,13 @@ def _names(paths: Sequence[Path]) -> list[str]:
 
 @app.command()
 def demo(
-    seconds: Annotated[int, typer.Option("--seconds", min=10, max=3600, help="how long it runs")] = 60,
-    data: Annotated[Path | None, typer.Option("--data", help="replay this recorded stream instead")] = None,
-    bundle: Annotated[
-        Path | None, typer.Option("--bundle", help="prepared bundle, where none can be built")
-    ] = None,
+    seconds: Annotated[int, Option(min=10, max=3600, help="how long it runs")] = 60,
+    data: Annotated[Path | None, Option(help="replay this recorded stream instead")] = None,
+    bundle: Annotated[Path | None, Option(help="prepared bundle, where none can be built")] = None,
     rate: Annotated[
-        float | None,
-        typer.Option("--rate", min=1, help="samples a second at most; 180, less on a slow board"),
+        float | None, Option(min=1, help="samples a second at most; 180, less on a slow board")
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="of the simulated plant")] = 0,
+    seed: Annotated[int, Option(min=0, help="of the simulated plant")] = 0,
     as_json: AsJson = False,
 ) -> None:
     """The main job with nothing set up: broker, plant, daemon and trainer, live in the terminal."""
@@ -255,10 +245,9 @@ def demo(
 def doctor(config: ConfigPath, as_json: AsJson = False) -> None:
     """Preflight: packages, engine, bundle, disk, clock, broker, permissions."""
     from edged.cli.doctor import examine
-    from edged.cli.output import show_findings
 
     findings = examine(config)
-    print_json([f.as_dict() for f in findings]) if as_json else show_findings(findings)
+    print_json([f.as_dict() for f in findings]) if as_json else output.show_findings(findings)
     if any(f.level == "error" for f in findings):
         raise typer.Exit(1)
 
@@ -266,16 +255,15 @@ def doctor(config: ConfigPath, as_json: AsJson = False) -> None:
 @app.command()
 def wipe(
     config: ConfigPath,
-    samples: Annotated[bool, typer.Option("--samples", help="samples with their labels")] = False,
-    labels: Annotated[bool, typer.Option("--labels", help="labels, the samples stay")] = False,
-    checkpoints: Annotated[bool, typer.Option("--checkpoints", help="what the learner knows")] = False,
-    models: Annotated[bool, typer.Option("--models", help="all models but the bundle's own")] = False,
-    everything: Annotated[bool, typer.Option("--all", help="all of it, counts and history too")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
+    samples: Annotated[bool, Option("--samples", help="samples with their labels")] = False,
+    labels: Annotated[bool, Option("--labels", help="labels, the samples stay")] = False,
+    checkpoints: Annotated[bool, Option("--checkpoints", help="what the learner knows")] = False,
+    models: Annotated[bool, Option("--models", help="all models but the bundle's own")] = False,
+    everything: Annotated[bool, Option("--all", help="all of it, counts and history too")] = False,
+    yes: Annotated[bool, Option("--yes", help="do not ask")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Erase what the device has collected and learned, down to the bytes in its files."""
-    from edged.cli.output import show_pairs
     from edged.device.admin import state
     from edged.errors import ConfigError
 
@@ -294,7 +282,7 @@ def wipe(
             )
         typer.confirm(f"erase {', '.join(what)} in {loaded.storage.dir} for good?", abort=True, err=True)
     gone = state.wipe(loaded, what)
-    print_json(gone) if as_json else show_pairs("erased", gone)
+    print_json(gone) if as_json else output.show_pairs("erased", gone)
 
 
 app.command("backup")(backup)
@@ -311,17 +299,16 @@ app.command("ctl")(ctl)
 )
 def models(
     config: ConfigPath,
-    action: Annotated[str, typer.Argument(help="list, show, rollback, pin, unpin or export")] = "list",
-    version: Annotated[int | None, typer.Argument(help="model version")] = None,
-    out: Annotated[Path | None, typer.Option("-o", help="file to export to")] = None,
+    action: Annotated[str, Argument(help="list, show, rollback, pin, unpin or export")] = "list",
+    version: Annotated[int | None, Argument(help="model version")] = None,
+    out: Annotated[Path | None, Option("-o", help="file to export to")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Look at and change the registry."""
-    from edged.cli.output import show_models
     from edged.device.admin.state import on_models
 
     answer = on_models(_load(config), action, version, out)
-    print_json(answer) if as_json else show_models(action, answer)
+    print_json(answer) if as_json else output.show_models(action, answer)
 
 
 # ---- configuration -------------------------------------------------------------------------
@@ -344,9 +331,7 @@ def config_show(config: ConfigPath, as_json: AsJson = False) -> None:
 
 
 @config_app.command("schema")
-def config_schema(
-    _config: Annotated[Path | None, typer.Argument(metavar="[CONFIG]", hidden=True)] = None,
-) -> None:
+def config_schema(_config: Annotated[Path | None, Argument(metavar="[CONFIG]", hidden=True)] = None) -> None:
     """Print the JSON schema of the configfile."""
     from edged.config import Config
 
@@ -356,7 +341,7 @@ def config_schema(
 @contract_app.command("schemas")
 def contract_schemas(
     out: Annotated[
-        Path | None, typer.Option("-o", help="write one file for each topic into this directory")
+        Path | None, Option("-o", help="write one file for each topic into this directory")
     ] = None,
 ) -> None:
     """JSON schemas (draft 2020-12) of everything that goes over MQTT."""

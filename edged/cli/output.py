@@ -7,11 +7,11 @@ import sys
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
+from typer import Option
 
 from edged.domain.messages.encoding import json_ready
 from edged.domain.text import number as _number
@@ -25,15 +25,17 @@ if TYPE_CHECKING:
     from edged.domain.training.trainer_messages import CheckpointWritten, RunProgress
 
 ALARMS_SHOWN = 8
+EVALUATED = (
+    "samples", "scored", "trainings", "promotions", "rejections", "rollbacks", "labels_used", "forgetting",
+    "engine", "seconds", "train_seconds", "peak_rss_mb",
+)  # fmt: skip
 out = Console()
 err = Console(stderr=True)
 
 
-def _table(title: str, columns: Sequence[str]) -> Table:
-    table = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
-    for column in columns:
-        table.add_column(column)
-    return table
+def new_table(title: str, columns: Sequence[str]) -> Table:
+    """An empty table with these heads, without lines around its cells."""
+    return Table(*columns, title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
 
 
 def show_pairs(title: str, values: Mapping[str, Any]) -> None:
@@ -43,7 +45,7 @@ def show_pairs(title: str, values: Mapping[str, Any]) -> None:
 
 def pairs(title: str, values: Mapping[str, Any]) -> Table:
     """Names and values, one a line, as they are: what looks like a style to rich is none."""
-    table = _table(title, ("", ""))
+    table = new_table(title, ("", ""))
     table.show_header = False
     for name, value in values.items():
         table.add_row(name, Text(_number(value) if isinstance(value, float) else str(value)))
@@ -58,20 +60,15 @@ def show_status(values: Mapping[str, Any]) -> None:
 def show_training(result: Mapping[str, Any]) -> None:
     """Print the result of `edged train`."""
     verdict = result["verdict"]
-    show_pairs(
-        "training run",
-        {
-            "run": result["run"],
-            "samples": result["samples"],
-            "steps": result["steps"],
-            "loss": f"{_number(result['loss_first'])} → {_number(result['loss_last'])}",
-            "engine": result["engine"],
-            "seconds": result["seconds"],
-            "verdict": "accepted" if verdict["accepted"] else "refused",
-            "reasons": "; ".join(verdict["reasons"]),
-            "champion": result["champion"],
-        },
-    )
+    told = {
+        **{name: result[name] for name in ("run", "samples", "steps")},
+        "loss": f"{_number(result['loss_first'])} → {_number(result['loss_last'])}",
+        **{name: result[name] for name in ("engine", "seconds")},
+        "verdict": "accepted" if verdict["accepted"] else "refused",
+        "reasons": "; ".join(verdict["reasons"]),
+        "champion": result["champion"],
+    }
+    show_pairs("training run", told)
 
 
 def show_models(action: str, answer: Any) -> None:
@@ -79,7 +76,7 @@ def show_models(action: str, answer: Any) -> None:
     if action != "list":
         show_pairs(f"models {action}", answer)
         return
-    table = _table("models", ("version", "status", "parent", "source", "samples", "gain", "created"))
+    table = new_table("models", ("version", "status", "parent", "source", "samples", "gain", "created"))
     for record in answer:
         mark = " ◀ champion" if record["champion"] else ""
         mark += " (pinned)" if record["pinned"] else ""
@@ -98,7 +95,7 @@ def show_models(action: str, answer: Any) -> None:
 def show_evaluation(report: Mapping[str, Any]) -> None:
     """Print the report of `edged evaluate`."""
     names = list(report["metric"])
-    table = _table("prequential evaluation", ("", *names))
+    table = new_table("prequential evaluation", ("", *names))
     for row, title in (("metric", "adapted"), ("frozen", "frozen"), ("no_change", "last label")):
         table.add_row(title, *(_number(report[row].get(name)) for name in names))
     if report["last_of_keys"] is not None:
@@ -106,26 +103,7 @@ def show_evaluation(report: Mapping[str, Any]) -> None:
     out.print(table)
     if report["anomaly"] is not None:
         show_pairs("", _alarms(report["anomaly"]))
-    show_pairs(
-        "",
-        {
-            k: report[k]
-            for k in (
-                "samples",
-                "scored",
-                "trainings",
-                "promotions",
-                "rejections",
-                "rollbacks",
-                "labels_used",
-                "forgetting",
-                "engine",
-                "seconds",
-                "train_seconds",
-                "peak_rss_mb",
-            )
-        },
-    )
+    show_pairs("", {name: report[name] for name in EVALUATED})
 
 
 def _alarms(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -139,7 +117,7 @@ def show_comparison(comparison: Mapping[str, Any]) -> None:
     """Print the table of `edged evaluate --compare`."""
     reports, gains = comparison["reports"], comparison["gains"]
     names = list(next(iter(reports.values()))["metric"])
-    table = _table(
+    table = new_table(
         "compared", ("", *names, f"gain against {comparison['against']}", "95 % interval", "better")
     )
     for name, report in reports.items():
@@ -163,13 +141,13 @@ def show_bundle(values: Mapping[str, Any]) -> None:
         for term in values["losses"]
     ]
     single = values["loss"] + _settings(values["loss_options"])
-    _say(f"{values['path']}: {' + '.join(terms) or single}, {values['optimizer']}")
+    say(f"{values['path']}: {' + '.join(terms) or single}, {values['optimizer']}")
     _show_contents(values)
     notes = values.get("notes", ())
     _show_notes(notes)
     for engine, why in values["refused"].items():
         if not any(why in note for note in notes):
-            _say(f"not {engine}: {why}")
+            say(f"not {engine}: {why}")
 
 
 def _settings(options: Mapping[str, Any]) -> str:
@@ -184,14 +162,14 @@ def _listed(value: Any) -> str:
 def show_check(values: Mapping[str, Any]) -> None:
     """Print the findings of `edged artifacts check`."""
     engines = " and ".join(values["engines"])
-    _say(
+    say(
         f"{values['model']}: " + (f"can be trained by {engines}" if engines else "cannot be trained as it is")
     )
     for finding in values["findings"]:
         where = f"node {finding['node']}: " if finding["node"] else ""
         operator = f"operator {finding['operator']} " if finding["operator"] else ""
         remedy = f" → {finding['remedy']}" if finding["remedy"] else ""
-        _say(f"not {' nor '.join(finding['engines'])}: {where}{operator}{finding['what']}{remedy}")
+        say(f"not {' nor '.join(finding['engines'])}: {where}{operator}{finding['what']}{remedy}")
     _show_notes(values["notes"])
     if "parameters" in values:
         _show_contents(values)
@@ -199,14 +177,9 @@ def show_check(values: Mapping[str, Any]) -> None:
 
 def _show_contents(values: Mapping[str, Any]) -> None:
     """The parameters of a bundle, and the sizes of its files."""
-    table = _table("", ("parameter", "shape", "size", ""))
+    table = new_table("", ("parameter", "shape", "size", ""))
     for row in values["parameters"]:
-        table.add_row(
-            row["name"],
-            "×".join(map(str, row["shape"])) or "scalar",
-            f"{row['size']:,}",
-            "trained" if row["trainable"] else "frozen",
-        )
+        table.add_row(row["name"], _shape(row), f"{row['size']:,}", _trained(row))
     table.add_row("together", "", f"{values['trainable_size']:,}", "trained")
     table.add_row("", "", f"{values['frozen_size']:,}", "frozen")
     out.print(table)
@@ -214,14 +187,14 @@ def _show_contents(values: Mapping[str, Any]) -> None:
     show_pairs("", _names_of(values) | sizes | {"together": f"{values['bytes']:,} bytes"})
 
 
-def _say(line: str) -> None:
+def say(line: str) -> None:
     """One line as it is, however wide the terminal."""
     out.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _show_notes(notes: Sequence[str]) -> None:
     for note in notes:
-        _say(f"note: {note}")
+        say(f"note: {note}")
 
 
 def _names_of(values: Mapping[str, Any]) -> dict[str, str]:
@@ -254,15 +227,19 @@ def show_export(values: Mapping[str, Any]) -> None:
 
 def show_parameters(bundle: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Print the table of `edged artifacts params`."""
-    table = _table(bundle, ("parameter", "shape", "min", "mean", "max", "std", ""))
+    table = new_table(bundle, ("parameter", "shape", "min", "mean", "max", "std", ""))
     for row in rows:
-        table.add_row(
-            row["name"],
-            "×".join(map(str, row["shape"])) or "scalar",
-            *(f"{row[what]:.4g}" for what in ("min", "mean", "max", "std")),
-            "trained" if row["trainable"] else "frozen",
-        )
+        figures = (f"{row[what]:.4g}" for what in ("min", "mean", "max", "std"))
+        table.add_row(row["name"], _shape(row), *figures, _trained(row))
     out.print(table)
+
+
+def _shape(row: Mapping[str, Any]) -> str:
+    return "×".join(map(str, row["shape"])) or "scalar"
+
+
+def _trained(row: Mapping[str, Any]) -> str:
+    return "trained" if row["trainable"] else "frozen"
 
 
 def show_findings(findings: Sequence[CheckResult]) -> None:
@@ -273,21 +250,13 @@ def show_findings(findings: Sequence[CheckResult]) -> None:
         out.print(f"{marks[finding.level]:<8} {finding.what}: {finding.result}{remedy}", highlight=False)
 
 
-class _Bar:
-    """A progress bar on stderr that is there only on a terminal."""
+class Bars:
+    """Progress bars on stderr that are there only on a terminal."""
 
     def __init__(self, *columns: str) -> None:
-        texts = [TextColumn(column) for column in columns]
-        self._progress = Progress(
-            texts[0],
-            BarColumn(),
-            *texts[1:],
-            TimeRemainingColumn(),
-            console=err,
-            transient=True,
-            disable=not err.is_terminal,
-        )
-        self._task = self._progress.add_task("", total=None, what="", note="")
+        first, *rest = map(TextColumn, columns)
+        shown = (first, BarColumn(), *rest, TimeRemainingColumn())
+        self._progress = Progress(*shown, console=err, transient=True, disable=not err.is_terminal)
 
     def __enter__(self) -> Any:
         self._progress.start()
@@ -297,11 +266,12 @@ class _Bar:
         self._progress.stop()
 
 
-class TrainingProgress(_Bar):
+class TrainingProgress(Bars):
     """Steps and loss of a run."""
 
     def __init__(self) -> None:
         super().__init__("training", "{task.completed}/{task.total} steps", "{task.fields[note]}")
+        self._task = self._progress.add_task("", total=None, note="")
 
     def progress(self, message: RunProgress) -> None:
         """Show how far the trainer is."""
@@ -312,18 +282,19 @@ class TrainingProgress(_Bar):
         """Show nothing: the bar goes on."""
 
 
-class ReplayProgress(_Bar):
+class ReplayProgress(Bars):
     """Position in a recorded stream."""
 
     def __init__(self) -> None:
         super().__init__("replaying", "{task.completed}/{task.total} samples", "{task.fields[note]}")
+        self._task = self._progress.add_task("", total=None, note="")
 
     def update(self, position: int, total: int, version: int) -> None:
         """After every block of samples."""
         self._progress.update(self._task, total=total, completed=position, note=f"model {version}")
 
 
-AsJson = Annotated[bool, typer.Option("--json", help="one JSON object on stdout")]
+AsJson = Annotated[bool, Option("--json", help="one JSON object on stdout")]
 
 
 def print_json(values: Any) -> None:

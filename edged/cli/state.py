@@ -7,41 +7,41 @@ from pathlib import Path  # noqa: TC003  typer reads the annotations
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
+from edged.cli import output
 from edged.cli.output import AsJson, print_json
 
 
 def backup(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="configuration file (YAML)")],
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="the backup to write")],
-    key: Annotated[Path | None, typer.Option("--key", help="private key that signs it")] = None,
+    config: Annotated[Path, Argument(metavar="CONFIG", help="configuration file (YAML)")],
+    file: Annotated[Path, Argument(metavar="FILE", help="the backup to write")],
+    key: Annotated[Path | None, Option(help="private key that signs it")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write samples, models, checkpoints and journal to one file, while the daemon runs or not."""
-    from edged.cli.output import show_pairs
     from edged.config import loader
     from edged.device.admin.backup import back_up
 
     told = back_up(loader.load(config), file, key)
-    print_json(told) if as_json else show_pairs("backup", told)
+    print_json(told) if as_json else output.show_pairs("backup", told)
 
 
 def restore(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="configuration file (YAML)")],
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="the backup")],
-    replace: Annotated[bool, typer.Option("--replace", help="a state that is there goes, for good")] = False,
+    config: Annotated[Path, Argument(metavar="CONFIG", help="configuration file (YAML)")],
+    file: Annotated[Path, Argument(metavar="FILE", help="the backup")],
+    replace: Annotated[bool, Option("--replace", help="a state that is there goes, for good")] = False,
     key: Annotated[
-        list[Path] | None, typer.Option("--key", help="public key; one of those named must have signed it")
+        list[Path] | None, Option(help="public key; one of those named must have signed it")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Put a backup in the place of the state directory, whole or not at all; no daemon may run."""
-    from edged.cli.output import show_pairs
     from edged.config import loader
     from edged.device.admin.backup import restore as put_back
 
     told = put_back(loader.load(config), file, replace=replace, keys=key or ())
-    print_json(told) if as_json else show_pairs("restored", told)
+    print_json(told) if as_json else output.show_pairs("restored", told)
 
 
 weights_app = typer.Typer(help="Updates of weights that were received over MQTT.", no_args_is_help=True)
@@ -50,13 +50,13 @@ weights_app = typer.Typer(help="Updates of weights that were received over MQTT.
 @weights_app.command("unpack")
 def weights_unpack(
     source: Annotated[
-        Path, typer.Argument(metavar="DIR|FILE", help="manifest and chunks as published, or one file")
+        Path, Argument(metavar="DIR|FILE", help="manifest and chunks as published, or one file")
     ],
-    out: Annotated[Path | None, typer.Option("-o", help=".safetensors, or .onnx with --bundle")] = None,
+    out: Annotated[Path | None, Option("-o", help=".safetensors, or .onnx with --bundle")] = None,
     base: Annotated[
-        list[Path] | None, typer.Option("--base", help="what a difference is to: bundle, safetensors, update")
+        list[Path] | None, Option(help="what a difference is to: bundle, safetensors, update")
     ] = None,
-    bundle: Annotated[Path | None, typer.Option("--bundle", help="the bundle whose model to write")] = None,
+    bundle: Annotated[Path | None, Option(help="the bundle whose model to write")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Check an update, put it together, and write the weights or a model with them."""

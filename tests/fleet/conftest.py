@@ -13,7 +13,7 @@ import pytest
 import yaml
 from safetensors.numpy import save_file
 
-from edged.fleet.coordinator.config import load
+from edged.fleet.config import load
 from edged.fleet.coordinator.coordinator import Coordinator
 from edged.mqtt import weight_encoding as weights
 from edged.storage.files.atomic import DISK

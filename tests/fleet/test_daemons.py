@@ -15,7 +15,7 @@ from edged.bundles.graph.templates import mlp
 from edged.bundles.source.standardise import Statistics
 from edged.engines.model_parameters import initial_parameters
 from edged.errors import StorageError
-from edged.fleet.coordinator.config import load
+from edged.fleet.config import load
 from edged.fleet.coordinator.journal import read_lineage
 from edged.fleet.coordinator.status import status_of
 from tests.running_device import Device, Listener, running, wait_until

@@ -16,13 +16,13 @@ from edged.fleet.rules.robust import Matrix, UpdateDirections, median, trimmed_m
 from edged.storage.files.atomic import disk_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from numpy.typing import NDArray
 
     from edged.domain.training.weight_deltas import Weights
-    from edged.fleet.coordinator.config import CoordinatorConfig
+    from edged.fleet.config import CoordinatorConfig
     from edged.fleet.rules.aggregation import Aggregate, Reducer
     from edged.fleet.rules.layout import Layout
 
@@ -39,36 +39,30 @@ def reducer_of(
     config: CoordinatorConfig,
     base: Weights,
     number: int,
-    memory: Callable[[], Mapping[str, NDArray[Any]]],
+    memory: Mapping[str, NDArray[Any]],
     population: int = 0,
 ) -> Reducer:
     """What the configuration wants for round `number`, from `base` on, in a fleet of `population` devices.
 
-    The matrix of a robust one lies in a file, so that it is not all in memory. `memory` gives what the
-    reducer that made `base` has left.
+    The matrix of a robust one lies in a file, so that it is not all in memory. `memory` is what the reducer
+    that made `base` has left.
     """
-    if config.train.dynamic:
-        return FedDyn(_of_round(config, base, number, memory), memory(), population)
-    return _of_round(config, base, number, memory)
-
-
-def _of_round(
-    config: CoordinatorConfig, base: Weights, number: int, memory: Callable[[], Mapping[str, NDArray[Any]]]
-) -> Reducer:
+    reducer: Reducer
     if config.reduce.how == "mean":
-        return Mean()
-    if config.reduce.how == "flower":
+        reducer = Mean()
+    elif config.reduce.how == "flower":
         from edged.fleet.flower.reducer import Strategy
 
         options = dict(config.reduce.options)
         if config.reduce.strategy == "FedProx":
             options["proximal_mu"] = config.train.proximal
-        return Strategy(config.reduce.strategy, options, base, number, memory())
-
-    statistic = median if config.reduce.how == "median" else trimmed_mean(config.reduce.trim)
-    dtype: Literal["int8", "float32"] = "int8" if config.train.dtype == "int8" else "float32"
-    directions = UpdateDirections(memory()) if config.reduce.opposed == "leave_out" else None
-    return Matrix(statistic, FileMatrix(config.dir), dtype, directions)
+        reducer = Strategy(config.reduce.strategy, options, base, number, memory)
+    else:
+        statistic = median if config.reduce.how == "median" else trimmed_mean(config.reduce.trim)
+        dtype: Literal["int8", "float32"] = "int8" if config.train.dtype == "int8" else "float32"
+        directions = UpdateDirections(memory) if config.reduce.opposed == "leave_out" else None
+        reducer = Matrix(statistic, FileMatrix(config.dir), dtype, directions)
+    return FedDyn(reducer, memory, population) if config.train.dynamic else reducer
 
 
 class FileMatrix:
@@ -104,13 +98,7 @@ def reduced(
 
 
 def advanced(base: Weights, aggregate: Aggregate, layout: Layout, rate: float) -> Weights:
-    """Compute the weights after a round.
-
-    Raises
-    ------
-    NonFiniteError
-        When they are not all finite.
-    """
+    """Compute the weights after a round; NonFiniteError when they are not all finite."""
     vector = layout.vector(base).astype(np.float64) + rate * aggregate.change
     with np.errstate(over="ignore"):
         finite = np.isfinite(vector.astype(np.float32)).all()

@@ -20,9 +20,9 @@ from edged.domain.federated.messages import FleetTopics, RoundAnnouncement
 from edged.domain.messages.encoding import json_ready
 from edged.domain.training.weight_deltas import fingerprint
 from edged.errors import RejectedUpdateError, TrainingError
+from edged.fleet.config import load
 from edged.fleet.coordinator.aggregation import advanced, reduced, reducer_of, require_packages
 from edged.fleet.coordinator.announcer import Announcer
-from edged.fleet.coordinator.config import load
 from edged.fleet.coordinator.inbox import Inbox
 from edged.fleet.coordinator.initial_model import first_model
 from edged.fleet.coordinator.journal import CoordinatorJournal
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edged.clock import Clock
+    from edged.fleet.config import CoordinatorConfig
     from edged.fleet.coordinator.announcer import Channel
-    from edged.fleet.coordinator.config import CoordinatorConfig
     from edged.mqtt.client.message import ReceivedMessage
     from edged.storage.files.atomic import Disk
 
@@ -55,14 +55,7 @@ log = get_logger("edged.fleet")
 class Coordinator:
     """The coordinator of one fleet; `run` until the last round, or until `stop` is called.
 
-    Parameters
-    ----------
-    config
-        As `edged.fleet.coordinator.config.load` gives it.
-    clock, disk
-        Time, and changes to files.
-    channel
-        Carries messages as soon as it is started; a session at the broker when absent.
+    `channel` carries messages as soon as it is started; it is a session at the broker when absent.
 
     Raises
     ------
@@ -84,7 +77,7 @@ class Coordinator:
     ) -> None:
         require_packages(config)
         self._config, self._clock = config, clock or SystemClock()
-        self._pace, self._keep = config.pace, config.limits.staleness + 2
+        self._pace, self._keep = config.round, config.admit.staleness + 2
         self._topics = FleetTopics(config.fleet, config.mqtt.root)
         self.journal = CoordinatorJournal(config.dir, disk=disk)
         self.course = self._begun()
@@ -94,16 +87,12 @@ class Coordinator:
         self._states = States()
         self._inbox = Inbox(config.broker.receive_maximum)
         self._stopping, self._connected = threading.Event(), threading.Event()
-        self._session = self._at_the_broker() if channel is None else channel
+        name = config.mqtt.client_id or f"edged-fleet-{config.fleet}"
+        self._session: Channel = channel or Session(config.broker, client_id=name, listener=self)
         self._session.subscribe(self._topics.of_devices, 1, self._enqueue)
         self._announcer = Announcer(self._session, self._topics, self.journal)
         self._since: float | None = None
         self._published = 0.0
-
-    def _at_the_broker(self) -> Channel:
-        config = self._config
-        name = config.mqtt.client_id or f"edged-fleet-{config.fleet}"
-        return Session(config.broker, client_id=name, listener=self)
 
     def _begun(self) -> FleetState:
         """Where the fleet was; else its begin, with the model that the configuration names."""
@@ -206,7 +195,7 @@ class Coordinator:
         self._publish_status(anew=True)
 
     def _ready(self, now: float) -> list[str]:
-        return eligible(self._states.all(), self._config.wanted, self.course.bundle, now)
+        return eligible(self._states.all(), self._config.choose, self.course.bundle, now)
 
     def _open(self, now: float) -> None:
         token = secrets.token_hex(16)
@@ -248,10 +237,8 @@ class Coordinator:
         began, count = time.monotonic(), self.admission.accepted
         standing = self.course.standing
         base = self.journal.weights(standing.hash)
-        reducer = reducer_of(
-            self._config, base, self.course.number, lambda: self.journal.memory(standing.hash),
-            len(self._states.all()),
-        )  # fmt: skip
+        memory = self.journal.memory(standing.hash)
+        reducer = reducer_of(self._config, base, self.course.number, memory, len(self._states.all()))
         try:
             aggregate = reduced(reducer, self.layout, self.admission.records(), count)
             weights = advanced(base, aggregate, self.layout, self._config.reduce.rate)
@@ -273,20 +260,20 @@ class Coordinator:
         log.info("round_closed", round=self.course.number, seconds=round(took, 3), devices=count)
         if aggregate.left_out:
             log.warning("devices_left_out", round=self.course.number, devices=list(aggregate.left_out[:20]))
-        if not self._pace.stages:
+        if not self._config.stages:
             self._end(model.hash, now, None)
             return
         asked = tuple(sorted({*self.admission.contributors, *(self.course.asked or ())}))
         closed = replace(self.course, asked=asked)
         few = self._share(closed, 0, now)
-        self._enter(trial(self.course, model, few, 0, now + self._pace.wait, self._keep, asked))
+        self._enter(trial(self.course, model, few, 0, now + self._config.gate.wait, self._keep, asked))
 
     def _pool(self, course: FleetState, now: float) -> set[str]:
         """The devices that may be asked: those that took part, and those that are well."""
         return {*self._ready(now), *(course.asked or ())}
 
     def _share(self, course: FleetState, stage: int, now: float) -> tuple[str, ...] | None:
-        share, told = self._pace.stages[stage], course.round
+        share, told = self._config.stages[stage], course.round
         if share >= 1.0 or told is None:
             return None
         return share_of(self._pool(course, now), share, told.id)
@@ -299,14 +286,14 @@ class Coordinator:
         asked = len(told.devices if told.devices is not None else self._pool(self.course, now))
         if now < self.course.until and len(reports) < asked:
             return
-        verdict = judge(reports, self.reports.before, asked, self._config.tolerance)
+        verdict = judge(reports, self.reports.before, asked, self._config.gate)
         log.info(
             "model_judged", round=self.course.number, stage=self.course.stage, accepted=verdict.accepted,
             reason=verdict.reason,
         )  # fmt: skip
         stage = self.course.stage + 1
-        if verdict.accepted and stage < len(self._pace.stages):
-            until = now + self._pace.wait
+        if verdict.accepted and stage < len(self._config.stages):
+            until = now + self._config.gate.wait
             more = self._share(self.course, stage, now)
             self._enter(trial(self.course, told.base, more, stage, until, self._keep, self.course.asked))
             return

@@ -70,13 +70,7 @@ class PartialUpdates:
         self.held = 0
 
     def add(self, update: UpdateHeader, piece: bytes) -> bytes | None:
-        """The whole blob if this was the last part that was missing.
-
-        Raises
-        ------
-        RejectedUpdateError
-            When the parts together are more than the line says.
-        """
+        """The whole blob if no part is missing now; RejectedUpdateError if they are more than was said."""
         if update.parts == 1:
             return piece
         key = update.device, update.round

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edged.domain.training.weight_deltas import Weights
-    from edged.fleet.coordinator.config import CoordinatorConfig
+    from edged.fleet.config import CoordinatorConfig
 
 
 def first_model(config: CoordinatorConfig) -> tuple[Weights, str]:

@@ -78,13 +78,9 @@ class CoordinatorJournal:
         """Store the state of the fleet, durably."""
         publish_file(self.path / COURSE, seal(course.to_json()), disk=self._disk)
 
-    def lineage(self) -> list[dict[str, Any]]:
-        """Every round that has ended, the oldest first."""
-        return read_lineage(self.path)
-
     def record(self, entry: Mapping[str, Any]) -> None:
         """Add a round to the lineage, once."""
-        known = [other for other in self.lineage() if other["round"] != entry["round"]]
+        known = [other for other in read_lineage(self.path) if other["round"] != entry["round"]]
         rounds = [*known, dict(entry)][-REMEMBERED:]
         publish_file(self.path / LINEAGE, seal({"rounds": rounds}), disk=self._disk)
 
@@ -125,13 +121,7 @@ class CoordinatorJournal:
         return BaseModelInfo(digest, len(blob), len(split(blob)))
 
     def blob(self, digest: str) -> bytes:
-        """Read a model in the encoding in which it is sent.
-
-        Raises
-        ------
-        CorruptError
-            When it is damaged.
-        """
+        """Read a model in the encoding in which it is sent; CorruptError when it is damaged."""
         folder = self.path / "models" / digest
         verify_directory(folder)
         with disk_errors("reading", folder):
@@ -193,7 +183,7 @@ class CoordinatorJournal:
 
 
 def read_lineage(path: Path) -> list[dict[str, Any]]:
-    """Every round that has ended, of the coordinator in directory `path`."""
+    """Every round that has ended, the oldest first, of the coordinator in directory `path`."""
     if not (path / LINEAGE).exists():
         return []
     rounds = read_sealed(path / LINEAGE).get("rounds")

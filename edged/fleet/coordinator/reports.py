@@ -24,10 +24,7 @@ class States:
     def receive(self, device: str, payload: bytes) -> None:
         """Store the state of a device; an empty payload removes the device.
 
-        Raises
-        ------
-        RejectedUpdateError
-            When it is none, or of another device than its topic.
+        RejectedUpdateError when it is none, or of another device than its topic.
         """
         if not payload:
             self._states.pop(device, None)
@@ -49,7 +46,8 @@ class RoundReports:
         self._journal = journal
         self._number = course.number
         self._reports: dict[tuple[str, str], Evaluation] = {}
-        self._before = self._losses(course.number - 1, course.standing.hash)
+        # By device, the loss that it reported for the fleet's model when that was tried.
+        self.before = self._losses(course.number - 1, course.standing.hash)
         self._spool: AppendLog | None = None
         self._open(course.number)
 
@@ -58,7 +56,7 @@ class RoundReports:
         if course.number == self._number:
             return
         standing = {d: r.model.loss for (d, base), r in self._reports.items() if base == course.standing.hash}
-        self._before = standing or self._before
+        self.before = standing or self.before
         self.close()
         self._number = course.number
         self._reports.clear()
@@ -92,11 +90,6 @@ class RoundReports:
     def of(self, digest: str) -> list[Evaluation]:
         """The reports on a model, by name."""
         return [report for (_, base), report in sorted(self._reports.items()) if base == digest]
-
-    @property
-    def before(self) -> dict[str, float]:
-        """By device, the loss that it reported for the fleet's model when that was tried."""
-        return self._before
 
     def close(self) -> None:
         """Close the file without deleting it."""

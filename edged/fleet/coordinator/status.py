@@ -11,19 +11,13 @@ from edged.fleet.coordinator.journal import STATUS, read_lineage
 from edged.storage.files.atomic import DirectoryLock
 
 if TYPE_CHECKING:
-    from edged.fleet.coordinator.config import CoordinatorConfig
+    from edged.fleet.config import CoordinatorConfig
 
 ROUNDS = 10
 
 
 def status_of(config: CoordinatorConfig) -> dict[str, Any]:
-    """Whether it runs, what it last said of itself, and the newest rounds.
-
-    Raises
-    ------
-    StorageError
-        When no coordinator has ever run here.
-    """
+    """Whether it runs, what it last said of itself, and the newest rounds; StorageError if it never ran."""
     try:
         told = json.loads((config.dir / STATUS).read_bytes())
     except (OSError, ValueError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from edged.mqtt import update_encoding
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from edged.fleet.coordinator.config import CoordinatorConfig
+    from edged.fleet.config import CoordinatorConfig
     from edged.fleet.coordinator.journal import CoordinatorJournal
     from edged.fleet.rules.layout import Layout
     from edged.fleet.rules.rounds import FleetState
@@ -38,23 +38,15 @@ class _Answers:
 
 
 class UpdateAdmission:
-    """Takes updates into the spool of the round that collects.
-
-    Parameters
-    ----------
-    config, journal, layout
-        Of the coordinator.
-    course
-        Where the fleet is; `turn` tells of changes.
-    """
+    """Takes updates into the spool of the round that collects; `turn` tells where the fleet is."""
 
     def __init__(
         self, config: CoordinatorConfig, journal: CoordinatorJournal, layout: Layout, course: FleetState
     ) -> None:
         self._config, self._journal, self._layout = config, journal, layout
-        self._limits, self._settings = config.limits, config.settings
+        self._limits, self._settings = config.admit, config.settings
         self._parts = PartialUpdates(HELD_BYTES)
-        self._answers: dict[tuple[int, str], _Answers] = {}
+        self._answers: defaultdict[tuple[int, str], _Answers] = defaultdict(_Answers)
         self.refused: Counter[str] = Counter()
         # For each round that updates may be for: the hash of what each device has sent.
         self._seen: dict[int, dict[str, bytes]] = {}
@@ -66,7 +58,7 @@ class UpdateAdmission:
         """The fleet has gone on; where another round collects now, its spool is begun."""
         self.course = course
         if course.collecting != self._number:
-            self._close()
+            self.close()
             self._begin(course.collecting)
 
     def _begin(self, number: int) -> None:
@@ -122,7 +114,7 @@ class UpdateAdmission:
             answer = (update.round, update.id) if update.round == number else None
             check_sender(update, device, number, part)
             if not self._is_new(update):
-                self._answer((update.round, update.id)).accepted.append(device)
+                self._answers[update.round, update.id].accepted.append(device)
             elif (blob := self._whole(update, piece)) is not None:
                 self._accept(update, blob)
         except RejectedUpdateError as problem:
@@ -160,7 +152,7 @@ class UpdateAdmission:
         }
         self._count(head, self._opened().append(head, found.row.to_bytes()))
         self._seen[update.round][update.device] = bytes.fromhex(update.sha256)
-        self._answer((update.round, update.id)).accepted.append(update.device)
+        self._answers[update.round, update.id].accepted.append(update.device)
 
     def commit(self) -> list[tuple[int, Receipts]]:
         """Make durable what was taken; round and receipts that may be sent then."""
@@ -175,9 +167,6 @@ class UpdateAdmission:
 
     def close(self) -> None:
         """Close the file of updates without deleting it."""
-        self._close()
-
-    def _close(self) -> None:
         if self._spool is not None:
             self._spool.close()
             self._spool = None
@@ -187,9 +176,6 @@ class UpdateAdmission:
             raise ValueError("closed")
         return self._spool
 
-    def _answer(self, to: tuple[int, str]) -> _Answers:
-        return self._answers.setdefault(to, _Answers())
-
     def _refuse(self, device: str, problem: RejectedUpdateError, answer: tuple[int, str] | None) -> None:
         if not self.refused[problem.reason]:
             log.warning("update_refused", device=device, reason=problem.reason, problem=problem.line())
@@ -198,7 +184,7 @@ class UpdateAdmission:
         if answer is None and told is not None:
             answer = told.round, told.id
         if answer is not None:
-            self._answer(answer).refused[device] = problem.reason
+            self._answers[answer].refused[device] = problem.reason
 
 
 def _pieces(answers: _Answers) -> Iterator[tuple[list[str], dict[str, str]]]:

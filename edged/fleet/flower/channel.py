@@ -21,13 +21,14 @@ from edged.domain.federated.messages import (
 )
 from edged.errors import EdgedError, RejectedUpdateError
 from edged.fleet.flower.nodes import AbsenceBackoff, NodeNames
+from edged.fleet.rules.selection import fits
 from edged.logs import get_logger
 from edged.mqtt.client.message import ReceivedMessage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from edged.fleet.coordinator.config import CoordinatorConfig
+    from edged.fleet.config import CoordinatorConfig
 
 LOOK_SECONDS = 0.5
 AGAIN_SECONDS = 60.0  # until a node that was not ready, or silent, is asked again
@@ -48,15 +49,7 @@ class PendingRequest:
 
 
 class FlowerChannel:
-    """Carries messages between a coordinator and nodes.
-
-    Parameters
-    ----------
-    grid
-        Flower's.
-    config
-        Of the coordinator.
-    """
+    """Carries messages between a coordinator and the nodes of Flower's `grid`."""
 
     def __init__(self, grid: Any, config: CoordinatorConfig) -> None:
         self._grid, self._config = grid, config
@@ -209,8 +202,8 @@ class FlowerChannel:
         state = DeviceState.read(payload)
         name = self._nodes.claimed(node, state.device)
         now = time.time()
-        fits = self._config.wanted.fits(state, state.bundle, now)
-        self._due[node] = now + (self._config.choose.max_age / 2 if fits else AGAIN_SECONDS)
+        ready = fits(self._config.choose, state, state.bundle, now)
+        self._due[node] = now + (self._config.choose.max_age / 2 if ready else AGAIN_SECONDS)
         self._deliver(self._topics.state(name), payload)
 
     def _give_up(self) -> None:

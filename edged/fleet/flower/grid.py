@@ -27,15 +27,8 @@ class MqttGrid(Grid):  # type: ignore[misc]
     The retained topics of the round have told all devices what a strategy asks of its nodes. Each update has
     been admitted and is stored on the disk: replies are available at once.
 
-    Parameters
-    ----------
-    contributions
-        One per device. Nodes are numbered from 1 in their order, and reply in it, which makes sums the same
-        bit for bit.
-    layout
-        Of the model.
-    start
-        The fleet's model `(layout.size,)`, to which updates are added.
+    Nodes are numbered from 1 in the order of `contributions`, one a device, and reply in it, which makes sums
+    the same bit for bit. `start` is the fleet's model `(layout.size,)`, to which updates are added.
     """
 
     def __init__(self, contributions: Sequence[AdmittedUpdate], layout: Layout, start: Floats) -> None:

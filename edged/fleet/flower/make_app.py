@@ -49,12 +49,7 @@ SPDX-License-Identifier: Apache-2.0
 def write_app(folder: Path, config: Path) -> list[str]:
     """Write the app into a directory that is new or empty; the names of its files.
 
-    Parameters
-    ----------
-    folder
-        Where to.
-    config
-        Of the coordinator, as the machine sees it on which the SuperLink runs.
+    `config` is the coordinator's, as the machine sees it on which the SuperLink runs.
 
     Raises
     ------

@@ -17,10 +17,7 @@ FILE = "nodes.json"
 class NodeNames:
     """Names of nodes, durable in `folder`: what a node first said, for ever, as its key stays its node's.
 
-    Raises
-    ------
-    CorruptError
-        When the file is damaged.
+    CorruptError when the file is damaged.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -48,10 +45,6 @@ class NodeNames:
             self._names[node] = name
             publish_file(self._path, seal({"nodes": {str(n): d for n, d in self._names.items()}}))
         return self._names[node]
-
-    def node(self, name: str) -> int | None:
-        """Find the node of a device."""
-        return next((node for node, known in self._names.items() if known == name), None)
 
 
 LONGEST = 16

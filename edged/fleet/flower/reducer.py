@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.errors import NoDataError, TrainingError
-from edged.fleet.coordinator.flower_strategies import MEMORY
 from edged.fleet.rules.aggregation import Aggregate
 
 if TYPE_CHECKING:
@@ -21,20 +20,15 @@ if TYPE_CHECKING:
 
     Memory = Mapping[str, NDArray[Any]]
 
+MEMORY = ("m_t", "v_t", "momentum_vector")
+"""Attributes in which these strategies remember, by parameter, what the next round needs."""
+
 
 class Strategy:
-    """One round of a strategy, as `strategy.start` goes through it, from the fleet's model on.
+    """One round of a strategy, as `strategy.start` goes through it, from the fleet's model `base` on.
 
-    Parameters
-    ----------
-    name, options
-        Its class, and arguments for that.
-    base
-        The fleet's model.
-    number
-        Of the round: adaptive strategies correct their first ones.
-    memory
-        What the strategy remembered when it made that model.
+    `name` and `options` are its class and arguments for that. Adaptive strategies correct their first rounds,
+    hence `number`. `memory` is what the strategy remembered when it made that model.
     """
 
     def __init__(

@@ -25,26 +25,11 @@ _PLACE = re.compile(r"wss?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+)(:[0-9]+)?(/[A-Z
 
 @dataclass(frozen=True)
 class PageSettings:
-    """Settings that the page receives.
+    """Settings that the page receives; ConfigError where the address or the root is none."""
 
-    Parameters
-    ----------
-    broker
-        `ws://` or `wss://` address of the broker; empty for the place that the page itself came from.
-    root
-        What all topics begin with.
-    code
-        Whether the page asks for the code of the relay.
-
-    Raises
-    ------
-    ConfigError
-        When the address or the root is none.
-    """
-
-    broker: str = ""
-    root: str = "edged"
-    code: bool = False
+    broker: str = ""  # `ws://` or `wss://` address; empty for the place that the page itself came from
+    root: str = "edged"  # what all topics begin with
+    code: bool = False  # whether the page asks for the code of the relay
 
     def __post_init__(self) -> None:
         if self.broker and _PLACE.fullmatch(self.broker) is None:
@@ -85,10 +70,7 @@ def page_files(settings: PageSettings) -> dict[str, bytes]:
 def write_files(settings: PageSettings, folder: Path) -> list[str]:
     """Write the page into a folder, for a broker or a web server that serves it; the names of its files.
 
-    Raises
-    ------
-    StorageError
-        When they cannot be written.
+    StorageError when they cannot be written.
     """
     files = page_files(settings)
     try:

@@ -31,19 +31,9 @@ LARGEST = 1024 * 1024
 
 
 class Relay:
-    """Connections to one broker, on behalf of browsers.
+    """Connections to one broker, on behalf of browsers: user and password are the browser's.
 
-    Parameters
-    ----------
-    address
-        The broker, and whom to trust and what certificate to show; user and password are the browser's.
-
-    Raises
-    ------
-    ConfigError
-        When a certificate cannot be used.
-    UnavailableError
-        When the package `websockets` is not installed.
+    ConfigError when a certificate cannot be used, UnavailableError without the package `websockets`.
     """
 
     def __init__(self, address: BrokerAddress) -> None:
@@ -58,13 +48,7 @@ class Relay:
         self._context = address.tls_context() if address.tls else None
 
     def connect(self) -> socket.socket:
-        """Open a connection to the broker.
-
-        Raises
-        ------
-        BrokerError
-            When there is none to be had.
-        """
+        """Open a connection to the broker; BrokerError when there is none to be had."""
         address = self._address
         try:
             plain = socket.create_connection((address.host, address.port), timeout=CONNECT_SECONDS)

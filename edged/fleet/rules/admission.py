@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from edged.domain.federated.messages import UpdateHeader
     from edged.domain.federated.settings import RoundSettings
     from edged.domain.training.weight_deltas import Coded, Floats
+    from edged.fleet.config import AdmitSection
     from edged.fleet.rules.layout import EncodedUpdate, Layout
 
 HEADERS = 64 * 1024
@@ -32,58 +33,21 @@ ROUNDING = 1.02
 
 @dataclass(frozen=True)
 class KnownRound:
-    """A round that updates may be for: the one that is open, or one before it.
-
-    Attributes
-    ----------
-    number, id, base
-        As in the messages of that round.
-    devices
-        Those that were chosen; None for all.
-    """
+    """A round that updates may be for, as in its messages: the one that is open, or one before it."""
 
     number: int
     id: str
     base: str
-    devices: frozenset[str] | None
-
-
-@dataclass(frozen=True)
-class AdmissionLimits:
-    """Limits for plausible updates.
-
-    Attributes
-    ----------
-    max_samples
-        Of one device in one round: what a single one may weigh.
-    max_norm
-        L2 norms up to so many times the bound of the round are clipped, larger ones refused.
-    staleness
-        For how many rounds after its own an update is still taken.
-    """
-
-    max_samples: int = 100_000
-    max_norm: float = 10.0
-    staleness: int = 2
+    devices: frozenset[str] | None  # those that were chosen; None for all
 
 
 @dataclass(frozen=True)
 class Admitted:
-    """An update that was admitted.
-
-    Attributes
-    ----------
-    row
-        The update as it came, laid out.
-    norm
-        Its L2 norm.
-    factor
-        What it is multiplied with, so that the norm keeps to the bound.
-    """
+    """An update that was admitted, laid out as it came, and its L2 norm."""
 
     row: EncodedUpdate
     norm: float
-    factor: float
+    factor: float  # what it is multiplied with, so that the norm keeps to the bound
 
 
 def largest(layout: Layout) -> int:
@@ -108,7 +72,7 @@ def check_sender(update: UpdateHeader, device: str, number: int | None, part: in
 
 
 def check_round(
-    update: UpdateHeader, known: Mapping[int, KnownRound], current: int, limits: AdmissionLimits
+    update: UpdateHeader, known: Mapping[int, KnownRound], current: int, limits: AdmitSection
 ) -> int:
     """How many rounds late an update is that would count in round `current`; refuse others."""
     late = current - update.round
@@ -124,7 +88,7 @@ def check_round(
     return late
 
 
-def check_claims(update: UpdateHeader, layout: Layout, limits: AdmissionLimits) -> None:
+def check_claims(update: UpdateHeader, layout: Layout, limits: AdmitSection) -> None:
     """Refuse what is out of bounds before any of it is held: samples and size."""
     if not 0 < update.samples <= limits.max_samples:
         raise RejectedUpdateError("samples", f"{update.samples} samples, 1 to {limits.max_samples} count")
@@ -137,23 +101,12 @@ def admit(
     blob: bytes,
     layout: Layout,
     settings: RoundSettings,
-    limits: AdmissionLimits,
+    limits: AdmitSection,
     unpack: Callable[[bytes, int], Mapping[str, Coded]],
 ) -> Admitted:
-    """Check an update and lay it out.
+    """Check an update, whose line and blob these are, and lay it out; `settings` are those of its round.
 
-    Parameters
-    ----------
-    update, blob
-        Its line, and the whole of what came after it.
-    layout
-        Of the fleet's model.
-    settings
-        Of the round that it is for.
-    limits
-        What is plausible.
-    unpack
-        Makes coded tensors of a blob, refusing more than so many bytes before they are allocated.
+    `unpack` makes coded tensors of a blob, refusing more than so many bytes before they are allocated.
 
     Raises
     ------

@@ -24,45 +24,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AdmittedUpdate:
-    """The admitted update of one device.
-
-    Attributes
-    ----------
-    samples
-        Its weight where updates are weighed.
-    factor
-        What it is multiplied with: clipping, and the discount of what is late.
-    row
-        The update, laid out.
-    """
+    """The admitted update of one device, laid out."""
 
     device: str
-    samples: int
-    factor: float
+    samples: int  # its weight where updates are weighed
+    factor: float  # what it is multiplied with: clipping, and the discount of what is late
     row: EncodedUpdate
 
 
 @dataclass(frozen=True)
 class Aggregate:
-    """Result of the aggregation of a round.
+    """Result of the aggregation of a round, of so many devices and samples."""
 
-    Attributes
-    ----------
-    change
-        The `(size,)` float64 difference to its base.
-    devices, samples
-        Of how many.
-    left_out
-        Devices whose updates do not count in it.
-    memory
-        What a reducer is given again that goes on from the model of the round, such as momentum; by name.
-    """
-
-    change: Doubles
+    change: Doubles  # the `(size,)` float64 difference to its base
     devices: int
     samples: int
+    # What a reducer is given again that goes on from the model of the round, such as momentum; by name.
     memory: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    left_out: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()  # devices whose updates do not count in it
 
 
 class Reducer(Protocol):
@@ -116,16 +95,9 @@ MOVED = "moved"
 class FedDyn:
     """A reducer whose aggregate the updates of earlier rounds go on to move.
 
-    The coordinator's half of dynamic regularisation, see `edged.domain.federated.feddyn`.
-
-    Parameters
-    ----------
-    inner
-        Makes one update of many.
-    memory
-        What the aggregate of the base has left.
-    population
-        Devices of the fleet: those that take no part have not moved. At least those of the round count.
+    The coordinator's half of dynamic regularisation, see `edged.domain.federated.feddyn`. `memory` is what
+    the aggregate of the base has left. Of a fleet of `population` devices, at least those of the round, the
+    others have not moved.
     """
 
     def __init__(self, inner: Reducer, memory: Mapping[str, NDArray[Any]], population: int) -> None:

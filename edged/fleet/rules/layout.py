@@ -89,10 +89,7 @@ class Layout:
     def row(self, coded: Mapping[str, Coded]) -> EncodedUpdate:
         """A coded update laid out; tensors that are not there have not changed.
 
-        Raises
-        ------
-        CorruptError
-            When positions lie outside of a tensor.
+        CorruptError when positions lie outside of a tensor.
         """
         if any(tensor.values.dtype != np.int8 for tensor in coded.values()):
             with np.errstate(over="ignore", invalid="ignore"):
@@ -112,13 +109,7 @@ class Layout:
             return np.asarray(np.multiply(row.values, row.scales[self.row_of_each], dtype=np.float32))
 
     def from_bytes(self, data: bytes) -> EncodedUpdate:
-        """The row that `to_bytes` was called for.
-
-        Raises
-        ------
-        CorruptError
-            When there are not as many bytes as a row has.
-        """
+        """The row that `to_bytes` was called for; CorruptError when there are not as many bytes as it has."""
         if len(data) == 4 * self.size:
             return EncodedUpdate(np.frombuffer(data, "<f4"))
         if len(data) != self.size + 4 * self.rows:

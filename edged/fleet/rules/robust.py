@@ -38,17 +38,6 @@ class MatrixStorage(Protocol):
         """Allow the system to reclaim the memory; the values stay."""
 
 
-class InMemoryMatrix:
-    """Allocates matrices in main memory."""
-
-    def matrix(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-        """Allocate a matrix; its values are undefined."""
-        return np.empty(shape, dtype)
-
-    def release(self) -> None:
-        """Do nothing: main memory cannot be reclaimed."""
-
-
 class Matrix:
     """All updates, one row a device; a statistic of each column is the result.
 
@@ -69,12 +58,11 @@ class Matrix:
     def __init__(
         self,
         statistic: Callable[[Floats], Doubles],
-        room: MatrixStorage | None = None,
+        room: MatrixStorage,
         dtype: Literal["int8", "float32"] = "int8",
         directions: UpdateDirections | None = None,
     ) -> None:
-        self._statistic, self._directions = statistic, directions
-        self._room = InMemoryMatrix() if room is None else room
+        self._statistic, self._room, self._directions = statistic, room, directions
         self._rounded = dtype == "int8"
 
     def begin(self, layout: Layout, expected: int) -> None:

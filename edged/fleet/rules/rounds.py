@@ -10,95 +10,34 @@ tried by a share of the devices after the other, until it is the fleet's model, 
 from __future__ import annotations
 
 import json
-import math
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 from edged.domain.federated.messages import RoundAnnouncement
 from edged.domain.federated.settings import BaseModelInfo
 from edged.fleet.rules.admission import KnownRound
 
+if TYPE_CHECKING:
+    from edged.fleet.config import RoundSection
+
 Phase = Literal["waiting", "open", "trial", "done"]
 
 
 @dataclass(frozen=True)
-class RoundPace:
-    """Number of devices and deadlines of a round.
-
-    Attributes
-    ----------
-    devices
-        Updates that a round wants.
-    over
-        How many times as many devices are asked.
-    quorum
-        Share of `devices` with which it closes at its deadline.
-    deadline
-        Seconds from opening to closing.
-    window
-        Seconds over which devices spread what they send.
-    every
-        Seconds from the end of a round to the next.
-    rounds
-        After so many it ends; None for never.
-    stages
-        Shares of devices that try a model, one after the other; none: it is the fleet's at once.
-    wait
-        Seconds for which a share tries it at most.
-    """
-
-    devices: int
-    over: float = 1.25
-    quorum: float = 0.6
-    deadline: float = 3600.0
-    window: float = 60.0
-    every: float = 0.0
-    rounds: int | None = None
-    stages: tuple[float, ...] = (0.1, 1.0)
-    wait: float = 600.0
-
-    @property
-    def least(self) -> int:
-        """Minimum number of updates to close a round."""
-        return max(1, math.ceil(self.quorum * self.devices))
-
-
-@dataclass(frozen=True)
 class FleetState:
-    """Where a fleet is. All of it survives a restart.
+    """Where a fleet is. All of it survives a restart."""
 
-    Attributes
-    ----------
-    number
-        Of the round that is under way or was the last; 0 before the first.
-    standing
-        The fleet's model.
-    bundle
-        Fingerprint of the bundle that devices need.
-    version
-        How many models have become the fleet's.
-    round
-        As it was last told to all; None before the first.
-    asked
-        The devices that train in it; None for all. Once it is closed also those that did.
-    stage
-        Which share of the devices tries the model.
-    until
-        When the present phase ends at the latest, seconds since the epoch.
-    past
-        Rounds for which updates are still taken, the newest last.
-    """
-
-    standing: BaseModelInfo
-    bundle: str = ""
-    number: int = 0
-    version: int = 0
+    standing: BaseModelInfo  # the fleet's model
+    bundle: str = ""  # fingerprint of the bundle that devices need
+    number: int = 0  # of the round that is under way or was the last; 0 before the first
+    version: int = 0  # how many models have become the fleet's
     phase: Phase = "waiting"
-    round: RoundAnnouncement | None = None
+    round: RoundAnnouncement | None = None  # as it was last told to all; None before the first
+    # The devices that train in it; None for all. Once it is closed also those that did.
     asked: tuple[str, ...] | None = None
-    stage: int = 0
-    until: float = 0.0
-    past: tuple[KnownRound, ...] = field(default=())
+    stage: int = 0  # which share of the devices tries the model
+    until: float = 0.0  # when the present phase ends at the latest, seconds since the epoch
+    past: tuple[KnownRound, ...] = ()  # rounds for which updates are still taken, the newest last
 
     @property
     def collecting(self) -> int:
@@ -127,33 +66,27 @@ class FleetState:
         past = tuple(
             KnownRound(n, i, b, None if d is None else frozenset(d)) for n, i, b, d in values["past"]
         )
-        told = values["round"]
-        asked = values["asked"]
-        return cls(
-            **values
-            | {
-                "standing": BaseModelInfo(**values["standing"]),
-                "round": None if told is None else RoundAnnouncement.read(json.dumps(told).encode()),
-                "asked": None if asked is None else tuple(asked),
-                "past": past,
-            }
-        )
+        told, asked = values["round"], values["asked"]
+        typed = {
+            "standing": BaseModelInfo(**values["standing"]),
+            "round": None if told is None else RoundAnnouncement.read(json.dumps(told).encode()),
+            "asked": None if asked is None else tuple(asked),
+            "past": past,
+        }
+        return cls(**values | typed)
 
 
-def opened(course: FleetState, told: RoundAnnouncement, pace: RoundPace) -> FleetState:
+def opened(course: FleetState, told: RoundAnnouncement, pace: RoundSection) -> FleetState:
     """Return the state after the next round was opened."""
+    until = told.opened + pace.deadline
     return replace(
-        course,
-        phase="open",
-        number=told.round,
-        round=told,
-        asked=told.devices,
-        stage=0,
-        until=told.opened + pace.deadline,
+        course, phase="open", number=told.round, round=told, asked=told.devices, stage=0, until=until
     )
 
 
-def due(course: FleetState, accepted: int, pace: RoundPace, now: float) -> Literal["close", "extend"] | None:
+def due(
+    course: FleetState, accepted: int, pace: RoundSection, now: float
+) -> Literal["close", "extend"] | None:
     """What an open round needs: to be closed, or more time and devices."""
     asked = pace.devices if course.asked is None else min(pace.devices, len(course.asked))
     if accepted >= asked or (now >= course.until and accepted >= pace.least):
@@ -161,7 +94,7 @@ def due(course: FleetState, accepted: int, pace: RoundPace, now: float) -> Liter
     return "extend" if now >= course.until else None
 
 
-def extended(course: FleetState, more: tuple[str, ...], pace: RoundPace, now: float) -> FleetState:
+def extended(course: FleetState, more: tuple[str, ...], pace: RoundSection, now: float) -> FleetState:
     """Extend the round by its deadline, with more devices."""
     told = _told(course)
     asked = None if course.asked is None else tuple(sorted({*course.asked, *more}))
@@ -179,18 +112,14 @@ def trial(
     asked: tuple[str, ...] | None,
 ) -> FleetState:
     """The round is closed, or the share before has agreed: `devices` try its model now, of all `asked`."""
-    past = course.past
-    if course.phase == "open":
-        past = _kept((*past, _remembered(course)), course.number, keep)
+    past = _past(course, keep)
     told = replace(_told(course), state="closed", base=model, devices=devices, deadline=until)
     return replace(course, phase="trial", round=told, asked=asked, stage=stage, until=until, past=past)
 
 
-def ended(course: FleetState, model: BaseModelInfo, pace: RoundPace, now: float, keep: int) -> FleetState:
+def ended(course: FleetState, model: BaseModelInfo, pace: RoundSection, now: float, keep: int) -> FleetState:
     """The round is done, and this is the fleet's model."""
-    past = course.past
-    if course.phase == "open":
-        past = _kept((*past, _remembered(course)), course.number, keep)
+    past = _past(course, keep)
     version = course.version + (model.hash != course.standing.hash)
     told = replace(_told(course), state="done", base=model, devices=None)
     return replace(
@@ -198,7 +127,7 @@ def ended(course: FleetState, model: BaseModelInfo, pace: RoundPace, now: float,
     )
 
 
-def finished(course: FleetState, pace: RoundPace) -> bool:
+def finished(course: FleetState, pace: RoundSection) -> bool:
     """Whether it was the last round."""
     return course.phase in ("done", "waiting") and pace.rounds is not None and course.number >= pace.rounds
 
@@ -215,5 +144,7 @@ def _remembered(course: FleetState) -> KnownRound:
     return KnownRound(told.round, told.id, told.base.hash, asked)
 
 
-def _kept(past: tuple[KnownRound, ...], number: int, keep: int) -> tuple[KnownRound, ...]:
-    return tuple(known for known in past if known.number > number - keep)
+def _past(course: FleetState, keep: int) -> tuple[KnownRound, ...]:
+    """The newest `keep` rounds up to this one, which ends to collect where it was open."""
+    closing = (_remembered(course),) if course.phase == "open" else ()
+    return tuple(known for known in (*course.past, *closing) if known.number > course.number - keep)

@@ -9,56 +9,31 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from edged.domain.federated.messages import DeviceState
+    from edged.fleet.config import ChooseSection
 
 
-@dataclass(frozen=True)
-class ClientSelection:
-    """Requirements that a device must meet to be chosen.
-
-    Attributes
-    ----------
-    min_samples
-        New labelled ones.
-    max_age
-        Seconds since it was last heard.
-    idle, charged, cool
-        Whether it has to be.
-    """
-
-    min_samples: int = 1
-    max_age: float = 3600.0
-    idle: bool = True
-    charged: bool = True
-    cool: bool = True
-
-    def fits(self, state: DeviceState, bundle: str, now: float) -> bool:
-        """Whether a device would do, which has to have the fleet's bundle."""
-        return (
-            state.ready
-            and state.bundle == bundle
-            and state.samples >= self.min_samples
-            and now - state.at <= self.max_age
-            and all(
-                have or not wanted
-                for have, wanted in (
-                    (state.idle, self.idle),
-                    (state.charged, self.charged),
-                    (state.cool, self.cool),
-                )
-            )
-        )
+def fits(wanted: ChooseSection, state: DeviceState, bundle: str, now: float) -> bool:
+    """Whether a device would do, which has to have the fleet's bundle."""
+    return (
+        state.ready
+        and state.bundle == bundle
+        and state.samples >= wanted.min_samples
+        and now - state.at <= wanted.max_age
+        and (state.idle or not wanted.idle)
+        and (state.charged or not wanted.charged)
+        and (state.cool or not wanted.cool)
+    )
 
 
-def eligible(states: Iterable[DeviceState], wanted: ClientSelection, bundle: str, now: float) -> list[str]:
+def eligible(states: Iterable[DeviceState], wanted: ChooseSection, bundle: str, now: float) -> list[str]:
     """List the devices that meet the requirements, by name."""
-    return sorted(state.device for state in states if wanted.fits(state, bundle, now))
+    return sorted(state.device for state in states if fits(wanted, state, bundle, now))
 
 
 def choose(names: Collection[str], count: int, over: float, seed: str) -> tuple[str, ...]:

@@ -18,28 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.domain.federated.evaluation import Evaluation, Mixed, Quality
-
-
-@dataclass(frozen=True)
-class Tolerance:
-    """By how much a model may be worse than the one before it.
-
-    Attributes
-    ----------
-    mean
-        Of the devices' losses, in units of the median loss before.
-    worst
-        For the devices that it serves worst, in the same units.
-    share
-        Of devices that are cut at either end for the mean, and that may be worse than `worst`.
-    reports
-        Share of the devices asked that must have reported.
-    """
-
-    mean: float = 0.02
-    worst: float = 0.25
-    share: float = 0.1
-    reports: float = 0.5
+    from edged.fleet.config import GateSection
 
 
 @dataclass(frozen=True)
@@ -52,20 +31,12 @@ class StageVerdict:
 
 
 def judge(
-    reports: Collection[Evaluation], before: Mapping[str, float], asked: int, tolerance: Tolerance
+    reports: Collection[Evaluation], before: Mapping[str, float], asked: int, tolerance: GateSection
 ) -> StageVerdict:
     """Compare a model with the one before it, on the holdouts of the devices that know both.
 
-    Parameters
-    ----------
-    reports
-        On the model, one a device.
-    before
-        By device, the loss that it has reported for the model before; what its new report says counts more.
-    asked
-        How many devices were asked.
-    tolerance
-        See there.
+    `reports` are those on the model, one a device, of which so many were `asked`. `before` has by device the
+    loss that it reported for the model before; what its new report says of that counts more.
     """
     numbers = spread_of(reports)
     if not reports or len(reports) < tolerance.reports * asked:

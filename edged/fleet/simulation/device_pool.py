@@ -63,19 +63,7 @@ class PooledHost:
 
 
 class DevicePool:
-    """Virtual devices that take part while the context lasts.
-
-    Parameters
-    ----------
-    devices
-        What they are made of.
-    broker
-        Host and port.
-    fleet
-        Its name.
-    workers
-        How many of them train at a time.
-    """
+    """Virtual devices that take part in a fleet while the context lasts; `workers` train at a time."""
 
     def __init__(
         self, devices: Sequence[VirtualDevice], broker: tuple[str, int], fleet: str, workers: int

@@ -25,18 +25,10 @@ def figures(
     unseen: NDArray[np.int64],
     scratch: Path,
 ) -> dict[str, Any]:
-    """Measure the results of a simulation.
+    """Measure the results of a simulation; harmful devices are not asked how well they do.
 
-    Parameters
-    ----------
-    bench, devices
-        What took part; harmful devices are not asked how well they do.
-    lineage, models
-        The coordinator's rounds, and the models by their fingerprints.
-    unseen
-        Rows of those that took no part.
-    scratch
-        A file that may be written over.
+    `lineage` are the coordinator's rounds, `models` their models by fingerprint, `unseen` the rows of those
+    that took no part. `scratch` is a file that may be written over.
     """
     honest = [device for device in devices if device.attack is None]
     rounds = [_round(bench, honest, devices, entry, models, unseen, scratch) for entry in lineage]
@@ -47,8 +39,8 @@ def figures(
         "rounds": rounds,
         "final": {
             "unseen": rounds[-1]["unseen"] if rounds else None,
-            "global": _spread([told.alone.accuracy for told in last]),
-            "mixed": _spread([told.mixed.accuracy for told in last]),
+            "global": _spread([told.alone.metric for told in last]),
+            "mixed": _spread([told.mixed.metric for told in last]),
             "share": float(np.mean([told.share or 0.0 for told in last])) if last else None,
         },
         "bytes": {
@@ -80,9 +72,9 @@ def _round(
         "seconds": float(entry["ended"]) - float(entry["opened"]),
         "updates": sum(number in device.log.sent for device in devices),
         "left_out": list(entry.get("left_out", [])),
-        "unseen": None if asked is None else asked.accuracy,
-        "global": _spread([found.alone.accuracy for found in told]),
-        "mixed": _spread([found.mixed.accuracy for found in told]),
+        "unseen": None if asked is None else asked.metric,
+        "global": _spread([found.alone.metric for found in told]),
+        "mixed": _spread([found.mixed.metric for found in told]),
     }
 
 
@@ -103,8 +95,8 @@ def _device(device: VirtualDevice) -> dict[str, Any]:
         "attack": device.attack,
         "learned": len(device.learned),
         "tested": len(device.kept),
-        "global": None if last is None else last.alone.accuracy,
-        "mixed": None if last is None else last.mixed.accuracy,
+        "global": None if last is None else last.alone.metric,
+        "mixed": None if last is None else last.mixed.metric,
         "share": None if last is None else last.share,
         "rounds": len(device.log.sent),
         "bytes": sum(device.log.sent.values()),

@@ -21,13 +21,7 @@ _PARTS = 5  # of which three are learned from, one chooses proportions, one is f
 
 
 def by_key(keys: Sequence[str]) -> dict[str, Index]:
-    """A device for each key, in the order in which they appear.
-
-    Raises
-    ------
-    ConfigError
-        When a key has too few rows.
-    """
+    """A device for each key, in the order in which they appear; ConfigError when a key has too few rows."""
     codes = {key: number for number, key in enumerate(dict.fromkeys(keys))}
     of_row = np.array([codes[key] for key in keys], np.int64)
     found = {key: np.flatnonzero(of_row == number) for key, number in codes.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from math import nan
 from typing import TYPE_CHECKING, Any
 
 from edged import logs
@@ -62,13 +63,13 @@ def _chart(rounds: Sequence[Mapping[str, Any]]) -> str:
         ChartLine("mixed, worst device", "worst", [_of(entry["mixed"], "worst") for entry in rounds]),
     ]
     if any(entry["unseen"] is not None for entry in rounds):
-        values = [float("nan") if entry["unseen"] is None else entry["unseen"] for entry in rounds]
+        values = [nan if entry["unseen"] is None else entry["unseen"] for entry in rounds]
         lines.append(ChartLine("those that took no part", "unseen", values))
     return line_chart(numbers, numbers, lines, [], percent, unit="round")
 
 
 def _of(spread: Mapping[str, float] | None, name: str) -> float:
-    return float("nan") if spread is None else spread[name]
+    return nan if spread is None else spread[name]
 
 
 def _rounds(rounds: Sequence[Mapping[str, Any]]) -> str:
@@ -104,13 +105,7 @@ def _devices(devices: Sequence[Mapping[str, Any]]) -> str:
 
 
 def run(plan: SimulationPlan, out: Path | None) -> dict[str, Any]:
-    """The report, which is also written as `out`/report.json and `out`/index.html.
-
-    Raises
-    ------
-    EdgedError
-        As `simulate` does, and where `out` cannot be written.
-    """
+    """The report, also written as `out`/report.json and `out`/index.html; StorageError where it cannot be."""
     logs.configure("error", "console")
     report = dict(json_ready(simulate(plan, lambda text: sys.stderr.write(f"{text}\n"))))
     if out is not None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import nan
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from edged.config import TrainingConfig
+from edged.domain.federated.evaluation import Quality
 from edged.domain.federated.settings import Encoding, RoundSettings
 from edged.domain.judging.outputs import answers, errors, probabilities
 from edged.domain.stream.sample import Window
@@ -23,20 +25,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from edged.domain.federated.evaluation import Quality
     from edged.domain.protocols import Engine
     from edged.domain.stream.schema import Schema
     from edged.storage.models.bundles import Bundle
 
     Weights = Mapping[str, NDArray[np.float32]]
-
-
-@dataclass(frozen=True)
-class Evaluated:
-    """Mean loss and accuracy on some rows; NaN without any."""
-
-    loss: float
-    accuracy: float
 
 
 class Unthrottled:
@@ -96,8 +89,8 @@ class SharedSetup:
         """Return what a device with these rows and weights trains on."""
         return DeviceData(self.task, self.window(rows), self.window(holdout), weights)
 
-    def evaluate(self, weights: Weights, scratch: Path, *parts: NDArray[np.int64]) -> list[Evaluated]:
-        """Evaluate a model with these weights on each part; `scratch` is a file that it can overwrite."""
+    def evaluate(self, weights: Weights, scratch: Path, *parts: NDArray[np.int64]) -> list[Quality]:
+        """Mean loss and accuracy of weights on each part, NaN without rows; `scratch` is overwritten."""
         scratch.write_bytes(bytes(self._base.with_parameters(weights)))
         window = self.window(np.concatenate(parts))
         raw = InferenceModel(scratch, threads=1).predict(window.x)
@@ -105,9 +98,7 @@ class SharedSetup:
         wrong = errors(self.schema, answers(self.schema, raw), window.y)
         ends = np.cumsum([len(part) for part in parts])[:-1]
         return [
-            Evaluated(float(a.mean()), 1.0 - float(b.mean()))
-            if len(a)
-            else Evaluated(float("nan"), float("nan"))
+            Quality(float(a.mean()), 1.0 - float(b.mean())) if len(a) else Quality(nan, nan)
             for a, b in zip(np.split(lost, ends), np.split(wrong, ends), strict=True)
         ]
 

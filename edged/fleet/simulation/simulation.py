@@ -15,7 +15,7 @@ import numpy as np
 from edged.domain.federated.settings import RoundSettings
 from edged.domain.stream.schema import Schema
 from edged.errors import ConfigError, EdgedError
-from edged.fleet.coordinator.config import CoordinatorConfig
+from edged.fleet.config import CoordinatorConfig
 from edged.fleet.coordinator.coordinator import Coordinator
 from edged.fleet.coordinator.journal import read_lineage
 from edged.fleet.simulation.device_pool import DevicePool
@@ -40,33 +40,15 @@ PATIENCE = 600.0  # seconds that a round may take
 
 @dataclass(frozen=True)
 class SimulationPlan:
-    """Settings of a simulation.
+    """Settings of a simulation: how the rows are divided, how devices train, how their updates become one."""
 
-    Attributes
-    ----------
-    data
-        A recording with classes.
-    key
-        Its array that names the device of each row; None for classes skewed over `devices` by `alpha`.
-    unseen
-        Of the keys, every n-th so that so many take no part: the fleet's model is asked about their rows.
-    rounds, epochs, learning_rate, batch_size, clip_norm, proximal, dynamic, step
-        How devices train.
-    reduce, trim, opposed, poison, attack
-        How updates become one, which share of the devices does harm, and how.
-    hidden, optimizer
-        Of the network that is built.
-    personal
-        Patterns of layers that stay on devices.
-    central
-        Whether one model is trained on all rows of the devices together, to compare.
-    """
-
-    data: Path
-    key: str | None = None
+    data: Path  # a recording with classes
+    key: str | None = None  # its array that names each row's device; None: skewed over `devices` by `alpha`
     devices: int = 20
     alpha: float = 0.5
-    unseen: int = 0
+    unseen: int = (
+        0  # of the keys, every n-th, so that so many take no part: the model is asked about their rows
+    )
     rounds: int = 20
     epochs: int = 5
     learning_rate: float = 0.1
@@ -78,12 +60,12 @@ class SimulationPlan:
     reduce: str = "mean"
     trim: float = 0.1
     opposed: str = "count"
-    poison: float = 0.0
+    poison: float = 0.0  # share of the devices that do harm
     attack: Attack = "flip"
     hidden: int = 256
     optimizer: str = "sgd"
-    personal: tuple[str, ...] = ()
-    central: bool = True
+    personal: tuple[str, ...] = ()  # patterns of layers that stay on devices
+    central: bool = True  # whether one model is trained on all rows of the devices together, to compare
     central_epochs: int = 20
     seed: int = 0
 
@@ -249,18 +231,11 @@ def _configuration(
 
 
 def central_accuracy(plan: SimulationPlan) -> float:
-    """On those that take no part: of one model trained on all rows of the devices together.
-
-    Raises
-    ------
-    ConfigError
-        As `simulate`.
-    """
+    """On those that take no part: of one model trained on all rows of the devices together."""
     with tempfile.TemporaryDirectory(prefix="edged-fleetsim-") as name:
-        bench, parts, unseen = _divided(plan, Path(name))
-        return float(
-            _central(plan, bench, _devices(plan, bench, parts, Path(name)), unseen, Path(name))["unseen"]
-        )
+        folder = Path(name)
+        bench, parts, unseen = _divided(plan, folder)
+        return float(_central(plan, bench, _devices(plan, bench, parts, folder), unseen, folder)["unseen"])
 
 
 def _central(
@@ -276,10 +251,10 @@ def _central(
     made = bench.trained(bench.initial(), rows, settings, plan.seed)
     parts = [device.kept for device in devices]
     apart, *each = bench.evaluate(made, folder / "asked.onnx", unseen, *parts)
-    accuracies = [asked.accuracy for asked in each]
+    accuracies = [asked.metric for asked in each]
     return {
         "epochs": plan.central_epochs,
-        "unseen": apart.accuracy,
+        "unseen": apart.metric,
         "mean": float(np.mean(accuracies)),
         "worst": float(np.min(accuracies)),
     }

@@ -9,7 +9,6 @@ import numpy as np
 
 from edged import __version__
 from edged.device.fleet_member.protocols import Condition
-from edged.domain.federated.evaluation import Quality
 from edged.domain.federated.personal_layers import fitting, only
 from edged.domain.training.trainer_messages import TrainRound
 from edged.domain.training.training_run import FleetModelResult
@@ -28,9 +27,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from edged.domain.federated.evaluation import Quality
     from edged.domain.federated.messages import RoundAnnouncement
     from edged.domain.training.training_run import RoundResult
-    from edged.fleet.simulation.shared import Evaluated, SharedSetup
+    from edged.fleet.simulation.shared import SharedSetup
     from edged.trainer.fleet_training import RoundContribution
 
     Weights = Mapping[str, NDArray[np.float32]]
@@ -45,12 +45,10 @@ SCALED = 10.0
 class ModelReport:
     """What a device found of the fleet's model of a round, on rows that nothing was chosen by."""
 
-    round: int
     model: str
     share: float | None
-    before: Evaluated
-    alone: Evaluated
-    mixed: Evaluated
+    alone: Quality
+    mixed: Quality
 
 
 @dataclass
@@ -84,18 +82,8 @@ class MaliciousDevice(RoundTrainer):
 class VirtualDevice:
     """The `RoundWork` of a simulated device; between rounds it learns for itself from its own rows.
 
-    Parameters
-    ----------
-    name, folder
-        Its name, and where it keeps what must survive.
-    bench
-        What it shares with the others.
-    rows
-        Of the recording.
-    seed
-        Of its own learning.
-    attack
-        What it does to its updates, where it does harm.
+    `folder` keeps what must survive, `bench` is shared with the others, `rows` are of the recording, `seed`
+    of its own learning, and `attack` is what it does to its updates, where it does harm.
     """
 
     def __init__(
@@ -149,11 +137,7 @@ class VirtualDevice:
         share = best_share({share: found[0].loss for share, found in tried.items()})
         best = 0.0 if share is None else share
         before = None if standing is None else self._ask(self._fitting(standing[1], standing[0], patterns))[0]
-        self.log.models.append(
-            ModelReport(
-                announced.round, announced.base.hash, share, tried[0.0][1], tried[1.0][1], tried[best][1]
-            )
-        )
+        self.log.models.append(ModelReport(announced.base.hash, share, tried[1.0][1], tried[best][1]))
         self._data.own = mixed(self._data.own, other, best)
         serves = fingerprint(self._data.own) == announced.base.hash
         self._data.own = self._bench.trained(
@@ -163,17 +147,17 @@ class VirtualDevice:
             run=announced.round,
             share=share,
             samples_judged=len(self.chosen_by),
-            before=_quality(tried[0.0][0]),
-            model=_quality(tried[1.0][0]),
-            standing=None if before is None else _quality(before),
-            mixed=_quality(tried[best][0]),
+            before=tried[0.0][0],
+            model=tried[1.0][0],
+            standing=before,
+            mixed=tried[best][0],
             taken=best > 0.0 or serves,
             reason="" if best > 0.0 else "the device's own weights do better on its holdout",
         )
 
     # ---- its own -----------------------------------------------------------------------------
 
-    def _ask(self, weights: Weights) -> list[Evaluated]:
+    def _ask(self, weights: Weights) -> list[Quality]:
         return self._bench.evaluate(weights, self.folder / "asked.onnx", self.chosen_by, self.kept)
 
     def _fitting(self, model: Path, digest: str, patterns: tuple[str, ...]) -> Weights:
@@ -181,7 +165,3 @@ class VirtualDevice:
         trained = {} if last is None else only(last.held(PERSONAL), patterns)
         shared = fleet_model(model, digest, LARGEST_MODEL)
         return fitting(shared, {**self._data.own, **trained}, self._bench.bundle.trainable, patterns)
-
-
-def _quality(found: Evaluated) -> Quality:
-    return Quality(found.loss, found.accuracy)

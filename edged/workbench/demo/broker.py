@@ -1,7 +1,11 @@
-"""A broker of one's own on a loopback port: mosquitto where it is installed, else amqtt."""
+"""A broker of one's own on a loopback port: mosquitto where it is installed, else amqtt.
+
+`python -m edged.workbench.demo.broker PORT` is amqtt as a process, until its standard input ends.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import os
 import shutil
@@ -71,13 +75,7 @@ class Process(ABC):
         return self.directory / f"{self.name}.log"
 
     def start(self) -> None:
-        """Start it and wait until it takes connections.
-
-        Raises
-        ------
-        BrokerError
-            When it ends instead, with its last words.
-        """
+        """Start it and wait until it takes connections; BrokerError with its last words if it ends."""
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 self.command(), stdin=subprocess.PIPE, stdout=log, stderr=log, cwd=self.directory
@@ -121,13 +119,7 @@ class Process(ABC):
 
 
 class Mosquitto(Process):
-    """Mosquitto on a loopback port; `extra` are lines of its configuration.
-
-    Raises
-    ------
-    UnavailableError
-        When it is not installed.
-    """
+    """Mosquitto; `extra` are lines of its configuration. UnavailableError when it is not installed."""
 
     name = "mosquitto"
 
@@ -157,13 +149,7 @@ class Mosquitto(Process):
 
 
 class Amqtt(Process):
-    """The pure-Python broker; MQTT 3.1.1 only.
-
-    Raises
-    ------
-    UnavailableError
-        When it is not installed.
-    """
+    """The pure-Python broker, MQTT 3.1.1 only; UnavailableError when it is not installed."""
 
     name = "amqtt"
     protocol = "3.1.1"
@@ -174,28 +160,22 @@ class Amqtt(Process):
             raise UnavailableError("amqtt is not installed", remedy="`pip install 'edged[demo]'`")
 
     def command(self) -> list[str]:
-        """The module that runs it; it ends with us, when its standard input does."""
-        return [sys.executable, "-m", "edged.workbench.demo.amqtt_broker", str(self.port)]
+        """How this module is started as a process; it ends with us, when its standard input does."""
+        return [sys.executable, "-m", "edged.workbench.demo.broker", str(self.port)]
 
 
 class EmbeddedBroker:
     """A broker for as long as the `with` block lasts: `name`, `host`, `port`, `protocol`.
 
-    Parameters
-    ----------
-    kind
-        Which one; the first that is installed when absent.
-
-    Raises
-    ------
-    UnavailableError
-        When no broker is installed.
+    The first that is installed when `kind` is absent; UnavailableError when there is none.
     """
 
     host = HOST
 
     def __init__(self, kind: Kind | None = None) -> None:
-        self._kind = kind or available()
+        self.name = kind or available()
+        self._kind = Mosquitto if self.name == "mosquitto" else Amqtt
+        self.protocol = self._kind.protocol
         self._stack = ExitStack()
         self._process: Process | None = None
 
@@ -212,9 +192,8 @@ class EmbeddedBroker:
         self._process = None
 
     def _start(self, directory: Path) -> Process:
-        make = Mosquitto if self._kind == "mosquitto" else Amqtt
         for left in reversed(range(ATTEMPTS)):
-            process = make(directory, free_port())
+            process = self._kind(directory, free_port())
             try:
                 process.start()
             except BrokerError:
@@ -226,33 +205,36 @@ class EmbeddedBroker:
         raise AssertionError
 
     @property
-    def name(self) -> str:
-        """Which broker it is."""
-        return self._kind
-
-    @property
     def port(self) -> int:
         """Port of the broker on the loopback interface."""
         if self._process is None:
             raise BrokerError("the embedded broker is not running", remedy="use it in a `with` block")
         return self._process.port
 
-    @property
-    def protocol(self) -> Literal["5", "3.1.1"]:
-        """The newest MQTT version that it speaks."""
-        return Amqtt.protocol if self._kind == "amqtt" else Mosquitto.protocol
-
 
 def available() -> Kind:
-    """The broker that is installed here, mosquitto before amqtt.
-
-    Raises
-    ------
-    UnavailableError
-        When there is none.
-    """
+    """The broker that is installed here, mosquitto before amqtt; UnavailableError when there is none."""
     if find_mosquitto() is not None:
         return "mosquitto"
     if importlib.util.find_spec("amqtt") is not None:
         return "amqtt"
     raise UnavailableError("neither mosquitto nor amqtt is installed", remedy=REMEDY)
+
+
+async def _serve(port: int) -> None:
+    """Run amqtt on a loopback port until standard input ends."""
+    from amqtt.broker import Broker
+
+    broker = Broker(
+        {
+            "listeners": {"default": {"type": "tcp", "bind": f"{HOST}:{port}"}},
+            "plugins": {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}},
+        }
+    )
+    await broker.start()
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.buffer.read)
+    await broker.shutdown()
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve(int(sys.argv[1])))

@@ -27,8 +27,7 @@ class Score:
 
     def windows(self, start: int, end: int, size: int) -> list[float]:
         """Accuracy of each full window of answered samples from `start` to `end`."""
-        parts = [self.right[i : i + size] for i in range(start, end - size + 1, size)]
-        return [float(np.nanmean(p)) if np.isfinite(p).any() else float("nan") for p in parts]
+        return [self.mean(i, i + size) for i in range(start, end - size + 1, size)]
 
     def mean(self, start: int, end: int) -> float:
         """Accuracy over all answered samples."""
@@ -42,7 +41,6 @@ class Observer:
 
     world: DemoStream
     adapted: Score
-    versions: NDArray[np.int64]
     answered: int = 0
     twice: int = 0
     swaps: list[tuple[int, int]] = field(default_factory=list)
@@ -63,7 +61,6 @@ class Observer:
             self.twice += 1
             return
         self.adapted.right[row] = message["label"] == self.world.classes[self.world.y[row]]
-        self.versions[row] = message["model"]
         with self.changed:
             self.answered += 1
             self.changed.notify_all()

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from edged.domain.stream.schema import Schema
 from edged.engines.inference import InferenceModel
 from edged.engines.native import api
 from edged.errors import EdgedError, TrainingError, UnavailableError
+from edged.host.child_process import stop_process
 from edged.mqtt.client.session import Session
 from edged.mqtt.topics import Topics
 from edged.storage.models.bundles import Bundle
@@ -35,6 +36,8 @@ from edged.workbench.demo.screen import DemoState, Screen
 from edged.workbench.demo.world import RATE, DemoStream, replayed, simulated
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from edged.mqtt.client.message import ReceivedMessage
 
 LABEL_DELAY = 40
@@ -43,6 +46,7 @@ WINDOWS = 40
 START_SECONDS = 30.0
 STEP_SECONDS = 60.0
 ANSWER_SECONDS = 20.0
+STOP_SECONDS = 15.0
 COMMISSION_STEPS = 1500
 
 
@@ -60,13 +64,12 @@ class Demo:
         bundle: Path | None = None,
         rate: float | None = None,
     ) -> None:
-        self.world, self.seconds, self.folder = world, seconds, folder
-        self._rate = rate
+        self.world, self.seconds, self.folder, self._rate = world, seconds, folder, rate
         self._patience = 1.0 if rate is None else max(1.0, RATE / rate)
         self._kind, self._bundle = broker, bundle
         self._screen = Screen(to_stderr=quiet)
         count = len(world)
-        self.witness = Observer(world, Score(np.full(count, np.nan, np.float32)), np.zeros(count, np.int64))
+        self.witness = Observer(world, Score(np.full(count, np.nan, np.float32)))
         self.frozen = Score(np.full(count, np.nan, np.float32))
         self.published = 0
         self.window = max(20, (count - world.commission) // WINDOWS)
@@ -75,8 +78,7 @@ class Demo:
         """All of it; the summary, ready for JSON."""
         started = time.monotonic()
         with ExitStack() as stack:
-            broker = stack.enter_context(EmbeddedBroker(self._kind))
-            self._broker = broker
+            self._broker = broker = stack.enter_context(EmbeddedBroker(self._kind))
             path = self._configure(broker)
             self.config = loader.load(path)
             session = self._listen(stack, broker)
@@ -277,26 +279,16 @@ def _acknowledging(session: Session, handler: Any) -> Any:
     return handle
 
 
-class _daemon:  # noqa: N801  reads as a function where it is used
+@contextmanager
+def _daemon(config: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """The real daemon as a child process, its log in a file."""
-
-    def __init__(self, config: Path, log: Path) -> None:
-        self._config, self._log = config, log
-
-    def __enter__(self) -> subprocess.Popen[bytes]:
-        with self._log.open("wb") as sink:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "edged", "run", str(self._config)], stdout=sink, stderr=sink
-            )
-        return self._process
-
-    def __exit__(self, *_: object) -> None:
-        self._process.terminate()
-        try:
-            self._process.wait(15)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+    with log.open("wb") as sink:
+        command = [sys.executable, "-m", "edged", "run", str(config)]
+        process = subprocess.Popen(command, stdout=sink, stderr=sink)
+    try:
+        yield process
+    finally:
+        stop_process(process, STOP_SECONDS)
 
 
 def run_demo(

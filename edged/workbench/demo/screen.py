@@ -67,14 +67,8 @@ class DemoState:
 class Screen:
     """Shows state after state: redrawn in place on a terminal, a line now and then elsewhere.
 
-    A context manager: `show` and `say` within it, `finish` after it.
-
-    Parameters
-    ----------
-    to_stderr
-        Keep stdout free, for `--json`.
-    console
-        Where to draw; made from `to_stderr` when absent.
+    A context manager: `show_line` and `show` within it, `finish` after it. It draws on `console`; when that
+    is absent on stdout, or with `to_stderr` on stderr, which keeps stdout free for `--json`.
     """
 
     def __init__(self, *, to_stderr: bool = False, console: Console | None = None) -> None:

@@ -54,11 +54,6 @@ def run(
     """Evaluate and return the report.
 
     `out` keeps the state directory, `report.json` and `report.html`; without it they are temporary.
-
-    Raises
-    ------
-    EdgedError
-        One clear line on anything that stops it.
     """
     return _evaluate(config.device.id, config, data, options, out, on_progress).report
 
@@ -73,11 +68,6 @@ def run_several(
     """Evaluate named configurations one after another and compare each with the first.
 
     `out` keeps a directory for each, `compare.json` and `compare.html`.
-
-    Raises
-    ------
-    EdgedError
-        One clear line on anything that stops it.
     """
     outcomes = [
         _evaluate(name, config, data, options, None if out is None else out / name, on_progress)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,11 +37,7 @@ def compare(outcomes: Sequence[EvaluationOutcome]) -> dict[str, Any]:
     """Figures of all, and each against the first on the rows that both answered.
 
     `gain` is how much smaller the mean error is than the first one's, with its 95 % interval.
-
-    Raises
-    ------
-    ConfigError
-        When the configurations are of different tasks.
+    ConfigError when the configurations are of different tasks.
     """
     first = outcomes[0]
     for other in outcomes[1:]:
@@ -95,8 +92,6 @@ def comparison_page(title: str, comparison: dict[str, Any], outcomes: Sequence[E
 
 
 def _sentence(name: str, gain: dict[str, Any], accuracy: bool) -> str:
-    from html import escape
-
     scale, unit = (100, " points") if accuracy else (1, "")
     low, high = scale * gain["low"], scale * gain["high"]
     verdict = {"yes": "is better", "no": "is worse", "not decided": "is not shown to be better or worse"}

@@ -52,13 +52,9 @@ class ForgettingMeter:
             self._skill.append(self.skill_of(champion))
 
     def skill_of(self, served: ServedModel) -> NDArray[np.float64]:
-        """Quality of a model on every part, `(PARTS + 1,)`: accuracy, or the negative absolute error."""
-        return np.array([self._quality(served, rows) for rows in self._rows])
-
-    def _quality(self, served: ServedModel, rows: NDArray[np.int64]) -> float:
-        answer = answers(self._schema, served.model.predict(self._stream.x[rows])).astype(np.float64)
-        figures = metrics.score(self._schema, self._stream.y[rows].astype(np.float64), answer)
-        return figures["accuracy"] if self._schema.task == "classify" else -figures["mae"]
+        """Skill of a model on every part, `(PARTS + 1,)`."""
+        x, y = self._stream.x, self._stream.y
+        return np.array([skill(self._schema, served, x[rows], y[rows]) for rows in self._rows])
 
     def figures(self, frozen: ServedModel) -> dict[str, Any] | None:
         """Matrix and figures of continual learning for the report; None where they cannot be measured."""
@@ -74,6 +70,13 @@ class ForgettingMeter:
             "forward_transfer": forward_transfer(skill, first),
             "forgetting": forgetting(skill),
         }
+
+
+def skill(schema: Schema, served: ServedModel, x: NDArray[np.float32], y: NDArray[np.float32]) -> float:
+    """Accuracy of a model on samples `(n, d)` with targets `(n, targets)`, or the negative absolute error."""
+    answer = answers(schema, served.model.predict(x)).astype(np.float64)
+    figures = metrics.score(schema, y.astype(np.float64), answer)
+    return figures["accuracy"] if schema.task == "classify" else -figures["mae"]
 
 
 def backward_transfer(skill: NDArray[np.float64]) -> float:

@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edged.workbench.evaluation.score import detections_of, main_figure, no_change, score_rows, scored_rows
+from edged.workbench.evaluation.score import (
+    detections_of,
+    main_figure,
+    no_change,
+    scored_rows,
+    window_quality,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -45,11 +51,10 @@ def _curves(
 ) -> dict[str, Any]:
     """Quality of each line in consecutive windows of equal length."""
     parts = _parts(scored, WINDOWS, SMALLEST_WINDOW)
-    name = main_figure(replay.schema)
     return {
         "starts": [int(part[0]) for part in parts],
         "ends": [int(part[-1]) for part in parts],
-        **{line: [_quality(replay, part, answer, name) for part in parts] for line, answer in lines.items()},
+        **{line: [window_quality(replay, part, answer) for part in parts] for line, answer in lines.items()},
     }
 
 
@@ -60,12 +65,6 @@ def _parts(scored: NDArray[np.int64], most: int, smallest: int = 1) -> list[NDAr
     if len(parts) > 1 and len(parts[-1]) < length // 2:
         parts[-2:] = [np.concatenate(parts[-2:])]
     return parts
-
-
-def _quality(replay: Replay, rows: NDArray[np.int64], answer: NDArray[np.float32], name: str) -> float:
-    if replay.schema.labels_itself:
-        return float(answer[rows].mean())
-    return score_rows(replay, rows, answer)[name]
 
 
 def _per_class(
@@ -94,15 +93,14 @@ def _alarms(replay: Replay, scored: NDArray[np.int64]) -> dict[str, Any] | None:
     if not replay.schema.labels_itself:
         return None
     parts = _parts(scored, POINTS)
-    lines = {"adapted": replay.answers[:, 0], "frozen": replay.frozen_answers[:, 0]}
     told: dict[str, Any] = {
         "starts": [int(part[0]) for part in parts],
         "ends": [int(part[-1]) for part in parts],
         "truth": _stretches(replay),
     }
-    for name, scores in lines.items():
-        found = detections_of(replay, replay.answers if name == "adapted" else replay.frozen_answers)
-        relative = found.relative(scores)
+    for name, answer in (("adapted", replay.answers), ("frozen", replay.frozen_answers)):
+        found = detections_of(replay, answer)
+        relative = found.relative(answer[:, 0])
         told[name] = {
             "alarms": found.alarms,
             "flagged": int(found.flagged.sum()),

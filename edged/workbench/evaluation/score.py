@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.domain.judging import metrics
-from edged.domain.judging.outputs import answers, errors
+from edged.domain.judging.outputs import errors
 from edged.domain.stream.anomaly import Anomalies
+from edged.workbench.evaluation.forgetting import skill
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -135,9 +136,14 @@ def main_figure(schema: Schema) -> str:
 
 def _windows(replay: Replay, scored: NDArray[np.int64]) -> list[float]:
     parts = [scored[i : i + WINDOW] for i in range(0, len(scored), WINDOW)]
+    return [window_quality(replay, part, replay.answers) for part in parts]
+
+
+def window_quality(replay: Replay, rows: NDArray[np.int64], answer: NDArray[np.float32]) -> float:
+    """The main figure of one line of answers on the rows of a window."""
     if replay.schema.labels_itself:
-        return [float(replay.answers[part].mean()) for part in parts]
-    return [score_rows(replay, part, replay.answers)[main_figure(replay.schema)] for part in parts]
+        return float(answer[rows].mean())
+    return score_rows(replay, rows, answer)[main_figure(replay.schema)]
 
 
 def _forgetting(replay: Replay) -> float | None:
@@ -149,37 +155,24 @@ def _forgetting(replay: Replay) -> float | None:
     if len(window) == 0:
         return None
     ours, theirs = (
-        metrics.score(
-            replay.schema,
-            window.y.astype(np.float64),
-            answers(replay.schema, served.model.predict(window.x)).astype(np.float64),
-        )
+        skill(replay.schema, served, window.x, window.y)
         for served in (replay.predictor.champion, replay.frozen)
     )
-    name = "accuracy" if replay.schema.task == "classify" else "mae"
-    return theirs[name] - ours[name] if name == "accuracy" else ours[name] - theirs[name]
+    return theirs - ours
 
 
 class Detections:
-    """Collects what `anomalies` finds of the rows of a stream, block by block.
-
-    Attributes
-    ----------
-    thresholds
-        `(n,)`, the one each row was judged by; NaN where there was none.
-    flagged
-        `(n,)` bool, unusual or within an alarm.
-    alarms
-        `row` at which it was raised, `first` unusual row, `end` row (None while it stands), `key`, `peak`.
-    """
+    """Collects what `anomalies` finds of the rows of a stream, block by block."""
 
     def __init__(self, anomalies: Anomalies | None, stream: Stream) -> None:
         self._anomalies = anomalies
         self._stream = stream
         self._blocks: list[NDArray[np.int64]] = []
         self._threshold = np.nan
+        # `(n,)`, the threshold each row was judged by, NaN where there was none; unusual or within an alarm.
         self.thresholds = np.full(len(stream), np.nan)
         self.flagged = np.zeros(len(stream), bool)
+        # `row` at which it was raised, `first` unusual row, `end` row (None while it stands), `key`, `peak`.
         self.alarms: list[dict[str, Any]] = []
 
     def add(self, index: NDArray[np.int64], judged: AnomalyVerdicts) -> None:

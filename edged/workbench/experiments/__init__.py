@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edged.domain.messages.encoding import json_ready
-from edged.errors import ConfigError
+from edged.errors import ConfigError, EdgedError
 from edged.storage.files.atomic import disk_errors
 from edged.workbench.experiments.deploy import bundle_path, deploy, refuse_taken
 from edged.workbench.experiments.job import BUNDLE, TrialOrder, save_data
@@ -26,12 +26,9 @@ from edged.workbench.experiments.runner import Runner
 from edged.workbench.experiments.scoring import LOWER_IS_BETTER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from edged.workbench.experiments.runner import TrialOutcome
-
-    # All trainings, before the first begins; gives what is called with each message of one.
-    Begin = Callable[[Sequence[TrialOrder]], Callable[[TrialOrder, dict[str, Any] | None], None]]
+    from edged.workbench.experiments.runner import TrialOutcome, TrialProgress
 
 
 @dataclass(frozen=True)
@@ -43,13 +40,14 @@ class ExperimentOptions:
     write: Path | None = None
 
 
-def run(path: Path, data: Path, options: ExperimentOptions, begin: Begin) -> dict[str, Any]:
+def run(path: Path, data: Path, options: ExperimentOptions, progress: TrialProgress) -> dict[str, Any]:
     """Train all recipes of the file at `path`; the report, which is also written into `options.out`.
 
     Raises
     ------
     EdgedError
-        One clear line on anything that stops it; a training that fails does not.
+        One clear line on anything that stops it; a training that fails does not. When every recipe failed,
+        too; the report is written all the same then.
     """
     started = time.monotonic()
     loaded = load_recipes(path)
@@ -60,8 +58,7 @@ def run(path: Path, data: Path, options: ExperimentOptions, begin: Begin) -> dic
         with disk_errors("writing the data for the trainings", work):
             save_data(work, stream, split)
         orders = _orders(loaded, work)
-        runner = Runner(options.jobs, loaded.file.timeout, begin(orders))
-        outcomes = runner.run(orders)
+        outcomes = Runner(options.jobs, loaded.file.timeout, progress).run(orders)
         ranked, failed = ranking(loaded.recipes, outcomes, loaded.file.judged_by)
         report = {
             "name": loaded.file.name,
@@ -85,6 +82,9 @@ def run(path: Path, data: Path, options: ExperimentOptions, begin: Begin) -> dic
     with disk_errors("writing the report", options.out):
         (options.out / "report.json").write_text(json.dumps(json_ready(report), indent=1) + "\n", "utf-8")
         (options.out / "report.html").write_text(page(report), "utf-8")
+    if not ranked:
+        reason = failed[0]["reasons"][0]["reason"]
+        raise EdgedError(f"all recipes failed, the first because {reason}", where=str(path))
     return report
 
 
@@ -100,24 +100,14 @@ def _prepare(options: ExperimentOptions) -> None:
 
 def _orders(loaded: LoadedRecipes, work: Path) -> list[TrialOrder]:
     schema, file = loaded.file.stream.to_schema(), loaded.file
-    orders = []
-    for i, recipe in enumerate(loaded.recipes):
-        for seed in range(file.seeds):
-            folder = work / f"{i}-{seed}"
-            orders.append(
-                TrialOrder(
-                    recipe,
-                    schema,
-                    seed,
-                    file.engine,
-                    file.threads,
-                    file.judged_by,
-                    work,
-                    folder,
-                    folder / BUNDLE,
-                )
-            )
-    return orders
+    return [
+        TrialOrder(
+            recipe, schema, seed, file.engine, file.threads, file.judged_by, work, folder, folder / BUNDLE
+        )
+        for i, recipe in enumerate(loaded.recipes)
+        for seed in range(file.seeds)
+        for folder in [work / f"{i}-{seed}"]
+    ]
 
 
 def _write_winner(

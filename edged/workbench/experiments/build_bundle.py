@@ -7,7 +7,6 @@ A process of its own, so that the memory of the training that follows is measure
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,35 +14,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from onnx import numpy_helper
 
-from edged import bundles
+from edged.bundles.__main__ import network_of
+from edged.bundles.build import build
+from edged.bundles.graph.edit import shape_of
+from edged.bundles.graph.naming import Naming
+from edged.bundles.graph.optimizers import Optimizer
 from edged.bundles.source.normalise import conform, read_model
+from edged.bundles.source.standardise import Statistics
 from edged.domain.stream.running_statistics import RunningMoments, scale_of
-from edged.errors import BundleError, EdgedError
-from edged.host.process_limits import die_with_parent
-from edged.workbench.experiments.job import TrialOrder, load_data
+from edged.errors import BundleError
+from edged.workbench.experiments.job import TrialOrder, carry_out, load_data
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import onnx
     from numpy.typing import NDArray
 
-    from edged.bundles.source.standardise import Statistics
 
-
-def build_bundle(order: TrialOrder) -> list[str]:
-    """Build `order.bundle`; what there is to note about it.
-
-    Raises
-    ------
-    EdgedError
-        One line on what cannot be built and why.
-    """
-    bundles.require()
-    from edged.bundles.build import build
-    from edged.bundles.graph.naming import Naming
-    from edged.bundles.graph.optimizers import Optimizer
-
+def build_bundle(order: TrialOrder) -> dict[str, list[str]]:
+    """Build `order.bundle`; what there is to note about it. EdgedError says what cannot be built and why."""
     recipe, notes = order.recipe, list[str]()
     model = _model(order)
     statistics = _statistics(order, model)
@@ -62,13 +50,10 @@ def build_bundle(order: TrialOrder) -> list[str]:
         naming=Naming.of(order.schema),
         note=notes.append,
     )
-    return notes
+    return {"notes": notes}
 
 
 def _model(order: TrialOrder) -> onnx.ModelProto:
-    from edged.bundles.__main__ import network_of
-    from edged.bundles.source.normalise import read_model
-
     recipe, schema = order.recipe, order.schema
     if recipe.model:
         return read_model(Path(recipe.model))
@@ -87,9 +72,6 @@ def _model(order: TrialOrder) -> onnx.ModelProto:
 
 def _statistics(order: TrialOrder, model: onnx.ModelProto) -> Statistics | None:
     """Input and target statistics of the training part; None where rows are no flat vectors."""
-    from edged.bundles.graph.edit import shape_of
-    from edged.bundles.source.standardise import Statistics
-
     shape = shape_of(model.graph.input[0])
     if len(shape) != 2:
         return None
@@ -114,36 +96,12 @@ def _check(what: str, has: int | str, wanted: int, where: str) -> None:
 
 
 def _trained(model: onnx.ModelProto, file: Path) -> onnx.ModelProto:
-    from edged.workbench.experiments.build_bundle import with_weights
-
+    """The model in the form that is built from, with the parameters that the file holds by name."""
     with np.load(file) as values:
-        return with_weights(model, {name: values[name] for name in values.files})
-
-
-def main() -> int:
-    """Read the order, build, answer; the exit code."""
-    try:
-        order, parent = TrialOrder.parse(sys.stdin.read())
-        die_with_parent(parent)
-        notes = build_bundle(order)
-    except EdgedError as problem:
-        sys.stderr.write(problem.line() + "\n")
-        return problem.exit_code
-    sys.stdout.write(json.dumps({"notes": notes}) + "\n")
-    return 0
-
-
-def with_weights(model: onnx.ModelProto | Path, values: Mapping[str, NDArray[np.float32]]) -> onnx.ModelProto:
-    """The model in the form that is built from, its parameters overwritten by those of the same name.
-
-    Raises
-    ------
-    BundleError
-        When the model has no such parameter, or one of another shape.
-    """
+        weights: dict[str, NDArray[np.float32]] = {name: values[name] for name in values.files}
     made = conform(read_model(model))
     places = {tensor.name: tensor for tensor in made.graph.initializer}
-    for name, value in values.items():
+    for name, value in weights.items():
         if name not in places or tuple(places[name].dims) != value.shape:
             raise BundleError("the model has no such parameter of this shape", where=name)
         places[name].CopyFrom(numpy_helper.from_array(np.ascontiguousarray(value, np.float32), name))
@@ -151,4 +109,4 @@ def with_weights(model: onnx.ModelProto | Path, values: Mapping[str, NDArray[np.
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(carry_out(build_bundle))

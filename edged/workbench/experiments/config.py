@@ -66,8 +66,7 @@ class RecipeConfig(Section):
 
     name: Name | None = Field(None, description="what it is called; made of what differs when absent")
     network: _Few[_Network] | None = Field(
-        None,
-        description="kind of a standard network; the task's own when absent",
+        None, description="kind of a standard network; the task's own when absent"
     )
     model: _Few[Path] | None = Field(
         None, description="an ONNX file instead of a standard network; relative to the recipe file"

@@ -56,20 +56,10 @@ def refuse_taken(config: Path) -> None:
 def deploy(
     config: Path, file: RecipeFile, stream: dict[str, Any], order: TrialOrder, told: dict[str, str]
 ) -> None:
-    """Write the bundle and the configuration of the training that `order` ordered.
+    """Write the bundle and the configuration of the training that `order` ordered, whose folder has weights.
 
-    Parameters
-    ----------
-    config
-        The configuration to write.
-    file
-        The recipe file.
-    stream
-        Its section `stream`, as it was written.
-    order
-        The training, whose folder has weights and model.
-    told
-        Names of `file` and `data`, for the configuration's head.
+    `stream` is the section of the recipe file as it was written, `told` has the names of `file` and `data`
+    for the configuration's head.
 
     Raises
     ------

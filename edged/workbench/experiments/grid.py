@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -62,16 +62,6 @@ class Recipe:
         """What the optimizer takes."""
         return {option: getattr(self, option) for option in OPTIONS}
 
-    def as_dict(self) -> dict[str, Any]:
-        """All of it, as JSON takes it."""
-        return asdict(self)
-
-    @classmethod
-    def of(cls, values: dict[str, Any]) -> Recipe:
-        """The recipe that `as_dict` wrote, read back from JSON."""
-        plain: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
-        return cls(**plain)
-
 
 KEYS = tuple(field.name for field in fields(Recipe) if field.name != "name")
 
@@ -112,11 +102,12 @@ def _combinations(entry: RecipeConfig, schema: Schema, base: Path) -> list[Recip
     for network in networks:
         values["network"] = [network]
         values["hidden"] = entry.hidden or [LAYERS.get(network, [])]
-        found += [
-            Recipe.of({"name": "", **dict(zip(KEYS, chosen, strict=True))})
-            for chosen in product(*(values[key] for key in KEYS))
-        ]
+        found += [Recipe("", *map(_fixed, chosen)) for chosen in product(*(values[key] for key in KEYS))]
     return found
+
+
+def _fixed(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _file(path: Path) -> str:

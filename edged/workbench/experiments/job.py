@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass
-from pathlib import Path
+import sys
+from dataclasses import dataclass
+from pathlib import Path  # noqa: TC003  pydantic reads the annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from pydantic import TypeAdapter
 
-from edged.domain.stream.schema import Schema
-from edged.workbench.experiments.grid import Recipe
+from edged.domain.messages.encoding import json_ready
+from edged.domain.stream.schema import Schema  # noqa: TC001  likewise
+from edged.errors import EdgedError
+from edged.host.process_limits import die_with_parent
+from edged.workbench.experiments.grid import Recipe  # noqa: TC001  likewise
 from edged.workbench.experiments.loading import Split
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from edged.workbench.recordings.stream import Stream
@@ -43,24 +50,26 @@ class TrialOrder:
 
     def as_dict(self) -> dict[str, Any]:
         """The order as JSON takes it, with the process that gives it."""
-        values = {name: str(v) if isinstance(v, Path) else v for name, v in vars(self).items()}
-        nested = {"recipe": self.recipe.as_dict(), "schema": asdict(self.schema), "parent": os.getpid()}
-        return values | nested
+        values: dict[str, Any] = TypeAdapter(TrialOrder).dump_python(self, mode="json")
+        return values | {"parent": os.getpid()}
 
-    @classmethod
-    def parse(cls, text: str) -> tuple[TrialOrder, int]:
-        """The order that `as_dict` wrote, and the process that gave it."""
-        values = json.loads(text)
-        parent = values.pop("parent")
-        schema: dict[str, Any] = {
-            name: tuple(v) if isinstance(v, list) else v for name, v in values.pop("schema").items()
-        }
-        paths = {
-            name: None if values[name] is None else Path(values.pop(name))
-            for name in ("data", "folder", "bundle", "weights")
-        }
-        recipe = Recipe.of(values.pop("recipe"))
-        return cls(**{**values, **paths}, recipe=recipe, schema=Schema(**schema)), parent
+
+def carry_out(work: Callable[[TrialOrder], dict[str, Any]]) -> int:
+    """Do the work that is ordered on stdin, tell the result; the exit code. It ends with who ordered it."""
+    try:
+        values = json.loads(sys.stdin.read())
+        die_with_parent(values.pop("parent"))
+        tell(work(TypeAdapter(TrialOrder).validate_python(values)))
+    except EdgedError as problem:
+        sys.stderr.write(problem.line() + "\n")
+        return problem.exit_code
+    return 0
+
+
+def tell(message: dict[str, Any]) -> None:
+    """Write a message to who ordered this, a line of JSON on stdout."""
+    sys.stdout.write(json.dumps(json_ready(message)) + "\n")
+    sys.stdout.flush()
 
 
 @dataclass(frozen=True)

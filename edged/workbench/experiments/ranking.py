@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from dataclasses import asdict
 from math import atan, cos, isfinite, nan, pi, sqrt
 from statistics import fmean, median, stdev
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -31,7 +31,7 @@ def ranking(
         its = [outcome for outcome in outcomes if outcome.order.recipe is recipe]
         reasons = _reasons(its, metric)
         if reasons:
-            failed.append({"name": recipe.name, "recipe": recipe.as_dict(), "reasons": reasons})
+            failed.append({"name": recipe.name, "recipe": asdict(recipe), "reasons": reasons})
         else:
             ranked.append(_row(recipe, its, metric))
     sign = 1 if metric in LOWER_IS_BETTER else -1
@@ -67,7 +67,7 @@ def _reasons(outcomes: Sequence[TrialOutcome], metric: str) -> list[dict[str, An
 
 def _row(recipe: Recipe, outcomes: Sequence[TrialOutcome], metric: str) -> dict[str, Any]:
     results = [outcome.result for outcome in outcomes if outcome.result is not None]
-    row: dict[str, Any] = {"name": recipe.name, "recipe": recipe.as_dict()}
+    row: dict[str, Any] = {"name": recipe.name, "recipe": asdict(recipe)}
     for part in ("validation", "test"):
         figures = [result[part] for result in results if result[part] is not None]
         row[part] = {name: _spread([f[name] for f in figures]) for name in figures[0]} if figures else None
@@ -88,14 +88,14 @@ def _row(recipe: Recipe, outcomes: Sequence[TrialOutcome], metric: str) -> dict[
 
 
 def _spread(values: Sequence[float | None]) -> dict[str, Any]:
-    numbers = [math.nan if value is None else value for value in values]
+    numbers = [nan if value is None else value for value in values]
     interval = mean_interval(numbers)
     return {**interval._asdict(), "seeds": numbers}
 
 
 def _apart(first: dict[str, Any], other: dict[str, Any]) -> bool | None:
     """Whether two intervals do not meet; None for the first itself, and with a single seed."""
-    if other is first or not math.isfinite(first["low"]):
+    if other is first or not isfinite(first["low"]):
         return None
     return bool(other["low"] > first["high"] or other["high"] < first["low"])
 

@@ -9,17 +9,14 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from edged.host.child_process import message_in, stop_process
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from edged.workbench.experiments.job import TrialOrder
-
-    # Which training, and the message that it sent; None when it has ended.
-    OnProgress = Callable[[TrialOrder, dict[str, Any] | None], None]
 
 PATIENCE = 2.0  # seconds that an interrupted training has to go by itself
 
@@ -33,17 +30,31 @@ class TrialOutcome:
     problem: str = ""
 
 
+class TrialProgress(Protocol):
+    """Is told how trainings go on, from any thread."""
+
+    def begin(self, orders: Sequence[TrialOrder]) -> None:
+        """All trainings, before the first begins."""
+
+    def advanced(self, order: TrialOrder, message: dict[str, Any]) -> None:
+        """What a training says of an epoch."""
+
+    def ended(self, order: TrialOrder) -> None:
+        """A training has ended, one way or another."""
+
+
 class Runner:
     """Runs trainings, at most `jobs` at a time, each ended when it takes longer than `timeout` seconds."""
 
-    def __init__(self, jobs: int, timeout: float, on_progress: OnProgress) -> None:
-        self._jobs, self._timeout, self._tell = jobs, timeout, on_progress
+    def __init__(self, jobs: int, timeout: float, progress: TrialProgress) -> None:
+        self._jobs, self._timeout, self._progress = jobs, timeout, progress
         self._running: dict[int, subprocess.Popen[bytes]] = {}
         self._lock = threading.Lock()
         self._stopped = False
 
     def run(self, orders: Sequence[TrialOrder]) -> list[TrialOutcome]:
         """How each training ended, in the order given. What interrupts it ends all of them first."""
+        self._progress.begin(orders)
         # The threads outlive the processes that they start: these die with their thread, and so with us.
         with ThreadPoolExecutor(max_workers=self._jobs) as threads:
             futures = {threads.submit(self._train, order): i for i, order in enumerate(orders)}
@@ -62,7 +73,7 @@ class Runner:
             outcome = self._run(order)
         except OSError as problem:
             outcome = TrialOutcome(order, None, f"its process cannot be started: {problem.strerror}")
-        self._tell(order, None)
+        self._progress.ended(order)
         return outcome
 
     def _run(self, order: TrialOrder) -> TrialOutcome:
@@ -121,7 +132,7 @@ class Runner:
                 if message is not None and message["type"] == "result":
                     result = message
                 elif message is not None:
-                    self._tell(order, message)
+                    self._progress.advanced(order, message)
         return result
 
     def _stop(self) -> None:

@@ -11,12 +11,11 @@ from edged.domain.judging.metrics import detection, score
 from edged.domain.judging.outputs import answers, errors, unit_scale
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
 
     from edged.domain.protocols import Engine, Model
     from edged.domain.stream.schema import Schema
+    from edged.domain.training.batch_pool import LabelForm
     from edged.workbench.experiments.job import Data
 
 ROWS = 1024  # predicted together
@@ -34,7 +33,7 @@ def better(metric: str, one: float, other: float) -> bool:
 
 @dataclass(frozen=True)
 class Judge:
-    """Judges models on rows of `data`. `labels` turns targets `(n, targets)` into what the loss takes.
+    """Judges models on rows of `data`, whose targets `(n, targets)` the loss takes in the form `labels`.
 
     A reconstruction is judged in standard deviations of the training part, so that no channel counts for
     more because of its unit.
@@ -42,11 +41,11 @@ class Judge:
 
     schema: Schema
     data: Data
-    labels: Callable[[NDArray[np.float32]], NDArray[Any]]
+    labels: LabelForm
     scale: NDArray[np.float32] | None
 
     @classmethod
-    def of(cls, schema: Schema, data: Data, labels: Callable[[NDArray[np.float32]], NDArray[Any]]) -> Judge:
+    def of(cls, schema: Schema, data: Data, labels: LabelForm) -> Judge:
         """The judge of a stream."""
         scale = unit_scale(np.asarray(data.y[data.split.train])) if schema.labels_itself else None
         return cls(schema, data, labels, scale)
@@ -67,7 +66,7 @@ class Judge:
         """Mean loss of these rows, without an update."""
         total = 0.0
         for part in _parts(rows):
-            y = self.labels(self.data.y[part])
+            y = self.labels.of(self.data.y[part])
             total += engine.evaluate(self.data.x[part], y) * len(part)
         return total / len(rows)
 

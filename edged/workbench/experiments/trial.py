@@ -17,25 +17,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edged.domain.messages.encoding import json_ready
 from edged.domain.protocols import LearningRate
 from edged.domain.training.batch_pool import LabelForm
 from edged.engines import open_engine
 from edged.engines.inference import InferenceModel
-from edged.errors import BundleError, EdgedError, TrainingError
+from edged.errors import BundleError, TrainingError
 from edged.host.child_process import run_module
-from edged.host.process_limits import die_with_parent
 from edged.host.vitals import peak_memory
 from edged.storage.models.bundles import Bundle
-from edged.workbench.experiments.job import MODEL, WEIGHTS, TrialOrder, load_data
+from edged.workbench.experiments.job import MODEL, WEIGHTS, TrialOrder, carry_out, load_data, tell
 from edged.workbench.experiments.scoring import Judge, better
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
-    Report = Callable[[dict[str, Any]], None]
     Rows = NDArray[np.int64]
 
 BUILD_SECONDS = 300.0
@@ -45,21 +42,20 @@ TRAIN_ROWS = 2000  # of the training part, for its metric
 class Trial:
     """One training: a bundle is built, its engine trains, and after each epoch the model is judged.
 
-    Raises
-    ------
-    EdgedError
-        When the bundle cannot be built or opened here.
+    EdgedError when the bundle cannot be built or opened here.
     """
 
-    def __init__(self, order: TrialOrder, report: Report) -> None:
-        self._order, self._report, self._recipe = order, report, order.recipe
+    def __init__(self, order: TrialOrder) -> None:
+        self._order, self._recipe = order, order.recipe
         self.notes = _build(order)
         self._bundle = Bundle.open(order.bundle, verify=False)
         self._bundle.check_schema(order.schema)
         self._engine = open_engine(order.engine, self._bundle, order.threads)
         self._data = load_data(order.data)
+        self._labels = LabelForm(self._bundle.loss, self._bundle.output.width)
         self._judge = Judge.of(order.schema, self._data, self._labels)
         self._progress = _Progress(order.metric)
+        self._best_weights: dict[str, NDArray[np.float32]] = {}
         # All the time in steps so far; and of one step in the epoch in which they were the fastest.
         self._stepping, self._step_seconds = 0.0, math.inf
         self._own = [
@@ -69,13 +65,7 @@ class Trial:
         ]
 
     def run(self) -> dict[str, Any]:
-        """Train to the end; the result.
-
-        Raises
-        ------
-        TrainingError
-            When losses or weights are no longer finite.
-        """
+        """Train to the end; the result, or TrainingError when losses or weights are no longer finite."""
         began, recipe, train = time.monotonic(), self._recipe, self._data.split.train
         rng = np.random.default_rng(self._order.seed)
         batches = Batches(train, recipe.batch, recipe.epochs, recipe.replay_share, rng)
@@ -86,7 +76,7 @@ class Trial:
             if recipe.patience is not None and self._progress.stale(epoch) >= recipe.patience:
                 break
         if recipe.patience is not None:
-            self._engine.set_parameters(self._progress.weights)
+            self._engine.set_parameters(self._best_weights)
         return self._result() | {"seconds": time.monotonic() - began}
 
     def _epoch(self, batches: Batches, epoch: int) -> float:
@@ -95,7 +85,7 @@ class Trial:
         before = self._stepping
         waiting: list[tuple[NDArray[np.float32], NDArray[Any]]] = []
         for index in batches.epoch(epoch):
-            waiting.append((self._data.x[index], self._labels(self._data.y[index])))
+            waiting.append((self._data.x[index], self._labels.of(self._data.y[index])))
             if len(waiting) == self._engine.together:
                 losses += self._steps(waiting, epoch)
                 waiting = []
@@ -123,22 +113,20 @@ class Trial:
             "epoch": epoch + 1,
             "train_loss": loss,
             "validation_loss": self._judge.loss(self._engine, split.validation),
-            "train_metric": self._judge.figures(model, sampled).get(self._order.metric, math.nan),
-            "validation_metric": self._judge.figures(model, split.validation).get(
-                self._order.metric, math.nan
-            ),
+            "train_metric": self._metric(model, sampled),
+            "validation_metric": self._metric(model, split.validation),
         }
-        keep = self._recipe.patience is not None
-        self._progress.add(point, self._engine.parameters if keep else None)
-        self._report({"type": "epoch", "epochs": self._recipe.epochs, **point})
+        if self._progress.add(point) and self._recipe.patience is not None:
+            self._best_weights = self._engine.parameters()
+        tell({"type": "epoch", "epochs": self._recipe.epochs, **point})
+
+    def _metric(self, model: InferenceModel, rows: Rows) -> float:
+        return self._judge.figures(model, rows).get(self._order.metric, math.nan)
 
     def _model(self) -> InferenceModel:
         path = self._order.folder / MODEL
         self._engine.export(path)
         return InferenceModel(path)
-
-    def _labels(self, y: NDArray[np.float32]) -> NDArray[Any]:
-        return LabelForm(self._bundle.loss, self._bundle.output.width).of(y)
 
     def _result(self) -> dict[str, Any]:
         model, split, judge = self._model(), self._data.split, self._judge
@@ -165,23 +153,19 @@ class Trial:
 
 @dataclass
 class _Progress:
-    """The curve so far, and the weights of its best point where they are kept."""
+    """The curve so far, and the number of its best point, counted from 1."""
 
     metric: str
     curve: list[dict[str, float]] = field(default_factory=list)
     best: int = 0
-    weights: dict[str, NDArray[np.float32]] = field(default_factory=dict)
 
-    def add(
-        self, point: dict[str, float], weights: Callable[[], dict[str, NDArray[np.float32]]] | None
-    ) -> None:
-        """Take in the point of one more epoch."""
+    def add(self, point: dict[str, float]) -> bool:
+        """Take in the point of one more epoch; whether it is the best so far."""
         before = self.curve[self.best - 1]["validation_metric"] if self.curve else math.nan
         self.curve.append(point)
         if len(self.curve) == 1 or better(self.metric, point["validation_metric"], before):
             self.best = len(self.curve)
-            if weights is not None:
-                self.weights = weights()
+        return self.best == len(self.curve)
 
     def stale(self, epoch: int) -> int:
         """Epochs since the best one, at the end of the epoch of this number."""
@@ -196,23 +180,6 @@ def _build(order: TrialOrder) -> list[str]:
         raise BundleError(answer.problem)
     notes: list[str] = json.loads(answer.output)["notes"]
     return notes
-
-
-def main() -> int:
-    """Read the order, train, tell; the exit code."""
-
-    def report(message: dict[str, Any]) -> None:
-        sys.stdout.write(json.dumps(json_ready(message)) + "\n")
-        sys.stdout.flush()
-
-    try:
-        order, parent = TrialOrder.parse(sys.stdin.read())
-        die_with_parent(parent)
-        report(Trial(order, report).run())
-    except EdgedError as problem:
-        sys.stderr.write(problem.line() + "\n")
-        return problem.exit_code
-    return 0
 
 
 class Batches:
@@ -257,4 +224,4 @@ class Batches:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(carry_out(lambda order: Trial(order).run()))

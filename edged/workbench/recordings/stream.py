@@ -66,10 +66,7 @@ class Stream:
 def shape_stream(recorded: Recording, config: Config, options: LabelOptions) -> Stream:
     """Check the recording against the configuration and decide which labels arrive.
 
-    Raises
-    ------
-    ConfigError
-        When widths, labels or lengths do not fit.
+    ConfigError when widths, labels or lengths do not fit.
     """
     schema = config.stream.to_schema()
     recorded = _named_columns(recorded, schema)

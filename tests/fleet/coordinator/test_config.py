@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from edged.errors import ConfigError
-from edged.fleet.coordinator.config import CoordinatorConfig, load
+from edged.fleet.config import CoordinatorConfig, load
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

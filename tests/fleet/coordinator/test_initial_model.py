@@ -12,7 +12,7 @@ from edged.bundles.build import build
 from edged.bundles.graph.templates import mlp
 from edged.engines.model_parameters import initial_parameters
 from edged.errors import ConfigError, CorruptError
-from edged.fleet.coordinator.config import CoordinatorConfig
+from edged.fleet.config import CoordinatorConfig
 from edged.fleet.coordinator.initial_model import first_model
 from tests.fleet.senders import base_weights
 

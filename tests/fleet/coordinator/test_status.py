@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edged.fleet.coordinator.config import load
+from edged.fleet.config import load
 from edged.fleet.coordinator.coordinator import Coordinator
 from edged.fleet.coordinator.status import lines_of, status_of
 from edged.storage.files.atomic import DirectoryLock

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from edged.domain.training.weight_deltas import Coding, Floats, code, decode
-from edged.fleet.coordinator.flower_strategies import MEMORY, OPTIONS
+from edged.fleet.config import STRATEGIES
 from edged.fleet.coordinator.journal import read_lineage
 from edged.fleet.flower import compat
-from edged.fleet.flower.reducer import Strategy, made, memory_of
+from edged.fleet.flower.reducer import MEMORY, Strategy, made, memory_of
 from edged.fleet.rules.aggregation import AdmittedUpdate, Mean, Reducer
 from edged.fleet.rules.layout import Layout
 from edged.fleet.rules.robust import Matrix, median, trimmed_mean
+from tests.fleet.matrix import InMemoryMatrix
 from tests.fleet.senders import SHAPES, Senders, base_weights, change_of
 
 if TYPE_CHECKING:
@@ -38,8 +39,8 @@ GIVEN: dict[str, dict[str, float]] = {
 }  # fmt: skip
 OURS: dict[str, Reducer] = {
     "FedAvg": Mean(),
-    "FedTrimmedAvg": Matrix(trimmed_mean(0.2)),
-    "FedMedian": Matrix(median),
+    "FedTrimmedAvg": Matrix(trimmed_mean(0.2), InMemoryMatrix()),
+    "FedMedian": Matrix(median, InMemoryMatrix()),
 }
 
 
@@ -94,7 +95,7 @@ def reduced(reducer: Reducer, number: int = 1) -> Any:
 
 
 def test_every_strategy_is_tried_here() -> None:
-    assert set(GIVEN) == set(OPTIONS)
+    assert set(GIVEN) == set(STRATEGIES)
 
 
 @pytest.mark.parametrize("name", GIVEN)

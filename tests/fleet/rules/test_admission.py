@@ -15,8 +15,8 @@ from edged.domain.federated.messages import UpdateHeader
 from edged.domain.federated.settings import RoundSettings
 from edged.domain.training.weight_deltas import Coded, Coding, code
 from edged.errors import RejectedUpdateError
+from edged.fleet.config import AdmitSection
 from edged.fleet.rules.admission import (
-    AdmissionLimits,
     KnownRound,
     admit,
     bound,
@@ -35,6 +35,7 @@ WEIGHTS = {"w": np.full((6, 4), 0.05, np.float32), "b": np.full(6, 0.05, np.floa
 LAYOUT = Layout.of(WEIGHTS)
 SETTINGS = RoundSettings(clip_norm=1.0)
 UPDATE = UpdateHeader("a", 3, ID, BASE, 10, 0.5, 0.2, 1, "0" * 64)
+LIMITS = AdmitSection(max_samples=100_000, max_norm=10.0)
 KNOWN = {3: KnownRound(3, ID, BASE, frozenset({"a"})), 2: KnownRound(2, ID, BASE, None)}
 
 
@@ -54,14 +55,12 @@ def reason(call: Callable[[], object]) -> str:
 
 
 def refused(blob: bytes, **fields: Any) -> str:
-    return reason(
-        lambda: admit(said(blob, **fields), blob, LAYOUT, SETTINGS, AdmissionLimits(), update_encoding.unpack)
-    )
+    return reason(lambda: admit(said(blob, **fields), blob, LAYOUT, SETTINGS, LIMITS, update_encoding.unpack))
 
 
 def test_a_good_one_is_taken_as_it_is() -> None:
     blob = packed()
-    admitted = admit(said(blob), blob, LAYOUT, SETTINGS, AdmissionLimits(), update_encoding.unpack)
+    admitted = admit(said(blob), blob, LAYOUT, SETTINGS, LIMITS, update_encoding.unpack)
     assert admitted.factor == 1.0
     assert admitted.norm == pytest.approx(0.05 * np.sqrt(30), rel=1e-3)
     assert np.allclose(LAYOUT.change(admitted.row), LAYOUT.vector(WEIGHTS), rtol=1e-2)
@@ -155,7 +154,7 @@ def test_a_size_that_no_update_has_is_not_even_hashed() -> None:
 
 def test_norms_are_clipped_and_far_beyond_that_refused() -> None:
     blob = packed({"w": np.full((6, 4), 1.0, np.float32)})
-    admitted = admit(said(blob), blob, LAYOUT, SETTINGS, AdmissionLimits(), update_encoding.unpack)
+    admitted = admit(said(blob), blob, LAYOUT, SETTINGS, LIMITS, update_encoding.unpack)
     assert admitted.factor * admitted.norm == pytest.approx(1.0)
     assert refused(packed({"w": np.full((6, 4), 10.0, np.float32)})) == "norm"
 
@@ -178,7 +177,7 @@ def test_the_line_says_what_the_topic_says() -> None:
 
 
 def test_rounds_and_bases_that_are_known() -> None:
-    limits = AdmissionLimits(staleness=2)
+    limits = AdmitSection(staleness=2)
     assert check_round(UPDATE, KNOWN, 3, limits) == 0
     assert check_round(replace(UPDATE, round=2), KNOWN, 3, limits) == 1
     cases = {

@@ -15,6 +15,7 @@ from edged.fleet.rules.aggregation import AdmittedUpdate, Mean, Reducer, discoun
 from edged.fleet.rules.layout import Layout
 from edged.fleet.rules.robust import Matrix, median, trimmed_mean
 from tests.domain.thinned import thinned
+from tests.fleet.matrix import InMemoryMatrix
 
 SHAPES = {"b": (5,), "scalar": (), "w": (7, 5), "conv": (3, 2, 2)}
 LAYOUT = Layout.of({name: np.zeros(shape, np.float32) for name, shape in SHAPES.items()})
@@ -79,20 +80,22 @@ def test_the_trimmed_mean_of_int8_is_exact(count: int, coded: Code) -> None:
     ordered = np.sort(dense(given), axis=0)
     cut = int(0.2 * count)
     expected = ordered[cut : count - cut].mean(axis=0)
-    assert np.allclose(reduced(Matrix(trimmed_mean(0.2)), given), expected, atol=1e-6)
+    assert np.allclose(reduced(Matrix(trimmed_mean(0.2), InMemoryMatrix()), given), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("count", [1, 8, 41])
 def test_the_median_of_int8_is_exact(count: int) -> None:
     given = contributions(count)
-    assert np.allclose(reduced(Matrix(median), given), np.median(dense(given), axis=0), atol=1e-6)
+    assert np.allclose(
+        reduced(Matrix(median, InMemoryMatrix()), given), np.median(dense(given), axis=0), atol=1e-6
+    )
 
 
 def test_floats_are_exact_as_floats_and_rounded_as_int8() -> None:
     given = contributions(21, coder("float32"))
     expected = np.median(dense(given), axis=0)
-    assert np.allclose(reduced(Matrix(median, dtype="float32"), given), expected, atol=1e-6)
-    assert np.allclose(reduced(Matrix(median), given), expected, atol=0.03)
+    assert np.allclose(reduced(Matrix(median, InMemoryMatrix(), dtype="float32"), given), expected, atol=1e-6)
+    assert np.allclose(reduced(Matrix(median, InMemoryMatrix()), given), expected, atol=0.03)
 
 
 def test_tensors_that_did_not_change_count_as_zero() -> None:
@@ -115,8 +118,8 @@ def test_a_tenth_of_bad_devices_hardly_moves_the_trimmed_mean() -> None:
     def error(found: np.ndarray) -> float:
         return float(np.linalg.norm(found - truth))
 
-    clean = error(reduced(Matrix(trimmed_mean(0.15)), given[:90]))
-    assert error(reduced(Matrix(trimmed_mean(0.15)), given)) < 2 * clean
+    clean = error(reduced(Matrix(trimmed_mean(0.15), InMemoryMatrix()), given[:90]))
+    assert error(reduced(Matrix(trimmed_mean(0.15), InMemoryMatrix()), given)) < 2 * clean
     assert error(reduced(Mean(), given)) > 20 * clean
 
 
@@ -134,7 +137,9 @@ def test_int8_changes_the_mean_of_a_hundred_by_less_than_a_hundredth() -> None:
     assert np.linalg.norm(mean.finish().change - exact) < 0.01 * np.linalg.norm(exact)
 
 
-@pytest.mark.parametrize("reducer", [Mean(), Matrix(median), Matrix(trimmed_mean(0.1))])
+@pytest.mark.parametrize(
+    "reducer", [Mean(), Matrix(median, InMemoryMatrix()), Matrix(trimmed_mean(0.1), InMemoryMatrix())]
+)
 def test_nothing_has_no_mean(reducer: Reducer) -> None:
     reducer.begin(LAYOUT, 0)
     with pytest.raises(NoDataError):

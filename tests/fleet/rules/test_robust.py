@@ -13,6 +13,7 @@ from edged.fleet.rules.aggregation import AdmittedUpdate, Aggregate
 from edged.fleet.rules.layout import Layout
 from edged.fleet.rules.robust import Matrix, UpdateDirections, trimmed_mean
 from edged.mqtt.weight_encoding import compress, decompress
+from tests.fleet.matrix import InMemoryMatrix
 
 if TYPE_CHECKING:
     import pytest
@@ -36,7 +37,7 @@ def updates(count: int, opposed: int, seed: int = 0, noise: float = 0.5) -> list
 
 
 def aggregate(given: list[AdmittedUpdate], told: UpdateDirections | None) -> Aggregate:
-    reducer = Matrix(trimmed_mean(0.1), directions=told)
+    reducer = Matrix(trimmed_mean(0.1), InMemoryMatrix(), directions=told)
     reducer.begin(LAYOUT, len(given))
     for each in given:
         reducer.add(each)

@@ -9,12 +9,13 @@ import pytest
 from edged.domain.federated.evaluation import Evaluation, Mixed, Quality
 from edged.domain.federated.messages import DeviceState, RoundAnnouncement
 from edged.domain.federated.settings import BaseModelInfo, RoundSettings
-from edged.fleet.rules.rounds import FleetState, RoundPace, due, ended, extended, finished, opened, trial
-from edged.fleet.rules.selection import ClientSelection, choose, eligible, share_of
-from edged.fleet.rules.verdict import Tolerance, judge
+from edged.fleet.config import ChooseSection, GateSection, RoundSection
+from edged.fleet.rules.rounds import FleetState, due, ended, extended, finished, opened, trial
+from edged.fleet.rules.selection import choose, eligible, share_of
+from edged.fleet.rules.verdict import judge
 
 OLD, NEW = BaseModelInfo("0" * 64, 10, 1), BaseModelInfo("1" * 64, 10, 1)
-PACE = RoundPace(4, deadline=100.0, quorum=0.5, every=10.0, rounds=2)
+PACE = RoundSection(devices=4, deadline=100.0, quorum=0.5, every=10.0, rounds=2)
 STATE = DeviceState("a", 1000.0, "f00", "1", 50, True, "", True, True, True, 0)
 
 
@@ -91,7 +92,9 @@ def test_a_course_survives_a_restart() -> None:
 )
 def test_who_would_do(changed: dict[str, object], fits: bool) -> None:
     state = replace(STATE, **changed)  # type: ignore[arg-type]
-    assert eligible([state], ClientSelection(10, 900.0), "f00", 1100.0) == (["a"] if fits else [])
+    assert eligible([state], ChooseSection(min_samples=10, max_age=900.0), "f00", 1100.0) == (
+        ["a"] if fits else []
+    )
 
 
 def test_more_are_chosen_than_are_needed_and_the_lot_is_the_same_again() -> None:
@@ -119,33 +122,33 @@ def reports(losses: list[float], standing: float | None = 1.0) -> list[Evaluatio
 
 
 def test_a_model_that_is_better_goes_on() -> None:
-    verdict = judge(reports([0.9] * 10), {}, 10, Tolerance())
+    verdict = judge(reports([0.9] * 10), {}, 10, GateSection())
     assert verdict.accepted
     assert verdict.numbers["change_mean"] == pytest.approx(-0.1)
     assert verdict.numbers["mixed_loss_mean"] == pytest.approx(0.8)
 
 
 def test_a_model_that_is_worse_in_the_mean_goes_back() -> None:
-    assert not judge(reports([1.1] * 10), {}, 10, Tolerance()).accepted
+    assert not judge(reports([1.1] * 10), {}, 10, GateSection()).accepted
 
 
 def test_a_model_that_is_bad_for_some_goes_back() -> None:
-    assert not judge(reports([0.7] * 16 + [1.9] * 4), {}, 20, Tolerance()).accepted
+    assert not judge(reports([0.7] * 16 + [1.9] * 4), {}, 20, GateSection()).accepted
 
 
 @pytest.mark.parametrize(("honest", "lie"), [(0.9, 1e30), (1.1, -1e30)])
 def test_a_tenth_of_liars_decides_nothing(honest: float, lie: float) -> None:
     given = reports([honest] * 19 + [lie])
-    assert judge(given, {}, 20, Tolerance()).accepted == (honest < 1.0)
+    assert judge(given, {}, 20, GateSection()).accepted == (honest < 1.0)
 
 
 def test_too_few_reports_decide_nothing() -> None:
-    verdict = judge(reports([0.9] * 4), {}, 10, Tolerance())
+    verdict = judge(reports([0.9] * 4), {}, 10, GateSection())
     assert (verdict.accepted, verdict.reason) == (False, "4 of 10 devices have reported")
-    assert not judge([], {}, 0, Tolerance()).accepted
+    assert not judge([], {}, 0, GateSection()).accepted
 
 
 def test_what_a_device_said_before_counts_where_its_report_is_silent() -> None:
     silent = reports([1.1] * 10, standing=None)
-    assert judge(silent, {}, 10, Tolerance()).reason == "no device knows the model before"
-    assert not judge(silent, {f"d{n}": 1.0 for n in range(10)}, 10, Tolerance()).accepted
+    assert judge(silent, {}, 10, GateSection()).reason == "no device knows the model before"
+    assert not judge(silent, {f"d{n}": 1.0 for n in range(10)}, 10, GateSection()).accepted

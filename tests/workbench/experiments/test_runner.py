@@ -13,20 +13,38 @@ from edged.workbench.experiments.job import BUNDLE, TrialOrder
 from edged.workbench.experiments.runner import Runner
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from edged.workbench.experiments.runner import TrialOutcome
 
 FILE = RecipeFile.model_validate({"stream": {"features": 2, "classes": 2}, "recipes": [{}]})
 
 
+class Told:
+    """The messages of trainings; None for the end of one."""
+
+    def __init__(self) -> None:
+        self.messages: list[dict[str, Any] | None] = []
+
+    def begin(self, orders: Sequence[TrialOrder]) -> None:
+        assert len(orders) == 1
+
+    def advanced(self, order: TrialOrder, message: dict[str, Any]) -> None:
+        self.messages.append(message)
+
+    def ended(self, order: TrialOrder) -> None:
+        self.messages.append(None)
+
+
 def outcome(folder: Path, timeout: float) -> tuple[TrialOutcome, list[Any]]:
     """How a training without data ended, and what was told on the way."""
-    told: list[Any] = []
     schema, own = FILE.stream.to_schema(), folder / "trial"
     (recipe,) = expand(FILE, Path())
     order = TrialOrder(recipe, schema, 3, "auto", 1, "accuracy", folder, own, own / BUNDLE)
-    (found,) = Runner(2, timeout, lambda *message: told.append(message)).run([order])
+    progress = Told()
+    (found,) = Runner(2, timeout, progress).run([order])
     assert found.order is order
-    return found, [message for _, message in told]
+    return found, progress.messages
 
 
 def test_a_training_that_takes_too_long_is_ended(tmp_path: Path) -> None:

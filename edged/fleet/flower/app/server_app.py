@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING
 
 from flwr.serverapp import Grid, ServerApp
 
-from edged.fleet.flower.server_app import coordinate
+from edged import logs
+from edged.fleet.config import load
+from edged.fleet.coordinator.coordinator import Coordinator
+from edged.fleet.flower.channel import FlowerChannel
+from edged.fleet.flower.compat import require
 
 if TYPE_CHECKING:
     from flwr.app import Context
@@ -17,5 +21,11 @@ app = ServerApp()
 
 @app.main()  # type: ignore[untyped-decorator]
 def main(grid: Grid, context: Context) -> None:
-    """Coordinate as the file says that the run's configuration names as `fleet-config`."""
-    coordinate(grid, Path(str(context.run_config["fleet-config"])))
+    """Coordinate as the file says that the run's configuration names as `fleet-config`.
+
+    A run of Flower's that ends with its process is gone; the next one goes on here in the same round.
+    """
+    require()
+    config = load(Path(str(context.run_config["fleet-config"])))
+    logs.configure(config.log.level, config.log.format)
+    Coordinator(config, channel=FlowerChannel(grid, config)).run()

@@ -1,9 +1,10 @@
-"""The configuration of a coordinator, which is a file of its own."""
+"""The configuration of a coordinator, which is a file of its own. Rules take its sections as they are."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -12,15 +13,31 @@ from edged.config.mqtt import MqttConfig
 from edged.config.serving import LogConfig
 from edged.config.values import Count, Duration, Name, Section, Share
 from edged.domain.federated.settings import Encoding, RoundSettings
-from edged.fleet.coordinator.flower_strategies import MOST_REPLIES, problem_of
-from edged.fleet.rules.admission import AdmissionLimits
-from edged.fleet.rules.rounds import RoundPace
-from edged.fleet.rules.selection import ClientSelection
-from edged.fleet.rules.verdict import Tolerance
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 HINT = "docs/fleet.md lists every key"
 IN_FLIGHT = 256
 """Messages that the broker may hand over before the first is durable: what bounds the memory."""
+MOST_REPLIES = 1000
+"""Devices of a round: a strategy holds the replies of all of them, 280 MB for 1,000 of 17,000 parameters."""
+
+_ADAPTIVE = ("eta", "eta_l", "tau")
+STRATEGIES: dict[str, tuple[str, ...]] = {
+    "FedAvg": (),
+    "FedProx": (),  # what devices do differently is train.proximal
+    "FedAvgM": ("server_learning_rate", "server_momentum"),
+    "FedAdagrad": _ADAPTIVE,
+    "FedAdam": (*_ADAPTIVE, "beta_1", "beta_2"),
+    "FedYogi": (*_ADAPTIVE, "beta_1", "beta_2"),
+    "FedMedian": (),
+    "FedTrimmedAvg": ("beta",),
+    "Krum": ("num_malicious_nodes",),
+    "MultiKrum": ("num_malicious_nodes", "num_nodes_to_select"),
+    "Bulyan": ("num_malicious_nodes",),
+}
+"""By class, the arguments that the configuration may give."""
 
 
 class RoundSection(Section):
@@ -35,6 +52,11 @@ class RoundSection(Section):
     rounds: int | None = Field(
         None, ge=1, description="after so many the coordinator ends; never when absent"
     )
+
+    @property
+    def least(self) -> int:
+        """Minimum number of updates to close a round."""
+        return max(1, math.ceil(self.quorum * self.devices))
 
 
 class ChooseSection(Section):
@@ -76,14 +98,6 @@ class TrainSection(Section):
             raise ValueError("give either epochs or steps")
         return self
 
-    def settings(self, *, evaluate: bool) -> RoundSettings:
-        """Training settings as devices receive them."""
-        epochs = 1 if self.steps is None and self.epochs is None else self.epochs
-        return RoundSettings(
-            epochs, self.steps, self.learning_rate, self.batch_size, self.proximal, self.clip_norm,
-            self.noise, Encoding(self.dtype, self.step), tuple(self.personal), evaluate, self.dynamic,
-        )  # fmt: skip
-
 
 class AdmitSection(Section):
     """What is plausible in an update; all else is refused."""
@@ -116,9 +130,21 @@ class ReduceSection(Section):
         if self.how != "flower":
             if self.strategy or self.options:
                 raise ValueError("strategy and options are for `how: flower`")
-        elif problem := problem_of(self.strategy, self.options):
+        elif problem := _problem_of(self.strategy, self.options):
             raise ValueError(problem)
         return self
+
+
+def _problem_of(strategy: str, options: Mapping[str, float]) -> str:
+    """What is wrong with a strategy and its options, in words; empty when nothing is.
+
+    >>> _problem_of("FedAdam", {"eta": 0.1}), _problem_of("FedAvg", {"beta": 0.1})
+    ('', 'FedAvg has no option beta')
+    """
+    if strategy not in STRATEGIES:
+        return f"{strategy or 'no name'} is none of the strategies {', '.join(STRATEGIES)}"
+    wrong = [name for name in options if name not in STRATEGIES[strategy]]
+    return f"{strategy} has no option {wrong[0]}" if wrong else ""
 
 
 class GateSection(Section):
@@ -174,29 +200,18 @@ class CoordinatorConfig(Section):
     @property
     def settings(self) -> RoundSettings:
         """Training settings as devices receive them."""
-        return self.train.settings(evaluate=self.gate.evaluate)
+        train = self.train
+        epochs = 1 if train.steps is None and train.epochs is None else train.epochs
+        return RoundSettings(
+            epochs, train.steps, train.learning_rate, train.batch_size, train.proximal, train.clip_norm,
+            train.noise, Encoding(train.dtype, train.step), tuple(train.personal), self.gate.evaluate,
+            train.dynamic,
+        )  # fmt: skip
 
     @property
-    def pace(self) -> RoundPace:
-        """Number of devices and deadlines of a round."""
-        stages = tuple(self.gate.stages) if self.gate.evaluate else ()
-        return RoundPace(**self.round.model_dump(), stages=stages, wait=self.gate.wait)
-
-    @property
-    def wanted(self) -> ClientSelection:
-        """Requirements for the devices of a round."""
-        return ClientSelection(**self.choose.model_dump(exclude={"everyone", "patience"}))
-
-    @property
-    def limits(self) -> AdmissionLimits:
-        """Limits for plausible updates."""
-        return AdmissionLimits(**self.admit.model_dump())
-
-    @property
-    def tolerance(self) -> Tolerance:
-        """How much worse than before a model may be."""
-        gate = self.gate
-        return Tolerance(gate.mean, gate.worst, gate.share, gate.reports)
+    def stages(self) -> list[float]:
+        """Shares of devices that try a model, one after the other; none: it is the fleet's at once."""
+        return self.gate.stages if self.gate.evaluate else []
 
     @property
     def broker(self) -> MqttConfig:

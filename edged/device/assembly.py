@@ -23,7 +23,6 @@ from edged.device.events import Events, Extension
 from edged.device.integrations.home_assistant import HomeAssistantDiscovery
 from edged.device.learning.conditions import BoardWatch, ClockWatch, ConditionsReader
 from edged.device.learning.trainer_client import TrainerClient
-from edged.device.learning.worker import CANCELLED
 from edged.device.outbound.publisher import OutboundRouter
 from edged.device.outbound.reporter import Reporter, will_payload
 from edged.device.outbound.weight_updates import WeightUpdates
@@ -77,7 +76,6 @@ class Assembly:
         self.notifier = notifier
         self._state = state = open_state(config, self.clock)
         self.config, self.recovery, self.boot = state.config, state.recovery, state.boot
-        self.schema = self.config.stream.to_schema()
         self.registry, self.samples, self._reader = state.registry, state.samples, state.reader
         self._sequence = Sequence(self.registry)
         self.events = Events()
@@ -89,9 +87,6 @@ class Assembly:
         self._report(endings)
         self._take_commands()
         self._extend()
-        self.pipeline.scheduler.triggers.interrupted = state.interrupted and not self.registry.get_value(
-            CANCELLED
-        )
 
     # ---- wiring ----------------------------------------------------------------------------
 
@@ -100,7 +95,7 @@ class Assembly:
         self.topics = Topics(config.topic_root)
         self.session = Session(
             config.mqtt,
-            client_id=config.mqtt.client_id or f"edged-{config.device.id}",
+            client_id=config.client_id,
             will=(self.topics.status, will_payload(self.boot), True),
             listener=self.events,
         )
@@ -148,7 +143,7 @@ class Assembly:
             ConditionsReader(self.clock, VitalsReader(config.storage.dir), latencies, self.board_watch, wear),
         )
         pipeline = open_pipeline(config, self._state.bundle, self.registry, self.samples, self._reader, host)
-        pipeline.resume()
+        pipeline.resume(interrupted=self._state.interrupted)
         for version in pipeline.promoter.unusable:
             serves = pipeline.predictor.champion.version
             self.recovery.record(f"model {version} cannot be used: model {serves} serves")
@@ -190,7 +185,7 @@ class Assembly:
             config.mqtt,
             self.session,
             self.topics.requests,
-            client_id=f"{config.mqtt.client_id or f'edged-{config.device.id}'}-commands",
+            client_id=f"{config.client_id}-commands",
         )
         answers = CommandAnswers(self.session, self.topics, connection, self.running)
         self.inbox = CommandInbox(config.commands, self.clock, answers, self.running)

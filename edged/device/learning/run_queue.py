@@ -50,11 +50,15 @@ class RunQueue:
             self._triggers.commanded = True
 
     def resume(self, order: QueuedRun) -> None:
-        """One that begins again by itself, before all others."""
-        if order.tasks:
-            with self._lock:
-                order.resumes = True
-                self._waiting.appendleft(order)
+        """One that begins again by itself, before all others; who asked for the same gets the same run."""
+        if not order.tasks:
+            return
+        with self._lock:
+            if self._waiting and self._waiting[0].resumes and self._waiting[0].options == order.options:
+                self._waiting[0].tasks += order.tasks
+                return
+            order.resumes = True
+            self._waiting.appendleft(order)
 
     def pop(self, trigger: str) -> QueuedRun:
         """Return and remove the queued run that starts now; an empty one if none was queued."""

@@ -47,7 +47,8 @@ from edged.mqtt.client.command_connection import CommandConnection
 from edged.mqtt.client.session import Session
 from edged.mqtt.topics import Topics
 from edged.storage.journal.transfers import TransferStaging
-from edged.storage.models.installed_bundles import ActiveBundle, InstalledBundles
+from edged.storage.models.active_bundle import ActiveBundle
+from edged.storage.models.installed_bundles import InstalledBundles
 from edged.storage.sequence import Sequence
 
 if TYPE_CHECKING:
@@ -204,7 +205,9 @@ class Assembly:
             clock=self.clock,
         )
         installer = TransferInstaller(pipeline, staging, self.installed, events)
-        self.transfers = TransferReceiver(config, self.session, self.topics, staging, installer)
+        self.transfers = TransferReceiver(
+            config, self.session, self.topics, staging, installer, pipeline.worker
+        )
         table = CommandTable(
             training=TrainingCommands(pipeline, status=self.status, running=self.running, events=events),
             models=ModelCommands(pipeline, events),

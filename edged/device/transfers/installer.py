@@ -53,10 +53,6 @@ class TransferInstaller:
         self._config, self._registry = pipeline.config, pipeline.registry
         self._tries = 0
 
-    def submit(self, transfer: Transfer) -> None:
-        """Have a transfer installed on the learning thread, after the present training run."""
-        self._pipeline.worker.between_runs(lambda: self._install(transfer))
-
     def outcome(self, name: str, sha256: str) -> Message | None:
         """Return how a transfer has ended; None if it has not."""
         kept = (self._registry.get_value(OUTCOMES) or {}).get(name)
@@ -64,10 +60,8 @@ class TransferInstaller:
             return dict(kept)
         return self._outcome_of_model(name, sha256)
 
-    # ---- on the learning thread ------------------------------------------------------------
-
-    def _install(self, transfer: Transfer) -> None:
-        """Make a candidate of the transfer and bring it to the rollout.
+    def install(self, transfer: Transfer) -> None:
+        """Make a candidate of the transfer and bring it to the rollout; call it on the learning thread.
 
         Raises
         ------

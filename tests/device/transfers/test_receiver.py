@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from edged.clock import VirtualClock
 from edged.config import Config
+from edged.device.learning.worker import TrainingWorker
 from edged.device.transfers.installer import TransferInstaller
 from edged.device.transfers.receiver import MAX_CHUNK, TransferReceiver
 from edged.errors import ConfigError, EdgedError, RefusedError
@@ -22,7 +23,7 @@ from edged.storage.journal.transfers import Transfer, TransferStaging, announced
 from tests.running_device import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 BLOB = bytes(range(256)) * 4
@@ -45,8 +46,18 @@ class Complete(TransferInstaller):
     def __init__(self) -> None:
         self.complete: list[Transfer] = []
 
-    def submit(self, transfer: Transfer) -> None:
+    def install(self, transfer: Transfer) -> None:
         self.complete.append(transfer)
+
+
+class Idle(TrainingWorker):
+    """Never trains, so that what waits for the end of a run is done at once."""
+
+    def __init__(self) -> None:
+        pass
+
+    def between_runs(self, action: Callable[[], None]) -> None:
+        action()
 
 
 class Dock:
@@ -59,7 +70,7 @@ class Dock:
         self.acknowledged, self.complete = self.session.acknowledged, self.installer.complete
         config = Config.model_validate({"device": {"id": "rig"}, "stream": {"features": 1, "classes": 2}})
         self.incoming = TransferReceiver(
-            config, self.session, Topics("edged/rig"), self.staging, self.installer
+            config, self.session, Topics("edged/rig"), self.staging, self.installer, Idle()
         )
 
     def send(self, *chunks: ReceivedMessage) -> None:

@@ -103,7 +103,7 @@ class TransferInstaller:
         folder = self._staging.whole(transfer)
         if folder is None:
             return None
-        clock, kind = self._pipeline.clock, _kind(transfer)
+        clock, kind = self._pipeline.clock, transfer.purpose.kind
         run = self._registry.begin_run(kind, clock.now(), {"transfer": transfer.name})
         try:
             if kind == "bundle":
@@ -120,7 +120,7 @@ class TransferInstaller:
 
     def _fetch(self, transfer: Transfer) -> None:
         """Fetch a transfer that names an address, as its only chunk."""
-        url = transfer.note.get("url")
+        url = transfer.purpose.url
         if url is None:
             return
         from edged.host.download import fetch  # memory that few devices need
@@ -131,7 +131,7 @@ class TransferInstaller:
 
     def _from_weights(self, run: int, transfer: Transfer, folder: Path) -> Candidate:
         """Mix an update of weights with the device's own, or put it in their place."""
-        order = AdoptWeights(run, folder, bool(transfer.note.get("mix", True)))
+        order = AdoptWeights(run, folder, transfer.purpose.mix)
         return self._pipeline.scheduler.client.run(order)
 
     def _from_model(self, run: int, folder: Path) -> Candidate:
@@ -183,9 +183,5 @@ class TransferInstaller:
         newest = [*kept.items(), (transfer.name, told)][-REMEMBERED:]
         self._registry.set_value(OUTCOMES, dict(newest))
         self._staging.discard(transfer)
-        log.info(EVENTS[_kind(transfer)], **told)
-        self._events.event(EVENTS[_kind(transfer)], told)
-
-
-def _kind(transfer: Transfer) -> str:
-    return str(transfer.note.get("kind", "weights"))
+        log.info(EVENTS[transfer.purpose.kind], **told)
+        self._events.event(EVENTS[transfer.purpose.kind], told)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from edged.mqtt.client.message import ReceivedMessage
     from edged.mqtt.client.session import Session
     from edged.mqtt.topics import Topics
-    from edged.storage.journal.transfers import Transfer, TransferStaging
+    from edged.storage.journal.transfers import Transfer, TransferPurpose, TransferStaging
 
 MOST_WAITING = 64
 MAX_CHUNK = 1024**2
@@ -77,21 +77,17 @@ class TransferReceiver(Extension):
             self._queue.put(None)
             self._thread.join(timeout)
 
-    def announce(
-        self, name: Any, manifest: Any, note: dict[str, Any], max_bytes: int, *, fetched: bool = False
-    ) -> dict[str, Any]:
+    def announce(self, name: Any, manifest: Any, purpose: TransferPurpose, max_bytes: int) -> dict[str, Any]:
         """Open a transfer, or report how it stands: which chunks are missing, or how it has ended.
 
         Parameters
         ----------
         name, manifest
             As the sender gives them.
-        note
-            What is to be done with it.
+        purpose
+            What it is for.
         max_bytes
             Limit of its size.
-        fetched
-            Whether the device fetches the file itself, so that it waits for no chunks.
 
         Raises
         ------
@@ -100,15 +96,19 @@ class TransferReceiver(Extension):
         RefusedError
             When it is too large, or another is under way.
         """
-        transfer = announced(name, manifest, note, max_bytes)
+        transfer = announced(name, manifest, purpose, max_bytes)
         outcome = self._installer.outcome(transfer.name, transfer.sha256)
         if outcome is not None:
             return outcome
         missing = self.open(transfer)
-        told = {"state": "receiving" if missing and not fetched else "executing", "transfer": transfer.name}
-        if fetched:
-            return told
-        return told | {"topic": self._topics.incoming(transfer.name), "missing": missing[:MISSING_TOLD]}
+        if purpose.url is not None:  # the device fetches the file itself, and waits for no chunks
+            return {"state": "executing", "transfer": transfer.name}
+        return {
+            "state": "receiving" if missing else "executing",
+            "transfer": transfer.name,
+            "topic": self._topics.incoming(transfer.name),
+            "missing": missing[:MISSING_TOLD],
+        }
 
     def open(self, transfer: Transfer) -> list[int]:
         """Open or reopen a transfer; return the numbers of missing chunks.
@@ -121,14 +121,14 @@ class TransferReceiver(Extension):
             See `TransferStaging.open`.
         """
         missing = self._staging.open(transfer)
-        if not missing or transfer.note.get("url"):
+        if not missing or transfer.purpose.url is not None:
             self._submit(transfer)
         return missing
 
     def resume(self) -> None:
         """Submit the transfer that an earlier process has received completely and not installed."""
         transfer = self._staging.transfer
-        if transfer is not None and (transfer.note.get("url") or not self._staging.missing()):
+        if transfer is not None and (transfer.purpose.url is not None or not self._staging.missing()):
             self._submit(transfer)
 
     def receive(self, delivery: ReceivedMessage) -> None:

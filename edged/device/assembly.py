@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from edged import logs
 from edged.clock import SystemClock
 from edged.device.commands.answers import CommandAnswers
-from edged.device.commands.authorisation import CommandAuthority
+from edged.device.commands.authorisation import command_authority
 from edged.device.commands.dispatcher import CommandDispatcher
 from edged.device.commands.inbox import CommandInbox
 from edged.device.commands.labelling import LabelCommands
@@ -225,7 +225,7 @@ class Assembly:
             clock=self.clock,
             journal=self.registry,
             answers=answers,
-            authority=CommandAuthority(config.device.id, config.commands, self.registry, self.clock),
+            authority=command_authority(config.device.id, config.commands, self.registry, self.clock),
             running=self.running,
         )
 

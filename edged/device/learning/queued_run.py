@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class QueuedRun:
-    """One run: its options, and who waits for its end.
+    """One run: its options, and the commands that wait for its end.
 
-    `resumes` says that it is a run which was cut off, or held back, and begins again by itself.
+    `resumes` says that the run was cut off or held back, and starts again without a command. `checkpointing`
+    are the commands that wait for its next checkpoint.
     """
 
     options: RunOptions = field(default_factory=RunOptions)
@@ -28,7 +29,7 @@ class QueuedRun:
     checkpointing: list[Task] = field(default_factory=list)
 
     def progress(self, message: RunProgress) -> None:
-        """The run has come so far."""
+        """Report the progress of the run to those who asked for it."""
         for task in self.tasks:
             task.progress(message.to_json())
 
@@ -43,7 +44,7 @@ class QueuedRun:
             task.done({"generation": generation, "step": step})
 
     def finish(self, end: RunEnd, verdict: dict[str, Any] | None) -> None:
-        """The run has ended, and its candidate has this verdict, as events tell it."""
+        """Report the end of the run, with its result and the verdict on its candidate, or why it failed."""
         if end.outcome != "done":
             self.fail(TrainingError(end.error or end.outcome))
             return
@@ -51,6 +52,6 @@ class QueuedRun:
             task.done(end.answer() | {"verdict": verdict})
 
     def fail(self, problem: EdgedError) -> None:
-        """The run has come to nothing."""
+        """Report to those who asked for the run that it failed."""
         for task in self.tasks:
             task.fail(problem)

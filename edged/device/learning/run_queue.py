@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 class RunQueue:
-    """Runs that have not begun; may be used from any thread.
+    """Runs that have not started, at most `MOST` of them; may be used from any thread.
 
-    While one of them asks for a run of its own, `triggers.commanded` is set.
+    While one of them was asked for by a command, `triggers.commanded` is set.
     """
 
     MOST = 8
@@ -29,7 +29,7 @@ class RunQueue:
         self._lock = threading.Lock()
 
     def add(self, options: RunOptions, task: Task | None) -> None:
-        """One more; those that ask for the same get the same run.
+        """Add a run; tasks that ask for the same options get the same run.
 
         Raises
         ------
@@ -50,7 +50,7 @@ class RunQueue:
             self._triggers.commanded = True
 
     def resume(self, order: QueuedRun) -> None:
-        """One that begins again by itself, before all others; who asked for the same gets the same run."""
+        """Put a run that starts again without a command before all others, or join it with the same run."""
         if not order.tasks:
             return
         with self._lock:
@@ -70,7 +70,7 @@ class RunQueue:
         return order
 
     def withdraw(self, task: Task) -> bool:
-        """Whether this task was waiting; it is not any more."""
+        """Remove a task that waits, and its run if nobody else asked for it; False if it does not wait."""
         with self._lock:
             order = next((order for order in self._waiting if task in order.tasks), None)
             if order is None:

@@ -1,4 +1,4 @@
-"""Commands under way: what carries them out, and what that tells of them."""
+"""Commands in progress, and the handlers that execute them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Kind = Literal["now", "aside", "later"]
 
 
 class Sender(Protocol):
-    """Where an answer goes: a delivery, or what is remembered of one."""
+    """Where an answer goes: a delivery, or its record in the journal."""
 
     @property
     def response_topic(self) -> str | None:
@@ -26,11 +26,11 @@ class Sender(Protocol):
 
     @property
     def correlation(self) -> bytes | None:
-        """What the asker wants echoed (MQTT 5)."""
+        """Correlation data that the answer must echo (MQTT 5)."""
 
 
 class TaskHost(Protocol):
-    """Who keeps and tells how far a task has come."""
+    """Records and publishes how far a task has come."""
 
     def mark_executing(self, task: Task) -> None:
         """Record that the task is being executed."""
@@ -43,18 +43,18 @@ class TaskHost(Protocol):
 
 
 class Task:
-    """One command under way; may be used from any thread. What comes after its end is passed over.
+    """One command in progress; may be used from any thread. After its end all calls are ignored.
 
     Attributes
     ----------
     name, request, key, sender
-        The command, all its fields, what it is known by (None for nothing), and who asked.
+        The command, all its fields, its key in the journal (None if it has none), and who sent it.
     kind
         How it is executed.
     accepted, over
-        Whether the first of two answers was given, and whether the last one was.
+        Whether the first of two answers was published, and whether the command has ended.
     cancelled
-        Somebody wants it to end, as soon as it can.
+        Whether it was asked to end as soon as it can.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Task:
 
     @property
     def transaction(self) -> Any:
-        """What the asker calls it."""
+        """The id that its sender has given it; None without one."""
         return self.request.get("transaction")
 
     def mark_executing(self) -> None:
@@ -109,20 +109,20 @@ class Task:
 
 
 class Handler(NamedTuple):
-    """What carries a command out.
+    """How a command is executed.
 
     Attributes
     ----------
     carry_out
         Takes the request's own fields. With `now` it returns the data of the answer. With `aside` and
-        `later` it takes a Task, too: `aside` runs on a thread for what takes long and returns the data of
-        the last answer, `later` returns those of the first one, and somebody ends the task some time.
+        `later` it takes a Task, too: `aside` runs on the thread of commands that take long and returns the
+        data of the last answer; `later` returns the data of the first one, and another part ends the task.
     kind
-        See above.
+        One of these three.
     effect
-        False for commands that only read: they are not kept, and answered anew each time.
+        False for commands that only read: the journal does not have them, and each is answered afresh.
     resume
-        Goes on with a command that the end of the daemon cut off; without it that one has failed.
+        Continues a command that the end of the daemon interrupted; without it such a command fails.
     """
 
     carry_out: Callable[..., Request]

@@ -66,6 +66,7 @@ class Replay(Listener):
         self.config = config = with_engine(with_bundle(config, found))
         self._clock = VirtualClock(float(stream.t[0]))
         self.events: list[dict[str, Any]] = []
+        self._position = 0
         with scratch(), ExitStack() as stack:
             self._open(stack, config)
             self._close = stack.pop_all()
@@ -112,8 +113,6 @@ class Replay(Listener):
     def event(self, name: str, fields: dict[str, Any]) -> None:
         """Record what happens, with the row where it did."""
         self.events.append({"event": name, "sample": self._position, **fields})
-
-    _position = 0
 
     def _after(self, moment: float) -> float:
         """When the schedule fires next; runs missed in between are made up for once, as in the daemon."""

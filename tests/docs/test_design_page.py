@@ -22,7 +22,7 @@ TURNS = {"sample": 3, "label": 10, "command": 1, "round": 3, "bundle": 2}
 
 FUNCTION = re.compile(r"`(?P<file>[\w/]+\.py): (?P<names>[\w., ]+)`(?: \(called by `(?P<caller>[\w.]+)`\))?")
 PASSED = re.compile(r"passed: `([\w/]+\.py): ([\w.]+)` passes `([\w.]+)` to `(\w+)` as `(\w+)`")
-SHARED = re.compile(r"items 1 to (\d+) of the sample's walk")
+SHARED = re.compile(r"items? 1(?: to (\d+))? of the sample's walk")
 BORDER = re.compile(r"(?:queue|event|process): `([\w/]+\.py): ([\w.]+)`")
 
 
@@ -77,7 +77,7 @@ def items(title: str, upto: int | None = None) -> Iterator[Item]:
     """The numbered list below a heading, one function after the other; its first `upto` items."""
     for text in re.findall(r"^\d+\. (.*)$", section(title), re.MULTILINE)[:upto]:
         if found := SHARED.match(text):
-            yield from items("A sample", int(found[1]))
+            yield from items("A sample", int(found[1] or 1))
         elif found := PASSED.match(text):
             file, by, what, to, as_ = found.groups()
             yield Passed(Function(file, by), what, to, as_)

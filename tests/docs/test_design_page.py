@@ -362,8 +362,8 @@ def turns_back(walked: list[Item]) -> list[str]:
     """Where a walk comes back to a file that it has left.
 
     Taking from a queue, by a file of the queue's own folder, is no turn back. Nor is a return to a caller
-    that the page names and that waits for its stages, one after the other: the reader keeps it open. To enter
-    the file of such a stage again is a turn.
+    that the page names and that waits for its stages, one after the other: its reader has never left it.
+    Entering the file of one of its stages again is a turn.
     """
     left: set[str] = set()
     now, turns = "", list[str]()

@@ -14,7 +14,7 @@ import pytest
 
 from edged.clock import SystemClock
 from edged.config.loader import load
-from edged.device.commands.authorisation import CommandAuthority
+from edged.device.commands.authorisation import command_authority
 from edged.errors import ConfigError, RefusedError
 from edged.signing import Keys, new_pair, sign, sign_command
 from edged.storage.models.registry import Registry
@@ -56,7 +56,8 @@ class Device:
             commands={"keys": [str(self.folder / "a.pub")]} | commands,
         )
         config = load(path, {})
-        authority = CommandAuthority(config.device.id, config.commands, self._registry, SystemClock())
+        authority = command_authority(config.device.id, config.commands, self._registry, SystemClock())
+        assert authority is not None
         return lambda payload: authority.authorise("wipe", json.loads(payload), payload)
 
 

@@ -139,3 +139,8 @@ class Config(Section):
     def topic_root(self) -> str:
         """`<root>/<device>`: what every topic of this device begins with."""
         return f"{self.mqtt.root}/{self.device.id}"
+
+    @property
+    def client_id(self) -> str:
+        """Client id of the main connection; other connections of this device append a word to it."""
+        return self.mqtt.client_id or f"edged-{self.device.id}"

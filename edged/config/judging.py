@@ -9,6 +9,7 @@ from pydantic import Field
 
 from edged.config.values import Duration, Section, Share
 from edged.domain.drift import DriftRules
+from edged.domain.drift.adwin import WARNING_DELTA
 from edged.domain.stream.anomaly import AnomalyRules
 
 
@@ -90,7 +91,10 @@ class DriftConfig(Section):
     confidence: bool = Field(True, description="watch how sure predictions are; for classes")
     inputs: bool = Field(True, description="watch each feature against its own past")
     delta: float | None = Field(
-        None, gt=0, lt=1, description="confidence of the errors' detector: smaller is quieter; else 0.002"
+        None,
+        gt=0,
+        le=WARNING_DELTA,
+        description="confidence of the errors' detector, at most 0.02: smaller is quieter; else 0.002",
     )
     cooldown: int = Field(2000, ge=0, description="samples of silence after a drift, so that it is told once")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from edged import logs
 from edged.clock import SystemClock
 from edged.device.commands.answers import CommandAnswers
-from edged.device.commands.authorisation import CommandAuthority
+from edged.device.commands.authorisation import command_authority
 from edged.device.commands.dispatcher import CommandDispatcher
 from edged.device.commands.inbox import CommandInbox
 from edged.device.commands.labelling import LabelCommands
@@ -23,7 +23,6 @@ from edged.device.events import Events, Extension
 from edged.device.integrations.home_assistant import HomeAssistantDiscovery
 from edged.device.learning.conditions import BoardWatch, ClockWatch, ConditionsReader
 from edged.device.learning.trainer_client import TrainerClient
-from edged.device.learning.worker import CANCELLED
 from edged.device.outbound.publisher import OutboundRouter
 from edged.device.outbound.reporter import Reporter, will_payload
 from edged.device.outbound.weight_updates import WeightUpdates
@@ -48,7 +47,8 @@ from edged.mqtt.client.command_connection import CommandConnection
 from edged.mqtt.client.session import Session
 from edged.mqtt.topics import Topics
 from edged.storage.journal.transfers import TransferStaging
-from edged.storage.models.installed_bundles import ActiveBundle, InstalledBundles
+from edged.storage.models.active_bundle import ActiveBundle
+from edged.storage.models.installed_bundles import InstalledBundles
 from edged.storage.sequence import Sequence
 
 if TYPE_CHECKING:
@@ -77,7 +77,6 @@ class Assembly:
         self.notifier = notifier
         self._state = state = open_state(config, self.clock)
         self.config, self.recovery, self.boot = state.config, state.recovery, state.boot
-        self.schema = self.config.stream.to_schema()
         self.registry, self.samples, self._reader = state.registry, state.samples, state.reader
         self._sequence = Sequence(self.registry)
         self.events = Events()
@@ -89,9 +88,6 @@ class Assembly:
         self._report(endings)
         self._take_commands()
         self._extend()
-        self.pipeline.scheduler.triggers.interrupted = state.interrupted and not self.registry.get_value(
-            CANCELLED
-        )
 
     # ---- wiring ----------------------------------------------------------------------------
 
@@ -100,7 +96,7 @@ class Assembly:
         self.topics = Topics(config.topic_root)
         self.session = Session(
             config.mqtt,
-            client_id=config.mqtt.client_id or f"edged-{config.device.id}",
+            client_id=config.client_id,
             will=(self.topics.status, will_payload(self.boot), True),
             listener=self.events,
         )
@@ -148,7 +144,7 @@ class Assembly:
             ConditionsReader(self.clock, VitalsReader(config.storage.dir), latencies, self.board_watch, wear),
         )
         pipeline = open_pipeline(config, self._state.bundle, self.registry, self.samples, self._reader, host)
-        pipeline.resume()
+        pipeline.resume(interrupted=self._state.interrupted)
         for version in pipeline.promoter.unusable:
             serves = pipeline.predictor.champion.version
             self.recovery.record(f"model {version} cannot be used: model {serves} serves")
@@ -190,7 +186,7 @@ class Assembly:
             config.mqtt,
             self.session,
             self.topics.requests,
-            client_id=f"{config.mqtt.client_id or f'edged-{config.device.id}'}-commands",
+            client_id=f"{config.client_id}-commands",
         )
         answers = CommandAnswers(self.session, self.topics, connection, self.running)
         self.inbox = CommandInbox(config.commands, self.clock, answers, self.running)
@@ -209,7 +205,9 @@ class Assembly:
             clock=self.clock,
         )
         installer = TransferInstaller(pipeline, staging, self.installed, events)
-        self.transfers = TransferReceiver(config, self.session, self.topics, staging, installer)
+        self.transfers = TransferReceiver(
+            config, self.session, self.topics, staging, installer, pipeline.worker
+        )
         table = CommandTable(
             training=TrainingCommands(pipeline, status=self.status, running=self.running, events=events),
             models=ModelCommands(pipeline, events),
@@ -226,9 +224,8 @@ class Assembly:
             config=config.commands,
             clock=self.clock,
             journal=self.registry,
-            inbox=self.inbox,
             answers=answers,
-            authority=CommandAuthority(config.device.id, config.commands, self.registry, self.clock),
+            authority=command_authority(config.device.id, config.commands, self.registry, self.clock),
             running=self.running,
         )
 

@@ -30,8 +30,8 @@ class Device(Assembly):
         """Connect and begin to work."""
         self.pipeline.serving.start()
         self.pipeline.ingestor.start()
-        self.dispatcher.start()  # before the training thread: a resumed run gets its command
-        self.pipeline.worker.start()
+        self.dispatcher.resume()
+        self.inbox.start(self.dispatcher)
         self.outbound.start()
         self._plan()
         stream = self.config.stream
@@ -40,6 +40,7 @@ class Device(Assembly):
         self.session.subscribe(filters, 1, self.pipeline.ingestor.receive)
         self.session.subscribe([self.topics.requests], 1, self.inbox.receive, as_published=True)
         self.pauses.start()
+        self.pipeline.worker.start()  # now: what is paused does not train, and a resumed run has its command
         for extension in self.extensions:
             extension.start()
         self.session.start()
@@ -116,6 +117,7 @@ class Device(Assembly):
             extension.stop()
         self.pipeline.ingestor.stop()
         self.pipeline.serving.stop()
+        self.inbox.stop()
         self.dispatcher.stop()
         self.pauses.stop()
         self.pipeline.worker.join(8.0)

@@ -15,7 +15,7 @@ from edged.device.ingest import GroupCommitter, IngestNotices, Ingestor, SampleD
 from edged.device.learning.anomaly_exclusion import AnomalyExclusion
 from edged.device.learning.regime_recall import RegimeRecall
 from edged.device.learning.scheduler import TrainingScheduler
-from edged.device.learning.worker import TrainingWorker
+from edged.device.learning.worker import CANCELLED, TrainingWorker
 from edged.device.promotion import Promoter
 from edged.device.promotion.rollout import Rollout
 from edged.device.serving import Predictor, ServingWorker
@@ -28,7 +28,7 @@ from edged.mqtt.codecs import sample_codec
 
 if TYPE_CHECKING:
     from edged.clock import Clock
-    from edged.config import Config
+    from edged.config import Config, LabelsConfig
     from edged.device.events import Events
     from edged.device.learning.conditions import ConditionsReader
     from edged.device.learning.trainer_client import TrainerClient
@@ -62,8 +62,12 @@ class Pipeline:
     scheduler: TrainingScheduler
     exclusion: AnomalyExclusion
 
-    def resume(self) -> None:
-        """Restore what an earlier process left: detectors, thresholds, the probation of the champion."""
+    def resume(self, *, interrupted: bool) -> None:
+        """Restore what an earlier process left: detectors, thresholds, the probation of the champion.
+
+        `interrupted` says that a training run was cut off: it goes on, unless it was cancelled.
+        """
+        self.scheduler.triggers.interrupted = interrupted and not self.registry.get_value(CANCELLED)
         restore_drift(self.registry, self.predictor.drift)
         restore_anomalies(self.registry, self.predictor.anomalies)
         champion = self.predictor.champion.version
@@ -180,7 +184,9 @@ def go_live(
         registry=pipeline.registry,
         events=host.events,
     )
-    requester = LabelRequester(label_requests(config, boot), schema, clock, host.events)
+    requester = LabelRequester(
+        label_requests(config.labels, config.gate.holdout, boot), schema, clock, host.events
+    )
     serving = ServingWorker(
         pipeline.predictor,
         batch=config.serving.batch,
@@ -229,12 +235,12 @@ def go_live(
     )
 
 
-def label_requests(config: Config, seed: int) -> LabelRequests:
-    """Make the rule that chooses samples whose labels are asked for."""
+def label_requests(labels: LabelsConfig, holdout: float, seed: int) -> LabelRequests:
+    """Make the rule that chooses samples whose labels are asked for; `holdout` is the gate's share."""
     return LabelRequests(
-        config.labels.request_share,
-        random=config.labels.request_random,
-        holdout=config.gate.holdout,
-        per_day=config.labels.requests_per_day,
+        labels.request_share,
+        random=labels.request_random,
+        holdout=holdout,
+        per_day=labels.requests_per_day,
         seed=seed,
     )

@@ -27,6 +27,7 @@ from edged.domain.training.trainer_messages import (
     AdoptInitial,
     AdoptModel,
     AdoptWeights,
+    EngineChosen,
     Note,
     OrderFailed,
     Ready,
@@ -162,8 +163,10 @@ class Trainer:
         state, training = config.storage.dir, config.training
         if training.guide != "none" and training.engine == "auto":
             training = training.model_copy(update={"engine": "portable"})
-        chosen = choose(training, bundle, state, note=lambda what: control.report(Note(what))).engine
-        engines = EngineFactory(chosen, bundle, training.threads, training.provider)
+        chosen = choose(training, bundle, state, note=lambda what: control.report(Note(what)))
+        if chosen.new:
+            control.report(EngineChosen(chosen.line()))
+        engines = EngineFactory(chosen.engine, bundle, training.threads, training.provider)
         engine = engines.open()
         samples = SampleLog.open(state / "samples.db", schema, readonly=True)
         task = LearningTask(training, schema, bundle, block_of(config.stream.window_rules))

@@ -41,11 +41,12 @@ CPU_INFO = Path("/proc/cpuinfo")
 
 @dataclass(frozen=True)
 class EngineChoice:
-    """The engine to use, the reason, and the times behind it, if any."""
+    """The engine to use, the reason, and the times behind it, if any; `new` if they were taken just now."""
 
     engine: str
     reason: str
     timing: Timing | None = None
+    new: bool = False
 
     def line(self) -> str:
         """Describe the choice in one line.
@@ -87,7 +88,7 @@ def choose(
     remember
         Whether a new answer is written there.
     note
-        Told, in one line, what was measured now, or why it could not be.
+        Told, in one line, why the engines could not be timed, or an answer not be read or written.
 
     Returns
     -------
@@ -119,11 +120,9 @@ def _measured(
         name, why = usual_engine(bundle)
         note(problem.line())
         return EngineChoice(name, f"{why}; {problem.what}")
-    found = EngineChoice(timing.fastest, "measured faster", timing)
-    note(f"engine: {found.line()}")
     if file is not None:
         _write(file, key, timing, note)
-    return found
+    return EngineChoice(timing.fastest, "measured faster", timing, new=True)
 
 
 # ---- remembering -----------------------------------------------------------------------------

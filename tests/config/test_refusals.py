@@ -64,6 +64,7 @@ REFUSE = {
     "host with a port": BASE + "web: {allowed_hosts: ['press-7:80']}\n",
     "host with a path": BASE + "web: {allowed_hosts: ['press-7/x']}\n",
     "token of nowhere": BASE + "web: {tokens: {read_file: nowhere}}\n",
+    "drift more certain than a warning of it": BASE + "drift: {delta: 0.021}\n",
     "cron of nonsense": BASE + "training: {cron: a b c d e}\n",
 }
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from edged.config import TrainingConfig
-from edged.domain.training.trainer_messages import Note, RunRequest
+from edged.domain.training.trainer_messages import EngineChosen, Note, RunRequest
 from edged.domain.training.training_run import RunOptions
 from edged.engines.runtime.ort import onnxruntime
 from edged.storage.files.checksummed_json import read_sealed, seal
@@ -56,7 +56,8 @@ def test_the_faster_one_is_taken_and_said(device: Device, bundle: Bundle) -> Non
     chosen = device.choose(bundle)
     assert chosen.timing is not None
     assert chosen.engine == chosen.timing.fastest
-    assert device.notes == [f"engine: {chosen.line()}"]
+    assert chosen.new
+    assert device.notes == []
     assert "µs a step of 8 rows" in chosen.line()
 
 
@@ -69,6 +70,7 @@ def test_what_is_remembered_decides_and_nothing_is_timed_again(
     assert chosen.engine == ("native" if native < portable else "portable")
     assert chosen.timing is not None
     assert chosen.timing.us == {"native": native, "portable": portable}
+    assert not chosen.new
     assert timed.notes == []
 
 
@@ -78,7 +80,7 @@ def test_what_is_remembered_decides_and_nothing_is_timed_again(
 def test_another_step_is_timed_anew(timed: Device, bundle: Bundle, change: dict[str, int]) -> None:
     timed.remember(native=1.0, portable=2.0)
     chosen = timed.choose(bundle, AUTO.model_copy(update=change))
-    assert len(timed.notes) == 1
+    assert chosen.new
     assert chosen.timing is not None
     assert chosen.timing.us["native"] != 1.0
 
@@ -89,9 +91,7 @@ def test_another_bundle_runtime_or_machine_is_timed_anew(timed: Device, bundle: 
     assert kept["key"]["bundle"] == bundle.fingerprint
     for key in ("bundle", "onnxruntime", "cpu"):
         (timed.state / FILE).write_bytes(seal({**kept, "key": {**kept["key"], key: "another"}}))
-        timed.notes.clear()
-        timed.choose(bundle)
-        assert len(timed.notes) == 1, key
+        assert timed.choose(bundle).new, key
 
 
 def test_a_damaged_answer_is_said_and_timed_anew(timed: Device, bundle: Bundle) -> None:
@@ -102,14 +102,14 @@ def test_a_damaged_answer_is_said_and_timed_anew(timed: Device, bundle: Bundle) 
     assert "damaged" in timed.notes[0]
     assert "timed again" in timed.notes[0]
     timed.notes.clear()
-    timed.choose(bundle)
-    assert timed.notes == [], "it was written anew"
+    assert not timed.choose(bundle).new, "it was written anew"
+    assert timed.notes == []
 
 
 def test_a_state_directory_that_cannot_be_written_is_said(bundle: Bundle, tmp_path: Path) -> None:
     device = Device(tmp_path / "none")
     assert device.choose(bundle).timing is not None
-    assert "timed again next time" in device.notes[1]
+    assert "timed again next time" in device.notes[0]
 
 
 def test_looking_only_leaves_nothing_behind(device: Device, bundle: Bundle) -> None:
@@ -150,7 +150,8 @@ def test_the_trainer_says_what_it_measured_and_keeps_to_it(bundle: Bundle, tmp_p
         ear, process = Ear(), plant.process()
         engines.append(process.run(RunRequest(run, "command", RunOptions(steps=5)), ear).engine)
         process.close()
-        said = [message.what for message in ear.heard if isinstance(message, Note)]
-        assert [what.startswith("engine: ") for what in said] == ([True] if run == 1 else [])
+        said = [message.choice for message in ear.heard if isinstance(message, EngineChosen)]
+        assert [engines[-1] in choice for choice in said] == ([True] if run == 1 else [])
+        assert not [message for message in ear.heard if isinstance(message, Note)]
     assert engines[0] == engines[1]
     assert (tmp_path / "plant" / FILE).exists()

@@ -17,7 +17,7 @@ from edged.engines.native.engine import NativeEngine
 from edged.engines.portable.engine import PortableEngine
 from edged.errors import CorruptError, RefusedError
 from edged.mqtt import update_encoding, weight_encoding
-from edged.storage.journal.transfers import TransferStaging, announced
+from edged.storage.journal.transfers import TransferPurpose, TransferStaging, announced
 from edged.storage.models.registry import Registry
 from tests.device.learning_rig import LIMIT, Workshop, task
 from tests.device.learning_rig import weights as bits
@@ -65,7 +65,7 @@ class Bench:
         staging = TransferStaging(self.state, max_bytes=LIMIT, expire=60.0, clock=VirtualClock(0.0))
         if staging.transfer is not None:
             staging.discard(staging.transfer)
-        transfer = announced(name, json.loads(json.dumps(whole)), {}, LIMIT)
+        transfer = announced(name, json.loads(json.dumps(whole)), TransferPurpose(), LIMIT)
         staging.open(transfer)
         assert all(staging.put(name, number, chunk) for number, chunk in enumerate(chunks))
         folder = staging.whole(transfer)

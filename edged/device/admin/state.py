@@ -22,8 +22,9 @@ from edged.engines.inference import InferenceReader
 from edged.errors import ConfigError, RefusedError, StorageError
 from edged.storage.backup.restore import RESTORED
 from edged.storage.files.atomic import DirectoryLock, publish_file
+from edged.storage.models.active_bundle import ActiveBundle
 from edged.storage.models.checkpoints import Checkpoints
-from edged.storage.models.installed_bundles import ActiveBundle, InstalledBundles
+from edged.storage.models.installed_bundles import InstalledBundles
 from edged.storage.models.registry import Registry
 from edged.storage.models.signatures import open_bundle
 from edged.storage.outbox import queue

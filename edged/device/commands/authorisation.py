@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edged.domain.commands.signatures import Authority, UsedTransactions
 
@@ -12,8 +12,10 @@ if TYPE_CHECKING:
     from edged.storage.models.registry import Registry
 
 
-class CommandAuthority:
-    """Checks the signatures of commands; without keys in the configuration every command passes.
+def command_authority(
+    device: str, config: CommandsConfig, registry: Registry, clock: Clock
+) -> Authority | None:
+    """Return what checks the signatures of commands; None without keys in the configuration.
 
     Parameters
     ----------
@@ -31,29 +33,15 @@ class CommandAuthority:
     ConfigError
         When a key cannot be used.
     """
+    if not config.keys:
+        return None
+    from edged.signing import Keys
 
-    def __init__(self, device: str, config: CommandsConfig, registry: Registry, clock: Clock) -> None:
-        self._authority: Authority | None = None
-        if not config.keys:
-            return
-        from edged.signing import Keys
-
-        self._authority = Authority(
-            device,
-            keys=Keys(config.keys),
-            needed=config.must_be_signed,
-            window=config.signed_window,
-            clock=clock,
-            spent=UsedTransactions(config.signed_window, registry),
-        )
-
-    def authorise(self, command: str, request: dict[str, Any], payload: bytes) -> None:
-        """Return if the command may be executed; call it once, just before that.
-
-        Raises
-        ------
-        RefusedError
-            When the command must be signed and is not, or its signature is not accepted.
-        """
-        if self._authority is not None:
-            self._authority.authorise(command, request, payload)
+    return Authority(
+        device,
+        keys=Keys(config.keys),
+        needed=config.must_be_signed,
+        window=config.signed_window,
+        clock=clock,
+        spent=UsedTransactions(config.signed_window, registry),
+    )

@@ -17,7 +17,7 @@ class PauseCommands:
     """`pause` and `resume` for ingest, training and serving.
 
     While `ingest` is paused, the broker keeps the messages; while `training` is paused, only commands start
-    runs; while `serving` is paused, no predictions are published.
+    runs, and a run that was cut off waits; while `serving` is paused, no predictions are published.
 
     Messages that are not acknowledged fill the main connection while ingest is paused, and commands would
     wait behind them. Until ingest resumes, commands arrive over `connection`, which delivers them to `inbox`.
@@ -66,7 +66,7 @@ class PauseCommands:
     def _switch(self, part: str, *, paused: bool) -> None:
         pipeline = self._pipeline
         if part == "training":
-            pipeline.scheduler.paused = paused or not pipeline.config.training.enabled
+            pipeline.scheduler.paused = paused
             pipeline.worker.wake()
         elif part == "serving":
             self._outbound.silent = paused

@@ -55,7 +55,10 @@ class CommandTable:
             "status": Handler(queries.status, effect=False),
             "ping": Handler(queries.ping, effect=False),
             "capabilities": Handler(self._capabilities, effect=False),
-            **{name: Handler(handler) for name, handler in transfers.commands().items()},
+            "weights.get": Handler(transfers.get_weights),
+            "weights.apply": Handler(transfers.apply_weights),
+            "model.install": Handler(transfers.install_model),
+            "bundle.install": Handler(transfers.install_bundle),
         }
 
     def _capabilities(self, _: dict[str, Any]) -> dict[str, Any]:

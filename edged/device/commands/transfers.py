@@ -5,13 +5,12 @@ What comes in comes as chunks over MQTT; models and bundles also from an address
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from edged.errors import ConfigError, RefusedError
+from edged.storage.journal.transfers import TransferPurpose
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from edged.config import Config
     from edged.device.outbound.publisher import OutboundRouter
     from edged.device.outbound.weight_updates import WeightUpdates
@@ -48,15 +47,6 @@ class TransferCommands:
     ) -> None:
         self._config, self._transfers = config, transfers
         self._updates, self._publishing, self._rollout = updates, publishing, rollout
-
-    def commands(self) -> dict[str, Callable[[Request], Request]]:
-        """Return the commands with their handlers."""
-        return {
-            "weights.get": self.get_weights,
-            "weights.apply": self.apply_weights,
-            "model.install": self.install_model,
-            "bundle.install": self.install_bundle,
-        }
 
     def get_weights(self, request: Request) -> Request:
         """Send the weights of a version, or some chunks of them, by the way that updates go.
@@ -102,8 +92,8 @@ class TransferCommands:
         config = self._config.weights
         if not config.accept:
             raise RefusedError("this device does not accept weights", where="weights.accept")
-        note = {"mix": request.get("mix", True)}
-        return self._transfers.announce(request["transfer"], request["manifest"], note, config.max_bytes)
+        purpose = TransferPurpose(mix=request.get("mix", True))
+        return self._transfers.announce(request["transfer"], request["manifest"], purpose, config.max_bytes)
 
     def install_bundle(self, request: Request) -> Request:
         """Announce a bundle file, or ask how it stands.
@@ -136,7 +126,7 @@ class TransferCommands:
             )
         return self._install("model", request)
 
-    def _install(self, kind: str, request: Request) -> Request:
+    def _install(self, kind: Literal["model", "bundle"], request: Request) -> Request:
         config = self._config.install
         if not config.accept:
             raise RefusedError(
@@ -147,10 +137,8 @@ class TransferCommands:
             self._check_url(url)
             whole = {"bytes": request.get("bytes"), "sha256": request.get("sha256")}
             manifest = {**whole, "chunks": [whole]}
-        note = {"kind": kind, "url": url}
-        return self._transfers.announce(
-            request["transfer"], manifest, note, config.max_bytes, fetched=url is not None
-        )
+        purpose = TransferPurpose(kind, url=url)
+        return self._transfers.announce(request["transfer"], manifest, purpose, config.max_bytes)
 
     def _check_url(self, url: str) -> None:
         if not url.isascii() or not url.isprintable() or " " in url:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from edged.device.events import Events
     from edged.device.pipeline import LivePipeline
     from edged.mqtt.client.session import Session
-    from edged.storage.models.installed_bundles import ActiveBundle
+    from edged.storage.models.active_bundle import ActiveBundle
 
 
 class Membership(Extension):

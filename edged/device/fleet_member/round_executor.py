@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from edged.domain.training.message import Message
     from edged.domain.training.trainer_messages import TrainingOrder
     from edged.domain.training.training_run import FleetModelResult, RoundResult
-    from edged.storage.models.installed_bundles import ActiveBundle
+    from edged.storage.models.active_bundle import ActiveBundle
 
 R = TypeVar("R", bound="Message")
 

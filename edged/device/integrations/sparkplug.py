@@ -97,7 +97,7 @@ class EdgeNode(Extension):
         declared = [Declared(name, kind) for name, kind, _ in (*FIGURES, *PREDICTION)]
         self._node = SparkplugNode(
             config.mqtt,
-            client_id=f"{config.mqtt.client_id or f'edged-{config.device.id}'}-sparkplug",
+            client_id=f"{config.client_id}-sparkplug",
             group=section.group,
             node=section.node or config.device.id,
             metrics=[*declared, Declared(VERSION, STRING)],

@@ -16,6 +16,7 @@ from edged.domain.training.trainer_messages import (
     BadSamples,
     CheckpointWritten,
     DamagedCheckpoint,
+    EngineChosen,
     Note,
     RunProgress,
     RunRequest,
@@ -50,6 +51,7 @@ URGENT = ("drift", "quality", "resume")  # triggers that flash has to bear
 BACKOFF = "setbacks"  # name of the registry's value that the scheduler writes
 UNHURRIED = 400  # new samples for a run where all label themselves: what learns faster learns anomalies
 DISK_SECONDS = 10.0  # until a run that the disk did not let begin is tried again
+HELD_RUN = "the command resume, to go on with a run that was cut off"
 LONGEST_DISK_SECONDS = 300.0  # until one that it ended, which costs what the run had done
 
 
@@ -137,7 +139,8 @@ class TrainingScheduler:
         self.consumed = int(registry.get_value("consumed") or 0)
         self.progress: RunProgress | None = None
         self.ended: RunEnd | None = None
-        self.paused = not config.training.enabled
+        self.enabled = config.training.enabled
+        self.paused = False
         self.trainings = 0
         self.train_seconds = 0.0
         self.engine: str | None = None
@@ -172,6 +175,11 @@ class TrainingScheduler:
         """Samples that have come since the last run began that was learned from, or this process."""
         return self._samples.next_offset() - self._seen
 
+    @property
+    def resumes(self) -> bool:
+        """Whether a run that was cut off goes on without a command, once training is not paused."""
+        return self.enabled and self.triggers.interrupted
+
     def drifted(self, signal: DriftSignal, rise: float = 0.0) -> None:
         """A drift, or a warning of one. Inputs that move are no reason by themselves to learn.
 
@@ -195,7 +203,9 @@ class TrainingScheduler:
 
     def due(self) -> str | None:
         """The trigger of a run that should start now."""
-        if (self.paused or self.backoff.paused) and not self.triggers.commanded:
+        automatic = self.enabled and not (self.paused or self.backoff.paused)
+        if not automatic and not self.triggers.commanded:
+            self.waiting_for = (HELD_RUN,) if self.paused and self.resumes else ()
             return None
         self.triggers.arrived = self.arrived
         wanted = self.triggers.wanted(self.new())
@@ -217,7 +227,7 @@ class TrainingScheduler:
 
     def held_back(self) -> tuple[str, ...]:
         """What keeps this device from training now, whatever would be trained."""
-        if self.paused:
+        if self.paused or not self.enabled:
             return ("training is paused",)
         return refusals(self._guards, self.conditions(), self.budget)
 
@@ -363,6 +373,8 @@ class TrainingScheduler:
             case CheckpointWritten():
                 if self._observer is not None:
                     self._observer.checkpointed(message)
+            case EngineChosen():
+                log.info("engine_chosen", engine=message.choice)
             case Note():
                 log.warning("note", what=message.what)
             case _:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edged.config import Config
-    from edged.storage.models.installed_bundles import ActiveBundle
+    from edged.storage.models.active_bundle import ActiveBundle
 
 log = get_logger("edged.trainer_process")
 

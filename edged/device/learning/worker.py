@@ -8,7 +8,8 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from edged.domain.training.run_queue import QueuedRun, RunQueue
+from edged.device.learning.queued_run import QueuedRun
+from edged.device.learning.run_queue import RunQueue
 from edged.domain.training.training_run import RunEnd
 from edged.errors import EdgedError, RefusedError, StorageError
 from edged.logs import get_logger
@@ -148,24 +149,21 @@ class TrainingWorker:
         self.wake()
 
     def adopt(self, options: RunOptions, task: Task) -> None:
-        """After a restart: `task` is about a run that ended untold, or was cut off, or has not begun."""
-        if self._told_late(task):
-            return
-        if not self._scheduler.triggers.interrupted or options.dry_run:
-            self.command(options, task)
-            return
-        self._orders.resume(QueuedRun(options, [task]))
-        self.wake()
+        """After a restart: `task` is about a run that ended untold, or was cut off, or has not begun.
 
-    def _told_late(self, task: Task) -> bool:
-        """Tell of a run that had ended when the daemon did, before that could be told."""
-        for run in self._registry.runs(ASKED_RUNS):
-            if task.key in run.request.get("asked_by", ()) and run.outcome not in UNTOLD:
-                found = (r.verdict for r in self._registry.records() if r.run == run.id)
-                end = RunEnd.of_record(run.id, str(run.outcome), run.result or {})
-                QueuedRun(tasks=[task]).finish(end, next(found, None))
-                return True
-        return False
+        A run that was cut off goes on, but waits while training is paused; one that has not begun does not.
+        """
+        runs = (r for r in self._registry.runs(ASKED_RUNS) if task.key in r.request.get("asked_by", ()))
+        run = next(runs, None)
+        if run is not None and run.outcome not in UNTOLD:
+            found = (r.verdict for r in self._registry.records() if r.run == run.id)
+            end = RunEnd.of_record(run.id, str(run.outcome), run.result or {})
+            QueuedRun(tasks=[task]).finish(end, next(found, None))
+        elif run is not None and self._scheduler.resumes and not options.dry_run:
+            self._orders.resume(QueuedRun(options, [task]))
+            self.wake()
+        else:
+            self.command(options, task)
 
     def cancel(self, task: Task | None = None) -> int | None:
         """End the present run, its last checkpoint stays; or `task`, before its run has begun.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from edged.config import Config
     from edged.domain.training.weight_deltas import Coded
-    from edged.storage.models.installed_bundles import ActiveBundle
+    from edged.storage.models.active_bundle import ActiveBundle
     from edged.storage.models.registry import Registry
 
     Weights = dict[str, NDArray[np.float32]]

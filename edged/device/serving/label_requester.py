@@ -52,8 +52,12 @@ class LabelRequester:
         if chosen:
             wanted = set(chosen)
             for one in self._recent:
-                if int(one[0].offsets[one[1]]) in wanted and one[0].labels[one[1]] is None:
+                if int(one[0].offsets[one[1]]) not in wanted:
+                    continue
+                if one[0].labels[one[1]] is None:
                     self._events.event("label_requested", self._request(*one))
+                else:
+                    self._rule.refund()
         while len(self._recent) > self._rule.waiting:
             self._recent.popleft()
 

@@ -53,10 +53,6 @@ class TransferInstaller:
         self._config, self._registry = pipeline.config, pipeline.registry
         self._tries = 0
 
-    def submit(self, transfer: Transfer) -> None:
-        """Have a transfer installed on the learning thread, after the present training run."""
-        self._pipeline.worker.between_runs(lambda: self._install(transfer))
-
     def outcome(self, name: str, sha256: str) -> Message | None:
         """Return how a transfer has ended; None if it has not."""
         kept = (self._registry.get_value(OUTCOMES) or {}).get(name)
@@ -64,10 +60,8 @@ class TransferInstaller:
             return dict(kept)
         return self._outcome_of_model(name, sha256)
 
-    # ---- on the learning thread ------------------------------------------------------------
-
-    def _install(self, transfer: Transfer) -> None:
-        """Make a candidate of the transfer and bring it to the rollout.
+    def install(self, transfer: Transfer) -> None:
+        """Make a candidate of the transfer and bring it to the rollout; call it on the learning thread.
 
         Raises
         ------
@@ -109,7 +103,7 @@ class TransferInstaller:
         folder = self._staging.whole(transfer)
         if folder is None:
             return None
-        clock, kind = self._pipeline.clock, _kind(transfer)
+        clock, kind = self._pipeline.clock, transfer.purpose.kind
         run = self._registry.begin_run(kind, clock.now(), {"transfer": transfer.name})
         try:
             if kind == "bundle":
@@ -126,7 +120,7 @@ class TransferInstaller:
 
     def _fetch(self, transfer: Transfer) -> None:
         """Fetch a transfer that names an address, as its only chunk."""
-        url = transfer.note.get("url")
+        url = transfer.purpose.url
         if url is None:
             return
         from edged.host.download import fetch  # memory that few devices need
@@ -137,7 +131,7 @@ class TransferInstaller:
 
     def _from_weights(self, run: int, transfer: Transfer, folder: Path) -> Candidate:
         """Mix an update of weights with the device's own, or put it in their place."""
-        order = AdoptWeights(run, folder, bool(transfer.note.get("mix", True)))
+        order = AdoptWeights(run, folder, transfer.purpose.mix)
         return self._pipeline.scheduler.client.run(order)
 
     def _from_model(self, run: int, folder: Path) -> Candidate:
@@ -189,9 +183,5 @@ class TransferInstaller:
         newest = [*kept.items(), (transfer.name, told)][-REMEMBERED:]
         self._registry.set_value(OUTCOMES, dict(newest))
         self._staging.discard(transfer)
-        log.info(EVENTS[_kind(transfer)], **told)
-        self._events.event(EVENTS[_kind(transfer)], told)
-
-
-def _kind(transfer: Transfer) -> str:
-    return str(transfer.note.get("kind", "weights"))
+        log.info(EVENTS[transfer.purpose.kind], **told)
+        self._events.event(EVENTS[transfer.purpose.kind], told)

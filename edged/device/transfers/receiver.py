@@ -13,11 +13,12 @@ from edged.storage.journal.transfers import ChunkResult, announced
 
 if TYPE_CHECKING:
     from edged.config import Config
+    from edged.device.learning.worker import TrainingWorker
     from edged.device.transfers.installer import TransferInstaller
     from edged.mqtt.client.message import ReceivedMessage
     from edged.mqtt.client.session import Session
     from edged.mqtt.topics import Topics
-    from edged.storage.journal.transfers import Transfer, TransferStaging
+    from edged.storage.journal.transfers import Transfer, TransferPurpose, TransferStaging
 
 MOST_WAITING = 64
 MAX_CHUNK = 1024**2
@@ -28,7 +29,7 @@ log = get_logger("edged.receiving")
 
 
 class TransferReceiver(Extension):
-    """Opens transfers, gathers their chunks, and submits each complete one to the installer.
+    """Opens transfers, gathers their chunks, and has each complete one installed between two training runs.
 
     A thread of its own, which the first chunk starts, writes them. Chunks of a transfer that nobody has
     announced, retained ones, damaged ones and those that come faster than the disk takes them are dropped and
@@ -44,6 +45,8 @@ class TransferReceiver(Extension):
         Keeps the chunks of the present transfer.
     installer
         Installs complete transfers.
+    worker
+        Calls the installer after the present training run.
     """
 
     def __init__(
@@ -53,10 +56,11 @@ class TransferReceiver(Extension):
         topics: Topics,
         staging: TransferStaging,
         installer: TransferInstaller,
+        worker: TrainingWorker,
     ) -> None:
         self._accepts = config.weights.accept or config.install.accept
         self._session, self._topics = session, topics
-        self._staging, self._installer = staging, installer
+        self._staging, self._installer, self._worker = staging, installer, worker
         self._queue: queue.Queue[ReceivedMessage | None] = queue.Queue(MOST_WAITING)
         self._thread: threading.Thread | None = None
         self.dropped = 0
@@ -73,21 +77,17 @@ class TransferReceiver(Extension):
             self._queue.put(None)
             self._thread.join(timeout)
 
-    def announce(
-        self, name: Any, manifest: Any, note: dict[str, Any], max_bytes: int, *, fetched: bool = False
-    ) -> dict[str, Any]:
+    def announce(self, name: Any, manifest: Any, purpose: TransferPurpose, max_bytes: int) -> dict[str, Any]:
         """Open a transfer, or report how it stands: which chunks are missing, or how it has ended.
 
         Parameters
         ----------
         name, manifest
             As the sender gives them.
-        note
-            What is to be done with it.
+        purpose
+            What it is for.
         max_bytes
             Limit of its size.
-        fetched
-            Whether the device fetches the file itself, so that it waits for no chunks.
 
         Raises
         ------
@@ -96,20 +96,24 @@ class TransferReceiver(Extension):
         RefusedError
             When it is too large, or another is under way.
         """
-        transfer = announced(name, manifest, note, max_bytes)
+        transfer = announced(name, manifest, purpose, max_bytes)
         outcome = self._installer.outcome(transfer.name, transfer.sha256)
         if outcome is not None:
             return outcome
         missing = self.open(transfer)
-        told = {"state": "receiving" if missing and not fetched else "executing", "transfer": transfer.name}
-        if fetched:
-            return told
-        return told | {"topic": self._topics.incoming(transfer.name), "missing": missing[:MISSING_TOLD]}
+        if purpose.url is not None:  # the device fetches the file itself, and waits for no chunks
+            return {"state": "executing", "transfer": transfer.name}
+        return {
+            "state": "receiving" if missing else "executing",
+            "transfer": transfer.name,
+            "topic": self._topics.incoming(transfer.name),
+            "missing": missing[:MISSING_TOLD],
+        }
 
     def open(self, transfer: Transfer) -> list[int]:
         """Open or reopen a transfer; return the numbers of missing chunks.
 
-        If none is missing, or the device fetches the file itself, the transfer goes to the installer.
+        If none is missing, or the device fetches the file itself, the transfer is installed.
 
         Raises
         ------
@@ -117,15 +121,15 @@ class TransferReceiver(Extension):
             See `TransferStaging.open`.
         """
         missing = self._staging.open(transfer)
-        if not missing or transfer.note.get("url"):
-            self._installer.submit(transfer)
+        if not missing or transfer.purpose.url is not None:
+            self._submit(transfer)
         return missing
 
     def resume(self) -> None:
         """Submit the transfer that an earlier process has received completely and not installed."""
         transfer = self._staging.transfer
-        if transfer is not None and (transfer.note.get("url") or not self._staging.missing()):
-            self._installer.submit(transfer)
+        if transfer is not None and (transfer.purpose.url is not None or not self._staging.missing()):
+            self._submit(transfer)
 
     def receive(self, delivery: ReceivedMessage) -> None:
         """Queue a chunk; called on the network thread."""
@@ -163,7 +167,10 @@ class TransferReceiver(Extension):
         self._session.ack([delivery])
         transfer = self._staging.transfer
         if result is ChunkResult.LAST and transfer is not None:
-            self._installer.submit(transfer)
+            self._submit(transfer)
+
+    def _submit(self, transfer: Transfer) -> None:
+        self._worker.between_runs(lambda: self._installer.install(transfer))
 
     def _drop(self, delivery: ReceivedMessage) -> None:
         self.dropped += 1

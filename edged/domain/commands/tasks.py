@@ -1,4 +1,4 @@
-"""Commands under way: what carries them out, and what that tells of them."""
+"""Commands in progress, and the handlers that execute them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,12 @@ if TYPE_CHECKING:
     from edged.errors import EdgedError
 
 
+Kind = Literal["now", "aside", "later"]
+"""How a command is executed; see `Handler`."""
+
+
 class Sender(Protocol):
-    """Where an answer goes: a delivery, or what is remembered of one."""
+    """Where an answer goes: a delivery, or its record in the journal."""
 
     @property
     def response_topic(self) -> str | None:
@@ -22,11 +26,11 @@ class Sender(Protocol):
 
     @property
     def correlation(self) -> bytes | None:
-        """What the asker wants echoed (MQTT 5)."""
+        """Correlation data that the answer must echo (MQTT 5)."""
 
 
 class TaskHost(Protocol):
-    """Who keeps and tells how far a task has come."""
+    """Records and publishes how far a task has come."""
 
     def mark_executing(self, task: Task) -> None:
         """Record that the task is being executed."""
@@ -39,33 +43,43 @@ class TaskHost(Protocol):
 
 
 class Task:
-    """One command under way; may be used from any thread. What comes after its end is passed over.
+    """One command in progress; may be used from any thread. After its end all calls are ignored.
 
     Attributes
     ----------
     name, request, key, sender
-        The command, all its fields, what it is known by (None for nothing), and who asked.
+        The command, all its fields, its key in the journal (None if it has none), and who sent it.
+    kind
+        How it is executed.
     accepted, over
-        Whether the first of two answers was given, and whether the last one was.
+        Whether the first of two answers was published, and whether the command has ended.
     cancelled
-        Somebody wants it to end: `stopping` is called then, where it was set.
+        Whether it was asked to end as soon as it can.
     """
 
-    def __init__(self, host: TaskHost, name: str, request: Request, key: str | None, sender: Sender) -> None:
+    def __init__(
+        self,
+        host: TaskHost,
+        name: str,
+        request: Request,
+        key: str | None,
+        sender: Sender,
+        kind: Kind = "later",
+    ) -> None:
         self.name = name
         self.request = request
         self.key = key
         self.sender = sender
+        self.kind = kind
         self.accepted = False
         self.over = False
         self.cancelled = False
-        self.stopping: Callable[[], None] | None = None
         self.lock = threading.RLock()
         self._host = host
 
     @property
     def transaction(self) -> Any:
-        """What the asker calls it."""
+        """The id that its sender has given it; None without one."""
         return self.request.get("transaction")
 
     def mark_executing(self) -> None:
@@ -87,12 +101,6 @@ class Task:
         """Finish the task with an error."""
         self._end(problem)
 
-    def cancel(self) -> None:
-        """Have it end, as soon as it can."""
-        self.cancelled = True
-        if self.stopping is not None:
-            self.stopping()
-
     def _end(self, outcome: Request | EdgedError) -> None:
         with self.lock:
             if not self.over:
@@ -101,23 +109,23 @@ class Task:
 
 
 class Handler(NamedTuple):
-    """What carries a command out.
+    """How a command is executed.
 
     Attributes
     ----------
     carry_out
         Takes the request's own fields. With `now` it returns the data of the answer. With `aside` and
-        `later` it takes a Task, too: `aside` runs on a thread for what takes long and returns the data of
-        the last answer, `later` returns those of the first one, and somebody ends the task some time.
+        `later` it takes a Task, too: `aside` runs on the thread of commands that take long and returns the
+        data of the last answer; `later` returns the data of the first one, and another part ends the task.
     kind
-        See above.
+        One of these three.
     effect
-        False for commands that only read: they are not kept, and answered anew each time.
+        False for commands that only read: the journal does not have them, and each is answered afresh.
     resume
-        Goes on with a command that the end of the daemon cut off; without it that one has failed.
+        Continues a command that the end of the daemon interrupted; without it such a command fails.
     """
 
     carry_out: Callable[..., Request]
-    kind: Literal["now", "aside", "later"] = "now"
+    kind: Kind = "now"
     effect: bool = True
     resume: Callable[[Request, Task], None] | None = None

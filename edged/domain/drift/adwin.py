@@ -8,6 +8,8 @@ from typing import ClassVar
 
 from edged.domain.drift.signals import DRIFT, LARGEST, NONE, WARNING, Level, StreamDetector, require
 
+WARNING_DELTA = 0.02  # confidence of the warning level: that of a drift cannot be larger
+
 
 @dataclass(slots=True)
 class ADWIN(StreamDetector):
@@ -66,7 +68,7 @@ class ADWIN(StreamDetector):
     min_window_length: int = 5
     grace_period: int = 10
     mode: str = "both"
-    warning_delta: float = 0.02
+    warning_delta: float = WARNING_DELTA
     ticks: int = 0
     n: int = 0
     total: float = 0.0

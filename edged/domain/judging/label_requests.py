@@ -104,6 +104,11 @@ class LabelRequests:
             start = end
         return chosen
 
+    def refund(self) -> None:
+        """Do not count a chosen sample as requested: it brought its label, so that nobody was asked."""
+        self._today -= 1
+        self.requested -= 1
+
     def _begin_slot(self) -> None:
         self._at_random = bool(self._draws.uniform(1)[0] < self._random)
         self._passed, self._found, self._best = 0, -1, -math.inf

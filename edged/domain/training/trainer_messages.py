@@ -152,6 +152,13 @@ class BadSamples(Message):
 
 
 @dataclass(frozen=True)
+class EngineChosen(Message):
+    """The engines were timed: `choice` says in one line which one trains, and why."""
+
+    choice: str
+
+
+@dataclass(frozen=True)
 class DamagedCheckpoint(Message):
     """A damaged generation was passed over."""
 
@@ -190,5 +197,6 @@ ORDERS = (
 RESULTS = (RunResult, Candidate, RoundResult, FleetModelResult)
 REPORTS = (
     *RESULTS, OrderFailed,
-    Ready, RunProgress, CheckpointWritten, Resting, BadSamples, DamagedCheckpoint, ChallengerState, Note,
+    Ready, EngineChosen, RunProgress, CheckpointWritten, Resting, BadSamples, DamagedCheckpoint,
+    ChallengerState, Note,
 )  # fmt: skip

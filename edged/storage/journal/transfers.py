@@ -10,16 +10,15 @@ import hashlib
 import json
 import re
 import threading
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from edged.errors import ConfigError, RefusedError
 from edged.logs import get_logger
 from edged.storage.files.atomic import disk_errors, make_directory, publish_file, remove, staging_path, sweep
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from edged.clock import Clock
@@ -54,12 +53,31 @@ class ChunkResult(IntEnum):
 
 
 @dataclass(frozen=True)
+class TransferPurpose:
+    """What a transfer is for.
+
+    Attributes
+    ----------
+    kind
+        What arrives: weights, a model file or a bundle file.
+    mix
+        Whether weights may be mixed with the device's own; else they take their place.
+    url
+        Where the device fetches the file itself, as one chunk; None where chunks are sent.
+    """
+
+    kind: Literal["weights", "model", "bundle"] = "weights"
+    mix: bool = True
+    url: str | None = None
+
+
+@dataclass(frozen=True)
 class Transfer:
     """A transfer as it was announced: its name, manifest, purpose and chunks."""
 
     name: str
     manifest: dict[str, Any]
-    note: dict[str, Any]
+    purpose: TransferPurpose
     pieces: tuple[ChunkDigest, ...]
 
     @property
@@ -68,7 +86,7 @@ class Transfer:
         return str(self.manifest["sha256"])
 
 
-def announced(name: Any, manifest: Any, note: Mapping[str, Any], max_bytes: int) -> Transfer:
+def announced(name: Any, manifest: Any, purpose: TransferPurpose, max_bytes: int) -> Transfer:
     """Create a transfer from its sender's announcement.
 
     Raises
@@ -87,9 +105,9 @@ def announced(name: Any, manifest: Any, note: Mapping[str, Any], max_bytes: int)
         raise RefusedError(
             f"{manifest['bytes']} bytes in {len(pieces)} chunks, at most {max_bytes} in {MOST_CHUNKS}",
             where=name,
-            remedy="raise weights.max_bytes",
+            remedy=f"raise {'weights' if purpose.kind == 'weights' else 'install'}.max_bytes",
         )
-    return Transfer(name, dict(manifest), dict(note), pieces)
+    return Transfer(name, dict(manifest), purpose, pieces)
 
 
 def _pieces(manifest: Any) -> tuple[ChunkDigest, ...]:
@@ -178,7 +196,8 @@ class TransferStaging:
                 self.discard(current)
             if self.transfer is None:
                 folder = self._folder / transfer.name
-                about = {"transfer": transfer.name, "manifest": transfer.manifest, "note": transfer.note}
+                purpose = asdict(transfer.purpose)
+                about = {"transfer": transfer.name, "manifest": transfer.manifest, "note": purpose}
                 make_directory(folder)
                 publish_file(folder / _ABOUT, json.dumps(about).encode())
                 self.transfer, self._present = transfer, set()
@@ -281,7 +300,8 @@ class TransferStaging:
     def _read(self, folder: Path) -> Transfer | None:
         try:
             about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
-            return announced(about["transfer"], about["manifest"], about["note"], self._max_bytes)
+            purpose = TransferPurpose(**about["note"])
+            return announced(about["transfer"], about["manifest"], purpose, self._max_bytes)
         except (OSError, ValueError, KeyError, TypeError, ConfigError, RefusedError) as problem:
             log.warning("transfer_dropped", path=str(folder), problem=str(problem))
             return None

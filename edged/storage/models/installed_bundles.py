@@ -1,4 +1,4 @@
-"""Bundles that came over the network, and which bundle trains now."""
+"""Bundles that came over the network."""
 
 from __future__ import annotations
 
@@ -7,13 +7,10 @@ from typing import TYPE_CHECKING
 from edged.storage.files.atomic import make_directory, remove, staging_path, sweep
 from edged.storage.models.bundle_archive import publish_bundle, unpack_bundle
 from edged.storage.models.bundles import DESCRIPTION, Bundle
-from edged.storage.models.signatures import open_bundle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
     from pathlib import Path
-
-    from edged.storage.models.registry import Registry
 
 FOLDER = "bundles"
 
@@ -54,45 +51,3 @@ class InstalledBundles:
             if old.name not in keep | {bundle.fingerprint}:
                 remove(old)
         return Bundle.open(final)
-
-
-class ActiveBundle:
-    """The bundle that the champion belongs to, from which the device trains.
-
-    An installed bundle is active from the moment on in which its model takes over, and until a rollback to a
-    model of another bundle.
-
-    Parameters
-    ----------
-    configured
-        The bundle of `model.bundle`; active unless the champion names an installed one.
-    installed
-        Finds bundles by fingerprint.
-    registry
-        Its champion's record names the bundle.
-    keys
-        Public keys; if there are any, one of them must have signed an installed bundle.
-    """
-
-    def __init__(
-        self, configured: Bundle, installed: InstalledBundles, registry: Registry, keys: Sequence[Path]
-    ) -> None:
-        self._configured, self._installed = configured, installed
-        self._registry, self._keys = registry, keys
-
-    def path(self) -> Path:
-        """Return the directory of the active bundle."""
-        version = self._registry.champion()
-        data = {} if version is None else self._registry.get(version).data
-        return self._installed.find(data.get("bundle")) or self._configured.path
-
-    def open(self) -> Bundle:
-        """Open the active bundle; an installed one is verified.
-
-        Raises
-        ------
-        EdgedError
-            When it is damaged or not signed by one of the keys.
-        """
-        path = self.path()
-        return self._configured if path == self._configured.path else open_bundle(path, self._keys)

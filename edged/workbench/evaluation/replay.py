@@ -15,9 +15,8 @@ from edged.clock import VirtualClock
 from edged.device.events import Events, Listener
 from edged.device.learning.regime_recall import EVERY
 from edged.device.learning.trainer_client import TrainerClient
-from edged.device.pipeline import Host, open_pipeline
+from edged.device.pipeline import Host, label_requests, open_pipeline
 from edged.device.startup.bootstrap import open_samples, with_bundle
-from edged.domain.judging.label_requests import LabelRequests
 from edged.domain.judging.outputs import answers
 from edged.domain.stream.forecast import Forecast
 from edged.domain.stream.sample import Batch, LabelUpdate
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
 
     from edged.config import Config
     from edged.domain.drift import DriftSignal
+    from edged.domain.judging.label_requests import LabelRequests
     from edged.domain.judging.predictions import Predictions
     from edged.domain.protocols import ServedModel
     from edged.workbench.recordings.stream import LabelOptions, Stream
@@ -66,6 +66,7 @@ class Replay(Listener):
         self.config = config = with_engine(with_bundle(config, found))
         self._clock = VirtualClock(float(stream.t[0]))
         self.events: list[dict[str, Any]] = []
+        self._position = 0
         with scratch(), ExitStack() as stack:
             self._open(stack, config)
             self._close = stack.pop_all()
@@ -106,14 +107,12 @@ class Replay(Listener):
     def _ask_for_labels(self, config: Config) -> LabelRequests:
         """From the end of pre-training on only those labels arrive that are asked for."""
         self.stream.labelled[self.pretrain :] = False
-        share, random = self.options.rate, config.labels.request_random
-        return LabelRequests(share, random=random, holdout=config.gate.holdout, seed=self.options.seed)
+        asked = {"request_share": self.options.rate, "requests_per_day": None}
+        return label_requests(config.labels.model_copy(update=asked), config.gate.holdout, self.options.seed)
 
     def event(self, name: str, fields: dict[str, Any]) -> None:
         """Record what happens, with the row where it did."""
         self.events.append({"event": name, "sample": self._position, **fields})
-
-    _position = 0
 
     def _after(self, moment: float) -> float:
         """When the schedule fires next; runs missed in between are made up for once, as in the daemon."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from edged.device.learning.scheduler import HELD_RUN
 from tests.running_device import Device, running, wait_until
 from tests.steered import answers, ask, conform, data
 
@@ -189,8 +190,12 @@ def test_a_run_that_was_asked_for_is_answered_after_a_kill(broker: Broker, tmp_p
         asked = json.dumps({"transaction": "t", "steps": 900})
         listener.publish("edged/rig/request/train", asked)
         wait_until((device.state / "checkpoints" / "2").exists, 60)
+        data(listener, "pause")
         device.stop(signal.SIGKILL)
         device.start()
+        listener.wait(lambda: HELD_RUN in listener.messages["state/training"][-1]["waiting_for"], 60)
+        assert len(listener.events("training_started")) == 1, "a paused device does not train"
+        data(listener, "resume")
         listener.publish("edged/rig/request/train", asked)
         listener.wait(lambda: any(a["state"] == "successful" for a in answers(listener, "train", "t")), 90)
         assert [run["trigger"] for run in listener.events("training_started")] == ["command", "resume"]

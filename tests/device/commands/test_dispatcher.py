@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from edged.clock import VirtualClock
 from edged.config import CommandsConfig
 from edged.device.commands.answers import CommandAnswers, encoded
-from edged.device.commands.authorisation import CommandAuthority
+from edged.device.commands.authorisation import command_authority
 from edged.device.commands.dispatcher import CommandDispatcher
 from edged.device.commands.inbox import MAX_WAITING, CommandInbox
 from edged.domain.commands.rules import MAX_PAYLOAD, digest, parse
@@ -95,9 +95,8 @@ class Panel:
             config=config,
             clock=self.clock,
             journal=self.registry,
-            inbox=self.inbox,
             answers=recorded,
-            authority=CommandAuthority("d", config, self.registry, self.clock),
+            authority=command_authority("d", config, self.registry, self.clock),
             running=self.running,
         )
 
@@ -151,9 +150,11 @@ class Panel:
 def running(state: Path | None = None, **settings: Any) -> Iterator[Panel]:
     with ExitStack() as stack:
         panel = Panel(state or Path(stack.enter_context(TemporaryDirectory())), **settings)
-        panel.control.start()
+        panel.control.resume()
+        panel.inbox.start(panel.control)
         yield panel
         panel.gate.set()
+        panel.inbox.stop()
         panel.control.stop()
         panel.registry.close()
 

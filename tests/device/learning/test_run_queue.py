@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from edged.device.learning.queued_run import QueuedRun
+from edged.device.learning.run_queue import RunQueue
+from edged.device.learning.scheduler import HELD_RUN
 from edged.domain.commands.tasks import Task
-from edged.domain.training.run_queue import QueuedRun, RunQueue
 from edged.domain.training.trainer_messages import RunProgress
 from edged.domain.training.training_run import RunEnd, RunOptions
 from edged.domain.training.triggers import TriggerRules, Triggers
@@ -38,9 +40,11 @@ class Desk:
 
     def __init__(self) -> None:
         self.told: list[tuple[str, str, Any]] = []
+        self.tasks: dict[str, Task] = {}
 
     def task(self, name: str) -> Task:
-        return Task(self, "train", {"transaction": name}, name, self)
+        self.tasks[name] = Task(self, "train", {"transaction": name}, name, self)
+        return self.tasks[name]
 
     def mark_executing(self, task: Task) -> None:
         self.told.append((task.transaction, "executing", None))
@@ -93,6 +97,37 @@ def test_a_run_that_had_ended_untold_is_told_of_after_a_restart_and_not_done_aga
     house.learning.adopt(RunOptions(), desk.task("b"))
     assert wanted(0) == "command", "that one has not ended"
     assert len(desk.told) == 1
+
+
+def test_a_run_that_was_cut_off_waits_for_the_end_of_a_pause_and_one_that_has_not_begun_does_not(
+    house: House,
+) -> None:
+    desk, learning, scheduler = Desk(), house.learning, house.desk.scheduler
+    house.desk.registry.begin_run("command", 1.0, {"asked_by": ["a", "b"]})
+    scheduler.triggers.interrupted = scheduler.paused = True
+    for name in ("a", "b"):
+        learning.adopt(RunOptions(steps=5), desk.task(name))
+    assert scheduler.due() is None
+    assert scheduler.waiting_for == (HELD_RUN,)
+    learning.adopt(RunOptions(steps=5), desk.task("c"))
+    assert scheduler.triggers.wanted(0) == "command"
+    assert learning.cancel(desk.tasks["c"]) is None
+    scheduler.paused = False
+    assert scheduler.due() == "resume"
+    queue = RunQueue(scheduler.triggers)
+    for name in ("a", "b"):
+        queue.resume(QueuedRun(RunOptions(steps=5), [desk.tasks[name]]))
+    assert queue.pop("resume").tasks == [desk.tasks["a"], desk.tasks["b"]]
+
+
+def test_where_only_commands_train_a_run_that_was_cut_off_goes_on_as_the_command_that_it_is(
+    house: House,
+) -> None:
+    desk, scheduler = Desk(), house.desk.scheduler
+    house.desk.registry.begin_run("command", 1.0, {"asked_by": ["a"]})
+    scheduler.triggers.interrupted, scheduler.enabled = True, False
+    house.learning.adopt(RunOptions(steps=5), desk.task("a"))
+    assert scheduler.due() == "command"
 
 
 def test_after_a_cancelled_run_as_many_labels_have_to_come_as_start_one() -> None:

@@ -27,7 +27,7 @@ def requests(schema: Schema, samples: Batch, made: Predictions) -> list[dict[str
     rule = LabelRequests(1.0, random=1.0)
     asking = LabelRequester(rule, schema, VirtualClock(0.0), Events(heard))
     asking.answered(samples, slice(0, len(samples)), [f"s{i}" for i in range(len(samples))], made)
-    assert asking.requested >= len(heard.events)
+    assert asking.requested == len(heard.events)
     return heard.named("label_requested")
 
 
@@ -49,6 +49,19 @@ def test_a_sample_that_brought_its_label_is_not_asked_about() -> None:
     told = requests(schema, batch(3, 2, [0.5, None, 0.5]), made)
     assert [request["id"] for request in told] == ["s1"]
     assert told[0]["answer"] == [1.0]
+
+
+def test_samples_that_brought_their_labels_leave_the_days_requests_to_others() -> None:
+    schema = Schema((), 2, "regress", (), 1)
+    heard = Recorder()
+    asking = LabelRequester(
+        LabelRequests(1.0, random=1.0, per_day=2), schema, VirtualClock(0.0), Events(heard)
+    )
+    ones = np.ones((2, 1), np.float32)
+    made = Predictions(1, np.array([1, 2]), ones, ones, None)
+    for label in (0.5, 0.5, None, None):
+        asking.answered(batch(2, 2, [label, label]), slice(0, 2), ["a", "b"], made)
+    assert len(heard.named("label_requested")) == asking.requested == 2
 
 
 def test_a_wide_sample_is_shown_in_part() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from edged.clock import VirtualClock
 from edged.config import Config
+from edged.device.learning.worker import TrainingWorker
 from edged.device.transfers.installer import TransferInstaller
 from edged.device.transfers.receiver import MAX_CHUNK, TransferReceiver
 from edged.errors import ConfigError, EdgedError, RefusedError
@@ -18,11 +19,17 @@ from edged.mqtt import weight_encoding
 from edged.mqtt.client.message import ReceivedMessage
 from edged.mqtt.client.session import Session
 from edged.mqtt.topics import Topics
-from edged.storage.journal.transfers import Transfer, TransferStaging, announced, read_transfer
+from edged.storage.journal.transfers import (
+    Transfer,
+    TransferPurpose,
+    TransferStaging,
+    announced,
+    read_transfer,
+)
 from tests.running_device import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 BLOB = bytes(range(256)) * 4
@@ -45,8 +52,18 @@ class Complete(TransferInstaller):
     def __init__(self) -> None:
         self.complete: list[Transfer] = []
 
-    def submit(self, transfer: Transfer) -> None:
+    def install(self, transfer: Transfer) -> None:
         self.complete.append(transfer)
+
+
+class Idle(TrainingWorker):
+    """Never trains, so that what waits for the end of a run is done at once."""
+
+    def __init__(self) -> None:
+        pass
+
+    def between_runs(self, action: Callable[[], None]) -> None:
+        action()
 
 
 class Dock:
@@ -59,7 +76,7 @@ class Dock:
         self.acknowledged, self.complete = self.session.acknowledged, self.installer.complete
         config = Config.model_validate({"device": {"id": "rig"}, "stream": {"features": 1, "classes": 2}})
         self.incoming = TransferReceiver(
-            config, self.session, Topics("edged/rig"), self.staging, self.installer
+            config, self.session, Topics("edged/rig"), self.staging, self.installer, Idle()
         )
 
     def send(self, *chunks: ReceivedMessage) -> None:
@@ -71,7 +88,7 @@ class Dock:
 
 def transfer(name: str = "t1", blob: bytes = BLOB, size: int = 300) -> Transfer:
     manifest = weight_encoding.manifest(1, blob, weight_encoding.split(blob, size))
-    return announced(name, json.loads(json.dumps(manifest)), {"mix": True}, LIMIT)
+    return announced(name, json.loads(json.dumps(manifest)), TransferPurpose(mix=False), LIMIT)
 
 
 def chunk(topic: str, payload: bytes, *, retain: bool = False) -> ReceivedMessage:
@@ -121,6 +138,25 @@ def test_what_was_not_announced_is_dropped_and_acknowledged(tmp_path: Path) -> N
     dock.incoming.stop()
 
 
+@pytest.mark.parametrize(
+    ("note", "purpose"),
+    [
+        ({"mix": False}, TransferPurpose(mix=False)),
+        ({"kind": "bundle", "url": None}, TransferPurpose("bundle")),
+    ],
+    ids=["weights", "bundle"],
+)
+def test_a_transfer_of_an_earlier_version_is_taken_up(
+    tmp_path: Path, note: dict[str, Any], purpose: TransferPurpose
+) -> None:
+    Dock(tmp_path).incoming.open(transfer())
+    about = tmp_path / "incoming" / "t1" / "about.json"
+    about.write_text(json.dumps(json.loads(about.read_text()) | {"note": note}))
+    found = Dock(tmp_path).staging.transfer
+    assert found is not None
+    assert found.purpose == purpose
+
+
 def test_a_new_process_takes_the_transfer_up_and_finds_a_torn_chunk(tmp_path: Path) -> None:
     dock = Dock(tmp_path)
     dock.incoming.open(transfer())
@@ -129,7 +165,7 @@ def test_a_new_process_takes_the_transfer_up_and_finds_a_torn_chunk(tmp_path: Pa
     (tmp_path / "incoming" / "t1" / "1.chunk").write_bytes(b"torn")
     again = Dock(tmp_path)
     again.incoming.resume()
-    assert [t.note for t in again.complete] == [{"mix": True}]
+    assert [t.purpose for t in again.complete] == [TransferPurpose(mix=False)]
     assert again.staging.whole(transfer()) is None
     assert again.incoming.open(transfer()) == [1]
     again.send(chunks()[1])
@@ -167,7 +203,7 @@ def test_one_at_a_time_until_it_has_expired(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_a_transfer_is_refused(name: Any, change: Any, problem: type[EdgedError]) -> None:
     with pytest.raises(problem):
-        announced(name, {**transfer().manifest, **change}, {}, LIMIT)
+        announced(name, {**transfer().manifest, **change}, TransferPurpose(), LIMIT)
 
 
 JSON = st.recursive(
@@ -184,12 +220,12 @@ JSON = st.recursive(
 @given(JSON, JSON)
 def test_any_json_is_refused_with_a_clear_error(name: Any, manifest: Any) -> None:
     with pytest.raises(EdgedError):
-        announced(name, manifest, {}, LIMIT)
+        announced(name, manifest, TransferPurpose(), LIMIT)
 
 
 def test_a_whole_that_is_not_the_sum_of_its_chunks_is_told(tmp_path: Path) -> None:
     dock = Dock(tmp_path)
-    wrong = announced("t1", {**transfer().manifest, "sha256": "0" * 64}, {}, LIMIT)
+    wrong = announced("t1", {**transfer().manifest, "sha256": "0" * 64}, TransferPurpose(), LIMIT)
     dock.incoming.open(wrong)
     dock.send(*chunks())
     with pytest.raises(ConfigError, match="together"):

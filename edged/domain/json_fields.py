@@ -5,7 +5,20 @@ from __future__ import annotations
 import json
 import math
 import re
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import fields as fields_of
+from functools import cache, partial
+from types import UnionType
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from edged.errors import EdgedError, RejectedUpdateError
 
@@ -169,6 +182,44 @@ class JsonFields:
         if not isinstance(value, str) or pattern.fullmatch(value) is None:
             raise self.wrong(name, what)
         return value
+
+
+def read_dataclass(kind: Callable[..., _T], values: JsonFields) -> _T:
+    """A dataclass from its object; the annotation of a field says how it is read, and none may be missing.
+
+    `Annotated[X, read]` calls `read` with the object and the name of the field; a literal is
+    one of its words, `X | None` may be null or absent, and what is no bool is a dataclass too.
+    """
+    return kind(**{name: _read(hint, values, name) for name, hint in _hints(kind).items()})
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    hints = get_type_hints(kind, include_extras=True)
+    return {field.name: hints[field.name] for field in fields_of(kind)}
+
+
+def _read(hint: Any, values: JsonFields, name: str) -> Any:
+    origin = get_origin(hint)
+    if origin in (Union, UnionType):
+        return values.optional(name, partial(_read, get_args(hint)[0], values))
+    if origin is Annotated:
+        return hint.__metadata__[0](values, name)
+    if origin is Literal:
+        return values.one_of(name, get_args(hint))
+    return read_dataclass(hint, values.inner(name)) if hint is not bool else values.flag(name)
+
+
+# How fields of dataclasses are read.
+Name = Annotated[str, JsonFields.name]
+Token = Annotated[str, JsonFields.token]
+Digest = Annotated[str, JsonFields.digest]
+ShortText = Annotated[str, JsonFields.text]
+ShortTexts = Annotated[tuple[str, ...], JsonFields.texts]
+Number = Annotated[float, JsonFields.number]
+NotNegative = Annotated[float, partial(JsonFields.number, least=0.0)]
+Count = Annotated[int, JsonFields.count]
+AtLeastOne = Annotated[int, partial(JsonFields.count, least=1)]
 
 
 def _finite(value: Any) -> float | None:

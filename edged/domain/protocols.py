@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from edged.domain.commands.delivery_policy import MessageKind
     from edged.domain.drift import DriftSignal
-    from edged.domain.federated.evaluation import Quality
+    from edged.domain.federated.messages import Quality
     from edged.domain.stream.sample import Batch, LabelReading, LabelUpdate, Rejected, Window
     from edged.domain.stream.windowing import OpenWindowChanges, OpenWindows
     from edged.domain.training.message import Message

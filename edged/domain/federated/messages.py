@@ -10,15 +10,33 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping  # noqa: TC003  fields are read by their annotations
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, cast
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from edged.domain.federated.settings import MOST_PARTS, BaseModelInfo, RoundSettings
-from edged.domain.json_fields import MALFORMED, NAME, read_object
+from edged.domain.federated.settings import BaseModelInfo, Parts, RoundSettings, read_settings
+from edged.domain.json_fields import (
+    MALFORMED,
+    NAME,
+    AtLeastOne,
+    Count,
+    Digest,
+    JsonFields,
+    Name,
+    NotNegative,
+    Number,
+    ShortText,
+    Token,
+    read_dataclass,
+    read_object,
+)
 from edged.errors import ConfigError, RejectedUpdateError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
+
+    from typing_extensions import Self
 
 State = Literal["open", "closed", "done"]
 
@@ -93,9 +111,7 @@ class FleetTopics:
         kind, *levels = topic.removeprefix(f"{self.base}/").split("/")
         expected = {"up": (2, 3), "eval": (2,), "state": (1,)}.get(kind, ())
         numbers = levels[:1] + levels[2:] if kind != "state" else []
-        if len(levels) not in expected or not all(
-            n.isascii() and n.isdigit() and len(n) < 11 for n in numbers
-        ):
+        if len(levels) not in expected or not all(map(_is_number, numbers)):
             raise RejectedUpdateError(MALFORMED, "no topic for devices", where=topic[:200])
         device = levels[-1] if kind == "state" else levels[1]
         if NAME.fullmatch(device) is None:
@@ -104,8 +120,28 @@ class FleetTopics:
         return kind, device, found[0] if found else None, found[1] if len(found) > 1 else None
 
 
+RoundNumber = Annotated[int, partial(JsonFields.count, least=1, most=MOST_ROUNDS)]
+
+
 @dataclass(frozen=True)
-class RoundAnnouncement:
+class FleetMessage:
+    """Base of dataclasses that are messages of one JSON object."""
+
+    topic: ClassVar[str]
+    longest: ClassVar[int] = LONGEST_LINE
+
+    @classmethod
+    def read(cls, payload: bytes) -> Self:
+        """From what came on the topic; RejectedUpdateError when it is not as described."""
+        return read_dataclass(cls, read_object(payload, cls.longest, cls.topic))
+
+    def payload(self) -> bytes:
+        """Encode the message as JSON."""
+        return _json(asdict(self))
+
+
+@dataclass(frozen=True)
+class RoundAnnouncement(FleetMessage):
     """A round, as everyone is told of it.
 
     Attributes
@@ -122,39 +158,20 @@ class RoundAnnouncement:
         Those that were chosen; None for all.
     """
 
-    fleet: str
-    round: int
-    id: str
+    topic = "round"
+    longest = LARGEST_JSON
+
+    fleet: Name
+    round: RoundNumber
+    id: Token
     state: State
-    bundle: str
+    bundle: ShortText
     base: BaseModelInfo
-    opened: float
-    deadline: float
-    window: float
-    devices: tuple[str, ...] | None
-    config: RoundSettings
-
-    @classmethod
-    def read(cls, payload: bytes) -> RoundAnnouncement:
-        """From what came on the topic."""
-        fields = read_object(payload, LARGEST_JSON, "round")
-        return cls(
-            fields.name("fleet"),
-            fields.count("round", 1, MOST_ROUNDS),
-            fields.token("id"),
-            cast("State", fields.one_of("state", ("open", "closed", "done"))),
-            fields.text("bundle"),
-            BaseModelInfo.read(fields.inner("base")),
-            fields.number("opened", 0.0),
-            fields.number("deadline", 0.0),
-            fields.number("window", 0.0),
-            fields.optional("devices", fields.names),
-            RoundSettings.read(fields.inner("config")),
-        )
-
-    def payload(self) -> bytes:
-        """Encode the message as JSON."""
-        return _json(self)
+    opened: NotNegative
+    deadline: NotNegative
+    window: NotNegative
+    devices: Annotated[tuple[str, ...], JsonFields.names] | None
+    config: Annotated[RoundSettings, read_settings]
 
     def names(self, device: str) -> bool:
         """Whether this device was chosen."""
@@ -181,18 +198,18 @@ class UpdateHeader:
         How many messages carry it, and which one this is, from 0.
     """
 
-    device: str
-    round: int
-    id: str
-    base: str
-    samples: int
-    loss: float | None
-    norm: float
-    bytes: int
-    sha256: str
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    parts: int = 1
-    part: int = 0
+    device: Name
+    round: RoundNumber
+    id: Token
+    base: Digest
+    samples: Annotated[int, partial(JsonFields.count, least=1, reason="samples")]
+    loss: Number | None
+    norm: NotNegative
+    bytes: AtLeastOne
+    sha256: Digest
+    metrics: Annotated[Mapping[str, float], JsonFields.numbers] = field(default_factory=dict)
+    parts: Parts = 1
+    part: Count = 0
 
     @classmethod
     def read(cls, payload: Blob) -> tuple[UpdateHeader, Blob]:
@@ -201,21 +218,9 @@ class UpdateHeader:
         if not found:
             raise RejectedUpdateError(MALFORMED, "an update begins with a line of JSON", where="up")
         fields = read_object(line, LONGEST_LINE, "up")
-        parts = fields.count("parts", 1, MOST_PARTS)
-        made = cls(
-            fields.name("device"),
-            fields.count("round", 1, MOST_ROUNDS),
-            fields.token("id"),
-            fields.digest("base"),
-            fields.count("samples", 1, reason="samples"),
-            fields.optional("loss", fields.number),
-            fields.number("norm", 0.0),
-            fields.count("bytes", 1),
-            fields.digest("sha256"),
-            fields.numbers("metrics"),
-            parts,
-            fields.count("part", 0, parts - 1),
-        )
+        made = read_dataclass(cls, fields)
+        if made.part >= made.parts:
+            raise fields.wrong("part", f"a whole number from 0 to {made.parts - 1}")
         return made, blob + payload[LONGEST_LINE + 1 :]
 
     def messages(self, topics: FleetTopics, blob: Blob) -> Iterator[tuple[str, Blob]]:
@@ -226,32 +231,32 @@ class UpdateHeader:
         )
         for part, piece in enumerate(pieces):
             topic = topics.up(self.round, self.device, part if len(pieces) > 1 else None)
-            yield topic, _json(replace(whole, part=part)) + b"\n" + piece
+            yield topic, _json(asdict(replace(whole, part=part))) + b"\n" + piece
+
+
+def _reasons(values: JsonFields, name: str) -> dict[str, str]:
+    reasons = values.inner(name)
+    return {device: reasons.text(device) for device in reasons}
 
 
 @dataclass(frozen=True)
-class Receipts:
+class Receipts(FleetMessage):
     """Updates that were accepted, by device, or refused, with the reason; a device named here is done."""
 
-    id: str
-    accepted: tuple[str, ...] = ()
-    refused: Mapping[str, str] = field(default_factory=dict)
+    topic = "ack"
+    longest = LARGEST_JSON
 
-    @classmethod
-    def read(cls, payload: bytes) -> Receipts:
-        """From what came on the topic."""
-        fields = read_object(payload, LARGEST_JSON, "ack")
-        refused = fields.inner("refused")
-        devices = {device: refused.text(device) for device in refused}
-        return cls(fields.token("id"), fields.names("accepted"), devices)
+    id: Token
+    accepted: Annotated[tuple[str, ...], JsonFields.names] = ()
+    refused: Annotated[Mapping[str, str], _reasons] = field(default_factory=dict)
 
-    def payload(self) -> bytes:
-        """Encode the message as JSON."""
-        return _json(self)
+
+def _text_or_none(values: JsonFields, name: str) -> str:
+    return str(values.optional(name, values.text, ""))
 
 
 @dataclass(frozen=True)
-class DeviceState:
+class DeviceState(FleetMessage):
     """How a device is, and whether it would take part in a round.
 
     Attributes
@@ -268,39 +273,80 @@ class DeviceState:
         The last one it has sent an update for; 0 before.
     """
 
-    device: str
-    at: float
-    bundle: str
-    version: str
-    samples: int
+    topic = "state"
+
+    device: Name
+    at: NotNegative
+    bundle: ShortText
+    version: ShortText
+    samples: Count
     ready: bool
-    why_not: str
+    why_not: Annotated[str, _text_or_none]
     idle: bool
     charged: bool
     cool: bool
-    last_round: int
+    last_round: Annotated[int, partial(JsonFields.count, most=MOST_ROUNDS)]
 
-    @classmethod
-    def read(cls, payload: bytes) -> DeviceState:
-        """From what came on the topic."""
-        fields = read_object(payload, LONGEST_LINE, "state")
-        return cls(
-            fields.name("device"),
-            fields.number("at", 0.0),
-            fields.text("bundle"),
-            fields.text("version"),
-            fields.count("samples"),
-            fields.flag("ready"),
-            fields.optional("why_not", fields.text) or "",
-            fields.flag("idle"),
-            fields.flag("charged"),
-            fields.flag("cool"),
-            fields.count("last_round", 0, MOST_ROUNDS),
-        )
+
+@dataclass(frozen=True)
+class Quality:
+    """Loss and the task's metric on the holdout of a device."""
+
+    loss: Number
+    metric: Number
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """The model of the fleet mixed with the device's own: the share of the former that is best there."""
+
+    share: Annotated[float, partial(JsonFields.number, least=0.0, most=1.0)]
+    loss: Number
+    metric: Number
+
+
+def _read_global(values: JsonFields, _name: str) -> Quality:
+    return read_dataclass(Quality, values.inner("global"))
+
+
+@dataclass(frozen=True)
+class Evaluation(FleetMessage):
+    """One device's report on the model `base` of a round.
+
+    Attributes
+    ----------
+    samples
+        Of the holdout.
+    before
+        What the device served before.
+    model
+        The model of the fleet as it came; `global` on the wire.
+    standing
+        The fleet's model before this one, where the device still has it.
+    mixed
+        What came of mixing; None where nothing was tried.
+    taken, reason
+        Whether the device serves it now, mixed or not, and why or why not.
+    """
+
+    topic = "eval"
+
+    device: Name
+    round: RoundNumber
+    id: Token
+    base: Digest
+    samples: AtLeastOne
+    before: Quality
+    model: Annotated[Quality, _read_global]
+    standing: Quality | None
+    mixed: Mixed | None
+    taken: bool
+    reason: Annotated[str, partial(JsonFields.text, longest=1000)]
 
     def payload(self) -> bytes:
         """Encode the message as JSON."""
-        return _json(self)
+        values = asdict(self)
+        return _json(values | {"global": values.pop("model")})
 
 
 def _is_number(level: str) -> bool:
@@ -327,5 +373,5 @@ def joined(parts: Sequence[bytes], base: BaseModelInfo) -> bytes:
     return blob
 
 
-def _json(message: Any) -> bytes:
-    return json.dumps(asdict(message), separators=(",", ":"), allow_nan=False).encode()
+def _json(message: dict[str, Any]) -> bytes:
+    return json.dumps(message, separators=(",", ":"), allow_nan=False).encode()

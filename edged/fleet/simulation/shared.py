@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from edged.domain.federated.evaluation import Quality
+    from edged.domain.federated.messages import Quality
     from edged.domain.protocols import Engine
     from edged.domain.stream.schema import Schema
     from edged.storage.models.bundles import Bundle

@@ -9,7 +9,7 @@ import numpy as np
 
 from edged import __version__
 from edged.device.fleet_member.protocols import Condition
-from edged.domain.federated.evaluation import Quality
+from edged.domain.federated.messages import Quality
 from edged.domain.federated.personal_layers import fitting, only
 from edged.domain.training.trainer_messages import TrainRound
 from edged.domain.training.training_run import FleetModelResult

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from edged.config.values import Duration, Section, Share
-from edged.domain.drift import DriftRules
+from edged.domain.drift.live import DriftRules
 from edged.domain.stream.anomaly import AnomalyRules
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from edged.device.promotion.rollout import Judged, Rollout
     from edged.device.serving.predictor import Predictor
     from edged.domain.commands.tasks import Task
-    from edged.domain.drift import DriftSignal
+    from edged.domain.drift.signals import DriftSignal
     from edged.domain.protocols import ServedModel
     from edged.domain.training.training_run import RunOptions, RunResult
     from edged.storage.models.registry import Registry

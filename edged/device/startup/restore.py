@@ -10,7 +10,7 @@ from edged.errors import CorruptError
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
-    from edged.domain.drift import LiveDrift
+    from edged.domain.drift.live import LiveDrift
     from edged.domain.stream.anomaly import Anomalies
     from edged.storage.models.registry import Registry
 

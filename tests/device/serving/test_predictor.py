@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from edged.domain.drift import DriftSignal
+    from edged.domain.drift.signals import DriftSignal
     from edged.domain.stream.sample import Batch
     from tests.device.linear import Floats
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edged.device.startup import restore
-from edged.domain.drift import LiveDrift
+from edged.domain.drift.live import LiveDrift
 from edged.domain.judging.regimes import Regimes
 from edged.domain.stream.anomaly import Anomalies, AnomalyRules
 from edged.domain.training.guards import Budget

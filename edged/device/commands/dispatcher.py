@@ -26,7 +26,7 @@ from edged.domain.commands.rules import (
 )
 from edged.domain.commands.tasks import Handler, Sender, Task
 from edged.domain.messages.requests import REQUESTS
-from edged.domain.messages.validate import check
+from edged.domain.messages.schema import check
 from edged.errors import ConfigError, EdgedError, RefusedError, StorageError
 from edged.logs import get_logger
 from edged.storage.journal.commands import CommandRecord, CommandRetention

@@ -192,7 +192,7 @@ class ADWIN:
         fresh = cls()
         for part in fields(cls):
             if not _fits(state.get(part.name), getattr(fresh, part.name)):
-                raise unreadable(cls.name, f"part {part.name!r} is missing or wrong")
+                raise unreadable(cls.name, f"field {part.name!r} is missing or wrong")
         rows = [list(row) for row in state["rows"]]
         if sum(len(row) << i for i, row in enumerate(rows)) != state["n"]:
             raise unreadable(cls.name, "its parts contradict each other")

@@ -58,7 +58,7 @@ def configure(level: str = "info", format: str = "auto", stream: TextIO | None =
     out = sys.stderr if stream is None else stream
     terminal = out.isatty()
     readable = format == "console" or (format == "auto" and terminal)
-    journal = _journal(out) if format == "auto" else None
+    journal = JournalLogger(out) if format == "auto" and is_journal(out) else None
     structlog.configure(
         processors=_console(colors=terminal) if readable else _json(_for_journal if journal else _line),
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
@@ -85,13 +85,6 @@ def _json(last: Processor) -> list[Processor]:
         _in_order,
         last,
     ]
-
-
-def _journal(out: TextIO) -> JournalLogger | None:
-    """What writes to systemd's journal, where `out` leads there."""
-    if "JOURNAL_STREAM" not in os.environ:
-        return None
-    return JournalLogger(out) if is_journal(out) else None
 
 
 def _console(*, colors: bool) -> list[Processor]:
@@ -161,9 +154,9 @@ _UNFIT = re.compile(r"[^A-Z0-9_]")
 _LONGEST_NAME = 64  # journald drops fields with longer names
 
 
-def is_journal(stream: TextIO, environ: Mapping[str, str] | None = None) -> bool:
+def is_journal(stream: TextIO) -> bool:
     """Whether what is written to `stream` goes to the journal; see `JOURNAL_STREAM` in systemd.exec(5)."""
-    told = (os.environ if environ is None else environ).get("JOURNAL_STREAM", "")
+    told = os.environ.get("JOURNAL_STREAM")
     try:
         there = os.fstat(stream.fileno())
     except (OSError, ValueError):

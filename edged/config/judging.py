@@ -100,13 +100,7 @@ class DriftConfig(Section):
 
     def rules(self) -> DriftRules:
         """Return the rules for the drift detectors."""
-        return DriftRules(
-            delta=self.delta,
-            cooldown=self.cooldown,
-            errors=self.errors,
-            confidence=self.confidence,
-            inputs=self.inputs,
-        )
+        return DriftRules(self.delta, self.cooldown, self.errors, self.confidence, self.inputs)
 
 
 class LabelsConfig(Section):

@@ -10,6 +10,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from edged.host.kernel_files import own_group
+
 MOUNT = Path("/sys/fs/cgroup")
 SELF = Path("/proc/self/cgroup")
 VARIABLE = "EDGED_TRAINER_CGROUP"
@@ -43,12 +45,12 @@ def lent(own: Path = SELF, mount: Path = MOUNT) -> Path | None:
 
     >>> lent(Path("/nowhere"))
     """
+    group = own_group(own)
+    if group is None:
+        return None
     try:
-        lines = own.read_text(encoding="utf-8").splitlines()
-        group = next(line[len("0::") :] for line in lines if line.startswith("0::"))
-        folder = mount / group.lstrip("/")
-        return folder if os.getxattr(folder, "user.delegate") == b"1" else None
-    except (OSError, StopIteration):
+        return mount / group if os.getxattr(mount / group, "user.delegate") == b"1" else None
+    except OSError:
         return None
 
 

@@ -79,7 +79,7 @@ def apply(limits: ChildLimits) -> list[str]:
     """
     warnings: list[str] = []
     if limits.nice:
-        _try(warnings, f"nice {limits.nice}", lambda: _set_nice(limits.nice))
+        _try(warnings, f"nice {limits.nice}", lambda: os.nice(limits.nice))
     if limits.idle_cpu:
         _try(warnings, "idle scheduling", _set_idle_cpu)
     if limits.idle_io:
@@ -124,17 +124,11 @@ def die_with_parent(parent: int | None = None) -> list[str]:
     return warnings
 
 
-def _try(warnings: list[str], what: str, action: Callable[[], None]) -> None:
+def _try(warnings: list[str], what: str, action: Callable[[], object]) -> None:
     try:
         action()
-    except OSError as problem:
-        warnings.append(f"{what} not set: {problem.strerror or problem}")
-    except ValueError as problem:
-        warnings.append(f"{what} not set: {problem}")
-
-
-def _set_nice(increment: int) -> None:
-    os.nice(increment)
+    except (OSError, ValueError) as problem:
+        warnings.append(f"{what} not set: {getattr(problem, 'strerror', None) or problem}")
 
 
 def _set_idle_cpu() -> None:

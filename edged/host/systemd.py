@@ -162,12 +162,11 @@ class Watchdog:
         self._clock = clock or SystemClock()
         self._interval = watchdog_interval() if interval is None else interval
         self._lock = threading.Lock()
-        start = self._clock.monotonic()
-        self._beats = dict.fromkeys(loops, start)
-        if not self._beats:
+        self._loops = frozenset(loops)
+        if not self._loops:
             raise ValueError("a watchdog needs the name of at least one loop")
-        self._pending = set(self._beats)
-        self._due = start + (self.period or 0.0)
+        self._pending = set(self._loops)
+        self._due = self._clock.monotonic() + (self.period or 0.0)
 
     @property
     def period(self) -> float | None:
@@ -184,24 +183,14 @@ class Watchdog:
         """
         now = self._clock.monotonic()
         with self._lock:
-            if name not in self._beats:
+            if name not in self._loops:
                 raise KeyError(name)
-            self._beats[name] = now
             self._pending.discard(name)
             if not self._is_due(now):
                 return False
-            self._pending = set(self._beats)
+            self._pending = set(self._loops)
             self._due = now + (self.period or 0.0)
         return self._notifier.watchdog()
-
-    def stuck(self) -> dict[str, float]:
-        """Seconds of silence of each loop that has been silent for longer than the interval."""
-        if self._interval is None:
-            return {}
-        now = self._clock.monotonic()
-        with self._lock:
-            silence = {name: now - beat for name, beat in self._beats.items()}
-        return {name: seconds for name, seconds in silence.items() if seconds > self._interval}
 
     def _is_due(self, now: float) -> bool:
         return self._interval is not None and not self._pending and now >= self._due

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from edged.clock import Clock, SystemClock
 from edged.host.board import BoardReader
+from edged.host.kernel_files import text
 from edged.host.time_sync import synchronised
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -103,24 +105,17 @@ class VitalsReader:
         `child` is the process id of a child that still lives, for what it has written.
         """
         pages = _field(self._proc / "self" / "statm", 1)
-        board = self._board.read()
         return Vitals(
             cpu_percent=self._cpu_percent(),
             rss_bytes=None if pages is None else int(pages) * _PAGE_BYTES,
-            temperature_c=self._temperature(),
             load1=_field(self._proc / "loadavg", 0),
             disk_free_bytes=self._disk_free(),
             uptime_s=_field(self._proc / "uptime", 0),
-            on_battery=self._on_battery(),
-            battery_percent=self._battery(),
-            throttled=board.throttled,
-            under_voltage=board.under_voltage,
-            power_mode=board.power_mode,
-            clock_synchronised=synchronised(self._root),
             flash_bytes_written=self.flash_bytes(child),
+            **self.board(),
         )
 
-    def board(self) -> dict[str, float | str | bool | None]:
+    def board(self) -> dict[str, Any]:
         """Read what people want to know of the board: heat, power, clock."""
         board = self._board.read()
         return {
@@ -143,26 +138,26 @@ class VitalsReader:
     def cpu_seconds(self) -> float | None:
         """CPU seconds of this process since its start; None if the system does not tell."""
         # The name in parentheses may hold spaces, so fields are counted from behind it.
-        text = _text(self._proc / "self" / "stat").rpartition(")")[2]
-        user, system = _nth(text, 11), _nth(text, 12)
+        told = text(self._proc / "self" / "stat").rpartition(")")[2]
+        user, system = _nth(told, 11), _nth(told, 12)
         return None if user is None or system is None else (user + system) / _TICKS_PER_S
 
     def _temperature(self) -> float | None:
         zones = (self._sys / "class" / "thermal").glob("thermal_zone*/temp")
-        real = (zone for zone in zones if _text(zone.with_name("type")).strip() not in _NO_SENSOR)
+        real = (zone for zone in zones if text(zone.with_name("type")) not in _NO_SENSOR)
         degrees = [value / 1000 for zone in real if (value := _field(zone, 0)) is not None]
         low, high = _PLAUSIBLE_C
         return max((value for value in degrees if low <= value <= high), default=None)
 
     def _supplies(self, *kinds: str) -> list[Path]:
         found = (self._sys / "class" / "power_supply").glob("*/type")
-        return [path.parent for path in found if _text(path).strip() in kinds]
+        return [path.parent for path in found if text(path) in kinds]
 
     def _on_battery(self) -> bool | None:
         batteries = self._supplies("Battery")
         if any(_field(supply / "online", 0) == 1 for supply in self._supplies("Mains", "USB")):
             return False
-        if any(_text(battery / "status").strip() == "Discharging" for battery in batteries):
+        if any(text(battery / "status") == "Discharging" for battery in batteries):
             return True
         return None
 
@@ -191,29 +186,22 @@ def written_bytes(pid: int | str = "self", proc: Path = Path("/proc")) -> int | 
     Pages of the cache that it made dirty (`write_bytes`, proc(5)): what lies on tmpfs is not among them, nor
     is the file system's journal.
     """
-    for line in _text(proc / str(pid) / "io").splitlines():
+    for line in text(proc / str(pid) / "io").splitlines():
         name, _, value = line.partition(":")
         if name == "write_bytes":
             return int(value)
     return None
 
 
-def _text(path: Path) -> str:
+def _nth(told: str, index: int) -> float | None:
     try:
-        return path.read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return ""
-
-
-def _nth(text: str, index: int) -> float | None:
-    try:
-        return float(text.split()[index])
+        return float(told.split()[index])
     except (IndexError, ValueError):
         return None
 
 
 def _field(path: Path, index: int) -> float | None:
-    return _nth(_text(path), index)
+    return _nth(text(path), index)
 
 
 def peak_memory() -> int | None:
@@ -221,9 +209,6 @@ def peak_memory() -> int | None:
 
     `getrusage` is no substitute: what it says of a child includes the parent's memory before the exec.
     """
-    try:
-        text = Path("/proc/self/status").read_text(encoding="ascii")
-    except OSError:
-        return None
-    line = next((line for line in text.splitlines() if line.startswith("VmHWM:")), None)
+    lines = text(Path("/proc/self/status")).splitlines()
+    line = next((line for line in lines if line.startswith("VmHWM:")), None)
     return None if line is None else int(line.split()[1]) * 1024

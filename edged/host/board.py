@@ -33,23 +33,13 @@ _MODEL = re.compile(r"<\s*POWER_MODEL\s+ID=(\d+)\s+NAME=(\S+)\s*>")
 class Board:
     """One reading; None where this board does not tell.
 
-    Attributes
-    ----------
-    throttled
-        Whether the processor is held below its clock, for heat or for power.
-    under_voltage
-        Whether the supply gives too little.
-    reasons
-        What exactly, in words; the soft temperature limit of a Raspberry Pi, which takes little speed,
-        is only told of here.
-    power_mode
-        Of a Jetson, by its name in `/etc/nvpmodel.conf`, else by its number.
+    The soft temperature limit of a Raspberry Pi, which takes little speed, is only told of in `reasons`.
     """
 
-    throttled: bool | None = None
-    under_voltage: bool | None = None
-    reasons: tuple[str, ...] = ()
-    power_mode: str | None = None
+    throttled: bool | None = None  # whether the processor is held below its clock, for heat or for power
+    under_voltage: bool | None = None  # whether the supply gives too little
+    reasons: tuple[str, ...] = ()  # what exactly, in words
+    power_mode: str | None = None  # of a Jetson, by its name in `/etc/nvpmodel.conf`, else by its number
 
     @property
     def troubled(self) -> bool:

@@ -23,21 +23,11 @@ _CONTROLLERS = ("memory", "cpu")
 
 @dataclass(frozen=True)
 class CgroupSplit:
-    """The two parts, and what of the trainer's the kernel bounds.
+    """The two parts, and what of the trainer's the kernel bounds."""
 
-    Attributes
-    ----------
-    trainer
-        Folder of the trainer's part.
-    memory_max
-        Bytes that it may hold; None where the memory controller was not lent.
-    controllers
-        Those that are at work: of `memory` and `cpu`.
-    """
-
-    trainer: Path
-    memory_max: int | None
-    controllers: tuple[str, ...]
+    trainer: Path  # folder of the trainer's part
+    memory_max: int | None  # bytes that it may hold; None where the memory controller was not lent
+    controllers: tuple[str, ...]  # those that are at work: of `memory` and `cpu`
 
 
 def lent(own: Path = SELF, mount: Path = MOUNT) -> Path | None:

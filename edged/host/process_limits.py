@@ -40,30 +40,14 @@ _EXPENDABLE = 900
 
 @dataclass(frozen=True, slots=True)
 class ChildLimits:
-    """What a child may take from the machine.
+    """What a child may take from the machine."""
 
-    Attributes
-    ----------
-    nice
-        Added to the niceness, 0 to 19.
-    affinity
-        Numbers of the CPUs it may use; None for all.
-    memory_limit
-        Address space in bytes; None for no limit.
-    idle_cpu
-        Whether it gets a processor only where nobody else wants it (SCHED_IDLE, sched(7)).
-    idle_io
-        Whether it gets the disk only when nobody else wants it.
-    expendable
-        Whether the kernel ends it before others when the machine runs out of memory.
-    """
-
-    nice: int = 0
-    affinity: Sequence[int] | None = None
-    memory_limit: int | None = None
-    idle_cpu: bool = False
-    idle_io: bool = True
-    expendable: bool = True
+    nice: int = 0  # added to the niceness, 0 to 19
+    affinity: Sequence[int] | None = None  # numbers of the CPUs it may use; None for all
+    memory_limit: int | None = None  # address space in bytes; None for no limit
+    idle_cpu: bool = False  # gets a processor only where nobody else wants it (SCHED_IDLE, sched(7))
+    idle_io: bool = True  # gets the disk only when nobody else wants it
+    expendable: bool = True  # the kernel ends it before others when the machine runs out of memory
 
 
 def apply(limits: ChildLimits) -> list[str]:

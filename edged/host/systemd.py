@@ -35,18 +35,13 @@ class Notifier:
         Where `NOTIFY_SOCKET` is looked up, this process's environment by default: the path of a
         datagram socket, or an abstract one beginning with `@`. Without it nothing is sent.
 
-    Attributes
-    ----------
-    problem
-        Why the last message could not be delivered; empty after a delivered one. A manager that
-        does not listen must never take the daemon down, so this is not raised.
-
     >>> Notifier({}).ready()
     False
     """
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
         self.address = (os.environ if environ is None else environ).get("NOTIFY_SOCKET", "")
+        # Why the last message was not delivered: a manager that does not listen takes no daemon down.
         self.problem = ""
 
     def ready(self, status: str = "") -> bool:

@@ -22,47 +22,21 @@ _NO_SENSOR = ("PMIC-Die", "thermal-fan-est")
 
 @dataclass(frozen=True, slots=True)
 class Vitals:
-    """One reading; None where this machine does not tell.
+    """One reading; None where this machine does not tell."""
 
-    Attributes
-    ----------
-    cpu_percent
-        CPU time of this process since the reading before, in percent of one core.
-    rss_bytes
-        Resident memory of this process.
-    temperature_c
-        Hottest thermal zone, degrees Celsius.
-    load1
-        Load average over one minute.
-    disk_free_bytes
-        What this user may still write on the file system of the state directory.
-    uptime_s
-        Seconds since the machine was started.
-    on_battery
-        Whether no other supply feeds the machine; None where it names none.
-    battery_percent
-        Charge of the fullest battery.
-    throttled, under_voltage, power_mode
-        Of the board, see `Board`.
-    clock_synchronised
-        Whether a time server has set the clock, see `host.synchronised`.
-    flash_bytes_written
-        Bytes that this process and its children have handed to the disk since it began.
-    """
-
-    cpu_percent: float | None
-    rss_bytes: int | None
-    temperature_c: float | None
-    load1: float | None
-    disk_free_bytes: int | None
-    uptime_s: float | None
-    on_battery: bool | None = None
-    battery_percent: float | None = None
-    throttled: bool | None = None
+    cpu_percent: float | None  # CPU time of this process since the reading before, in percent of one core
+    rss_bytes: int | None  # resident memory of this process
+    temperature_c: float | None  # hottest thermal zone, degrees Celsius
+    load1: float | None  # load average over one minute
+    disk_free_bytes: int | None  # what this user may still write beside the state directory
+    uptime_s: float | None  # seconds since the machine was started
+    on_battery: bool | None = None  # whether no other supply feeds the machine; None where it names none
+    battery_percent: float | None = None  # charge of the fullest battery
+    throttled: bool | None = None  # this and the next two are of the board, see `Board`
     under_voltage: bool | None = None
     power_mode: str | None = None
-    clock_synchronised: bool | None = None
-    flash_bytes_written: int | None = None
+    clock_synchronised: bool | None = None  # whether a time server has set the clock, see `synchronised`
+    flash_bytes_written: int | None = None  # by this process and its children, since it began
 
     def as_dict(self) -> dict[str, float | int | str | None]:
         """The reading as it is reported, None included: a silent sensor is to be seen."""

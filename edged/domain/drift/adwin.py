@@ -37,24 +37,6 @@ class ADWIN:
     starts anew. `statistic` and `threshold` belong to the newest test at warning level or above; a drift has
     `statistic` > `threshold`.
 
-    Parameters
-    ----------
-    delta
-        Confidence of the test; the probability of a false alarm at one test is below it.
-    clock
-        Test at every so many readings.
-    max_buckets
-        Buckets of a size: more give finer cuts and cost more.
-    min_window_length
-        The shortest part that is tested.
-    grace_period
-        No test before more than so many readings.
-    mode
-        "both": any change is a drift. "up": only a rise is; a fall starts the window anew in
-        silence, as a model that has become better is no reason to train. "down": the reverse.
-    warning_delta
-        Confidence of the warning level, which the paper does not have.
-
     References
     ----------
     A. Bifet, R. Gavaldà: Learning from time-changing data with adaptive windowing. SDM 2007.
@@ -69,13 +51,13 @@ class ADWIN:
 
     name: ClassVar[str] = "adwin"
 
-    delta: float = 0.002
-    clock: int = 32
-    max_buckets: int = 5
-    min_window_length: int = 5
-    grace_period: int = 10
-    mode: str = "both"
-    warning_delta: float = 0.02
+    delta: float = 0.002  # the probability of a false alarm at one test is below it
+    clock: int = 32  # readings from one test to the next
+    max_buckets: int = 5  # of a size: more give finer cuts and cost more
+    min_window_length: int = 5  # the shortest part that is tested
+    grace_period: int = 10  # no test before more than so many readings
+    mode: str = "both"  # which changes are drifts; "up" or "down": others begin the window anew in silence
+    warning_delta: float = 0.02  # of the warning level, which the paper does not have
     ticks: int = 0
     n: int = 0
     total: float = 0.0
@@ -214,13 +196,6 @@ class CorrelatedADWIN(ADWIN):
     mean, ADWIN gives about 50 false alarms per 50,000 and this 0.1 (`benchmarks/drift.py`); bursts of
     50 are longer than the blocks can show, and it gives some.
 
-    Parameters
-    ----------
-    block
-        Readings a block: longer than bursts last.
-    fewest_blocks
-        No test before more than so many blocks; the estimate outlives the window.
-
     References
     ----------
     A. Bifet, R. Gavaldà, SDM 2007, for the window (see `ADWIN`). W. B. Wu, Z. Zhao: Inference of
@@ -229,8 +204,8 @@ class CorrelatedADWIN(ADWIN):
 
     name: ClassVar[str] = "adwin_correlated"
 
-    block: int = 128
-    fewest_blocks: int = 4
+    block: int = 128  # readings: longer than bursts last
+    fewest_blocks: int = 4  # no test before more than so many; the estimate outlives the window
     block_n: int = 0
     block_sum: float = 0.0
     blocks: int = 0

@@ -142,35 +142,21 @@ class FleetMessage:
 
 @dataclass(frozen=True)
 class RoundAnnouncement(FleetMessage):
-    """A round, as everyone is told of it.
-
-    Attributes
-    ----------
-    id
-        16 random bytes in hexadecimal: the same round number of another run is another round.
-    bundle
-        Fingerprint of the bundle that devices need.
-    opened, deadline
-        Seconds since the epoch.
-    window
-        Seconds over which devices spread what they send.
-    devices
-        Those that were chosen; None for all.
-    """
+    """A round, as everyone is told of it."""
 
     topic = "round"
     longest = LARGEST_JSON
 
     fleet: Name
     round: RoundNumber
-    id: Token
+    id: Token  # 16 random bytes: the same round number of another run is another round
     state: State
-    bundle: ShortText
+    bundle: ShortText  # fingerprint of the bundle that devices need
     base: BaseModelInfo
-    opened: NotNegative
+    opened: NotNegative  # seconds since the epoch, as the deadline
     deadline: NotNegative
-    window: NotNegative
-    devices: Annotated[tuple[str, ...], JsonFields.names] | None
+    window: NotNegative  # seconds over which devices spread what they send
+    devices: Annotated[tuple[str, ...], JsonFields.names] | None  # those that were chosen; None for all
     config: Annotated[RoundSettings, read_settings]
 
     def names(self, device: str) -> bool:
@@ -180,36 +166,20 @@ class RoundAnnouncement(FleetMessage):
 
 @dataclass(frozen=True)
 class UpdateHeader:
-    """The line before an update, or before each part of one.
-
-    Attributes
-    ----------
-    base
-        Fingerprint of the weights to which the update is a difference.
-    samples
-        Of the device's data that it was trained on: its weight in the mean.
-    loss
-        On the device's own holdout, after training; None where it has none.
-    norm
-        L2 norm of the difference as it is sent.
-    bytes, sha256
-        Of the whole blob.
-    parts, part
-        How many messages carry it, and which one this is, from 0.
-    """
+    """The line before an update, or before each part of one."""
 
     device: Name
     round: RoundNumber
     id: Token
-    base: Digest
-    samples: Annotated[int, partial(JsonFields.count, least=1, reason="samples")]
-    loss: Number | None
-    norm: NotNegative
-    bytes: AtLeastOne
+    base: Digest  # fingerprint of the weights to which the update is a difference
+    samples: Annotated[int, partial(JsonFields.count, least=1, reason="samples")]  # its weight in the mean
+    loss: Number | None  # on the device's own holdout, after training; None where it has none
+    norm: NotNegative  # L2, of the difference as it is sent
+    bytes: AtLeastOne  # of the whole blob, as its hash
     sha256: Digest
     metrics: Annotated[Mapping[str, float], JsonFields.numbers] = field(default_factory=dict)
-    parts: Parts = 1
-    part: Count = 0
+    parts: Parts = 1  # how many messages carry it
+    part: Count = 0  # which one of them this is, from 0
 
     @classmethod
     def read(cls, payload: Blob) -> tuple[UpdateHeader, Blob]:
@@ -257,35 +227,21 @@ def _text_or_none(values: JsonFields, name: str) -> str:
 
 @dataclass(frozen=True)
 class DeviceState(FleetMessage):
-    """How a device is, and whether it would take part in a round.
-
-    Attributes
-    ----------
-    at
-        When this was so, seconds since the epoch.
-    samples
-        Labelled ones that are new since it last took part.
-    ready, why_not
-        Whether it would train if it were chosen, and else what keeps it from that.
-    idle, charged, cool
-        Nothing else to train; power; temperature.
-    last_round
-        The last one it has sent an update for; 0 before.
-    """
+    """How a device is, and whether it would take part in a round."""
 
     topic = "state"
 
     device: Name
-    at: NotNegative
+    at: NotNegative  # when this was so, seconds since the epoch
     bundle: ShortText
     version: ShortText
-    samples: Count
-    ready: bool
+    samples: Count  # labelled ones that are new since it last took part
+    ready: bool  # whether it would train if it were chosen, and else what keeps it from that
     why_not: Annotated[str, _text_or_none]
-    idle: bool
-    charged: bool
-    cool: bool
-    last_round: Annotated[int, partial(JsonFields.count, most=MOST_ROUNDS)]
+    idle: bool  # it has nothing else to train
+    charged: bool  # it has power
+    cool: bool  # it is not hot
+    last_round: Annotated[int, partial(JsonFields.count, most=MOST_ROUNDS)]  # it sent an update for; 0 before
 
 
 @dataclass(frozen=True)
@@ -311,23 +267,7 @@ def _read_global(values: JsonFields, _name: str) -> Quality:
 
 @dataclass(frozen=True)
 class Evaluation(FleetMessage):
-    """One device's report on the model `base` of a round.
-
-    Attributes
-    ----------
-    samples
-        Of the holdout.
-    before
-        What the device served before.
-    model
-        The model of the fleet as it came; `global` on the wire.
-    standing
-        The fleet's model before this one, where the device still has it.
-    mixed
-        What came of mixing; None where nothing was tried.
-    taken, reason
-        Whether the device serves it now, mixed or not, and why or why not.
-    """
+    """One device's report on the model `base` of a round."""
 
     topic = "eval"
 
@@ -335,12 +275,12 @@ class Evaluation(FleetMessage):
     round: RoundNumber
     id: Token
     base: Digest
-    samples: AtLeastOne
-    before: Quality
+    samples: AtLeastOne  # of the holdout
+    before: Quality  # what the device served before
     model: Annotated[Quality, _read_global]
-    standing: Quality | None
-    mixed: Mixed | None
-    taken: bool
+    standing: Quality | None  # the fleet's model before this one, where the device still has it
+    mixed: Mixed | None  # what came of mixing; None where nothing was tried
+    taken: bool  # whether the device serves it now, mixed or not, and why or why not
     reason: Annotated[str, partial(JsonFields.text, longest=1000)]
 
     def payload(self) -> bytes:

@@ -33,36 +33,19 @@ class Encoding:
 
 @dataclass(frozen=True)
 class RoundSettings:
-    """How devices train in a round; `epochs` or `steps`, the other one is None.
-
-    Attributes
-    ----------
-    proximal
-        mu of FedProx (Li et al., 2020): weight of the squared distance to the base; 0 is off.
-    dynamic
-        alpha of FedDyn (see `dynamic`): weight of the squared distance to a point that answers to the
-        device's earlier updates; 0 is off.
-    clip_norm
-        Largest L2 norm of the whole update.
-    noise
-        Standard deviation of Gaussian noise, in units of `clip_norm`; 0 is off.
-    personal
-        Patterns of the names of parameters that never leave a device.
-    evaluate
-        Whether devices report what they make of the base.
-    """
+    """How devices train in a round; `epochs` or `steps`, the other one is None."""
 
     epochs: AtLeastOne | None = 1
     steps: AtLeastOne | None = None
     learning_rate: NotNegative = 1e-3
     batch_size: AtLeastOne = 32
-    proximal: NotNegative = 0.0
-    clip_norm: NotNegative = 1.0
-    noise: NotNegative = 0.0
+    proximal: NotNegative = 0.0  # mu of FedProx (Li et al., 2020), for the distance to the base; 0 is off
+    clip_norm: NotNegative = 1.0  # largest L2 norm of the whole update
+    noise: NotNegative = 0.0  # standard deviation of Gaussian noise, in units of `clip_norm`; 0 is off
     encoding: Encoding = field(default_factory=Encoding)
-    personal: ShortTexts = ()
-    evaluate: bool = True
-    dynamic: NotNegative = 0.0
+    personal: ShortTexts = ()  # patterns of the names of parameters that never leave a device
+    evaluate: bool = True  # whether devices report what they make of the base
+    dynamic: NotNegative = 0.0  # alpha of FedDyn, see `feddyn`; 0 is off
 
 
 def read_settings(values: JsonFields, name: str) -> RoundSettings:

@@ -334,7 +334,7 @@ class TrainingWorker:
         """Store what a restart resumes from: drift detectors, anomalies and today's training budget."""
         self._kept_at = time.monotonic()
         self._registry.set_value("drift", self._predictor.drift_state())
-        self._registry.set_value("budget", self._scheduler.budget.state())
+        self._registry.set_value("budget", self._scheduler.budget.to_json())
         if self._predictor.anomalies is not None:
             self._registry.set_value("anomalies", self._predictor.anomalies.state())
 
@@ -385,7 +385,7 @@ class TrainingWorker:
         try:
             self._samples.protect(result.memory)
             self._registry.set_value("consumed", self._scheduler.consumed)
-            self._registry.set_value("budget", self._scheduler.budget.state())
+            self._registry.set_value("budget", self._scheduler.budget.to_json())
             if time.monotonic() >= self._kept_at + KEEP_SECONDS:
                 self.store_state()
         except StorageError as problem:

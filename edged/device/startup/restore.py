@@ -52,4 +52,4 @@ def restore_anomalies(registry: Registry, anomalies: Anomalies | None) -> bool:
 
 def stored_budget(registry: Registry) -> Budget:
     """Return what training has cost today."""
-    return Budget.from_state(registry.get_value("budget"))
+    return Budget.from_json(registry.get_value("budget") or {})

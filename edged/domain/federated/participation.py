@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edged.domain.federated.privacy import PrivacyLedger
+from edged.domain.training.message import Message
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from edged.domain.federated.messages import RoundAnnouncement
     from edged.domain.federated.settings import RoundSettings
     from edged.domain.training.training_run import KeptUpdate
@@ -41,7 +40,7 @@ def terms(config: RoundSettings, own: DeviceRules) -> RoundSettings:
 
 
 @dataclass(frozen=True)
-class MembershipRecord:
+class MembershipRecord(Message):
     """What a device knows of its fleet over restarts."""
 
     ledger: PrivacyLedger = field(default_factory=PrivacyLedger)  # of privacy
@@ -76,18 +75,6 @@ class MembershipRecord:
     def tried(self, digest: str) -> MembershipRecord:
         """Record that a model of the fleet was evaluated."""
         return replace(self, judged=digest, standing=self.judged)
-
-    def state(self) -> dict[str, Any]:
-        """Return the state as JSON values."""
-        return {**self.__dict__, "ledger": self.ledger.state()}
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any] | None) -> MembershipRecord:
-        """What `state` gave; that of a new device for None."""
-        if not state:
-            return cls()
-        tuples = {name: tuple(state[name]) for name in ("rounds", "charged", "settled")}
-        return cls(**{**state, **tuples, "ledger": PrivacyLedger.from_state(state["ledger"])})
 
 
 def pause_before(sending: int, first: float, spread: float, draw: float) -> float:

@@ -25,9 +25,7 @@ class Schema:
     width: int  # features `d`: channels of a reading, times the readings of a window
     task: Task
     classes: tuple[str, ...] = ()  # names of labels in output order for `classify`, else empty
-    targets: int = (
-        1  # width of the target vector: 1 for `classify` (a class index), `width` for `reconstruct`
-    )
+    targets: int = 1  # width of the target vector; 1 for `classify`: a class index
     steps: int = 1  # readings in a window; 1 where every reading is a sample
     target_max: float | None = None  # larger regression targets are read as this
     units: tuple[str, ...] = ()  # of what a reading holds; empty where they are not told, as those of targets

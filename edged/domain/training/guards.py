@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from edged.domain.training.message import Message
 
 DAY = 86400
 
@@ -57,8 +55,8 @@ class Conditions:
         return cls(int(local_seconds % DAY // 60), int(local_seconds // DAY))
 
 
-@dataclass
-class Budget:
+@dataclass(frozen=True)
+class Budget(Message):
     """Runs and seconds of training in one day."""
 
     day: int = -1
@@ -73,15 +71,6 @@ class Budget:
         """The same after one more run."""
         before = self.of(day)
         return Budget(day, before.runs + 1, before.seconds + seconds)
-
-    def state(self) -> dict[str, Any]:
-        """Return the state as JSON values."""
-        return asdict(self)
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any] | None) -> Budget:
-        """What `state` gave; an unused one for None."""
-        return cls() if not state else cls(int(state["day"]), int(state["runs"]), float(state["seconds"]))
 
 
 @dataclass

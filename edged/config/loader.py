@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, get_origin
 import yaml
 from pydantic import ValidationError
 
-from edged.config import Config, Section
+from edged.config import Config
 from edged.config.retired import RETIRED, retired_in, retired_key
+from edged.config.values import Section
 from edged.domain.messages.requests import settable
 from edged.errors import ConfigError
 

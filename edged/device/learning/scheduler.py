@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from edged.device.learning.trainer_client import NothingNewError, StoppedRunError
 from edged.device.startup.restore import stored_budget
 from edged.domain.drift.signals import Level
-from edged.domain.training.failure_backoff import BackoffRules, FailureBackoff
-from edged.domain.training.guards import Conditions, refusals
+from edged.domain.training.guards import BackoffRules, Conditions, FailureBackoff, refusals
 from edged.domain.training.learning_policy import LearningPolicy
 from edged.domain.training.trainer_messages import (
     BadSamples,

@@ -38,20 +38,9 @@ def configure(level: str = "info", format: str = "auto", stream: TextIO | None =
     Libraries that log through the standard library (paho, apscheduler) and Python's own warnings
     come out in the same form, from WARNING on.
 
-    Parameters
-    ----------
-    level
-        Lowest level that is written: `debug`, `info`, `warning` or `error`.
-    format
-        `json`, `console`, or `auto`: console on a terminal, else JSON; where the stream is systemd's
-        journal, JSON lines with a field for each of their values.
-    stream
-        stderr by default.
-
-    Raises
-    ------
-    ValueError
-        When `level` or `format` is none of these words; the configuration never holds another.
+    `level` is the lowest that is written: `debug`, `info`, `warning` or `error`. `format` is `json`,
+    `console`, or `auto`: console on a terminal, else JSON; where the stream is systemd's journal, JSON lines
+    with a field for each of their values. ValueError for other words, which the configuration never holds.
     """
     if level not in _LEVELS or format not in ("auto", "json", "console"):
         raise ValueError(f"no such log level or format: {level!r}, {format!r}")

@@ -50,12 +50,7 @@ class Board:
 class BoardReader:
     """Reads the board; never raises. A counter counts from the reading before, so there is one reader a use.
 
-    Parameters
-    ----------
-    sys
-        Where sysfs is mounted.
-    root
-        Of the file system, for the files of nvpmodel.
+    `sys` is where sysfs is mounted; the files of nvpmodel are below `root`.
     """
 
     def __init__(self, *, sys: Path = Path("/sys"), root: Path = Path("/")) -> None:

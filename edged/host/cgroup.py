@@ -47,17 +47,8 @@ def lent(own: Path = SELF, mount: Path = MOUNT) -> Path | None:
 def divide(folder: Path, memory_max: int) -> CgroupSplit:
     """Move this process into a part of its own and make one for the trainer beside it.
 
-    Parameters
-    ----------
-    folder
-        A group that was lent and holds no process but this one.
-    memory_max
-        Bytes that the trainer's part may hold, page cache included.
-
-    Raises
-    ------
-    OSError
-        When the kernel refuses. The daemon works without.
+    `folder` is a group that was lent and holds no process but this one; the trainer's part may hold
+    `memory_max` bytes, page cache included. Raises OSError when the kernel refuses: the daemon works without.
     """
     daemon, trainer = folder / "daemon", folder / "trainer"
     for part in (daemon, trainer):

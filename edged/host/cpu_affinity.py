@@ -48,16 +48,8 @@ def for_training(
 ) -> Sequence[int] | None:
     """The processors that the trainer keeps to; None for all that it may use.
 
-    Parameters
-    ----------
-    wanted
-        `training.affinity`: numbers, `all`, or None to choose.
-    threads
-        Of one training step: small cores are chosen only where there is one for each.
-    sys
-        Where sysfs is mounted.
-    cpus
-        What this process may use; asked of the system when absent.
+    `wanted` is `training.affinity`: numbers, `all`, or None to choose. Small cores are chosen only where
+    there is one for each of the `threads` of a training step; `cpus` is asked of the system when absent.
     """
     if isinstance(wanted, str):
         return None

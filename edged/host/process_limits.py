@@ -51,15 +51,10 @@ class ChildLimits:
 
 
 def apply(limits: ChildLimits) -> list[str]:
-    """Put `limits` on the calling process; call it before any other thread exists.
+    """Put `limits` on the calling process, before any other thread exists; a line for each that was refused.
 
     Priority, I/O class and affinity belong to threads on Linux: only those that are started
     afterwards inherit them. Importing numpy starts threads, so this comes first.
-
-    Returns
-    -------
-    list of str
-        One line for each limit that could not be set; empty when all hold.
     """
     warnings: list[str] = []
     if limits.nice:
@@ -83,23 +78,10 @@ def die_with_parent(parent: int | None = None) -> list[str]:
     """Have the kernel kill this process when its parent ends, however the parent ends.
 
     The kernel means the parent's *thread*: it must be one that lives as long as the parent.
-    Source: prctl(2), PR_SET_PDEATHSIG.
+    Source: prctl(2), PR_SET_PDEATHSIG. Gives a warning when the kernel refused.
 
-    Parameters
-    ----------
-    parent
-        Process id of the parent, handed down by it; without it a parent that ended before this
-        call goes unnoticed.
-
-    Returns
-    -------
-    list of str
-        A warning when the kernel refused; else empty.
-
-    Raises
-    ------
-    EdgedError
-        When `parent` is gone already.
+    `parent` is the parent's process id, handed down by it: EdgedError when it is gone already; without it a
+    parent that ended before this call goes unnoticed.
     """
     warnings: list[str] = []
     _try(warnings, "death with the parent process", _set_death_signal)

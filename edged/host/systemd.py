@@ -88,12 +88,7 @@ class Notifier:
 def watchdog_interval(environ: Mapping[str, str] | None = None, pid: int | None = None) -> float | None:
     """Seconds within which the service manager wants a keep-alive; None when it wants none.
 
-    Parameters
-    ----------
-    environ
-        Where `WATCHDOG_USEC` and `WATCHDOG_PID` are looked up; this process's by default.
-    pid
-        The process asking; this one by default. Children inherit the variables but are not meant.
+    `WATCHDOG_USEC` and `WATCHDOG_PID` say so: children inherit the variables but are not meant.
 
     Raises
     ------
@@ -128,22 +123,8 @@ class Watchdog:
     loops has shown itself since the message before. One stuck loop therefore silences all others,
     and the service manager restarts the daemon at most `interval` seconds after the last message.
 
-    Parameters
-    ----------
-    notifier
-        Where keep-alives go.
-    loops
-        Names of the loops that must turn.
-    interval
-        Seconds; by default what `watchdog_interval()` says of this process. Where that is None too,
-        beats are only remembered and nothing is sent.
-    clock
-        Monotonic time.
-
-    Raises
-    ------
-    ValueError
-        When `loops` is empty: a watchdog that watches nothing would bark at once or never.
+    `interval` is in seconds, by default what `watchdog_interval()` says of this process; where that is None
+    too, nothing is sent. ValueError without loops: what watches nothing would bark at once or never.
     """
 
     def __init__(

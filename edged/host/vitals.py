@@ -46,14 +46,7 @@ class Vitals:
 class VitalsReader:
     """Reads vital signs; never raises, whatever the machine lacks.
 
-    Parameters
-    ----------
-    path
-        A path on the file system whose free space matters.
-    proc, sys, root
-        Where procfs and sysfs are mounted, and the root of the file system.
-    clock
-        Monotonic time, for the share of CPU time.
+    `path` is on the file system whose free space matters; procfs and sysfs are mounted at `proc` and `sys`.
     """
 
     def __init__(

@@ -24,16 +24,9 @@ WIDE = 16  # features, from which on inputs are tested more seldom: a test costs
 
 
 class StreamWatch:
-    """Feeds a detector and turns its levels into signals, each change into one.
+    """Feeds a detector with "error" or "confidence" and turns its levels into signals, each change into one.
 
-    Parameters
-    ----------
-    source
-        What is watched: "error" or "confidence".
-    detector
-        Takes in the readings.
-    cooldown
-        Its own, or one shared with other watches.
+    The cool-down is its own, or one shared with other watches.
     """
 
     def __init__(self, source: str, detector: ADWIN, cooldown: Cooldown | None = None) -> None:
@@ -157,16 +150,7 @@ class LiveDrift:
     Errors of classes are 0 or 1. Others have no bound: they are set in relation to the mean of the first
     `FIRST` ones, which are not watched themselves. Both watches share one cool-down, so that a change that
     both of them see is one signal. Inputs have a cool-down of their own: what moved there matters even
-    where no model has suffered from it yet.
-
-    Parameters
-    ----------
-    classes
-        Whether errors are 0 or 1.
-    features
-        Width of the inputs; 0 where they are not watched.
-    rules
-        What is watched; everything when absent.
+    where no model has suffered from it yet; `features` is their width, 0 where they are not watched.
     """
 
     def __init__(self, *, classes: bool, features: int = 0, rules: DriftRules | None = None) -> None:

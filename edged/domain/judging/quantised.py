@@ -33,20 +33,9 @@ def choose_form(
 ) -> Verdict:
     """The verdict with the form that will be served, and with what both forms came to.
 
-    Parameters
-    ----------
-    verdict
-        On the candidate as float32; where it is refused nothing is asked.
-    load
-        Loads the quantised form and times it; None where there is none.
-    comparison
-        Asks models about the same rows.
-    models
-        The candidate as float32, and the champion as it is served.
-    recent, scale
-        The newest holdout, and what weighs errors.
-    first
-        Whether the champion does not count, being no model of this stream.
+    `verdict` is on the candidate as float32; where it is refused nothing is asked. `load` loads the quantised
+    form and times it in seconds, or gives None where there is none. `models` are the candidate as float32 and
+    the champion as it is served, which does not count when this is the `first` model of the stream.
     """
     if not verdict.accepted:
         return verdict

@@ -73,25 +73,12 @@ def about(description: str, schema: Schema) -> Schema:
 
 
 def check(schema: Schema, value: Any, where: str = "") -> None:
-    """Compare a value, as it was read from JSON, with a schema of the tables.
+    """Compare a value, as it was read from JSON, with a schema; ConfigError names what is wrong first.
 
-    Parameters
-    ----------
-    schema
-        With `type`, `enum`, `properties`, `required`, `additionalProperties`, `items`, `minItems`,
-        `minimum`, `maximum`, `exclusiveMinimum`, `exclusiveMaximum`: the keywords that the tables use.
-    value
-        What is judged.
-    where
-        What it is called in the message.
+    Of the keywords it knows those that the tables use: `type`, `enum`, `properties`, `required`,
+    `additionalProperties`, `items`, `minItems`, and the four bounds of numbers. `where` is what the value is
+    called in the error.
 
-    Raises
-    ------
-    ConfigError
-        With the path of the first thing that is wrong.
-
-    Examples
-    --------
     >>> check({"type": "object", "properties": {"steps": {"type": "integer"}}}, {"steps": 1.5})
     Traceback (most recent call last):
         ...

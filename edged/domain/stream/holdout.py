@@ -13,25 +13,12 @@ if TYPE_CHECKING:
 
 
 def is_holdout(offsets: NDArray[np.int64], share: float) -> NDArray[np.bool_]:
-    """Whether each sample belongs to the holdout, from its offset alone.
+    """Whether each sample belongs to the holdout, `(n,)` bool, from its offset alone, `(n,)` int64.
 
     The offset is hashed (see `splitmix`), so neither a period in the stream nor a restart favours one
     side, and the answer for an offset and a share stays the same for ever. A larger share keeps every sample
     of a smaller one.
 
-    Parameters
-    ----------
-    offsets
-        Offsets of the samples, `(n,)` int64.
-    share
-        Part of all samples to hold out, 0 to 1.
-
-    Returns
-    -------
-    `(n,)` bool.
-
-    Examples
-    --------
     >>> is_holdout(np.arange(12), 0.25).astype(int).tolist()
     [0, 0, 1, 0, 1, 0, 1, 0, 1, 0, 0, 0]
     """

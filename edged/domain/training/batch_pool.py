@@ -112,19 +112,9 @@ def capped(codes: NDArray[np.int64], share: float) -> NDArray[np.float64] | None
     What the largest keys give up goes to the others in proportion. With so few keys that the cap could
     hold for all of them only by making them equal, or not at all, there is none.
 
-    Parameters
-    ----------
-    codes
-        Whose rows these are, `(n,)`: equal numbers for equal keys.
-    share
-        Largest share of one key, 0 to 1.
+    `codes` `(n,)` are equal numbers for rows of equal keys. Gives `(n,)` of sum 1, or None where drawing them
+    all alike keeps to the share, or there are too few keys.
 
-    Returns
-    -------
-    `(n,)`, of sum 1; None where drawing them all alike keeps to it, or there are too few keys.
-
-    Examples
-    --------
     >>> capped(np.array([0, 0, 0, 0, 0, 0, 1, 2]), 0.5).round(3).tolist()
     [0.083, 0.083, 0.083, 0.083, 0.083, 0.083, 0.25, 0.25]
     """

@@ -144,10 +144,6 @@ class JsonFields:
             raise self.wrong(name, "one of " + ", ".join(known))
         return str(value)
 
-    def flag(self, name: str) -> bool:
-        """Read a field that is true or false."""
-        return self.get(name, bool)
-
     def count(self, name: str, least: int = 0, most: int = LARGEST, reason: str = MALFORMED) -> int:
         """A whole number from `least` to `most`."""
         value = self.values.get(name)
@@ -207,7 +203,7 @@ def _read(hint: Any, values: JsonFields, name: str) -> Any:
         return hint.__metadata__[0](values, name)
     if origin is Literal:
         return values.one_of(name, get_args(hint))
-    return read_dataclass(hint, values.inner(name)) if hint is not bool else values.flag(name)
+    return read_dataclass(hint, values.inner(name)) if hint is not bool else values.get(name, bool)
 
 
 # How fields of dataclasses are read.

@@ -58,7 +58,7 @@ def choose_form(
 def _beside(verdict: Verdict, pair: Evidence, comparison: ModelComparison, seconds: float) -> Verdict:
     """Both forms of the candidate on the same rows: how much int8 loses, which may be `max_regret`."""
     rules = comparison.rules
-    found = compare(comparison.task, pair.candidate, pair.champion)
+    found = compare(comparison.schema.task, pair.candidate, pair.champion)
     as_int8, as_float32 = float(pair.candidate.mean()), float(pair.champion.mean())
     numbers = {
         "float32_error": as_float32,

@@ -41,7 +41,7 @@ def terms(config: RoundSettings, own: DeviceRules) -> RoundSettings:
 
 @dataclass(frozen=True)
 class MembershipRecord(Message):
-    """What a device knows of its fleet over restarts."""
+    """What a device knows of its fleet over restarts; its JSON is on the disk."""
 
     ledger: PrivacyLedger = field(default_factory=PrivacyLedger)  # of privacy
     consumed: int = 0  # position in label order up to which samples were there when it last took part

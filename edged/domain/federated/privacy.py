@@ -88,7 +88,7 @@ def epsilon_of(rho: float, delta: float) -> float:
 
 @dataclass(frozen=True)
 class PrivacyLedger(Message):
-    """What a device has given away: rho in all, in so many updates.
+    """What a device has given away: rho in all, in so many updates; its JSON is on the disk.
 
     >>> PrivacyLedger().charged(4.0).charged(4.0)
     PrivacyLedger(rho=0.25, updates=2)

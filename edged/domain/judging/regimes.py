@@ -73,7 +73,7 @@ class Signature(Message):
 class Regime(Message):
     """A regime that has ended: labels with `after < seq <= until`, and what ended it.
 
-    `version` is the model that served it last.
+    `version` is the model that served it last. Its JSON is on the disk.
     """
 
     after: int

@@ -63,7 +63,7 @@ class Conditions:
 
 @dataclass(frozen=True)
 class Budget(Message):
-    """Runs and seconds of training in one day."""
+    """Runs and seconds of training in one day; its JSON is on the disk."""
 
     day: int = -1
     runs: int = 0

@@ -50,7 +50,7 @@ def read_object(payload: bytes, limit: int, where: str) -> JsonFields:
     if len(payload) > limit:
         raise RejectedUpdateError(MALFORMED, f"{len(payload)} bytes, at most {limit} are read", where=where)
     try:
-        values = json.loads(payload, parse_constant=_no_number)
+        values = _DECODER.decode(payload.decode(json.detect_encoding(payload)))
     except (ValueError, RecursionError):
         raise RejectedUpdateError(MALFORMED, "this is no JSON", where=where) from None
     return JsonFields(values, where)
@@ -58,6 +58,9 @@ def read_object(payload: bytes, limit: int, where: str) -> JsonFields:
 
 def _no_number(text: str) -> float:
     raise ValueError(text)
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_number)
 
 
 class JsonFields:
@@ -186,24 +189,27 @@ def read_dataclass(kind: Callable[..., _T], values: JsonFields) -> _T:
     `Annotated[X, read]` calls `read` with the object and the name of the field; a literal is
     one of its words, `X | None` may be null or absent, and what is no bool is a dataclass too.
     """
-    return kind(**{name: _read(hint, values, name) for name, hint in _hints(kind).items()})
+    return kind(*[read(values, name) for name, read in _readers(kind)])
 
 
 @cache
-def _hints(kind: Any) -> dict[str, Any]:
+def _readers(kind: Any) -> list[tuple[str, Callable[[JsonFields, str], Any]]]:
     hints = get_type_hints(kind, include_extras=True)
-    return {field.name: hints[field.name] for field in fields_of(kind)}
+    return [(field.name, _reader(hints[field.name])) for field in fields_of(kind)]
 
 
-def _read(hint: Any, values: JsonFields, name: str) -> Any:
+def _reader(hint: Any) -> Any:
     origin = get_origin(hint)
-    if origin in (Union, UnionType):
-        return values.optional(name, partial(_read, get_args(hint)[0], values))
     if origin is Annotated:
-        return hint.__metadata__[0](values, name)
+        return hint.__metadata__[0]
+    if origin in (Union, UnionType):
+        read = _reader(get_args(hint)[0])
+        return lambda values, name: values.optional(name, partial(read, values))
     if origin is Literal:
-        return values.one_of(name, get_args(hint))
-    return read_dataclass(hint, values.inner(name)) if hint is not bool else values.get(name, bool)
+        return partial(JsonFields.one_of, known=get_args(hint))
+    if hint is bool:
+        return partial(JsonFields.get, kind=bool)
+    return lambda values, name: read_dataclass(hint, values.inner(name))
 
 
 # How fields of dataclasses are read.

@@ -25,7 +25,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edged.domain.drift import ADWIN, CorrelatedADWIN, InputDrift, Level, default_detector
+from edged.domain.drift.adwin import ADWIN, CorrelatedADWIN
+from edged.domain.drift.inputs import InputDrift
+from edged.domain.drift.live import default_detector
+from edged.domain.drift.signals import Level
 
 if TYPE_CHECKING:
     from collections.abc import Callable

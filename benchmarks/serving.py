@@ -52,7 +52,7 @@ from edged.storage.samples.log import SampleLog
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from edged.domain.drift import DriftSignal
+    from edged.domain.drift.signals import DriftSignal
     from edged.domain.protocols import ServedModel
     from edged.domain.training.message import Message
 

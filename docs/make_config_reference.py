@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 
 from pydantic import BaseModel, BeforeValidator
 
-from edged.config import Config, parse_duration, parse_size
+from edged.config import Config
 from edged.config.retired import RETIRED
+from edged.config.values import parse_duration, parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -38,27 +38,16 @@ def configure(level: str = "info", format: str = "auto", stream: TextIO | None =
     Libraries that log through the standard library (paho, apscheduler) and Python's own warnings
     come out in the same form, from WARNING on.
 
-    Parameters
-    ----------
-    level
-        Lowest level that is written: `debug`, `info`, `warning` or `error`.
-    format
-        `json`, `console`, or `auto`: console on a terminal, else JSON; where the stream is systemd's
-        journal, JSON lines with a field for each of their values.
-    stream
-        stderr by default.
-
-    Raises
-    ------
-    ValueError
-        When `level` or `format` is none of these words; the configuration never holds another.
+    `level` is the lowest that is written: `debug`, `info`, `warning` or `error`. `format` is `json`,
+    `console`, or `auto`: console on a terminal, else JSON; where the stream is systemd's journal, JSON lines
+    with a field for each of their values. ValueError for other words, which the configuration never holds.
     """
     if level not in _LEVELS or format not in ("auto", "json", "console"):
         raise ValueError(f"no such log level or format: {level!r}, {format!r}")
     out = sys.stderr if stream is None else stream
     terminal = out.isatty()
     readable = format == "console" or (format == "auto" and terminal)
-    journal = _journal(out) if format == "auto" else None
+    journal = JournalLogger(out) if format == "auto" and is_journal(out) else None
     structlog.configure(
         processors=_console(colors=terminal) if readable else _json(_for_journal if journal else _line),
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
@@ -85,13 +74,6 @@ def _json(last: Processor) -> list[Processor]:
         _in_order,
         last,
     ]
-
-
-def _journal(out: TextIO) -> JournalLogger | None:
-    """What writes to systemd's journal, where `out` leads there."""
-    if "JOURNAL_STREAM" not in os.environ:
-        return None
-    return JournalLogger(out) if is_journal(out) else None
 
 
 def _console(*, colors: bool) -> list[Processor]:
@@ -161,9 +143,9 @@ _UNFIT = re.compile(r"[^A-Z0-9_]")
 _LONGEST_NAME = 64  # journald drops fields with longer names
 
 
-def is_journal(stream: TextIO, environ: Mapping[str, str] | None = None) -> bool:
+def is_journal(stream: TextIO) -> bool:
     """Whether what is written to `stream` goes to the journal; see `JOURNAL_STREAM` in systemd.exec(5)."""
-    told = (os.environ if environ is None else environ).get("JOURNAL_STREAM", "")
+    told = os.environ.get("JOURNAL_STREAM")
     try:
         there = os.fstat(stream.fileno())
     except (OSError, ValueError):

@@ -79,19 +79,9 @@ def sign_command(
 ) -> bytes:
     """The payload of a signed command: publish exactly these bytes.
 
-    Parameters
-    ----------
-    command, device
-        What it is good for, and for nothing else: the name of the command and the device's id.
-    request
-        Its fields. `ts` (`now`, Unix seconds) and `transaction` are added where they are absent.
-    key
-        File of the private key.
-
-    Raises
-    ------
-    ConfigError
-        When `key` is no private key of Ed25519.
+    It is good for this command and the device with this id, and for nothing else. `ts` (`now`, Unix seconds)
+    and `transaction` are added to the fields of the request where they are absent. ConfigError when the file
+    `key` holds no private key of Ed25519.
     """
     fields = {"ts": round(now, 3), "transaction": transaction} | request
     fields.pop(signatures.FIELD, None)

@@ -11,9 +11,9 @@ import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from edged.domain.federated.evaluation import Evaluation
 from edged.domain.federated.messages import (
     DeviceState,
+    Evaluation,
     FleetTopics,
     Receipts,
     RoundAnnouncement,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import jsonschema
 
-from edged.domain.messages.files import schemas
+from edged.domain.messages.sent import schemas
 
 if TYPE_CHECKING:
     from tests.running_device import Listener

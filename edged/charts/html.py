@@ -1,13 +1,25 @@
-"""Parts of a report's page: numbers as people read them, tables."""
+"""A report's page and its parts: numbers as people read them, tables."""
 
 from __future__ import annotations
 
 from html import escape
+from importlib import resources
 from math import isnan
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+def document(title: str, body: str, style: str = "") -> str:
+    """A whole page around its body; `style` is CSS of its own, beside that of all pages."""
+    common = resources.files("edged.charts").joinpath("page.css").read_text(encoding="utf-8")
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{common}{style}</style></head>"
+        f"<body><main><h1>{escape(title)}</h1>{body}</main></body></html>\n"
+    )
 
 
 def percent(value: float | None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -32,7 +32,7 @@ class Marks:
     """Moments on the horizontal axis: upright lines (`drift`) or ticks at the foot (`swap`)."""
 
     style: str
-    at: Sequence[tuple[int, str]] = field(default_factory=tuple)
+    at: Sequence[tuple[int, str]] = ()
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Bands:
     """Stretches of the horizontal axis: over the whole height (`alarm`) or at the top (`known`)."""
 
     style: str
-    spans: Sequence[tuple[int, int, str]] = field(default_factory=tuple)
+    spans: Sequence[tuple[int, int, str]] = ()
 
 
 def line_chart(

@@ -345,7 +345,7 @@ def contract_schemas(
     ] = None,
 ) -> None:
     """JSON schemas (draft 2020-12) of everything that goes over MQTT."""
-    from edged.domain.messages.files import schemas
+    from edged.domain.messages.sent import schemas
 
     if out is None:
         print_json(schemas())

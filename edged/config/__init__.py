@@ -14,9 +14,9 @@ from edged.config.judging import AnomalyConfig, DriftConfig, GateConfig, LabelsC
 from edged.config.mqtt import MqttConfig, TlsConfig
 from edged.config.serving import LogConfig, ReportConfig, ServingConfig
 from edged.config.storage import OutboxConfig, StorageConfig
-from edged.config.stream import StreamConfig, WindowConfig
+from edged.config.stream import StreamConfig
 from edged.config.training import ModelConfig, TrainingConfig
-from edged.config.values import Name, Section, parse_duration, parse_size
+from edged.config.values import Name, Section
 from edged.config.web import WebConfig
 
 __all__ = [
@@ -24,29 +24,16 @@ __all__ = [
     "CommandsConfig",
     "Config",
     "DeviceConfig",
-    "DiscoveryConfig",
     "DriftConfig",
     "FleetConfig",
     "GateConfig",
-    "InstallConfig",
-    "LabelsConfig",
-    "LogConfig",
-    "ModelConfig",
     "MqttConfig",
-    "OutboxConfig",
-    "ReportConfig",
-    "Section",
     "ServingConfig",
-    "SparkplugConfig",
     "StorageConfig",
     "StreamConfig",
     "TlsConfig",
     "TrainingConfig",
     "WebConfig",
-    "WeightsConfig",
-    "WindowConfig",
-    "parse_duration",
-    "parse_size",
 ]
 
 

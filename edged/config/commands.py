@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from edged.config.values import Duration, Section, Size, unique
+from edged.config.values import Duration, FilePath, Section, Size, unique
 
 DANGEROUS = ["wipe", "bundle.install", "config.set"]
 CommandName = Annotated[str, Field(pattern=r"^[a-z]+(\.[a-z]+)*$")]
@@ -25,7 +24,7 @@ class CommandsConfig(Section):
         1000, ge=10, le=1_000_000, description="commands that are remembered, so that none is done twice"
     )
     keep_for: Duration = Field(30 * 86400.0, gt=0, description="how long they are remembered")
-    keys: list[Path] = Field(
+    keys: list[FilePath] = Field(
         [], description="public keys (made by `edged keys new`) whose signatures on commands count"
     )
     require_signed: Literal["all"] | Annotated[list[CommandName], AfterValidator(unique)] = Field(

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from edged.config.values import Duration, Section, Share
-from edged.domain.drift import DriftRules
 from edged.domain.drift.adwin import WARNING_DELTA
+from edged.domain.drift.live import DriftRules
 from edged.domain.stream.anomaly import AnomalyRules
 
 
@@ -104,13 +104,7 @@ class DriftConfig(Section):
 
     def rules(self) -> DriftRules:
         """Return the rules for the drift detectors."""
-        return DriftRules(
-            delta=self.delta,
-            cooldown=self.cooldown,
-            errors=self.errors,
-            confidence=self.confidence,
-            inputs=self.inputs,
-        )
+        return DriftRules(self.delta, self.cooldown, self.errors, self.confidence, self.inputs)
 
 
 class LabelsConfig(Section):

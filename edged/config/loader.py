@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any, get_origin
 import yaml
 from pydantic import ValidationError
 
-from edged.config import Config, Section
+from edged.config import Config
 from edged.config.retired import RETIRED, retired_in, retired_key
+from edged.config.values import Section
 from edged.domain.messages.requests import settable
 from edged.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from edged.config import StreamConfig
 
@@ -30,27 +31,9 @@ OVERLAY = "config.set.json"
 
 ENV_PREFIX = "EDGED_"
 
-_PATHS = (
-    ("model", "bundle"),
-    ("storage", "dir"),
-    ("mqtt", "password_file"),
-    ("mqtt", "tls", "ca_file"),
-    ("mqtt", "tls", "cert_file"),
-    ("mqtt", "tls", "key_file"),
-    ("mqtt", "tls", "crl_file"),
-    ("model", "keys"),
-    ("commands", "keys"),
-    ("web", "unix_socket"),
-    ("web", "tls", "cert_file"),
-    ("web", "tls", "key_file"),
-    ("web", "tokens", "read_file"),
-    ("web", "tokens", "infer_file"),
-    ("web", "tokens", "control_file"),
-    ("web", "tokens", "scrape_file"),
-)
 _SHORT_FORMS = ("model.optimizer",)  # sections that may be written as their name alone
+_MADE_BY_US = ("dir", "unix_socket")
 _MAKING = {"bundle": "build one with `edged artifacts build`", "keys": "make a pair with `edged keys new`"}
-_MUST_EXIST = tuple(path for path in _PATHS if path[-1] not in ("dir", "unix_socket"))
 
 
 def load(
@@ -134,13 +117,29 @@ def _validated(
     overridden = _apply_overlay(data, overlay) | _apply_environment(data, environ)
     for dotted in retired_in(data):
         raise retired_key(dotted, _place(path, root, dotted.split("."), overridden))
-    _resolve_paths(data, path.resolve().parent)
+    storage = data.setdefault("storage", {})
+    if isinstance(storage, dict):
+        storage.setdefault("dir", "state")
     try:
-        config = Config.model_validate(data)
+        config = Config.model_validate(data, context={"folder": path.resolve().parent})
     except ValidationError as problem:
         raise first_problem(problem, path, root, overridden) from None
-    _check_files(config, path, root, overridden)
+    for keys, file in _files(config):
+        if keys[-1] not in _MADE_BY_US and not file.exists():
+            remedy = _MAKING.get(keys[-1], "create it or correct the path")
+            place = _place(path, root, keys, overridden)
+            raise ConfigError(f"{file} does not exist", where=place, remedy=remedy)
     return config
+
+
+def _files(section: Section, *above: str) -> Iterator[tuple[list[str], Path]]:
+    """All paths in a section and those within, with their keys."""
+    for key, value in section:
+        if isinstance(value, Section):
+            yield from _files(value, *above, key)
+        for item in value if isinstance(value, list) else [value]:
+            if isinstance(item, Path):
+                yield [*above, key], item
 
 
 def _apply_overlay(data: dict[str, Any], overlay: Mapping[str, Any]) -> dict[str, str]:
@@ -249,25 +248,6 @@ def _refuse_single_underscore(name: str) -> None:
         )
 
 
-def _resolve_paths(data: dict[str, Any], base: Path) -> None:
-    for keys in _PATHS:
-        section: Any = data
-        for key in keys[:-1]:
-            section = section.get(key) if isinstance(section, dict) else None
-        value = section.get(keys[-1]) if isinstance(section, dict) else None
-        if isinstance(section, dict) and isinstance(value, str):
-            section[keys[-1]] = _absolute(value, base)
-        elif isinstance(section, dict) and isinstance(value, list):
-            section[keys[-1]] = [_absolute(v, base) if isinstance(v, str) else v for v in value]
-    storage = data.setdefault("storage", {})
-    if isinstance(storage, dict):
-        storage.setdefault("dir", str(base / "state"))
-
-
-def _absolute(path: str, base: Path) -> str:
-    return str(base / Path(path).expanduser())
-
-
 def first_problem(
     problem: ValidationError,
     path: Path,
@@ -357,17 +337,3 @@ _EXAMPLES = {
     "stream": "add `stream: {topic: sensors/#, features: [temp, vib]}`",
     "stream.features": "add `features: [temp, vib]` or `features: 8`",
 }
-
-
-def _check_files(config: Config, path: Path, root: Any, overridden: dict[str, str]) -> None:
-    for keys in _MUST_EXIST:
-        value: Any = config
-        for key in keys:
-            value = getattr(value, key, None)
-        named = value if isinstance(value, list) else [value]
-        missing = next((item for item in named if isinstance(item, Path) and not item.exists()), None)
-        if missing is not None:
-            remedy = _MAKING.get(keys[-1], "create it or correct the path")
-            raise ConfigError(
-                f"{missing} does not exist", where=_place(path, root, list(keys), overridden), remedy=remedy
-            )

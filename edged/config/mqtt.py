@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
-from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from edged.config.values import Duration, Section
+from edged.config.values import Duration, FilePath, Section
 
 LOOPBACK_NAMES = ("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback")
 
@@ -16,10 +15,10 @@ LOOPBACK_NAMES = ("localhost", "localhost.localdomain", "ip6-localhost", "ip6-lo
 class TlsConfig(Section):
     """TLS 1.2 or later; a section that is present turns it on. Files are read anew at each connection."""
 
-    ca_file: Path | None = Field(None, description="CA certificates; the system's when absent")
-    cert_file: Path | None = Field(None, description="client certificate")
-    key_file: Path | None = Field(None, description="key of the client certificate")
-    crl_file: Path | None = Field(
+    ca_file: FilePath | None = Field(None, description="CA certificates; the system's when absent")
+    cert_file: FilePath | None = Field(None, description="client certificate")
+    key_file: FilePath | None = Field(None, description="key of the client certificate")
+    crl_file: FilePath | None = Field(
         None, description="revocation list of the CA: a broker whose certificate is on it is refused"
     )
     insecure: bool = Field(False, description="do not verify the broker's host name (testing only)")
@@ -44,7 +43,7 @@ class MqttConfig(Section):
     username: str | None = Field(
         None, description="user name at the broker; the systemd credential `mqtt-username` when absent"
     )
-    password_file: Path | None = Field(
+    password_file: FilePath | None = Field(
         None,
         description="file whose first line is the password; the systemd credential `mqtt-password`"
         " when absent",

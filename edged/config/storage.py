@@ -7,13 +7,13 @@ from typing import Literal
 
 from pydantic import Field
 
-from edged.config.values import Duration, Section, Size
+from edged.config.values import Duration, FilePath, Section, Size
 
 
 class StorageConfig(Section):
     """What survives on this disk."""
 
-    dir: Path = Field(Path("./state"), description="state directory")
+    dir: FilePath = Field(Path("./state"), description="state directory")
     max_bytes: Size = Field(512 * 1024**2, ge=1024**2, description="cap of the sample log")
     max_age: Duration | None = Field(None, description="samples older than this are evicted", gt=0)
     durability: Literal["full", "relaxed"] = Field(

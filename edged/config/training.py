@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from edged.config.values import Cpu, Cron, Duration, Providers, Section, Share, Size
+from edged.config.values import Cpu, Cron, Duration, FilePath, Providers, Section, Share, Size
 from edged.domain.training.guards import GuardRules
 from edged.domain.training.optimizers import OPTIMIZERS, OPTIONS, misfit
 
@@ -71,12 +70,12 @@ class OptimizerConfig(Section):
 class ModelConfig(Section):
     """The bundle, or how to make one when none is given."""
 
-    bundle: Path | None = Field(
+    bundle: FilePath | None = Field(
         None,
         description="directory made by `edged artifacts build`, or the file that `pack` makes of it; built"
         " when absent",
     )
-    keys: list[Path] = Field(
+    keys: list[FilePath] = Field(
         [],
         description="public keys (made by `edged keys new`); with them the bundle must be signed by one"
         " of them, and whole",

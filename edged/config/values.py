@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
 
 _SIZES = {
     "": 1,
@@ -70,6 +71,11 @@ def _topic_filter(value: str) -> str:
     return value
 
 
+def _beside_the_file(path: Path, info: ValidationInfo) -> Path:
+    """A relative path is relative to `folder` of the context: where the configuration's file lies."""
+    return path if info.context is None else info.context["folder"] / path.expanduser()
+
+
 def unique(names: list[Any]) -> list[Any]:
     """Refuse a list that names something twice."""
     if len(set(names)) != len(names):
@@ -100,6 +106,7 @@ def number_or_names(value: Any) -> Any:
 Size = Annotated[int, BeforeValidator(parse_size)]
 Duration = Annotated[float, BeforeValidator(parse_duration)]
 Cron = Annotated[str, AfterValidator(_crontab)]
+FilePath = Annotated[Path, AfterValidator(_beside_the_file)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
 Filter = Annotated[str, AfterValidator(_topic_filter)]
 Names = Annotated[list[str], Field(min_length=1), AfterValidator(unique)]

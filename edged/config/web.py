@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import AfterValidator, Field, model_validator
 
 from edged.config.mqtt import LOOPBACK_NAMES
-from edged.config.values import Duration, Name, Section, Size, unique
+from edged.config.values import Duration, FilePath, Name, Section, Size, unique
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _MODE = re.compile(r"0?[0-7]{3}")
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[?[0-9A-Fa-f:]+(%[A-Za-z0-9]+)?\]?")
@@ -34,19 +36,19 @@ HostName = Annotated[str, AfterValidator(_host_name)]
 class WebTlsConfig(Section):
     """TLS 1.2 or later for the TCP port."""
 
-    cert_file: Path = Field(description="certificate, with the chain up to its CA")
-    key_file: Path = Field(description="its key, without a pass phrase")
+    cert_file: FilePath = Field(description="certificate, with the chain up to its CA")
+    key_file: FilePath = Field(description="its key, without a pass phrase")
 
 
 class WebTokensConfig(Section):
     """Files whose first line is a token of 32 characters or more; each opens what it names, and no more."""
 
-    read_file: Path | None = Field(None, description="may look: page, status, events")
-    infer_file: Path | None = Field(
+    read_file: FilePath | None = Field(None, description="may look: page, status, events")
+    infer_file: FilePath | None = Field(
         None, description="may ask for predictions, record samples and send labels"
     )
-    control_file: Path | None = Field(None, description="may look, label, train, pause, roll back")
-    scrape_file: Path | None = Field(None, description="may read /metrics")
+    control_file: FilePath | None = Field(None, description="may look, label, train, pause, roll back")
+    scrape_file: FilePath | None = Field(None, description="may read /metrics")
 
     @property
     def given(self) -> dict[str, Path]:
@@ -75,7 +77,7 @@ class WebConfig(Section):
         description="address and port; one that is not of the loopback interface needs tls and tokens;"
         " null for the Unix socket alone",
     )
-    unix_socket: Path | None = Field(
+    unix_socket: FilePath | None = Field(
         None, description="path of a Unix socket; whoever may open it needs no token"
     )
     unix_mode: Annotated[str, AfterValidator(_mode)] = Field("0600", description="who may open it")

@@ -28,7 +28,8 @@ from edged.mqtt.codecs import sample_codec
 
 if TYPE_CHECKING:
     from edged.clock import Clock
-    from edged.config import Config, LabelsConfig
+    from edged.config import Config
+    from edged.config.judging import LabelsConfig
     from edged.device.events import Events
     from edged.device.learning.conditions import ConditionsReader
     from edged.device.learning.trainer_client import TrainerClient

@@ -131,15 +131,8 @@ def _quality(device: AnnouncedDevice) -> dict[str, Any]:
     template = (
         "{{ none if value_json.live.accuracy is none else (100 * value_json.live.accuracy) | round(1) }}"
     )
-    return _sensor(
-        device,
-        "Accuracy",
-        "metrics",
-        template,
-        unit_of_measurement="%",
-        icon="mdi:check-decagram",
-        **measured,
-    )
+    percent = {"unit_of_measurement": "%", "icon": "mdi:check-decagram"}
+    return _sensor(device, "Accuracy", "metrics", template, **percent, **measured)
 
 
 def _update(device: AnnouncedDevice) -> dict[str, dict[str, Any]]:

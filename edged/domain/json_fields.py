@@ -5,7 +5,20 @@ from __future__ import annotations
 import json
 import math
 import re
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import fields as fields_of
+from functools import cache, partial
+from types import UnionType
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from edged.errors import EdgedError, RejectedUpdateError
 
@@ -37,7 +50,7 @@ def read_object(payload: bytes, limit: int, where: str) -> JsonFields:
     if len(payload) > limit:
         raise RejectedUpdateError(MALFORMED, f"{len(payload)} bytes, at most {limit} are read", where=where)
     try:
-        values = json.loads(payload, parse_constant=_no_number)
+        values = _DECODER.decode(payload.decode(json.detect_encoding(payload)))
     except (ValueError, RecursionError):
         raise RejectedUpdateError(MALFORMED, "this is no JSON", where=where) from None
     return JsonFields(values, where)
@@ -45,6 +58,9 @@ def read_object(payload: bytes, limit: int, where: str) -> JsonFields:
 
 def _no_number(text: str) -> float:
     raise ValueError(text)
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_number)
 
 
 class JsonFields:
@@ -131,10 +147,6 @@ class JsonFields:
             raise self.wrong(name, "one of " + ", ".join(known))
         return str(value)
 
-    def flag(self, name: str) -> bool:
-        """Read a field that is true or false."""
-        return self.get(name, bool)
-
     def count(self, name: str, least: int = 0, most: int = LARGEST, reason: str = MALFORMED) -> int:
         """A whole number from `least` to `most`."""
         value = self.values.get(name)
@@ -169,6 +181,47 @@ class JsonFields:
         if not isinstance(value, str) or pattern.fullmatch(value) is None:
             raise self.wrong(name, what)
         return value
+
+
+def read_dataclass(kind: Callable[..., _T], values: JsonFields) -> _T:
+    """A dataclass from its object; the annotation of a field says how it is read, and none may be missing.
+
+    `Annotated[X, read]` calls `read` with the object and the name of the field; a literal is
+    one of its words, `X | None` may be null or absent, and what is no bool is a dataclass too.
+    """
+    return kind(*[read(values, name) for name, read in _readers(kind)])
+
+
+@cache
+def _readers(kind: Any) -> list[tuple[str, Callable[[JsonFields, str], Any]]]:
+    hints = get_type_hints(kind, include_extras=True)
+    return [(field.name, _reader(hints[field.name])) for field in fields_of(kind)]
+
+
+def _reader(hint: Any) -> Any:
+    origin = get_origin(hint)
+    if origin is Annotated:
+        return hint.__metadata__[0]
+    if origin in (Union, UnionType):
+        read = _reader(get_args(hint)[0])
+        return lambda values, name: values.optional(name, partial(read, values))
+    if origin is Literal:
+        return partial(JsonFields.one_of, known=get_args(hint))
+    if hint is bool:
+        return partial(JsonFields.get, kind=bool)
+    return lambda values, name: read_dataclass(hint, values.inner(name))
+
+
+# How fields of dataclasses are read.
+Name = Annotated[str, JsonFields.name]
+Token = Annotated[str, JsonFields.token]
+Digest = Annotated[str, JsonFields.digest]
+ShortText = Annotated[str, JsonFields.text]
+ShortTexts = Annotated[tuple[str, ...], JsonFields.texts]
+Number = Annotated[float, JsonFields.number]
+NotNegative = Annotated[float, partial(JsonFields.number, least=0.0)]
+Count = Annotated[int, JsonFields.count]
+AtLeastOne = Annotated[int, partial(JsonFields.count, least=1)]
 
 
 def _finite(value: Any) -> float | None:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.domain.commands.delivery_policy import MessageKind
-    from edged.domain.drift import DriftSignal
-    from edged.domain.federated.evaluation import Quality
+    from edged.domain.drift.signals import DriftSignal
+    from edged.domain.federated.messages import Quality
     from edged.domain.stream.sample import Batch, LabelReading, LabelUpdate, Rejected, Window
     from edged.domain.stream.windowing import OpenWindowChanges, OpenWindows
     from edged.domain.training.message import Message

@@ -10,6 +10,20 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+STEP = np.uint64(0x9E3779B97F4A7C15)
+
+
+def splitmix(states: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """The output function of SplitMix64: numbers in [0, 1) for states `(n,)` that are multiples of `STEP`."""
+    with np.errstate(over="ignore"):
+        z = (states ^ (states >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        z ^= z >> np.uint64(31)
+    # The upper 53 bits are a float64 in [0, 1) without rounding.
+    uniform: NDArray[np.float64] = (z >> np.uint64(11)) * 2.0**-53
+    return uniform
+
+
 class SeededRng:
     """A stream of uniform numbers, the same for the same `seed` on every machine and release.
 
@@ -28,13 +42,9 @@ class SeededRng:
     def uniform(self, count: int) -> NDArray[np.float64]:
         """The next `count` numbers, `(count,)` in [0, 1)."""
         with np.errstate(over="ignore"):
-            z = self._at + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+            z = self._at + np.arange(1, count + 1, dtype=np.uint64) * STEP
             self._at = z[-1] if count else self._at
-            z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-            z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-            z ^= z >> np.uint64(31)
-        uniform: NDArray[np.float64] = (z >> np.uint64(11)) * 2.0**-53
-        return uniform
+        return splitmix(z)
 
     def integers(self, below: int, count: int) -> NDArray[np.int64]:
         """The next `count` whole numbers, `(count,)` from 0 to `below` - 1."""

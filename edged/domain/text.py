@@ -167,11 +167,8 @@ def _wear(flash: Mapping[str, Any]) -> dict[str, str]:
 def status_of(messages: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:
     """The status as far as a device's own messages tell it; None before they have told enough.
 
-    Parameters
-    ----------
-    messages
-        The newest of each topic below the device's own: `status`, `state/model`, `state/training`,
-        `state/drift`, `state/buffer`, `metrics`.
+    `messages` are the newest of each topic below the device's own: `status`, `state/model`,
+    `state/training`, `state/drift`, `state/buffer`, `metrics`.
     """
     needed = ("status", "state/model", "state/training", "state/buffer", "metrics")
     if any(name not in messages for name in needed):

@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError, model_validator
 from edged.config.loader import first_problem, read_yaml
 from edged.config.mqtt import MqttConfig
 from edged.config.serving import LogConfig
-from edged.config.values import Count, Duration, Name, Section, Share
+from edged.config.values import Count, Duration, FilePath, Name, Section, Share
 from edged.domain.federated.settings import Encoding, RoundSettings
 
 if TYPE_CHECKING:
@@ -171,9 +171,9 @@ class CoordinatorConfig(Section):
     """The whole configuration of a coordinator."""
 
     fleet: Name = Field(description="name of the fleet: a level of every topic, edged/fl/<fleet>/...")
-    model: Path = Field(description="what the first round begins with: a bundle, or a safetensors file")
+    model: FilePath = Field(description="what the first round begins with: a bundle, or a safetensors file")
     bundle: str = Field("", description="fingerprint of the devices' bundle, where `model` is not one itself")
-    dir: Path = Field(Path("fleet"), description="where everything is kept that must survive a power cut")
+    dir: FilePath = Field(Path("fleet"), description="where everything is kept that must survive a power cut")
     keep: int = Field(8, ge=2, le=1000, description="models that are kept")
     mqtt: MqttConfig = MqttConfig()
     round: RoundSection = RoundSection()
@@ -232,23 +232,8 @@ def load(path: Path) -> CoordinatorConfig:
     root, data = read_yaml(
         path, "the fleet's configuration", "begin with `fleet: plant` and `model: ./bundle`"
     )
-    _resolve(data, path.resolve().parent)
+    data.setdefault("dir", "fleet")
     try:
-        return CoordinatorConfig.model_validate(data)
+        return CoordinatorConfig.model_validate(data, context={"folder": path.resolve().parent})
     except ValidationError as problem:
         raise first_problem(problem, path, root, {}, CoordinatorConfig, HINT) from None
-
-
-def _resolve(data: dict[str, object], base: Path) -> None:
-    data.setdefault("dir", "fleet")
-    for section, keys in ((data, ("model", "dir")), (data.get("mqtt"), ("password_file",))):
-        _absolute(section, keys, base)
-    mqtt = data.get("mqtt")
-    tls = mqtt.get("tls") if isinstance(mqtt, dict) else None
-    _absolute(tls, ("ca_file", "cert_file", "key_file", "crl_file"), base)
-
-
-def _absolute(section: object, keys: tuple[str, ...], base: Path) -> None:
-    for key in keys:
-        if isinstance(section, dict) and isinstance(section.get(key), str):
-            section[key] = str(base / Path(section[key]).expanduser())

@@ -20,6 +20,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from edged.host.kernel_files import number, text
+
 UNDER_VOLTAGE, CAPPED, THROTTLED, SOFT_LIMIT = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 _FLAGS = {CAPPED: "frequency capped", THROTTLED: "throttled", SOFT_LIMIT: "soft temperature limit"}
 _OVER_CURRENT = ("oc2_event_cnt", "oc3_event_cnt")
@@ -31,23 +33,13 @@ _MODEL = re.compile(r"<\s*POWER_MODEL\s+ID=(\d+)\s+NAME=(\S+)\s*>")
 class Board:
     """One reading; None where this board does not tell.
 
-    Attributes
-    ----------
-    throttled
-        Whether the processor is held below its clock, for heat or for power.
-    under_voltage
-        Whether the supply gives too little.
-    reasons
-        What exactly, in words; the soft temperature limit of a Raspberry Pi, which takes little speed,
-        is only told of here.
-    power_mode
-        Of a Jetson, by its name in `/etc/nvpmodel.conf`, else by its number.
+    The soft temperature limit of a Raspberry Pi, which takes little speed, is only told of in `reasons`.
     """
 
-    throttled: bool | None = None
-    under_voltage: bool | None = None
-    reasons: tuple[str, ...] = ()
-    power_mode: str | None = None
+    throttled: bool | None = None  # whether the processor is held below its clock, for heat or for power
+    under_voltage: bool | None = None  # whether the supply gives too little
+    reasons: tuple[str, ...] = ()  # what exactly, in words
+    power_mode: str | None = None  # of a Jetson, by its name in `/etc/nvpmodel.conf`, else by its number
 
     @property
     def troubled(self) -> bool:
@@ -58,12 +50,7 @@ class Board:
 class BoardReader:
     """Reads the board; never raises. A counter counts from the reading before, so there is one reader a use.
 
-    Parameters
-    ----------
-    sys
-        Where sysfs is mounted.
-    root
-        Of the file system, for the files of nvpmodel.
+    `sys` is where sysfs is mounted; the files of nvpmodel are below `root`.
     """
 
     def __init__(self, *, sys: Path = Path("/sys"), root: Path = Path("/")) -> None:
@@ -82,7 +69,7 @@ class BoardReader:
             throttled.append(bool(flags & (CAPPED | THROTTLED)))
             low.append(bool(flags & UNDER_VOLTAGE))
             reasons += [name for bit, name in _FLAGS.items() if flags & bit]
-        if (alarm := _number(chips.get("rpi_volt"), "in0_lcrit_alarm")) is not None:
+        if (pi := chips.get("rpi_volt")) and (alarm := number(pi / "in0_lcrit_alarm")) is not None:
             low.append(alarm == 1)
         if (jetson := chips.get("soctherm_oc")) is not None:
             low += self._rises(jetson, ("oc1_event_cnt",))
@@ -101,22 +88,22 @@ class BoardReader:
         )
 
     def _firmware(self) -> int | None:
-        text = _text(self._sys / "devices" / "platform" / "soc" / "soc:firmware" / "get_throttled")
+        file = self._sys / "devices" / "platform" / "soc" / "soc:firmware" / "get_throttled"
         try:
-            return int(text, 16)
+            return int(text(file), 16)
         except ValueError:
             return None
 
     def _chips(self) -> dict[str, Path]:
         """The directories of sensor chips by name; their numbers change from start to start."""
         found = sorted((self._sys / "class" / "hwmon").glob("hwmon*/name"))
-        return {_text(path): path.parent for path in found}
+        return {text(path): path.parent for path in found}
 
     def _rises(self, chip: Path, names: tuple[str, ...]) -> list[bool]:
         """Whether each counter has risen since the reading before; the first reading says no."""
         rises = []
         for path in (chip / name for name in names):
-            count = _number(chip, path.name)
+            count = number(path)
             if count is not None:
                 rises.append(count > self._counted.get(path, count))
                 self._counted[path] = count
@@ -126,32 +113,16 @@ class BoardReader:
         """For each cooling device of a processor, whether it is at work."""
         states = []
         for path in (self._sys / "class" / "thermal").glob("cooling_device*/type"):
-            kind = _text(path)
+            kind = text(path)
             if "cpufreq" in kind or kind == "Processor":
-                state = _number(path.parent, "cur_state")
+                state = number(path.parent / "cur_state")
                 states += [] if state is None else [state > 0]
         return states
 
     def _power_mode(self) -> str | None:
-        found = _MODE.search(_text(self._root / "var" / "lib" / "nvpmodel" / "status"))
+        found = _MODE.search(text(self._root / "var" / "lib" / "nvpmodel" / "status"))
         if found is None:
             return None
-        number = int(found[1])
-        names = _MODEL.findall(_text(self._root / "etc" / "nvpmodel.conf"))
-        return next((name for of, name in names if int(of) == number), str(number))
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""
-
-
-def _number(folder: Path | None, name: str) -> int | None:
-    if folder is None:
-        return None
-    try:
-        return int(_text(folder / name))
-    except ValueError:
-        return None
+        mode = int(found[1])
+        names = _MODEL.findall(text(self._root / "etc" / "nvpmodel.conf"))
+        return next((name for of, name in names if int(of) == mode), str(mode))

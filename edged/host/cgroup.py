@@ -10,6 +10,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from edged.host.kernel_files import own_group
+
 MOUNT = Path("/sys/fs/cgroup")
 SELF = Path("/proc/self/cgroup")
 VARIABLE = "EDGED_TRAINER_CGROUP"
@@ -21,21 +23,11 @@ _CONTROLLERS = ("memory", "cpu")
 
 @dataclass(frozen=True)
 class CgroupSplit:
-    """The two parts, and what of the trainer's the kernel bounds.
+    """The two parts, and what of the trainer's the kernel bounds."""
 
-    Attributes
-    ----------
-    trainer
-        Folder of the trainer's part.
-    memory_max
-        Bytes that it may hold; None where the memory controller was not lent.
-    controllers
-        Those that are at work: of `memory` and `cpu`.
-    """
-
-    trainer: Path
-    memory_max: int | None
-    controllers: tuple[str, ...]
+    trainer: Path  # folder of the trainer's part
+    memory_max: int | None  # bytes that it may hold; None where the memory controller was not lent
+    controllers: tuple[str, ...]  # those that are at work: of `memory` and `cpu`
 
 
 def lent(own: Path = SELF, mount: Path = MOUNT) -> Path | None:
@@ -43,29 +35,20 @@ def lent(own: Path = SELF, mount: Path = MOUNT) -> Path | None:
 
     >>> lent(Path("/nowhere"))
     """
+    group = own_group(own)
+    if group is None:
+        return None
     try:
-        lines = own.read_text(encoding="utf-8").splitlines()
-        group = next(line[len("0::") :] for line in lines if line.startswith("0::"))
-        folder = mount / group.lstrip("/")
-        return folder if os.getxattr(folder, "user.delegate") == b"1" else None
-    except (OSError, StopIteration):
+        return mount / group if os.getxattr(mount / group, "user.delegate") == b"1" else None
+    except OSError:
         return None
 
 
 def divide(folder: Path, memory_max: int) -> CgroupSplit:
     """Move this process into a part of its own and make one for the trainer beside it.
 
-    Parameters
-    ----------
-    folder
-        A group that was lent and holds no process but this one.
-    memory_max
-        Bytes that the trainer's part may hold, page cache included.
-
-    Raises
-    ------
-    OSError
-        When the kernel refuses. The daemon works without.
+    `folder` is a group that was lent and holds no process but this one; the trainer's part may hold
+    `memory_max` bytes, page cache included. Raises OSError when the kernel refuses: the daemon works without.
     """
     daemon, trainer = folder / "daemon", folder / "trainer"
     for part in (daemon, trainer):

@@ -95,10 +95,7 @@ _IN_THE_LOG = "its log says why"
 def ending(code: int | None) -> tuple[str, str]:
     """What happened to a process, and what can be done about it.
 
-    Parameters
-    ----------
-    code
-        As `subprocess` gives it: negative for a signal; None for one that was ended for its silence.
+    `code` is as `subprocess` gives it, negative for a signal; None for one that was ended for its silence.
 
     >>> ending(-9)[0], ending(3)[0], ending(-40)[0]
     ('was killed by SIGKILL', 'ended with exit code 3', 'was killed by signal 40')

@@ -14,8 +14,11 @@ from __future__ import annotations
 
 import math
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from edged.host.kernel_files import number, own_group, text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -32,11 +35,10 @@ def small_ones(cpus: Collection[int], sys: Path = _SYS) -> tuple[int, ...]:
     """Those of `cpus` that are smaller than the biggest of them; none where all are alike or nobody tells."""
     capacities = {}
     for cpu in cpus:
-        try:
-            text = (sys / "devices" / "system" / "cpu" / f"cpu{cpu}" / "cpu_capacity").read_text("ascii")
-            capacities[cpu] = int(text)
-        except (OSError, ValueError):
+        capacity = number(sys / "devices" / "system" / "cpu" / f"cpu{cpu}" / "cpu_capacity")
+        if capacity is None:
             return ()
+        capacities[cpu] = capacity
     biggest = max(capacities.values(), default=0)
     return tuple(sorted(cpu for cpu, capacity in capacities.items() if capacity < biggest))
 
@@ -46,16 +48,8 @@ def for_training(
 ) -> Sequence[int] | None:
     """The processors that the trainer keeps to; None for all that it may use.
 
-    Parameters
-    ----------
-    wanted
-        `training.affinity`: numbers, `all`, or None to choose.
-    threads
-        Of one training step: small cores are chosen only where there is one for each.
-    sys
-        Where sysfs is mounted.
-    cpus
-        What this process may use; asked of the system when absent.
+    `wanted` is `training.affinity`: numbers, `all`, or None to choose. Small cores are chosen only where
+    there is one for each of the `threads` of a training step; `cpus` is asked of the system when absent.
     """
     if isinstance(wanted, str):
         return None
@@ -67,21 +61,15 @@ def for_training(
 
 def quota(sys: Path = _SYS, proc: Path = _PROC) -> float | None:
     """Processors' worth of time that the cgroup may use; None without a limit (cgroup v2 alone)."""
-    try:
-        lines = (proc / "self" / "cgroup").read_text("ascii").splitlines()
-    except (OSError, UnicodeDecodeError):
-        return None
-    place = next((line[3:] for line in lines if line.startswith("0::")), None)
+    place = own_group(proc / "self" / "cgroup")
     if place is None:
         return None
     folder, limits = sys / "fs" / "cgroup", []
-    for part in ("", *Path(place.lstrip("/")).parts):
+    for part in ("", *Path(place).parts):
         folder = folder / part
-        try:
-            most, period = (folder / "cpu.max").read_text("ascii").split()
+        with suppress(ValueError, ZeroDivisionError):
+            most, period = text(folder / "cpu.max").split()
             limits += [] if most == "max" else [int(most) / int(period)]
-        except (OSError, ValueError, ZeroDivisionError):
-            continue
     return min(limits, default=None)
 
 

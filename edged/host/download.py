@@ -9,16 +9,9 @@ from edged.errors import RefusedError, UnavailableError
 
 
 def fetch(url: str, size: int, timeout: float) -> bytes:
-    """What is at an address, of exactly so many bytes; certificates are verified, redirections not followed.
+    """What is at an address, of exactly `size` bytes; certificates are verified, redirections not followed.
 
-    Parameters
-    ----------
-    url
-        `https://` or, on this machine, `http://`.
-    size
-        Bytes that it has.
-    timeout
-        Seconds of each wait.
+    The address begins with `https://` or, on this machine, `http://`; `timeout` is in seconds, of each wait.
 
     Raises
     ------

@@ -40,46 +40,25 @@ _EXPENDABLE = 900
 
 @dataclass(frozen=True, slots=True)
 class ChildLimits:
-    """What a child may take from the machine.
+    """What a child may take from the machine."""
 
-    Attributes
-    ----------
-    nice
-        Added to the niceness, 0 to 19.
-    affinity
-        Numbers of the CPUs it may use; None for all.
-    memory_limit
-        Address space in bytes; None for no limit.
-    idle_cpu
-        Whether it gets a processor only where nobody else wants it (SCHED_IDLE, sched(7)).
-    idle_io
-        Whether it gets the disk only when nobody else wants it.
-    expendable
-        Whether the kernel ends it before others when the machine runs out of memory.
-    """
-
-    nice: int = 0
-    affinity: Sequence[int] | None = None
-    memory_limit: int | None = None
-    idle_cpu: bool = False
-    idle_io: bool = True
-    expendable: bool = True
+    nice: int = 0  # added to the niceness, 0 to 19
+    affinity: Sequence[int] | None = None  # numbers of the CPUs it may use; None for all
+    memory_limit: int | None = None  # address space in bytes; None for no limit
+    idle_cpu: bool = False  # gets a processor only where nobody else wants it (SCHED_IDLE, sched(7))
+    idle_io: bool = True  # gets the disk only when nobody else wants it
+    expendable: bool = True  # the kernel ends it before others when the machine runs out of memory
 
 
 def apply(limits: ChildLimits) -> list[str]:
-    """Put `limits` on the calling process; call it before any other thread exists.
+    """Put `limits` on the calling process, before any other thread exists; a line for each that was refused.
 
     Priority, I/O class and affinity belong to threads on Linux: only those that are started
     afterwards inherit them. Importing numpy starts threads, so this comes first.
-
-    Returns
-    -------
-    list of str
-        One line for each limit that could not be set; empty when all hold.
     """
     warnings: list[str] = []
     if limits.nice:
-        _try(warnings, f"nice {limits.nice}", lambda: _set_nice(limits.nice))
+        _try(warnings, f"nice {limits.nice}", lambda: os.nice(limits.nice))
     if limits.idle_cpu:
         _try(warnings, "idle scheduling", _set_idle_cpu)
     if limits.idle_io:
@@ -99,23 +78,10 @@ def die_with_parent(parent: int | None = None) -> list[str]:
     """Have the kernel kill this process when its parent ends, however the parent ends.
 
     The kernel means the parent's *thread*: it must be one that lives as long as the parent.
-    Source: prctl(2), PR_SET_PDEATHSIG.
+    Source: prctl(2), PR_SET_PDEATHSIG. Gives a warning when the kernel refused.
 
-    Parameters
-    ----------
-    parent
-        Process id of the parent, handed down by it; without it a parent that ended before this
-        call goes unnoticed.
-
-    Returns
-    -------
-    list of str
-        A warning when the kernel refused; else empty.
-
-    Raises
-    ------
-    EdgedError
-        When `parent` is gone already.
+    `parent` is the parent's process id, handed down by it: EdgedError when it is gone already; without it a
+    parent that ended before this call goes unnoticed.
     """
     warnings: list[str] = []
     _try(warnings, "death with the parent process", _set_death_signal)
@@ -124,17 +90,11 @@ def die_with_parent(parent: int | None = None) -> list[str]:
     return warnings
 
 
-def _try(warnings: list[str], what: str, action: Callable[[], None]) -> None:
+def _try(warnings: list[str], what: str, action: Callable[[], object]) -> None:
     try:
         action()
-    except OSError as problem:
-        warnings.append(f"{what} not set: {problem.strerror or problem}")
-    except ValueError as problem:
-        warnings.append(f"{what} not set: {problem}")
-
-
-def _set_nice(increment: int) -> None:
-    os.nice(increment)
+    except (OSError, ValueError) as problem:
+        warnings.append(f"{what} not set: {getattr(problem, 'strerror', None) or problem}")
 
 
 def _set_idle_cpu() -> None:

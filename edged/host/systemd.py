@@ -35,18 +35,13 @@ class Notifier:
         Where `NOTIFY_SOCKET` is looked up, this process's environment by default: the path of a
         datagram socket, or an abstract one beginning with `@`. Without it nothing is sent.
 
-    Attributes
-    ----------
-    problem
-        Why the last message could not be delivered; empty after a delivered one. A manager that
-        does not listen must never take the daemon down, so this is not raised.
-
     >>> Notifier({}).ready()
     False
     """
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
         self.address = (os.environ if environ is None else environ).get("NOTIFY_SOCKET", "")
+        # Why the last message was not delivered: a manager that does not listen takes no daemon down.
         self.problem = ""
 
     def ready(self, status: str = "") -> bool:
@@ -93,12 +88,7 @@ class Notifier:
 def watchdog_interval(environ: Mapping[str, str] | None = None, pid: int | None = None) -> float | None:
     """Seconds within which the service manager wants a keep-alive; None when it wants none.
 
-    Parameters
-    ----------
-    environ
-        Where `WATCHDOG_USEC` and `WATCHDOG_PID` are looked up; this process's by default.
-    pid
-        The process asking; this one by default. Children inherit the variables but are not meant.
+    `WATCHDOG_USEC` and `WATCHDOG_PID` say so: children inherit the variables but are not meant.
 
     Raises
     ------
@@ -133,22 +123,8 @@ class Watchdog:
     loops has shown itself since the message before. One stuck loop therefore silences all others,
     and the service manager restarts the daemon at most `interval` seconds after the last message.
 
-    Parameters
-    ----------
-    notifier
-        Where keep-alives go.
-    loops
-        Names of the loops that must turn.
-    interval
-        Seconds; by default what `watchdog_interval()` says of this process. Where that is None too,
-        beats are only remembered and nothing is sent.
-    clock
-        Monotonic time.
-
-    Raises
-    ------
-    ValueError
-        When `loops` is empty: a watchdog that watches nothing would bark at once or never.
+    `interval` is in seconds, by default what `watchdog_interval()` says of this process; where that is None
+    too, nothing is sent. ValueError without loops: what watches nothing would bark at once or never.
     """
 
     def __init__(
@@ -162,12 +138,11 @@ class Watchdog:
         self._clock = clock or SystemClock()
         self._interval = watchdog_interval() if interval is None else interval
         self._lock = threading.Lock()
-        start = self._clock.monotonic()
-        self._beats = dict.fromkeys(loops, start)
-        if not self._beats:
+        self._loops = frozenset(loops)
+        if not self._loops:
             raise ValueError("a watchdog needs the name of at least one loop")
-        self._pending = set(self._beats)
-        self._due = start + (self.period or 0.0)
+        self._pending = set(self._loops)
+        self._due = self._clock.monotonic() + (self.period or 0.0)
 
     @property
     def period(self) -> float | None:
@@ -184,24 +159,14 @@ class Watchdog:
         """
         now = self._clock.monotonic()
         with self._lock:
-            if name not in self._beats:
+            if name not in self._loops:
                 raise KeyError(name)
-            self._beats[name] = now
             self._pending.discard(name)
             if not self._is_due(now):
                 return False
-            self._pending = set(self._beats)
+            self._pending = set(self._loops)
             self._due = now + (self.period or 0.0)
         return self._notifier.watchdog()
-
-    def stuck(self) -> dict[str, float]:
-        """Seconds of silence of each loop that has been silent for longer than the interval."""
-        if self._interval is None:
-            return {}
-        now = self._clock.monotonic()
-        with self._lock:
-            silence = {name: now - beat for name, beat in self._beats.items()}
-        return {name: seconds for name, seconds in silence.items() if seconds > self._interval}
 
     def _is_due(self, now: float) -> bool:
         return self._interval is not None and not self._pending and now >= self._due

@@ -13,6 +13,8 @@ import ctypes
 import struct
 from pathlib import Path
 
+from edged.host.kernel_files import text
+
 TIMESYNCD = Path("run/systemd/timesync/synchronized")
 _STA_UNSYNC = 0x0040
 _ERROR = 5  # TIME_ERROR
@@ -58,7 +60,4 @@ def boot_id(file: Path = _BOOT_ID) -> str:
     >>> boot_id(Path("/nowhere"))
     ''
     """
-    try:
-        return file.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError):
-        return ""
+    return text(file)

@@ -15,27 +15,11 @@ T = TypeVar("T")
 
 
 def within(seconds: float, doing: str, work: Callable[[], T]) -> T:
-    """The result of `work`, which a thread of its own does.
+    """The result of `work`, or what it raises; a thread of its own does it. ModelError when it takes longer.
 
     A thread cannot be ended: one that takes too long is left behind, and what it brings later is
-    not looked at. So `work` must not hold a lock that others need.
+    not looked at. So `work` must not hold a lock that others need. `doing` names it in the error.
 
-    Parameters
-    ----------
-    seconds
-        How long it may take.
-    doing
-        What it does, for the message.
-    work
-        Called once; what it raises is raised here.
-
-    Raises
-    ------
-    ModelError
-        When it takes longer.
-
-    Examples
-    --------
     >>> within(5.0, "adding", lambda: 1 + 1)
     2
     """

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from edged.clock import Clock, SystemClock
 from edged.host.board import BoardReader
+from edged.host.kernel_files import text
 from edged.host.time_sync import synchronised
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -20,47 +22,21 @@ _NO_SENSOR = ("PMIC-Die", "thermal-fan-est")
 
 @dataclass(frozen=True, slots=True)
 class Vitals:
-    """One reading; None where this machine does not tell.
+    """One reading; None where this machine does not tell."""
 
-    Attributes
-    ----------
-    cpu_percent
-        CPU time of this process since the reading before, in percent of one core.
-    rss_bytes
-        Resident memory of this process.
-    temperature_c
-        Hottest thermal zone, degrees Celsius.
-    load1
-        Load average over one minute.
-    disk_free_bytes
-        What this user may still write on the file system of the state directory.
-    uptime_s
-        Seconds since the machine was started.
-    on_battery
-        Whether no other supply feeds the machine; None where it names none.
-    battery_percent
-        Charge of the fullest battery.
-    throttled, under_voltage, power_mode
-        Of the board, see `Board`.
-    clock_synchronised
-        Whether a time server has set the clock, see `host.synchronised`.
-    flash_bytes_written
-        Bytes that this process and its children have handed to the disk since it began.
-    """
-
-    cpu_percent: float | None
-    rss_bytes: int | None
-    temperature_c: float | None
-    load1: float | None
-    disk_free_bytes: int | None
-    uptime_s: float | None
-    on_battery: bool | None = None
-    battery_percent: float | None = None
-    throttled: bool | None = None
+    cpu_percent: float | None  # CPU time of this process since the reading before, in percent of one core
+    rss_bytes: int | None  # resident memory of this process
+    temperature_c: float | None  # hottest thermal zone, degrees Celsius
+    load1: float | None  # load average over one minute
+    disk_free_bytes: int | None  # what this user may still write beside the state directory
+    uptime_s: float | None  # seconds since the machine was started
+    on_battery: bool | None = None  # whether no other supply feeds the machine; None where it names none
+    battery_percent: float | None = None  # charge of the fullest battery
+    throttled: bool | None = None  # this and the next two are of the board, see `Board`
     under_voltage: bool | None = None
     power_mode: str | None = None
-    clock_synchronised: bool | None = None
-    flash_bytes_written: int | None = None
+    clock_synchronised: bool | None = None  # whether a time server has set the clock, see `synchronised`
+    flash_bytes_written: int | None = None  # by this process and its children, since it began
 
     def as_dict(self) -> dict[str, float | int | str | None]:
         """The reading as it is reported, None included: a silent sensor is to be seen."""
@@ -70,14 +46,7 @@ class Vitals:
 class VitalsReader:
     """Reads vital signs; never raises, whatever the machine lacks.
 
-    Parameters
-    ----------
-    path
-        A path on the file system whose free space matters.
-    proc, sys, root
-        Where procfs and sysfs are mounted, and the root of the file system.
-    clock
-        Monotonic time, for the share of CPU time.
+    `path` is on the file system whose free space matters; procfs and sysfs are mounted at `proc` and `sys`.
     """
 
     def __init__(
@@ -103,24 +72,17 @@ class VitalsReader:
         `child` is the process id of a child that still lives, for what it has written.
         """
         pages = _field(self._proc / "self" / "statm", 1)
-        board = self._board.read()
         return Vitals(
             cpu_percent=self._cpu_percent(),
             rss_bytes=None if pages is None else int(pages) * _PAGE_BYTES,
-            temperature_c=self._temperature(),
             load1=_field(self._proc / "loadavg", 0),
             disk_free_bytes=self._disk_free(),
             uptime_s=_field(self._proc / "uptime", 0),
-            on_battery=self._on_battery(),
-            battery_percent=self._battery(),
-            throttled=board.throttled,
-            under_voltage=board.under_voltage,
-            power_mode=board.power_mode,
-            clock_synchronised=synchronised(self._root),
             flash_bytes_written=self.flash_bytes(child),
+            **self.board(),
         )
 
-    def board(self) -> dict[str, float | str | bool | None]:
+    def board(self) -> dict[str, Any]:
         """Read what people want to know of the board: heat, power, clock."""
         board = self._board.read()
         return {
@@ -143,26 +105,26 @@ class VitalsReader:
     def cpu_seconds(self) -> float | None:
         """CPU seconds of this process since its start; None if the system does not tell."""
         # The name in parentheses may hold spaces, so fields are counted from behind it.
-        text = _text(self._proc / "self" / "stat").rpartition(")")[2]
-        user, system = _nth(text, 11), _nth(text, 12)
+        told = text(self._proc / "self" / "stat").rpartition(")")[2]
+        user, system = _nth(told, 11), _nth(told, 12)
         return None if user is None or system is None else (user + system) / _TICKS_PER_S
 
     def _temperature(self) -> float | None:
         zones = (self._sys / "class" / "thermal").glob("thermal_zone*/temp")
-        real = (zone for zone in zones if _text(zone.with_name("type")).strip() not in _NO_SENSOR)
+        real = (zone for zone in zones if text(zone.with_name("type")) not in _NO_SENSOR)
         degrees = [value / 1000 for zone in real if (value := _field(zone, 0)) is not None]
         low, high = _PLAUSIBLE_C
         return max((value for value in degrees if low <= value <= high), default=None)
 
     def _supplies(self, *kinds: str) -> list[Path]:
         found = (self._sys / "class" / "power_supply").glob("*/type")
-        return [path.parent for path in found if _text(path).strip() in kinds]
+        return [path.parent for path in found if text(path) in kinds]
 
     def _on_battery(self) -> bool | None:
         batteries = self._supplies("Battery")
         if any(_field(supply / "online", 0) == 1 for supply in self._supplies("Mains", "USB")):
             return False
-        if any(_text(battery / "status").strip() == "Discharging" for battery in batteries):
+        if any(text(battery / "status") == "Discharging" for battery in batteries):
             return True
         return None
 
@@ -191,29 +153,22 @@ def written_bytes(pid: int | str = "self", proc: Path = Path("/proc")) -> int | 
     Pages of the cache that it made dirty (`write_bytes`, proc(5)): what lies on tmpfs is not among them, nor
     is the file system's journal.
     """
-    for line in _text(proc / str(pid) / "io").splitlines():
+    for line in text(proc / str(pid) / "io").splitlines():
         name, _, value = line.partition(":")
         if name == "write_bytes":
             return int(value)
     return None
 
 
-def _text(path: Path) -> str:
+def _nth(told: str, index: int) -> float | None:
     try:
-        return path.read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return ""
-
-
-def _nth(text: str, index: int) -> float | None:
-    try:
-        return float(text.split()[index])
+        return float(told.split()[index])
     except (IndexError, ValueError):
         return None
 
 
 def _field(path: Path, index: int) -> float | None:
-    return _nth(_text(path), index)
+    return _nth(text(path), index)
 
 
 def peak_memory() -> int | None:
@@ -221,9 +176,6 @@ def peak_memory() -> int | None:
 
     `getrusage` is no substitute: what it says of a child includes the parent's memory before the exec.
     """
-    try:
-        text = Path("/proc/self/status").read_text(encoding="ascii")
-    except OSError:
-        return None
-    line = next((line for line in text.splitlines() if line.startswith("VmHWM:")), None)
+    lines = text(Path("/proc/self/status")).splitlines()
+    line = next((line for line in lines if line.startswith("VmHWM:")), None)
     return None if line is None else int(line.split()[1]) * 1024

@@ -18,12 +18,7 @@ class WakeupQueue:
 
     A signal may reach the process in any of its threads, and a main thread that waits for a lock is not woken
     then: its handler would run with the next signal. A byte in a pipe, written where the signal arrives, ends
-    a `select` in any case.
-
-    Parameters
-    ----------
-    signals
-        Numbers of the signals whose arrival is put into the queue.
+    a `select` in any case. The numbers of `signals` that arrive are put into the queue.
     """
 
     def __init__(self, signals: Iterable[int]) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from edged.domain.federated.evaluation import Quality
+    from edged.domain.federated.messages import Quality
     from edged.domain.federated.settings import RoundSettings
     from edged.domain.protocols import Engine, RoundData, Throttle
     from edged.domain.stream.sample import Window

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from edged.domain.federated.evaluation import Quality
-    from edged.domain.federated.messages import RoundAnnouncement
+    from edged.domain.federated.messages import Quality, RoundAnnouncement
     from edged.domain.protocols import Engine, RoundData
     from edged.domain.stream.sample import Window
     from edged.domain.training.trainer_messages import TrainRound

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from edged.domain.federated.evaluation import Quality
+    from edged.domain.federated.messages import Quality
     from edged.domain.protocols import Engine, Holdout
     from edged.domain.stream.sample import Window
     from edged.domain.training.trainer_messages import AdoptInitial, AdoptModel, AdoptWeights, TryFleetModel

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edged.domain.federated.evaluation import Quality
+from edged.domain.federated.messages import Quality
 from edged.domain.judging.outputs import answers, errors
 from edged.domain.model_files import file_name
 from edged.engines.inference import InferenceModel

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edged.config import Config, parse_duration, parse_size
+from edged.config import Config
 from edged.config.loader import from_json, load
+from edged.config.values import parse_duration, parse_size
 from edged.errors import ConfigError
 
 if TYPE_CHECKING:

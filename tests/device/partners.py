@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from edged.clock import Clock
-    from edged.domain.drift import DriftSignal
+    from edged.domain.drift.signals import DriftSignal
     from edged.domain.protocols import ServedModel
     from edged.domain.stream.sample import Batch, LabelUpdate
     from edged.domain.stream.schema import Schema

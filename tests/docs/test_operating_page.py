@@ -6,7 +6,7 @@ import ast
 import re
 from pathlib import Path
 
-from edged.domain.messages.published import EVENTS
+from edged.domain.messages.sent import EVENTS
 
 ROOT = Path(__file__).parents[2]
 TELLING = {"event", "notify", "_notify", "_notice", "_event"}

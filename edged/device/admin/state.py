@@ -17,7 +17,7 @@ from edged.device.startup.bootstrap import open_samples, with_bundle
 from edged.domain.judging.overlap import judged_on
 from edged.domain.judging.regimes import Regimes
 from edged.domain.model_files import SUFFIXES
-from edged.domain.training.failure_backoff import FailureBackoff
+from edged.domain.training.guards import FailureBackoff
 from edged.engines.inference import InferenceReader
 from edged.errors import ConfigError, RefusedError, StorageError
 from edged.storage.backup.restore import RESTORED

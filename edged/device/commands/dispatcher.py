@@ -16,7 +16,7 @@ from edged.device.commands.answers import command_of, encoded
 from edged.device.commands.task_reporter import TaskReporter
 from edged.domain.commands.rules import Freshness, Request, answer_of, arguments, digest, identity, parse
 from edged.domain.messages.requests import REQUESTS
-from edged.domain.messages.validate import check
+from edged.domain.messages.schema import check
 from edged.errors import ConfigError, EdgedError, RefusedError
 from edged.logs import get_logger
 from edged.storage.journal.commands import CommandRecord, CommandRetention

@@ -32,8 +32,8 @@ class QueryCommands:
 
     def capabilities(self, names: Iterable[str]) -> dict[str, Any]:
         """Describe the device, and its commands `names` with the schemas of their requests and answers."""
-        from edged.domain.messages.answers import ANSWERS
         from edged.domain.messages.requests import REQUESTS, whole
+        from edged.domain.messages.sent import ANSWERS
 
         config, schema = self._pipeline.config, self._pipeline.schema
         commands = {

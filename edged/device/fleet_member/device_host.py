@@ -31,7 +31,7 @@ class DeviceHost:
 
     def __init__(self, registry: Registry, worker: TrainingWorker, events: Events) -> None:
         self._registry, self._worker, self._events = registry, worker, events
-        self._record = MembershipRecord.from_state(registry.get_value(RECORD))
+        self._record = MembershipRecord.from_json(registry.get_value(RECORD) or {})
 
     @property
     def record(self) -> MembershipRecord:
@@ -46,7 +46,7 @@ class DeviceHost:
         StorageError
             When the disk refuses.
         """
-        self._registry.set_value(RECORD, record.state())
+        self._registry.set_value(RECORD, record.to_json())
         self._record = record
 
     def between_runs(self, job: Callable[[], None]) -> None:

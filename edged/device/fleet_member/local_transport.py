@@ -13,8 +13,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from edged.device.events import Listener
-from edged.domain.federated.evaluation import Evaluation
-from edged.domain.federated.messages import FleetTopics, RoundAnnouncement, UpdateHeader, split
+from edged.domain.federated.messages import Evaluation, FleetTopics, RoundAnnouncement, UpdateHeader, split
 from edged.domain.federated.participation import stranger
 from edged.errors import RefusedError
 from edged.mqtt.client.message import ReceivedMessage

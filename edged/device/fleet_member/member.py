@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 from edged.device.fleet_member.model_fetcher import ModelFetcher
 from edged.device.fleet_member.update_sender import UpdateSender
 from edged.device.learning.trainer_client import StoppedRunError
-from edged.domain.federated.evaluation import Evaluation, Mixed
-from edged.domain.federated.messages import DeviceState, FleetTopics, RoundAnnouncement
+from edged.domain.federated.messages import DeviceState, Evaluation, FleetTopics, Mixed, RoundAnnouncement
 from edged.domain.federated.participation import DeviceRules, stranger, terms
 from edged.domain.federated.settings import RoundSettings
 from edged.errors import EdgedError, RejectedUpdateError, StorageError

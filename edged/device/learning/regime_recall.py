@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from edged.domain.drift import Level
+from edged.domain.drift.signals import Level
 from edged.domain.judging.regimes import Signature
 from edged.domain.stream.sample import Window
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
-    from edged.domain.drift import DriftSignal
+    from edged.domain.drift.signals import DriftSignal
     from edged.domain.judging.regimes import Regimes
     from edged.domain.stream.schema import Schema
 

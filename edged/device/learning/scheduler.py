@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from edged.device.learning.trainer_client import NothingNewError, StoppedRunError
 from edged.device.startup.restore import stored_budget
-from edged.domain.drift import Level
-from edged.domain.training.failure_backoff import BackoffRules, FailureBackoff
-from edged.domain.training.guards import Conditions, refusals
+from edged.domain.drift.signals import Level
+from edged.domain.training.guards import BackoffRules, Conditions, FailureBackoff, refusals
 from edged.domain.training.learning_policy import LearningPolicy
 from edged.domain.training.trainer_messages import (
     BadSamples,
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from edged.device.learning.conditions import ConditionsReader
     from edged.device.learning.trainer_client import TrainerClient
     from edged.device.serving.predictor import Predictor
-    from edged.domain.drift import DriftSignal
+    from edged.domain.drift.signals import DriftSignal
     from edged.domain.protocols import RunObserver
     from edged.domain.training.message import Message
     from edged.domain.training.training_run import RunResult

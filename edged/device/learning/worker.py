@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from edged.device.promotion.rollout import Judged, Rollout
     from edged.device.serving.predictor import Predictor
     from edged.domain.commands.tasks import Task
-    from edged.domain.drift import DriftSignal
+    from edged.domain.drift.signals import DriftSignal
     from edged.domain.protocols import ServedModel
     from edged.domain.training.training_run import RunOptions, RunResult
     from edged.storage.models.registry import Registry
@@ -332,7 +332,7 @@ class TrainingWorker:
         """Store what a restart resumes from: drift detectors, anomalies and today's training budget."""
         self._kept_at = time.monotonic()
         self._registry.set_value("drift", self._predictor.drift_state())
-        self._registry.set_value("budget", self._scheduler.budget.state())
+        self._registry.set_value("budget", self._scheduler.budget.to_json())
         if self._predictor.anomalies is not None:
             self._registry.set_value("anomalies", self._predictor.anomalies.state())
 
@@ -383,7 +383,7 @@ class TrainingWorker:
         try:
             self._samples.protect(result.memory)
             self._registry.set_value("consumed", self._scheduler.consumed)
-            self._registry.set_value("budget", self._scheduler.budget.state())
+            self._registry.set_value("budget", self._scheduler.budget.to_json())
             if time.monotonic() >= self._kept_at + KEEP_SECONDS:
                 self.store_state()
         except StorageError as problem:

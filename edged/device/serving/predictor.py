@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edged.domain.drift import LiveDrift
+from edged.domain.drift.live import LiveDrift
 from edged.domain.judging.gate import Probation
 from edged.domain.judging.outputs import answers, probabilities
 from edged.domain.judging.predictions import LiveQuality, Predictions, QualityDrop, RecentAnswers
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.config import GateConfig, ServingConfig
-    from edged.domain.drift import DriftRules
+    from edged.domain.drift.live import DriftRules
     from edged.domain.protocols import ServedModel
     from edged.domain.stream.schema import Schema
 

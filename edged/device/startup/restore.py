@@ -10,7 +10,7 @@ from edged.errors import CorruptError
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
-    from edged.domain.drift import LiveDrift
+    from edged.domain.drift.live import LiveDrift
     from edged.domain.stream.anomaly import Anomalies
     from edged.storage.models.registry import Registry
 
@@ -52,4 +52,4 @@ def restore_anomalies(registry: Registry, anomalies: Anomalies | None) -> bool:
 
 def stored_budget(registry: Registry) -> Budget:
     """Return what training has cost today."""
-    return Budget.from_state(registry.get_value("budget"))
+    return Budget.from_json(registry.get_value("budget") or {})

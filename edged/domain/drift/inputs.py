@@ -73,16 +73,12 @@ class _Feature:
         if self.usable:
             self._time = correlation_time(finite)
             self._sorted = np.sort(finite)
-            self._cells = Cells(self._sorted)
+            self.cells = Cells(self._sorted)
 
     def distance(self, recent: Rows) -> tuple[float, float]:
         """Kolmogorov-Smirnov distance from sorted readings `(m,)`, and its p-value."""
         distance = ks_distance(self._sorted, recent)
         return distance, ks_p_value(distance, len(self._sorted) / self._time, len(recent) / self._time)
-
-    def psi(self, recent: Rows) -> float:
-        """Population stability index of sorted readings `(m,)`."""
-        return self._cells.psi(recent)
 
 
 class InputDrift:
@@ -147,11 +143,8 @@ class InputDrift:
         self._reference[self._gathered : self._gathered + len(taken)] = taken
         self._gathered += len(taken)
         if self._gathered == self.rules.reference:
-            self._prepare()
+            self._prepared = [_Feature(self._reference[:, i]) for i in range(self.features)]
         return len(taken)
-
-    def _prepare(self) -> None:
-        self._prepared = [_Feature(self._reference[:, i]) for i in range(self.features)]
 
     def _fill(self, rows: Rows) -> int:
         """Take rows into the recent window, at most up to the next test; how many."""
@@ -193,7 +186,7 @@ class InputDrift:
         return tuple(sorted((m for m in moved if m.level is not NONE), key=lambda m: (-m.level, -m.psi)))
 
     def _shift(self, feature: int, distance: float, p_value: float, recent: Rows) -> FeatureShift:
-        psi = self._prepared[feature].psi(recent)
+        psi = self._prepared[feature].cells.psi(recent)
         return FeatureShift(feature, self.rules.level(p_value, psi), distance, p_value, psi)
 
     def state(self) -> dict[str, Any]:

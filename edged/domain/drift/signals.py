@@ -1,21 +1,15 @@
-"""The words of drift detection: levels, the signal, detector state, and that one change gives one signal."""
+"""The words of drift detection: levels, the signal, and that one change gives one signal."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from edged.errors import ConfigError, CorruptError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from typing_extensions import Self
-
-# Larger readings do not count, like NaN: their squares would end in infinity and stay there.
-LARGEST = 1e100
 
 
 class Level(IntEnum):
@@ -80,57 +74,10 @@ class DriftSignal:
         }
 
 
-@dataclass(slots=True)
-class StreamDetector:
-    """What the streaming detectors share: their fields are their state, flat and JSON-ready.
-
-    Subclasses are dataclasses whose first fields are the parameters of the paper.
-    """
-
-    name: ClassVar[str]
-    parameters: ClassVar[tuple[str, ...]]
-
-    def reset(self) -> None:
-        """Forget the stream, keep the parameters."""
-        fresh = type(self)(**{name: getattr(self, name) for name in self.parameters})
-        for field in fields(self):
-            setattr(self, field.name, getattr(fresh, field.name))
-
-    def state(self) -> dict[str, Any]:
-        """Parameters and state as JSON values."""
-        return {"detector": self.name} | {f.name: _copied(getattr(self, f.name)) for f in fields(self)}
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """The detector that gave `state`; it continues identically.
-
-        Raises
-        ------
-        CorruptError
-            When a field is missing or is not what this detector writes.
-        """
-        _check_state(state, cls())
-        made = cls(**{field.name: _copied(state[field.name]) for field in fields(cls)})
-        if not made.consistent():
-            raise unreadable(cls.name, "its parts contradict each other")
-        return made
-
-    def consistent(self) -> bool:
-        """Whether the fields agree with each other."""
-        return True
-
-
 def require(holds: bool, where: str, rule: str) -> None:
     """Raise ConfigError unless a parameter's rule holds."""
     if not holds:
         raise ConfigError(f"a parameter is out of range: {rule}", where=where, remedy="see its docstring")
-
-
-def _check_state(state: Mapping[str, Any], fresh: StreamDetector) -> None:
-    """Every field there, with the type of a fresh detector's; numbers finite."""
-    for field in fields(fresh):
-        if field.name not in state or not _fits(state[field.name], getattr(fresh, field.name)):
-            raise unreadable(fresh.name, f"field {field.name!r} is missing or wrong")
 
 
 def unreadable(name: str, what: str) -> CorruptError:
@@ -140,27 +87,6 @@ def unreadable(name: str, what: str) -> CorruptError:
         where=f"drift detector {name}",
         remedy="start with a fresh detector",
     )
-
-
-def _copied(value: Any) -> Any:
-    return [_copied(item) for item in value] if isinstance(value, list) else value
-
-
-def _fits(value: Any, like: Any) -> bool:
-    if isinstance(like, (bool, str)):
-        return type(value) is type(like)
-    if isinstance(like, list):
-        return isinstance(value, list) and all(_numbers(item) for item in value)
-    if isinstance(like, int):
-        return type(value) is int
-    return _numbers(value)
-
-
-def _numbers(value: Any) -> bool:
-    """A finite number, or a list of such."""
-    if isinstance(value, list):
-        return all(_numbers(item) for item in value)
-    return type(value) in (int, float) and math.isfinite(value)
 
 
 BEFORE_ALL = -(2**62)

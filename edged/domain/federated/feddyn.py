@@ -24,14 +24,9 @@ if TYPE_CHECKING:
 def pulled(base: Weights, moved: Weights, dynamic: float, proximal: float) -> tuple[Weights, float]:
     """Where a device's weights are pulled to, and how strongly: two penalties as one.
 
-    Parameters
-    ----------
-    base
-        The shared parameters that the round begins with.
-    moved
-        The sum of the device's updates so far; what is missing in it, or has another shape, counts as 0.
-    dynamic, proximal
-        Weights of the squared distances to `base - moved` and to `base`; not both 0.
+    `dynamic` and `proximal`, not both 0, are the weights of the squared distances to `base - moved` and to
+    `base`, with which the round begins. `moved` is the sum of the device's updates so far: what is missing in
+    it, or has another shape, counts as 0.
     """
     strength = dynamic + proximal
     share = np.float32(dynamic / strength)

@@ -10,15 +10,33 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping  # noqa: TC003  fields are read by their annotations
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, cast
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from edged.domain.federated.settings import MOST_PARTS, BaseModelInfo, RoundSettings
-from edged.domain.json_fields import MALFORMED, NAME, read_object
+from edged.domain.federated.settings import BaseModelInfo, Parts, RoundSettings, read_settings
+from edged.domain.json_fields import (
+    MALFORMED,
+    NAME,
+    AtLeastOne,
+    Count,
+    Digest,
+    JsonFields,
+    Name,
+    NotNegative,
+    Number,
+    ShortText,
+    Token,
+    read_dataclass,
+    read_object,
+)
 from edged.errors import ConfigError, RejectedUpdateError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
+
+    from typing_extensions import Self
 
 State = Literal["open", "closed", "done"]
 
@@ -93,9 +111,7 @@ class FleetTopics:
         kind, *levels = topic.removeprefix(f"{self.base}/").split("/")
         expected = {"up": (2, 3), "eval": (2,), "state": (1,)}.get(kind, ())
         numbers = levels[:1] + levels[2:] if kind != "state" else []
-        if len(levels) not in expected or not all(
-            n.isascii() and n.isdigit() and len(n) < 11 for n in numbers
-        ):
+        if len(levels) not in expected or not all(map(_is_number, numbers)):
             raise RejectedUpdateError(MALFORMED, "no topic for devices", where=topic[:200])
         device = levels[-1] if kind == "state" else levels[1]
         if NAME.fullmatch(device) is None:
@@ -104,57 +120,44 @@ class FleetTopics:
         return kind, device, found[0] if found else None, found[1] if len(found) > 1 else None
 
 
+RoundNumber = Annotated[int, partial(JsonFields.count, least=1, most=MOST_ROUNDS)]
+
+
 @dataclass(frozen=True)
-class RoundAnnouncement:
-    """A round, as everyone is told of it.
+class FleetMessage:
+    """Base of dataclasses that are messages of one JSON object."""
 
-    Attributes
-    ----------
-    id
-        16 random bytes in hexadecimal: the same round number of another run is another round.
-    bundle
-        Fingerprint of the bundle that devices need.
-    opened, deadline
-        Seconds since the epoch.
-    window
-        Seconds over which devices spread what they send.
-    devices
-        Those that were chosen; None for all.
-    """
-
-    fleet: str
-    round: int
-    id: str
-    state: State
-    bundle: str
-    base: BaseModelInfo
-    opened: float
-    deadline: float
-    window: float
-    devices: tuple[str, ...] | None
-    config: RoundSettings
+    topic: ClassVar[str]
+    longest: ClassVar[int] = LONGEST_LINE
 
     @classmethod
-    def read(cls, payload: bytes) -> RoundAnnouncement:
-        """From what came on the topic."""
-        fields = read_object(payload, LARGEST_JSON, "round")
-        return cls(
-            fields.name("fleet"),
-            fields.count("round", 1, MOST_ROUNDS),
-            fields.token("id"),
-            cast("State", fields.one_of("state", ("open", "closed", "done"))),
-            fields.text("bundle"),
-            BaseModelInfo.read(fields.inner("base")),
-            fields.number("opened", 0.0),
-            fields.number("deadline", 0.0),
-            fields.number("window", 0.0),
-            fields.optional("devices", fields.names),
-            RoundSettings.read(fields.inner("config")),
-        )
+    def read(cls, payload: bytes) -> Self:
+        """From what came on the topic; RejectedUpdateError when it is not as described."""
+        return read_dataclass(cls, read_object(payload, cls.longest, cls.topic))
 
     def payload(self) -> bytes:
         """Encode the message as JSON."""
-        return _json(self)
+        return _json(asdict(self))
+
+
+@dataclass(frozen=True)
+class RoundAnnouncement(FleetMessage):
+    """A round, as everyone is told of it."""
+
+    topic = "round"
+    longest = LARGEST_JSON
+
+    fleet: Name
+    round: RoundNumber
+    id: Token  # 16 random bytes: the same round number of another run is another round
+    state: State
+    bundle: ShortText  # fingerprint of the bundle that devices need
+    base: BaseModelInfo
+    opened: NotNegative  # seconds since the epoch, as the deadline
+    deadline: NotNegative
+    window: NotNegative  # seconds over which devices spread what they send
+    devices: Annotated[tuple[str, ...], JsonFields.names] | None  # those that were chosen; None for all
+    config: Annotated[RoundSettings, read_settings]
 
     def names(self, device: str) -> bool:
         """Whether this device was chosen."""
@@ -163,36 +166,20 @@ class RoundAnnouncement:
 
 @dataclass(frozen=True)
 class UpdateHeader:
-    """The line before an update, or before each part of one.
+    """The line before an update, or before each part of one."""
 
-    Attributes
-    ----------
-    base
-        Fingerprint of the weights to which the update is a difference.
-    samples
-        Of the device's data that it was trained on: its weight in the mean.
-    loss
-        On the device's own holdout, after training; None where it has none.
-    norm
-        L2 norm of the difference as it is sent.
-    bytes, sha256
-        Of the whole blob.
-    parts, part
-        How many messages carry it, and which one this is, from 0.
-    """
-
-    device: str
-    round: int
-    id: str
-    base: str
-    samples: int
-    loss: float | None
-    norm: float
-    bytes: int
-    sha256: str
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    parts: int = 1
-    part: int = 0
+    device: Name
+    round: RoundNumber
+    id: Token
+    base: Digest  # fingerprint of the weights to which the update is a difference
+    samples: Annotated[int, partial(JsonFields.count, least=1, reason="samples")]  # its weight in the mean
+    loss: Number | None  # on the device's own holdout, after training; None where it has none
+    norm: NotNegative  # L2, of the difference as it is sent
+    bytes: AtLeastOne  # of the whole blob, as its hash
+    sha256: Digest
+    metrics: Annotated[Mapping[str, float], JsonFields.numbers] = field(default_factory=dict)
+    parts: Parts = 1  # how many messages carry it
+    part: Count = 0  # which one of them this is, from 0
 
     @classmethod
     def read(cls, payload: Blob) -> tuple[UpdateHeader, Blob]:
@@ -201,21 +188,9 @@ class UpdateHeader:
         if not found:
             raise RejectedUpdateError(MALFORMED, "an update begins with a line of JSON", where="up")
         fields = read_object(line, LONGEST_LINE, "up")
-        parts = fields.count("parts", 1, MOST_PARTS)
-        made = cls(
-            fields.name("device"),
-            fields.count("round", 1, MOST_ROUNDS),
-            fields.token("id"),
-            fields.digest("base"),
-            fields.count("samples", 1, reason="samples"),
-            fields.optional("loss", fields.number),
-            fields.number("norm", 0.0),
-            fields.count("bytes", 1),
-            fields.digest("sha256"),
-            fields.numbers("metrics"),
-            parts,
-            fields.count("part", 0, parts - 1),
-        )
+        made = read_dataclass(cls, fields)
+        if made.part >= made.parts:
+            raise fields.wrong("part", f"a whole number from 0 to {made.parts - 1}")
         return made, blob + payload[LONGEST_LINE + 1 :]
 
     def messages(self, topics: FleetTopics, blob: Blob) -> Iterator[tuple[str, Blob]]:
@@ -226,81 +201,92 @@ class UpdateHeader:
         )
         for part, piece in enumerate(pieces):
             topic = topics.up(self.round, self.device, part if len(pieces) > 1 else None)
-            yield topic, _json(replace(whole, part=part)) + b"\n" + piece
+            yield topic, _json(asdict(replace(whole, part=part))) + b"\n" + piece
+
+
+def _reasons(values: JsonFields, name: str) -> dict[str, str]:
+    reasons = values.inner(name)
+    return {device: reasons.text(device) for device in reasons}
 
 
 @dataclass(frozen=True)
-class Receipts:
+class Receipts(FleetMessage):
     """Updates that were accepted, by device, or refused, with the reason; a device named here is done."""
 
-    id: str
-    accepted: tuple[str, ...] = ()
-    refused: Mapping[str, str] = field(default_factory=dict)
+    topic = "ack"
+    longest = LARGEST_JSON
 
-    @classmethod
-    def read(cls, payload: bytes) -> Receipts:
-        """From what came on the topic."""
-        fields = read_object(payload, LARGEST_JSON, "ack")
-        refused = fields.inner("refused")
-        devices = {device: refused.text(device) for device in refused}
-        return cls(fields.token("id"), fields.names("accepted"), devices)
+    id: Token
+    accepted: Annotated[tuple[str, ...], JsonFields.names] = ()
+    refused: Annotated[Mapping[str, str], _reasons] = field(default_factory=dict)
 
-    def payload(self) -> bytes:
-        """Encode the message as JSON."""
-        return _json(self)
+
+def _text_or_none(values: JsonFields, name: str) -> str:
+    return str(values.optional(name, values.text, ""))
 
 
 @dataclass(frozen=True)
-class DeviceState:
-    """How a device is, and whether it would take part in a round.
+class DeviceState(FleetMessage):
+    """How a device is, and whether it would take part in a round."""
 
-    Attributes
-    ----------
-    at
-        When this was so, seconds since the epoch.
-    samples
-        Labelled ones that are new since it last took part.
-    ready, why_not
-        Whether it would train if it were chosen, and else what keeps it from that.
-    idle, charged, cool
-        Nothing else to train; power; temperature.
-    last_round
-        The last one it has sent an update for; 0 before.
-    """
+    topic = "state"
 
-    device: str
-    at: float
-    bundle: str
-    version: str
-    samples: int
-    ready: bool
-    why_not: str
-    idle: bool
-    charged: bool
-    cool: bool
-    last_round: int
+    device: Name
+    at: NotNegative  # when this was so, seconds since the epoch
+    bundle: ShortText
+    version: ShortText
+    samples: Count  # labelled ones that are new since it last took part
+    ready: bool  # whether it would train if it were chosen, and else what keeps it from that
+    why_not: Annotated[str, _text_or_none]
+    idle: bool  # it has nothing else to train
+    charged: bool  # it has power
+    cool: bool  # it is not hot
+    last_round: Annotated[int, partial(JsonFields.count, most=MOST_ROUNDS)]  # it sent an update for; 0 before
 
-    @classmethod
-    def read(cls, payload: bytes) -> DeviceState:
-        """From what came on the topic."""
-        fields = read_object(payload, LONGEST_LINE, "state")
-        return cls(
-            fields.name("device"),
-            fields.number("at", 0.0),
-            fields.text("bundle"),
-            fields.text("version"),
-            fields.count("samples"),
-            fields.flag("ready"),
-            fields.optional("why_not", fields.text) or "",
-            fields.flag("idle"),
-            fields.flag("charged"),
-            fields.flag("cool"),
-            fields.count("last_round", 0, MOST_ROUNDS),
-        )
+
+@dataclass(frozen=True)
+class Quality:
+    """Loss and the task's metric on the holdout of a device."""
+
+    loss: Number
+    metric: Number
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """The model of the fleet mixed with the device's own: the share of the former that is best there."""
+
+    share: Annotated[float, partial(JsonFields.number, least=0.0, most=1.0)]
+    loss: Number
+    metric: Number
+
+
+def _read_global(values: JsonFields, _name: str) -> Quality:
+    return read_dataclass(Quality, values.inner("global"))
+
+
+@dataclass(frozen=True)
+class Evaluation(FleetMessage):
+    """One device's report on the model `base` of a round."""
+
+    topic = "eval"
+
+    device: Name
+    round: RoundNumber
+    id: Token
+    base: Digest
+    samples: AtLeastOne  # of the holdout
+    before: Quality  # what the device served before
+    model: Annotated[Quality, _read_global]
+    standing: Quality | None  # the fleet's model before this one, where the device still has it
+    mixed: Mixed | None  # what came of mixing; None where nothing was tried
+    taken: bool  # whether the device serves it now, mixed or not, and why or why not
+    reason: Annotated[str, partial(JsonFields.text, longest=1000)]
 
     def payload(self) -> bytes:
         """Encode the message as JSON."""
-        return _json(self)
+        values = asdict(self)
+        return _json(values | {"global": values.pop("model")})
 
 
 def _is_number(level: str) -> bool:
@@ -327,5 +313,5 @@ def joined(parts: Sequence[bytes], base: BaseModelInfo) -> bytes:
     return blob
 
 
-def _json(message: Any) -> bytes:
-    return json.dumps(asdict(message), separators=(",", ":"), allow_nan=False).encode()
+def _json(message: dict[str, Any]) -> bytes:
+    return json.dumps(message, separators=(",", ":"), allow_nan=False).encode()

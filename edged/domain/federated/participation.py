@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edged.domain.federated.privacy import PrivacyLedger
+from edged.domain.training.message import Message
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from edged.domain.federated.messages import RoundAnnouncement
     from edged.domain.federated.settings import RoundSettings
     from edged.domain.training.training_run import KeptUpdate
@@ -20,24 +19,12 @@ KEPT_ROUNDS = 16
 
 @dataclass(frozen=True)
 class DeviceRules:
-    """What a device insists on, whatever a round asks for.
+    """What a device insists on, whatever a round asks for."""
 
-    Attributes
-    ----------
-    clip_norm
-        Largest bound of the norm; None leaves it to the round.
-    noise
-        Least multiplier of the noise.
-    personal
-        Patterns of layers that stay here.
-    epsilon, delta
-        Of the privacy budget; None for none.
-    """
-
-    clip_norm: float | None = None
-    noise: float = 0.0
-    personal: tuple[str, ...] = ()
-    epsilon: float | None = None
+    clip_norm: float | None = None  # largest bound of the norm; None leaves it to the round
+    noise: float = 0.0  # least multiplier of the noise
+    personal: tuple[str, ...] = ()  # patterns of layers that stay here
+    epsilon: float | None = None  # of the privacy budget; None for none
     delta: float = 1e-5
 
 
@@ -53,33 +40,17 @@ def terms(config: RoundSettings, own: DeviceRules) -> RoundSettings:
 
 
 @dataclass(frozen=True)
-class MembershipRecord:
-    """What a device knows of its fleet over restarts.
+class MembershipRecord(Message):
+    """What a device knows of its fleet over restarts; its JSON is on the disk."""
 
-    Attributes
-    ----------
-    ledger
-        Of privacy.
-    consumed
-        Position in label order up to which its samples were there when it last took part.
-    last_round
-        The last one that it has made an update for; 0 before the first.
-    rounds
-        Ids of the newest rounds that it has trained in.
-    charged, settled
-        Numbers of kept updates that the ledger knows, and that need no sending any more.
-    judged, standing
-        Fingerprints of the fleet's model that was tried last, and of the one before.
-    """
-
-    ledger: PrivacyLedger = field(default_factory=PrivacyLedger)
-    consumed: int = 0
-    last_round: int = 0
-    rounds: tuple[str, ...] = ()
-    charged: tuple[int, ...] = ()
-    settled: tuple[int, ...] = ()
-    judged: str = ""
-    standing: str = ""
+    ledger: PrivacyLedger = field(default_factory=PrivacyLedger)  # of privacy
+    consumed: int = 0  # position in label order up to which samples were there when it last took part
+    last_round: int = 0  # the last one that it has made an update for; 0 before the first
+    rounds: tuple[str, ...] = ()  # ids of the newest ones that it has trained in
+    charged: tuple[int, ...] = ()  # numbers of kept updates that the ledger knows
+    settled: tuple[int, ...] = ()  # numbers of kept updates that need no sending any more
+    judged: str = ""  # fingerprint of the fleet's model that was tried last
+    standing: str = ""  # fingerprint of the one before it
 
     def trained(self, number: int, about: KeptUpdate) -> MembershipRecord:
         """After training in a round: its update will be sent, so the ledger is charged now, once.
@@ -104,18 +75,6 @@ class MembershipRecord:
     def tried(self, digest: str) -> MembershipRecord:
         """Record that a model of the fleet was evaluated."""
         return replace(self, judged=digest, standing=self.judged)
-
-    def state(self) -> dict[str, Any]:
-        """Return the state as JSON values."""
-        return {**self.__dict__, "ledger": self.ledger.state()}
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any] | None) -> MembershipRecord:
-        """What `state` gave; that of a new device for None."""
-        if not state:
-            return cls()
-        tuples = {name: tuple(state[name]) for name in ("rounds", "charged", "settled")}
-        return cls(**{**state, **tuples, "ledger": PrivacyLedger.from_state(state["ledger"])})
 
 
 def pause_before(sending: int, first: float, spread: float, draw: float) -> float:

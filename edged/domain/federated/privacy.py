@@ -12,11 +12,12 @@ Steinke, "The discrete Gaussian for differential privacy" (2020), proposition 12
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edged.domain.training.message import Message
 from edged.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -86,8 +87,8 @@ def epsilon_of(rho: float, delta: float) -> float:
 
 
 @dataclass(frozen=True)
-class PrivacyLedger:
-    """What a device has given away: rho in all, in so many updates.
+class PrivacyLedger(Message):
+    """What a device has given away: rho in all, in so many updates; its JSON is on the disk.
 
     >>> PrivacyLedger().charged(4.0).charged(4.0)
     PrivacyLedger(rho=0.25, updates=2)
@@ -106,12 +107,3 @@ class PrivacyLedger:
             return "privacy: rounds of this fleet add no noise"
         after = epsilon_of(self.rho + cost_of(multiplier), delta)
         return "" if after <= epsilon else f"privacy: one more update would pass epsilon {epsilon:g}"
-
-    def state(self) -> dict[str, Any]:
-        """Return the state as JSON values."""
-        return asdict(self)
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any] | None) -> PrivacyLedger:
-        """What `state` gave; an empty one for None."""
-        return cls() if not state else cls(float(state["rho"]), int(state["updates"]))

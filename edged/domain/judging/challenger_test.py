@@ -31,15 +31,8 @@ class ContestErrors:
 
 
 class ChallengerTest:
-    """Errors of both models on the same rows: each batch of new labels is tested first and learned then.
+    """Errors `(n,)` of both models on the same rows, oldest first: new labels are tested first, learned then.
 
-    Parameters
-    ----------
-    challenger, champion
-        Errors so far, `(n,)`, oldest first.
-
-    Examples
-    --------
     >>> contest = ChallengerTest()
     >>> contest.add(np.zeros(60), np.r_[np.ones(30), np.zeros(30)]); contest.outcome("classify")
     'won'

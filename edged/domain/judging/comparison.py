@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from edged.domain.protocols import Holdout, Model, ModelReader
     from edged.domain.stream.sample import Window
-    from edged.domain.stream.schema import Schema, Task
+    from edged.domain.stream.schema import Schema
 
 RETAINED = 200  # holdout samples of an earlier regime that are asked at most
 
@@ -33,20 +33,15 @@ class ModelComparison:
         regimes: Regimes,
         reader: ModelReader,
     ) -> None:
-        self._schema = schema
+        self.schema = schema
         self._holdout = holdout
         self.rules = rules
         self._regimes = regimes
         self._reader = reader
 
-    @property
-    def task(self) -> Task:
-        """What the models are for."""
-        return self._schema.task
-
     def scale(self, window: Window) -> NDArray[np.float32] | None:
         """What makes errors of several targets comparable, `(k,)`; None for classes and on a single row."""
-        return unit_scale(window.y) if self._schema.task != "classify" and len(window) > 1 else None
+        return unit_scale(window.y) if self.schema.task != "classify" and len(window) > 1 else None
 
     def evaluate(
         self,
@@ -64,7 +59,7 @@ class ModelComparison:
             return refuse(f"no labelled holdout sample yet, {self.rules.min_holdout} needed")
         evidence = contest or self.evidence(model, champion, recent, scale)
         retained = self._retained(model, champion, recent, scale)
-        return judge(self._schema.task, evidence, retained, self.rules)
+        return judge(self.schema.task, evidence, retained, self.rules)
 
     def evidence(
         self, model: Model, champion: Model, window: Window, scale: NDArray[np.float32] | None
@@ -72,7 +67,7 @@ class ModelComparison:
         """Both models' errors on the rows of a window."""
         return Evidence(
             *(
-                errors(self._schema, answers(self._schema, m.predict(window.x)), window.y, scale)
+                errors(self.schema, answers(self.schema, m.predict(window.x)), window.y, scale)
                 for m in (model, champion)
             )
         )

@@ -26,9 +26,8 @@ Errors = NDArray[np.float64]
 # Significance of the test on earlier regimes, shared by all of them (Bonferroni). Every candidate is put to
 # it, a thousand in a stream: at 0.05 chance alone refused every thirteenth on elec2.
 FORGETTING = 0.01
-RECALL = (
-    0.01  # significance at which a model of an earlier regime replaces the champion, shared by those tried
-)
+# Significance at which a model of an earlier regime replaces the champion, shared by those that are tried.
+RECALL = 0.01
 
 
 @dataclass(frozen=True)
@@ -108,18 +107,8 @@ def judge(task: Task, recent: Evidence, retained: Sequence[Retained], rules: Gat
     if n < rules.min_holdout:
         return refuse(f"only {n} labelled holdout samples, {rules.min_holdout} needed", holdout=float(n))
     found, better = _newest(task, recent, rules)
-    numbers = {
-        "holdout": float(found.n),
-        "candidate_error": float(recent.candidate.mean()),
-        "champion_error": float(recent.champion.mean()),
-        "gain": found.gain,
-        "both": float(found.both),
-        "wins": float(found.wins),
-        "losses": float(found.losses),
-        "p_worse": found.p_worse,
-        "p_better": found.p_better,
-        "significance": rules.significance,
-    }
+    numbers = {"holdout": float(found.n), **_figures(recent, found), "p_worse": found.p_worse}
+    numbers["significance"] = rules.significance
     worse = not better and found.p_worse < rules.significance and found.gain < min(rules.min_gain, 0.0)
     enough = rules.min_gain <= 0.0 or found.gain >= rules.min_gain
     reasons = [_told(found, rules)]
@@ -137,18 +126,20 @@ def judge_recalled(task: Task, evidence: Evidence, tried: int) -> Verdict:
         f"gain {found.gain:+.4f} on the {found.n} newest labelled samples: better on {found.wins}, worse on "
         f"{found.losses}, p {found.p_better:.3g} of no gain, {limit:.3g} needed"
     )
-    numbers = {
+    numbers = {"samples": float(found.n), **_figures(evidence, found), "significance": limit}
+    return Verdict(found.p_better < limit, (told,), numbers)
+
+
+def _figures(evidence: Evidence, found: PairedComparison) -> dict[str, float]:
+    return {
         "candidate_error": float(evidence.candidate.mean()),
         "champion_error": float(evidence.champion.mean()),
-        "samples": float(found.n),
         "gain": found.gain,
         "both": float(found.both),
         "wins": float(found.wins),
         "losses": float(found.losses),
         "p_better": found.p_better,
-        "significance": limit,
     }
-    return Verdict(found.p_better < limit, (told,), numbers)
 
 
 def _newest(task: Task, recent: Evidence, rules: GateRules) -> tuple[PairedComparison, bool]:

@@ -33,18 +33,8 @@ DAY = 86400.0
 class LabelRequests:
     """Chooses samples to ask about, within a budget.
 
-    Parameters
-    ----------
-    share
-        Requests per sample, on average; 0 for none.
-    random
-        Part of the requests that is drawn at random.
-    holdout
-        The share of samples that is kept for judging.
-    per_day
-        Most requests within 24 hours; None for no such limit.
-    seed
-        Of everything random.
+    `share` is requests per sample, on average, of which the part `random` is drawn at random; `holdout` the
+    share of samples that is kept for judging; `per_day` the most requests within 24 hours, None for any.
     """
 
     def __init__(

@@ -21,19 +21,9 @@ def apart(keys: NDArray[np.int64], places: NDArray[np.int64], block: int) -> NDA
     """Which of these windows to keep, so that of each key none is closer than `block` to another.
 
     The paired test takes samples to be independent. One of each block of windows that overlap is kept, the
-    newest first, as in the subsampling of dependent data (Politis, Romano and Wolf 1999).
+    newest first, as in the subsampling of dependent data (Politis, Romano and Wolf 1999). `keys` `(n,)` are
+    equal numbers for equal keys; `places` `(n,)` say which window of its key each is, counted from any.
 
-    Parameters
-    ----------
-    keys
-        Whose windows they are, `(n,)`: equal numbers for equal keys.
-    places
-        Which window of its key each is, `(n,)`, counted from any.
-    block
-        Windows from one to the next that shares no reading with it.
-
-    Examples
-    --------
     >>> apart(np.zeros(5, np.int64), np.array([1, 2, 4, 5, 9]), 2).tolist()
     [False, True, False, True, True]
     """
@@ -48,15 +38,7 @@ def apart(keys: NDArray[np.int64], places: NDArray[np.int64], block: int) -> NDA
 
 
 class NonOverlappingHoldout:
-    """A holdout of windows of which none overlaps another.
-
-    Parameters
-    ----------
-    holdout
-        All that are held out.
-    block
-        Windows from one to the next that shares no reading with it.
-    """
+    """A holdout of windows of which none overlaps another; see `block_of` for `block`."""
 
     def __init__(self, holdout: PlacedHoldout, block: int) -> None:
         self._holdout, self._block = holdout, block

@@ -33,20 +33,9 @@ def choose_form(
 ) -> Verdict:
     """The verdict with the form that will be served, and with what both forms came to.
 
-    Parameters
-    ----------
-    verdict
-        On the candidate as float32; where it is refused nothing is asked.
-    load
-        Loads the quantised form and times it; None where there is none.
-    comparison
-        Asks models about the same rows.
-    models
-        The candidate as float32, and the champion as it is served.
-    recent, scale
-        The newest holdout, and what weighs errors.
-    first
-        Whether the champion does not count, being no model of this stream.
+    `verdict` is on the candidate as float32; where it is refused nothing is asked. `load` loads the quantised
+    form and times it in seconds, or gives None where there is none. `models` are the candidate as float32 and
+    the champion as it is served, which does not count when this is the `first` model of the stream.
     """
     if not verdict.accepted:
         return verdict
@@ -69,7 +58,7 @@ def choose_form(
 def _beside(verdict: Verdict, pair: Evidence, comparison: ModelComparison, seconds: float) -> Verdict:
     """Both forms of the candidate on the same rows: how much int8 loses, which may be `max_regret`."""
     rules = comparison.rules
-    found = compare(comparison.task, pair.candidate, pair.champion)
+    found = compare(comparison.schema.task, pair.candidate, pair.champion)
     as_int8, as_float32 = float(pair.candidate.mean()), float(pair.champion.mean())
     numbers = {
         "float32_error": as_float32,

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from edged.domain.drift.two_sample import holm, ks_distance, ks_p_value
 from edged.domain.stream.quantiles import quantiles
-from edged.errors import CorruptError
+from edged.domain.training.message import Message
+from edged.errors import CorruptError, TrainingError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,7 +41,7 @@ def elsewhere(then: Inputs, now: Inputs) -> bool:
 
 
 @dataclass(frozen=True)
-class Signature:
+class Signature(Message):
     """What a regime looks like: quantiles `(d, q)` of its inputs; for classes, the labels' shares `(c,)`."""
 
     quantiles: tuple[tuple[float, ...], ...]
@@ -69,10 +70,10 @@ class Signature:
 
 
 @dataclass(frozen=True)
-class Regime:
+class Regime(Message):
     """A regime that has ended: labels with `after < seq <= until`, and what ended it.
 
-    `version` is the model that served it last.
+    `version` is the model that served it last. Its JSON is on the disk.
     """
 
     after: int
@@ -126,26 +127,12 @@ class Regimes:
 
     def state(self) -> dict[str, Any]:
         """Return the state as JSON values."""
-        return {"ended": [asdict(regime) for regime in self.ended]}
+        return {"ended": [regime.to_json() for regime in self.ended]}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Regimes:
         """What `state` gave; CorruptError when it is something else."""
         try:
-            return cls([_regime(values) for values in state["ended"]])
-        except (KeyError, TypeError, ValueError) as problem:
+            return cls([Regime.from_json(values) for values in state["ended"]])
+        except (KeyError, TypeError, TrainingError) as problem:
             raise CorruptError(f"these are no regimes: {problem}", where="regimes") from problem
-
-
-def _regime(values: Mapping[str, Any]) -> Regime:
-    kept = values["signature"]
-    signature = (
-        None
-        if kept is None
-        else Signature(
-            tuple(tuple(float(v) for v in row) for row in kept["quantiles"]),
-            tuple(float(v) for v in kept["shares"]),
-        )
-    )
-    version = None if values["version"] is None else int(values["version"])
-    return Regime(int(values["after"]), int(values["until"]), str(values["source"]), version, signature)

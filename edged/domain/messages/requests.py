@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from edged.domain.messages.schema_helpers import (
+from edged.domain.messages.schema import (
     ANYTHING,
     FLAG,
+    OBJECT,
     SECONDS,
     TEXT,
     VERSION,
@@ -30,7 +31,7 @@ ENVELOPE: dict[str, Schema] = {
 INSTALL = fields(
     "transfer",
     transfer=about("a name that the sender chooses", TEXT),
-    manifest=about("bytes, sha256 and chunks, each of those with bytes and sha256", {"type": "object"}),
+    manifest=about("bytes, sha256 and chunks, each of those with bytes and sha256", OBJECT),
     url=about("instead of chunks: an address that `install.urls` allows", TEXT),
     bytes=about("of what is fetched", {"type": "integer", "minimum": 1}),
     sha256=about("of what is fetched", TEXT),
@@ -76,7 +77,7 @@ REQUESTS: dict[str, Schema] = {
     ),
     "label": about(
         "stores labels: `id` and `label`, or `key`, `ts` and `label`, or a list of such as `labels`",
-        {"type": "object", "properties": {"label": ANYTHING, "labels": listed({"type": "object"})}},
+        {"type": "object", "properties": {"label": ANYTHING, "labels": listed(OBJECT)}},
     ),
     "accept": about("alarms that stand are the new normal", fields(key=TEXT)),
     "weights.get": about(
@@ -96,7 +97,7 @@ REQUESTS: dict[str, Schema] = {
         fields(
             "transfer", "manifest",
             transfer=about("a name that the sender chooses", TEXT),
-            manifest=about("as on weights/<version>/manifest", {"type": "object"}),
+            manifest=about("as on weights/<version>/manifest", OBJECT),
             mix=about("whether they may be mixed with the device's own; true without", FLAG),
         ),
     ),
@@ -136,7 +137,7 @@ REQUESTS: dict[str, Schema] = {
 
 def whole(name: str) -> Schema:
     """The schema of a whole request, as it is published: its own fields and those of every request."""
-    own = REQUESTS.get(name, {"type": "object"})
+    own = REQUESTS.get(name, OBJECT)
     if "properties" not in own:
         return own
     return own | {"properties": ENVELOPE | own["properties"]}

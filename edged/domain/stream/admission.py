@@ -59,23 +59,15 @@ class Bucket:
 
 
 class AdmissionControl:
-    """The guards of one stream, with what they counted.
-
-    Attributes
-    ----------
-    flooded
-        Readings that were dropped because their key sent too many.
-    skewed
-        Event times that were replaced by the time of arrival.
-    """
+    """The guards of one stream, with what they counted."""
 
     def __init__(self, rules: AdmissionRules, width: int) -> None:
         self._rules = rules
         self._buckets: dict[str, Bucket] = {}
         self._whole: Bucket | None = None
         self._watch = FlatlineDetector(width, rules.stuck_after) if rules.stuck_after else None
-        self.flooded = 0
-        self.skewed = 0
+        self.flooded = 0  # readings that were dropped because their key sent too many
+        self.skewed = 0  # event times that were replaced by the time of arrival
 
     @property
     def stuck(self) -> int:

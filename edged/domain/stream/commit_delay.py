@@ -28,11 +28,6 @@ class CommitDelay:
     A burst behind which nothing came may be all that the broker sends before an acknowledgement: the next
     ones of that size are committed at once.
 
-    Parameters
-    ----------
-    delay
-        Seconds that the first of them waits at most; 0 for none at all.
-
     Examples
     --------
     A hundred messages a second:
@@ -55,7 +50,7 @@ class CommitDelay:
     70.26
     """
 
-    delay: float
+    delay: float  # seconds that the first of them waits at most; 0 for none at all
     first: float | None = None
     last: float = float("-inf")
     count: int = 0

@@ -64,17 +64,10 @@ class CommitGroup:
 
 
 class CommitBacklog:
-    """The groups that are not yet durable, oldest first, within bounds.
+    """The groups that are not yet durable, oldest first: so many messages and bytes of payloads at most.
 
-    Parameters
-    ----------
-    messages
-        How many messages may be held.
-    payload_bytes
-        How much their payloads may be together.
-    rows
-        Messages of one group: a later group joins the last one up to there, so that what has gathered
-        in small pieces takes few commits.
+    `rows` is the size of one group in messages: a later group joins the last one up to there, so that what
+    has gathered in small pieces takes few commits.
     """
 
     def __init__(self, messages: int, payload_bytes: int, rows: int) -> None:

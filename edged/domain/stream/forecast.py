@@ -12,15 +12,7 @@ if TYPE_CHECKING:
 
 
 class Forecast:
-    """Makes the label of a sample from a later one of the same key, `horizon` samples ahead.
-
-    Parameters
-    ----------
-    columns
-        Features that are foretold.
-    horizon
-        How many samples of the same key ahead.
-    """
+    """Makes the label of a sample from the features `columns` of the same key's, `horizon` samples later."""
 
     def __init__(self, columns: tuple[int, ...], horizon: int) -> None:
         self._columns = list(columns)

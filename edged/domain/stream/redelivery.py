@@ -23,14 +23,7 @@ class Redelivery:
 
     A redelivery carries the DUP flag, the same packet id and the same content as one of the newest
     `window` stored messages: more cannot be unacknowledged at once. Fixed memory: one checksum and
-    one position for each of the 65,536 packet ids.
-
-    Parameters
-    ----------
-    recent
-        Packet ids and checksums of the newest stored messages, oldest first.
-    window
-        How many messages may have been stored since.
+    one position for each of the 65,536 packet ids. `recent` are those of the newest messages, oldest first.
 
     >>> known = Redelivery([(7, 1234)], window=100)
     >>> known.seen((7, 1234)), known.seen((7, 99))

@@ -19,37 +19,16 @@ Task = Literal["classify", "regress", "reconstruct", "forecast"]
 
 @dataclass(frozen=True)
 class Schema:
-    """The shape of one stream.
+    """The shape of one stream."""
 
-    Parameters
-    ----------
-    names
-        Names of what a reading holds (JSON paths) in model input order; empty for a positional array.
-    width
-        Number of features `d`: of the channels of a reading, times the readings of a window.
-    task
-        What the model is for.
-    classes
-        Label names in output order for `classify`, else empty.
-    targets
-        Width of the target vector: 1 for `classify` (a class index), the number of regression
-        targets, `width` for `reconstruct`, the number of forecast values for `forecast`.
-    steps
-        Readings in a window; 1 where every reading is a sample.
-    target_max
-        Larger regression targets are read as this.
-    units, target_units
-        Units of what a reading holds, and of the targets; empty where they are not told.
-    """
-
-    names: tuple[str, ...]
-    width: int
+    names: tuple[str, ...]  # of what a reading holds (JSON paths) in model input order; empty for an array
+    width: int  # features `d`: channels of a reading, times the readings of a window
     task: Task
-    classes: tuple[str, ...] = ()
-    targets: int = 1
-    steps: int = 1
-    target_max: float | None = None
-    units: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()  # names of labels in output order for `classify`, else empty
+    targets: int = 1  # width of the target vector; 1 for `classify`: a class index
+    steps: int = 1  # readings in a window; 1 where every reading is a sample
+    target_max: float | None = None  # larger regression targets are read as this
+    units: tuple[str, ...] = ()  # of what a reading holds; empty where they are not told, as those of targets
     target_units: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

@@ -34,17 +34,8 @@ class FlatlineDetector:
 
     A feature is stuck when it has not changed for `after` readings of its key, and for ten times as long as
     it ever rested before; it must have moved ten times. Memory is bounded: of very many keys only the
-    first are watched.
+    first are watched. `width` is the number of features `d`.
 
-    Parameters
-    ----------
-    width
-        Number of features `d`.
-    after
-        Readings of a key without a change.
-
-    Examples
-    --------
     >>> watch = FlatlineDetector(width=1, after=3)
     >>> x = np.arange(12, dtype=np.float32).reshape(-1, 1)
     >>> watch.update(["k"] * 12, x)

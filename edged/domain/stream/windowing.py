@@ -111,17 +111,6 @@ class Windowing:
     Of more keys than `most_keys` those that were heard last are kept. When as many readings in a row as a
     window has are earlier than the newest one, their key's clock was set back: it begins anew.
 
-    Attributes
-    ----------
-    windows
-        Windows cut since the start.
-    gaps
-        Breaks that were too long, and clocks that were set back: each has begun a window anew.
-    late
-        Readings that came out of order and were dropped.
-    forgotten
-        Keys whose open window was dropped because there were too many.
-
     Examples
     --------
     >>> windowing = Windowing(WindowRules(size=3, stride=2), channels=1)
@@ -136,10 +125,10 @@ class Windowing:
         self._lines: dict[str, _Line] = {}
         self._changes = OpenWindowChanges()
         self._numbers = count(1)
-        self.windows = 0
-        self.gaps = 0
-        self.late = 0
-        self.forgotten = 0
+        self.windows = 0  # cut since the start
+        self.gaps = 0  # breaks that were too long, and clocks set back: each has begun a window anew
+        self.late = 0  # readings that came out of order and were dropped
+        self.forgotten = 0  # keys whose open window was dropped because there were too many
 
     def restore(self, stored: OpenWindows) -> None:
         """Go on from stored windows; what is here is forgotten. Those of another rate are dropped."""

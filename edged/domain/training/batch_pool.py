@@ -1,4 +1,4 @@
-"""What the batches of a run are drawn from."""
+"""What the batches of a run are drawn from, and how much of one a key may fill."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edged.domain.training.key_shares import capped
 from edged.errors import NoDataError
 
 if TYPE_CHECKING:
@@ -105,3 +104,28 @@ class BatchPool:
             return None
         shares = capped(self._codes[rows], self._share)
         return None if shares is None else np.cumsum(shares)
+
+
+def capped(codes: NDArray[np.int64], share: float) -> NDArray[np.float64] | None:
+    """With which probability each row is drawn, so that no key is expected to fill more than `share`.
+
+    What the largest keys give up goes to the others in proportion. With so few keys that the cap could
+    hold for all of them only by making them equal, or not at all, there is none.
+
+    `codes` `(n,)` are equal numbers for rows of equal keys. Gives `(n,)` of sum 1, or None where drawing them
+    all alike keeps to the share, or there are too few keys.
+
+    >>> capped(np.array([0, 0, 0, 0, 0, 0, 1, 2]), 0.5).round(3).tolist()
+    [0.083, 0.083, 0.083, 0.083, 0.083, 0.083, 0.25, 0.25]
+    """
+    _, place, counts = np.unique(codes, return_inverse=True, return_counts=True)
+    part = counts / max(len(codes), 1)
+    if len(counts) * share <= 1.0 or part.max() <= share:
+        return None
+    full = np.zeros(len(counts), bool)
+    while (part[~full] > share + 1e-12).any():
+        full |= part > share
+        part[full] = share
+        rest = part[~full]
+        part[~full] = rest * (1.0 - share * full.sum()) / rest.sum()
+    return np.asarray((part / counts)[place], np.float64)

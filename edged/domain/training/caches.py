@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edged.domain.stream.sample import Window
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from edged.domain.protocols import StoredRows
-    from edged.domain.stream.sample import Window
     from edged.domain.training.replay import Ids
 
     Keys = Sequence[str | None]
@@ -38,15 +39,9 @@ class RowCache:
         else:
             held = held.take(np.isin(held.offsets, offsets))
             fresh = self._samples.rows(offsets[~np.isin(offsets, held.offsets)])
-            order = np.argsort(np.concatenate([held.offsets, fresh.offsets]), kind="stable")
-            held = type(held)(
-                *(
-                    np.ascontiguousarray(
-                        np.concatenate([getattr(part, name) for part in (held, fresh)])[order]
-                    )
-                    for name in ("offsets", "seq", "x", "y")
-                )
-            )
+            names = ("offsets", "seq", "x", "y")
+            both = Window(*(np.concatenate([getattr(held, name), getattr(fresh, name)]) for name in names))
+            held = both.take(np.argsort(both.offsets, kind="stable"))
         self._held, self._relabelled = held, relabelled
         return held
 

@@ -1,14 +1,18 @@
-"""What holds training back: guards as pure rules, the day's budget, and the pace that serving allows."""
+"""What holds training back: guards as pure rules, the day's budget, failures, and the pace of serving."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from edged.domain.training.message import Message
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 DAY = 86400
+LONGEST_SECONDS = 3600.0
+TRY_AGAIN = "then send the command `train`, or give the device a new bundle"
 
 
 @dataclass(frozen=True)
@@ -57,9 +61,9 @@ class Conditions:
         return cls(int(local_seconds % DAY // 60), int(local_seconds // DAY))
 
 
-@dataclass
-class Budget:
-    """Runs and seconds of training in one day."""
+@dataclass(frozen=True)
+class Budget(Message):
+    """Runs and seconds of training in one day; its JSON is on the disk."""
 
     day: int = -1
     runs: int = 0
@@ -73,15 +77,6 @@ class Budget:
         """The same after one more run."""
         before = self.of(day)
         return Budget(day, before.runs + 1, before.seconds + seconds)
-
-    def state(self) -> dict[str, Any]:
-        """Return the state as JSON values."""
-        return asdict(self)
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any] | None) -> Budget:
-        """What `state` gave; an unused one for None."""
-        return cls() if not state else cls(int(state["day"]), int(state["runs"]), float(state["seconds"]))
 
 
 @dataclass
@@ -181,3 +176,76 @@ class TrainingPace:
         elif p99 is None or p99 < 0.7 * self.budget:
             self.level = max(self.level - 1, 0)
         return STEPS[self.level]
+
+
+@dataclass(frozen=True)
+class BackoffRules:
+    """Seconds to wait after a first failure, and how many failures in a row pause training (0: none do)."""
+
+    retry_after: float = 10.0
+    most: int = 3
+
+
+@dataclass
+class FailureBackoff:
+    """Counts failures in a row; a run that ends well forgets them.
+
+    >>> backoff = FailureBackoff(BackoffRules(retry_after=10.0, most=3))
+    >>> for second in range(3):
+    ...     backoff.failed("killed by SIGSEGV", "try the other engine", float(second))
+    >>> backoff.paused, backoff.wait
+    (True, 40.0)
+    >>> backoff.succeeded()
+    >>> backoff.paused, backoff.wait
+    (False, 0.0)
+    """
+
+    rules: BackoffRules
+    failures: int = 0
+    reason: str = ""
+    remedy: str = ""
+    since: float | None = None
+
+    @property
+    def paused(self) -> bool:
+        """Whether only a command starts the next run."""
+        return 0 < self.rules.most <= self.failures
+
+    @property
+    def wait(self) -> float:
+        """Seconds until the next automatic run: doubled by each failure, at most an hour."""
+        if self.failures == 0:
+            return 0.0
+        return min(LONGEST_SECONDS, self.rules.retry_after * 2.0 ** min(self.failures - 1, 30))
+
+    def failed(self, reason: str, remedy: str, ts: float) -> None:
+        """Record one more failure, at `ts` Unix seconds."""
+        self.failures += 1
+        self.reason, self.remedy, self.since = reason, remedy, ts
+
+    def succeeded(self) -> None:
+        """A run ended well."""
+        self.failures, self.reason, self.remedy, self.since = 0, "", "", None
+
+    def pause(self) -> dict[str, Any] | None:
+        """Why training is paused, since when and what to do; None while it is not."""
+        if not self.paused:
+            return None
+        remedy = f"{self.remedy}; {TRY_AGAIN}" if self.remedy else f"mend the cause, {TRY_AGAIN}"
+        return {"failures": self.failures, "reason": self.reason, "remedy": remedy, "since": self.since}
+
+    def dump(self) -> dict[str, Any]:
+        """Return JSON values that `recalled` reads."""
+        return {
+            "failures": self.failures,
+            "reason": self.reason,
+            "remedy": self.remedy,
+            "since": self.since,
+        }
+
+    @classmethod
+    def recalled(cls, rules: BackoffRules, kept: Mapping[str, Any] | None) -> FailureBackoff:
+        """What an earlier process has kept of `dump`, if anything."""
+        if kept is None:
+            return cls(rules)
+        return cls(rules, int(kept["failures"]), str(kept["reason"]), str(kept["remedy"]), kept["since"])

@@ -71,9 +71,7 @@ class LearnerState:
     ) -> LearnerState:
         """The state before anything was learned."""
         return cls(
-            reservoir_of(
-                replay, None, {"classes": [], "seen": 0, "seen_of": {}, "full": []}, balance=balance
-            ),
+            BalancedReservoir(replay) if balance else Reservoir(replay),
             Recent(recent),
             RunningMoments(half_life),
             Average(average),

@@ -1,4 +1,4 @@
-"""Messages between the processes of one device: frozen dataclasses, to JSON and back."""
+"""Messages between the processes of one device, and records on its disk: dataclasses, to JSON and back."""
 
 from __future__ import annotations
 

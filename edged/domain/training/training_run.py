@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from edged.domain.federated.evaluation import Quality
+from edged.domain.federated.messages import Quality
 from edged.domain.judging.challenger_test import ContestErrors
 from edged.domain.training.message import Message
 

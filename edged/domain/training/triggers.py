@@ -56,16 +56,8 @@ class Triggers:
         self.interrupted = self.scheduled = self.drifted = self.fallen = self.warned = False
         self.least = new + max(self.rules.new_labels or 0, self.rules.min_new_samples)
 
-    def decide(self, new: int, monotonic: float) -> str | None:
-        """The trigger of the run to start now, or None. `new` counts labelled samples not yet learned."""
-        wanted = self.wanted(new)
-        if wanted is None or (wanted != "command" and self.pause_reason(monotonic) is not None):
-            return None
-        self.begun(wanted)
-        return wanted
-
     def wanted(self, new: int) -> str | None:
-        """Return the trigger that would start a run, regardless of pauses."""
+        """Return the trigger that would start a run with `new` labels, regardless of pauses."""
         if self.commanded:
             return "command"
         if self.interrupted:

@@ -33,14 +33,10 @@ LARGEST_FLOAT16 = 65504.0
 class Coding:
     """How numbers are sent.
 
-    Attributes
-    ----------
-    dtype
-        `int8` is symmetric: a scale for each row of a matrix, one for any other tensor.
-    step
-        Least difference of two int8 values, in units of the root mean square of the tensor, which then has
-        one scale; 0 takes the finest that 8 bits allow. A coarse step leaves few distinct values, most of
-        them small: they compress to their entropy, about 2 - log2(step) bits each.
+    `int8` is symmetric: a scale for each row of a matrix, one for any other tensor. `step` is the least
+    difference of two int8 values, in units of the root mean square of the tensor, which then has one scale; 0
+    takes the finest that 8 bits allow. A coarse step leaves few distinct values, most of them small: they
+    compress to their entropy, about 2 - log2(step) bits each.
     """
 
     dtype: Dtype = "float32"
@@ -49,22 +45,12 @@ class Coding:
 
 @dataclass(frozen=True)
 class Coded:
-    """One tensor of `shape`: its numbers, or some of them where it is sparse.
+    """One tensor of `shape`: its numbers, or some of them where it is sparse."""
 
-    Attributes
-    ----------
-    values
-        `shape`, or `(k,)` where it is sparse; float32, float16 or int8.
-    scale
-        `()` or `(rows,)` float32, what int8 values are multiplied with; else None.
-    gaps
-        `(k,)` unsigned: by how much each position is above the one before, in row-major order, less one.
-        None where all elements are there.
-    """
-
-    values: NDArray[Any]
+    values: NDArray[Any]  # `shape`, or `(k,)` where it is sparse; float32, float16 or int8
     shape: tuple[int, ...]
-    scale: Floats | None = None
+    scale: Floats | None = None  # `()` or `(rows,)`, what int8 values are multiplied with
+    # `(k,)` unsigned: by how much each position is above the one before, in row-major order, less one.
     gaps: NDArray[Any] | None = None
 
 

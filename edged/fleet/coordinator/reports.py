@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from edged.domain.federated.evaluation import Evaluation
-from edged.domain.federated.messages import DeviceState
+from edged.domain.federated.messages import DeviceState, Evaluation
 from edged.errors import RejectedUpdateError
 
 if TYPE_CHECKING:

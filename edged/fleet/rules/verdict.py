@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from edged.domain.federated.evaluation import Evaluation, Mixed, Quality
+    from edged.domain.federated.messages import Evaluation, Mixed, Quality
     from edged.fleet.config import GateSection
 
 

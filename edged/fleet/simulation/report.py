@@ -8,8 +8,7 @@ from math import nan
 from typing import TYPE_CHECKING, Any
 
 from edged import logs
-from edged.charts import document
-from edged.charts.html import percent, table
+from edged.charts.html import document, percent, table
 from edged.charts.lines import ChartLine, line_chart
 from edged.domain.messages.encoding import json_ready
 from edged.errors import StorageError

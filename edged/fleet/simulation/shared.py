@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edged.config import TrainingConfig
-from edged.domain.federated.evaluation import Quality
+from edged.domain.federated.messages import Quality
 from edged.domain.federated.settings import Encoding, RoundSettings
 from edged.domain.judging.outputs import answers, errors, probabilities
 from edged.domain.stream.sample import Window

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from edged.domain.federated.evaluation import Quality
-    from edged.domain.federated.messages import RoundAnnouncement
+    from edged.domain.federated.messages import Quality, RoundAnnouncement
     from edged.domain.training.training_run import RoundResult
     from edged.fleet.simulation.shared import SharedSetup
     from edged.trainer.fleet_training import RoundContribution

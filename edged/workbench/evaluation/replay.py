@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.config import Config
-    from edged.domain.drift import DriftSignal
+    from edged.domain.drift.signals import DriftSignal
     from edged.domain.judging.label_requests import LabelRequests
     from edged.domain.judging.predictions import Predictions
     from edged.domain.protocols import ServedModel

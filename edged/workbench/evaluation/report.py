@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edged.charts import document
-from edged.charts.html import percent, plain, table
+from edged.charts.html import document, percent, plain, table
 from edged.charts.lines import Bands, ChartLine, Marks, line_chart, matrix
 
 if TYPE_CHECKING:

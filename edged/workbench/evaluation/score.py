@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from edged.domain.drift import DriftSignal
+    from edged.domain.drift.signals import DriftSignal
     from edged.domain.stream.anomaly import AnomalyRules, AnomalyVerdicts
     from edged.domain.stream.schema import Schema
     from edged.workbench.evaluation.replay import Replay

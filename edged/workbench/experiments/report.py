@@ -7,9 +7,8 @@ from importlib import resources
 from math import isfinite, nan
 from typing import TYPE_CHECKING, Any
 
-from edged.charts import document
 from edged.charts.experiments import COLOURED, Curve, SeedDots, confusion, curves, histogram, legend, whiskers
-from edged.charts.html import percent, plain, table
+from edged.charts.html import document, percent, plain, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -9,8 +9,15 @@ import pytest
 
 from edged.config.fleet import FleetConfig
 from edged.device.fleet_member.local_transport import LocalTransport
-from edged.domain.federated.evaluation import Evaluation, Quality
-from edged.domain.federated.messages import PART_BYTES, FleetTopics, Receipts, RoundAnnouncement, UpdateHeader
+from edged.domain.federated.messages import (
+    PART_BYTES,
+    Evaluation,
+    FleetTopics,
+    Quality,
+    Receipts,
+    RoundAnnouncement,
+    UpdateHeader,
+)
 from edged.domain.federated.participation import MembershipRecord
 from edged.domain.federated.settings import BaseModelInfo, RoundSettings
 from edged.errors import RefusedError

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from edged.domain.drift import DriftSignal, Level
+from edged.domain.drift.signals import DriftSignal, Level
 from edged.domain.training.guards import Conditions
 from tests.device.trainers import Desk, Plant
 

@@ -13,7 +13,7 @@ from edged.bundles.build import build
 from edged.bundles.graph.templates import mlp
 from edged.device.learning.scheduler import DISK_SECONDS, trigger_rules
 from edged.device.learning.trainer_client import NothingNewError
-from edged.domain.drift import DriftSignal, Level
+from edged.domain.drift.signals import DriftSignal, Level
 from edged.domain.training.trainer_messages import (
     CheckpointWritten,
     DamagedCheckpoint,

@@ -9,13 +9,13 @@ import pytest
 
 from edged.config import DriftConfig, GateConfig, ServingConfig
 from edged.device.serving import Predictor
-from edged.domain.drift import Level
+from edged.domain.drift.signals import Level
 from tests.device.linear import GOOD, SCHEMA, WIDTH, classes, numbered, served
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from edged.domain.drift import DriftSignal
+    from edged.domain.drift.signals import DriftSignal
     from tests.device.linear import Floats
 
 

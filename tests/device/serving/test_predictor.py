@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from edged.domain.drift import DriftSignal
+    from edged.domain.drift.signals import DriftSignal
     from edged.domain.stream.sample import Batch
     from tests.device.linear import Floats
 
@@ -176,6 +176,23 @@ def test_payloads_are_json_that_reads_back_the_same(
         sure = None if confidence is None else pytest.approx(float(confidence[i]), rel=1e-5)
         assert value["confidence"] == sure
         assert json.loads(json.dumps(value)) == value
+
+
+def test_rows_without_an_answer_are_null_beside_others() -> None:
+    output = np.array([[0.25, 0.75], [np.nan, 0.5], [np.inf, 1.0]], np.float32)
+    answer = np.array([[1.0], [np.nan], [np.inf]], np.float32)
+    made = Predictions(3, numbered(1, 3), answer, output, output[:, 1])
+    values = [
+        json.loads(payload)
+        for payload in encode(made, ["a", "b", "c"], ["k", "k", "l"], np.arange(3.0), ["no", "yes"])
+    ]
+    assert [value["output"] for value in values] == [[0.25, 0.75], None, None]
+    assert [value["label"] for value in values] == ["yes", None, None]
+    assert [value["confidence"] for value in values] == [0.75, None, None]
+    assert [(value["id"], value["key"], value["ts"]) for value in values[1:]] == [
+        ("b", "k", 1.0),
+        ("c", "l", 2.0),
+    ]
 
 
 # ---- the exchange ----------------------------------------------------------------------------

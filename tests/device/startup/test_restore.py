@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edged.device.startup import restore
-from edged.domain.drift import LiveDrift
+from edged.domain.drift.live import LiveDrift
 from edged.domain.judging.regimes import Regimes
 from edged.domain.stream.anomaly import Anomalies, AnomalyRules
 from edged.domain.training.guards import Budget
@@ -35,8 +35,9 @@ def test_what_was_kept_is_there_again(registry: Registry) -> None:
     regimes, budget = Regimes(), Budget().spent(3, 60.0)
     regimes.end(1000, "error", 2)
     live = LiveDrift(classes=True, features=2)
-    for name, state in (("regimes", regimes), ("budget", budget), ("drift", live)):
-        registry.set_value(name, state.state())
+    states = {"regimes": regimes.state(), "budget": budget.to_json(), "drift": live.state()}
+    for name, state in states.items():
+        registry.set_value(name, state)
     assert restore.stored_regimes(registry) == regimes
     assert restore.stored_budget(registry) == budget
     assert restore.restore_drift(registry, LiveDrift(classes=True, features=2))

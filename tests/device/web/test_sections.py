@@ -13,7 +13,7 @@ from edged.device.web.page.report import report
 from edged.device.web.page.sections import SECTIONS
 from edged.device.web.page.snapshot import Right, Snapshot
 from edged.device.web.page.timeline import NARROW, WIDE, timeline
-from edged.domain.messages.published import EVENTS
+from edged.domain.messages.sent import EVENTS
 from edged.domain.stream.schema import Schema
 from edged.domain.text import TELLERS, happening
 from edged.host.vitals import Vitals

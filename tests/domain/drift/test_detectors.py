@@ -11,12 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edged.domain.drift import (
-    ADWIN,
-    CorrelatedADWIN,
-    Level,
-    default_detector,
-)
+from edged.domain.drift.adwin import ADWIN, CorrelatedADWIN
+from edged.domain.drift.live import default_detector
+from edged.domain.drift.signals import Level
 from edged.errors import ConfigError, CorruptError
 
 Make = Callable[[], ADWIN]

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from edged.domain.drift import DriftSignal, InputDrift, InputRules, Level
+from edged.domain.drift.inputs import InputDrift, InputRules
+from edged.domain.drift.signals import DriftSignal, Level
 from edged.errors import ConfigError, CorruptError
 
 Rows = NDArray[np.float32]

@@ -8,7 +8,8 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
-from edged.domain.drift import DriftRules, Level, LiveDrift
+from edged.domain.drift.live import DriftRules, LiveDrift
+from edged.domain.drift.signals import Level
 from edged.errors import CorruptError
 
 

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from edged.domain.drift import ADWIN, Level
+from edged.domain.drift.adwin import ADWIN
+from edged.domain.drift.signals import Level
 from tests.domain.drift.make_reference import REFERENCE, SEEDS
 from tests.domain.drift.streams import KINDS, stream
 

@@ -5,16 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edged.domain.drift import (
-    ADWIN,
-    Cooldown,
-    DriftSignal,
-    Level,
-    StreamWatch,
-    bounded,
-    confidence_watch,
-    error_watch,
-)
+from edged.domain.drift.adwin import ADWIN
+from edged.domain.drift.live import StreamWatch, bounded, confidence_watch, error_watch
+from edged.domain.drift.signals import Cooldown, DriftSignal, Level
 from edged.errors import ConfigError, CorruptError
 from tests.domain.drift.streams import CHANGE, errors
 

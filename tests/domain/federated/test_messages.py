@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edged.domain.federated.evaluation import Evaluation, Mixed, Quality
 from edged.domain.federated.messages import (
     PART_BYTES,
     DeviceState,
+    Evaluation,
     FleetTopics,
+    Mixed,
+    Quality,
     Receipts,
     RoundAnnouncement,
     UpdateHeader,

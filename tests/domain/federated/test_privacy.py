@@ -42,8 +42,8 @@ def test_the_ledger_adds_up_and_refuses_what_would_pass_the_budget() -> None:
     assert epsilon_of(ledger.rho, 1e-5) <= 8.0 < epsilon_of(ledger.rho + cost_of(4.0), 1e-5)
     assert made == ledger.updates > 5
     assert "noise" in PrivacyLedger().refusal(0.0, 8.0, 1e-5)
-    assert PrivacyLedger.from_state(ledger.state()) == ledger
-    assert PrivacyLedger.from_state(None) == PrivacyLedger()
+    assert PrivacyLedger.from_json(ledger.to_json()) == ledger
+    assert PrivacyLedger.from_json({}) == PrivacyLedger()
 
 
 @given(st.lists(st.floats(-100, 100, width=32), min_size=1, max_size=20), st.floats(0.01, 50.0))

@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edged.config import Config, loader
-from edged.domain.messages.answers import ANSWERS
-from edged.domain.messages.files import schemas
 from edged.domain.messages.requests import REQUESTS, SETTABLE
-from edged.domain.messages.validate import check
+from edged.domain.messages.schema import check
+from edged.domain.messages.sent import ANSWERS, schemas
 from edged.errors import ConfigError
 from edged.mqtt.topics import Topics
 from tests.commands import edged, write_config

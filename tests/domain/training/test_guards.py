@@ -88,7 +88,7 @@ def test_the_budget_of_a_day_is_used_up_and_the_next_day_is_another() -> None:
     rules = GuardRules(max_runs=2, max_minutes=10)
     used = Budget().spent(7, 100.0).spent(7, 100.0)
     assert refusals(rules, NOON, used) == ("2 runs today",)
-    long = Budget.from_state(Budget().spent(7, 600.0).state())
+    long = Budget.from_json(Budget().spent(7, 600.0).to_json())
     assert refusals(rules, NOON, long) == ("10 minutes of training today",)
     assert refusals(rules, replace(NOON, day=8), used) == ()
     assert used.spent(8, 1.0) == Budget(8, 1, 1.0)

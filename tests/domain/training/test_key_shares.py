@@ -8,8 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from edged.domain.stream.sample import Window
-from edged.domain.training.batch_pool import BatchPool, LabelForm, Remembered
-from edged.domain.training.key_shares import capped
+from edged.domain.training.batch_pool import BatchPool, LabelForm, Remembered, capped
 from edged.domain.training.replay import BatchMix
 
 

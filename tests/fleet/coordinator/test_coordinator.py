@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from edged.domain.federated.evaluation import Evaluation, Quality
-from edged.domain.federated.messages import FleetTopics, RoundAnnouncement, joined
+from edged.domain.federated.messages import Evaluation, FleetTopics, Quality, RoundAnnouncement, joined
 from edged.domain.training.weight_deltas import Floats, difference, fingerprint
 from edged.fleet.coordinator.journal import read_lineage
 from edged.mqtt import weight_encoding

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from edged.domain.federated.evaluation import Evaluation, Mixed, Quality
-from edged.domain.federated.messages import DeviceState, RoundAnnouncement
+from edged.domain.federated.messages import DeviceState, Evaluation, Mixed, Quality, RoundAnnouncement
 from edged.domain.federated.settings import BaseModelInfo, RoundSettings
 from edged.fleet.config import ChooseSection, GateSection, RoundSection
 from edged.fleet.rules.rounds import FleetState, due, ended, extended, finished, opened, trial

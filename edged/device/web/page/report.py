@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edged.charts import document
+from edged.charts.html import document
 from edged.device.web.page.format import facts
 from edged.device.web.page.forms import evaluations
 from edged.device.web.page.sections import SECTIONS

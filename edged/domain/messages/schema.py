@@ -1,4 +1,4 @@
-"""Whether a value has the form that a schema asks for: the few keywords that the tables use."""
+"""JSON Schema: short forms for the tables, and whether a value has the form that they ask for."""
 
 from __future__ import annotations
 
@@ -10,31 +10,75 @@ from edged.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from edged.domain.messages.schema_helpers import Schema
-
 SHOWN = 60  # characters of a value in a message
+
+Schema = dict[str, Any]
+
+ANYTHING: Schema = {}
+TEXT: Schema = {"type": "string"}
+NUMBER: Schema = {"type": "number"}
+COUNT: Schema = {"type": "integer", "minimum": 0}
+FLAG: Schema = {"type": "boolean"}
+OBJECT: Schema = {"type": "object"}
+VERSION: Schema = {"type": "integer", "minimum": 1, "description": "version of a model"}
+SECONDS: Schema = {"type": "number", "description": "Unix seconds"}
+
+
+def fields(*required: str, more: bool = False, **properties: Schema) -> Schema:
+    """An object: `required` names are there in any case, `more` allows others.
+
+    A name that Python keeps for itself is written with `_` behind it.
+    """
+    properties = {name.removesuffix("_"): schema for name, schema in properties.items()}
+    schema: Schema = {"type": "object", "properties": properties}
+    if required:
+        schema["required"] = list(required)
+    if not more:
+        schema["additionalProperties"] = False
+    return schema
+
+
+def every(perhaps: dict[str, Schema] | None = None, /, **properties: Schema) -> Schema:
+    """An object in which all these fields are there, and `perhaps` those or others."""
+    required = [name.removesuffix("_") for name in properties]
+    return fields(*required, more=True, **properties, **(perhaps or {}))
+
+
+def each(schema: Schema, *names: str) -> dict[str, Schema]:
+    """Several fields that are alike."""
+    return dict.fromkeys(names, schema)
+
+
+def one_of(*values: str) -> Schema:
+    """Return the schema of a text that is one of these words."""
+    return {"enum": list(values)}
+
+
+def listed(item: Schema, **more: Any) -> Schema:
+    """A list of such."""
+    return {"type": "array", "items": item, **more}
+
+
+def or_null(schema: Schema) -> Schema:
+    """The same, or null."""
+    if "type" in schema:
+        kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+        return schema | {"type": [*kinds, "null"]}
+    return schema | {"enum": [*schema["enum"], None]}
+
+
+def about(description: str, schema: Schema) -> Schema:
+    """The same with a description."""
+    return schema | {"description": description}
 
 
 def check(schema: Schema, value: Any, where: str = "") -> None:
-    """Compare a value, as it was read from JSON, with a schema of the tables.
+    """Compare a value, as it was read from JSON, with a schema; ConfigError names what is wrong first.
 
-    Parameters
-    ----------
-    schema
-        With `type`, `enum`, `properties`, `required`, `additionalProperties`, `items`, `maxItems`,
-        `minItems`, `minimum`, `maximum`, `exclusiveMinimum`, `exclusiveMaximum`, `maxLength`, `minLength`.
-    value
-        What is judged.
-    where
-        What it is called in the message.
+    Of the keywords it knows those that the tables use: `type`, `enum`, `properties`, `required`,
+    `additionalProperties`, `items`, `minItems`, and the four bounds of numbers. `where` is what the value is
+    called in the error.
 
-    Raises
-    ------
-    ConfigError
-        With the path of the first thing that is wrong.
-
-    Examples
-    --------
     >>> check({"type": "object", "properties": {"steps": {"type": "integer"}}}, {"steps": 1.5})
     Traceback (most recent call last):
         ...
@@ -48,12 +92,11 @@ def check(schema: Schema, value: Any, where: str = "") -> None:
     if isinstance(value, dict):
         _check_fields(schema, value, where)
     elif isinstance(value, list):
-        _check_length(schema, len(value), "Items", where)
+        if len(value) < schema.get("minItems", 0):
+            raise ConfigError(f"it has {len(value)} entries, {schema['minItems']} at least", where=where)
         for place, item in enumerate(value):
             check(schema.get("items", {}), item, f"{where}[{place}]")
-    elif isinstance(value, str):
-        _check_length(schema, len(value), "Length", where)
-    elif isinstance(value, int | float) and not isinstance(value, bool):
+    elif _is_number(value):
         _check_range(schema, value, where)
 
 
@@ -88,14 +131,6 @@ def _check_fields(schema: Schema, value: dict[str, Any], where: str) -> None:
         elif schema.get("additionalProperties") is False:
             remedy = f"known: {', '.join(known)}" if known else "it takes none"
             raise ConfigError("unknown option", where=_joined(where, name[:SHOWN]), remedy=remedy)
-
-
-def _check_length(schema: Schema, size: int, unit: str, where: str) -> None:
-    things = "entries" if unit == "Items" else "characters"
-    if size > schema.get(f"max{unit}", size):
-        raise ConfigError(f"it has {size} {things}, {schema[f'max{unit}']} at most", where=where)
-    if size < schema.get(f"min{unit}", 0):
-        raise ConfigError(f"it has {size} {things}, {schema[f'min{unit}']} at least", where=where)
 
 
 def _check_range(schema: Schema, value: float, where: str) -> None:

@@ -1,0 +1,235 @@
+"""What a device sends: answers to commands, and what it publishes by itself; and all schemas by topic."""
+
+from __future__ import annotations
+
+from edged.domain.messages.requests import REQUESTS, whole
+from edged.domain.messages.schema import (
+    ANYTHING,
+    COUNT,
+    FLAG,
+    NUMBER,
+    OBJECT,
+    SECONDS,
+    TEXT,
+    VERSION,
+    Schema,
+    about,
+    each,
+    every,
+    fields,
+    listed,
+    one_of,
+    or_null,
+)
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+STATES = ("accepted", "executing", "successful", "failed", "refused")
+
+OUTBOX = every(**each(COUNT, "pending", "bytes", "dropped"))
+WINDOWS = or_null(every(**each(COUNT, "cut", "gaps", "out_of_order", "forgotten")))
+ON_HOLD = about("whether a command has paused it", FLAG)
+HISTORICAL = about("it was sent late, from the outbox", FLAG)
+VERDICT = every({"promoted": or_null(VERSION)}, accepted=FLAG, reasons=listed(TEXT))
+PAUSED = every(paused=listed(TEXT))
+SETTINGS = every(
+    desired=about("what was set", OBJECT),
+    reported=about("what is in force of it", OBJECT),
+    needs_restart=about("what waits for the next start of the daemon", listed(TEXT)),
+)
+# The first of two answers has nothing else.
+ACCEPTED = {"state": one_of("accepted")}
+
+STATUS = every(
+    state=one_of("online", "degraded", "stopped"), problem=or_null(TEXT),
+    on_hold=about("parts that a command has paused", listed(TEXT)),
+    ts=SECONDS, uptime_s=NUMBER, version=TEXT,
+    **each(COUNT, "boot", "samples", "labels", "quarantined", "evicted"),
+    model=every(version=VERSION, since=or_null(SECONDS), quality=or_null(OBJECT)),
+    training=every(runs=COUNT, **each(or_null(OBJECT), "last", "progress", "paused")),
+    outbox=OUTBOX, engine=or_null(TEXT),
+)  # fmt: skip
+
+TRANSFER = every(
+    {
+        "topic": about("the chunks go to this topic, one level more for the number", TEXT),
+        "missing": listed(COUNT),
+        "version": or_null(VERSION),
+        "share": about("of these weights in the mixture", or_null(NUMBER)),
+        "reasons": listed(TEXT),
+    },
+    state=one_of("receiving", "executing", "promoted", "refused"),
+    transfer=TEXT,
+)
+
+ANSWERS: dict[str, Schema] = {
+    "train": every({
+        "state": about("only in the first of two answers", one_of("accepted")),
+        **each(COUNT, "new_samples", "run", "steps", "samples"),
+        "outcome": one_of("done"), "engine": TEXT, "verdict": or_null(VERDICT),
+    }),
+    "cancel": every(cancelled=about("the command", TEXT), run=or_null(COUNT)),
+    "checkpoint": every(ACCEPTED | each(or_null(COUNT), "generation", "step")),
+    "accept": every(accepted=about("alarms", COUNT)),
+    "weights.get": every(version=VERSION, chunks=COUNT, sent=COUNT, manifest=OBJECT),
+    "weights.apply": TRANSFER,
+    "model.install": TRANSFER,
+    "bundle.install": TRANSFER,
+    "drift.reset": every(forgotten=about("signals since the start", COUNT)),
+    "pause": PAUSED,
+    "resume": PAUSED,
+    "promote": every(from_=VERSION, to=VERSION),
+    "rollback": every(from_=VERSION, to=VERSION, reason=TEXT),
+    "pin": every(pinned=VERSION),
+    "unpin": every(unpinned=listed(VERSION)),
+    "evaluate": every(ACCEPTED | each(COUNT, "rows", "first_offset", "last_offset") | {
+        "version": VERSION,
+        "figures": about("accuracy, balanced_accuracy, kappa; mae, rmse, r2; or error", OBJECT),
+    }),
+    "export": every(ACCEPTED | {
+        "version": VERSION, "file": about("within the state directory", TEXT), "bytes": COUNT, "sha256": TEXT,
+    }),
+    "label": every(labelled=COUNT, unknown=COUNT),
+    "wipe": every(ACCEPTED | each(COUNT, "samples", "labels", "quarantined", "models", "files") | {
+        "checkpoints": about("files", COUNT),
+    }),
+    "config.get": every(values=OBJECT, **SETTINGS["properties"]),
+    "config.set": SETTINGS,
+    "logs.level": every(level=TEXT),
+    "status": STATUS,
+    "ping": every(pong=FLAG, ts=SECONDS, version=TEXT),
+    "capabilities": every(
+        root=about("what every topic of the device begins with", TEXT),
+        protocol=about("version of MQTT", TEXT),
+        task=one_of("classify", "regress", "reconstruct", "forecast"),
+        features=about("names, or how many", ANYTHING),
+        classes=listed(ANYTHING),
+        **each(TEXT, "device", "version", "engine", "codec"),
+        commands=about("by name: description, and the schemas of request and answer", OBJECT),
+    ),
+}  # fmt: skip
+"""What is in `data` of the answer to each command."""
+
+
+def answer_to(name: str) -> Schema:
+    """The schema of the whole answer to a command."""
+    good = fields(
+        "status", "state", "data",
+        status=one_of("ok"), state=one_of("accepted", "executing", "successful"),
+        data=ANSWERS.get(name, OBJECT), transaction=about("as it came", ANYTHING),
+    )  # fmt: skip
+    bad = fields(
+        "status", "state", "error", "reason",
+        status=one_of("error"), state=one_of("failed", "refused"), reason=one_of("failed", "refused"),
+        error=about("one line: where, what, and what to do", TEXT), transaction=about("as it came", ANYTHING),
+    )  # fmt: skip
+    return {"anyOf": [good, bad]}
+
+
+PUBLISHED: dict[str, Schema] = {
+    "status": every(
+        {"seq": about("not in the last will", COUNT), "ts": SECONDS},
+        state=one_of("online", "offline"), version=TEXT, boot=COUNT,
+    ),
+    "state/model": every(
+        version=VERSION, since=or_null(SECONDS), parent=or_null(VERSION), source=TEXT, metrics=OBJECT,
+        pinned=FLAG, form=one_of("float32", "int8"), on_hold=ON_HOLD,
+    ),
+    "state/training": every(
+        engine=or_null(TEXT),
+        runs=about("ever begun, rounds of a fleet among them", COUNT),
+        paused=about("after failures, as in the event training_paused", or_null(OBJECT)),
+        **each(COUNT, "failures", "promotions", "rejections", "rollbacks"),
+        on_hold=ON_HOLD, waiting_for=listed(TEXT),
+    ),
+    "state/drift": every(signals=COUNT, last=or_null(OBJECT), inputs=or_null(OBJECT), regimes=COUNT),
+    "state/buffer": every(
+        **each(COUNT, "rows", "bytes", "evicted"),
+        problem=or_null(TEXT), on_hold=ON_HOLD, windows=WINDOWS, outbox=OUTBOX,
+    ),
+    "state/config": every(
+        **each(OBJECT, "stream", "training", "gate", "serving", "storage", "commands", "report"),
+        **SETTINGS["properties"],
+    ),
+    "metrics": every(
+        ts=SECONDS, uptime_s=NUMBER, model=VERSION,
+        **each(COUNT, "seq", "boot", "quarantine", "predictions"),
+        problem=about("what keeps the device from its work", or_null(TEXT)),
+        flash=about("bytes written to the disk since the start", OBJECT),
+        ingest=every(
+            **each(COUNT, "samples", "waiting", "redelivered", "failed_commits"),
+            per_s=NUMBER, lag_s=or_null(NUMBER), windows=WINDOWS,
+        ),
+        buffer=every(**each(COUNT, "rows", "bytes", "evicted")),
+        training=every(**each(COUNT, "runs", "failures", "new"), running=or_null(OBJECT)),
+        **each(OBJECT, "live", "latency", "recovery", "host"),
+        anomaly=or_null(OBJECT),
+        labels=every(count=about("labels that found their samples", COUNT)),
+        outbox=OUTBOX,
+        commands=about("since the start, by what became of them", {
+            "type": "object", "additionalProperties": COUNT,
+        }),
+    ),
+    "predictions": every(
+        {"label": ANYTHING, "confidence": or_null(NUMBER), "boot": COUNT, "seq": COUNT,
+         "historical": HISTORICAL},
+        id=TEXT, key=TEXT, ts=SECONDS, model=VERSION,
+        output=about("probabilities, values or an anomaly score", {"type": ["array", "number", "null"]}),
+    ),
+    "progress": every(transaction=ANYTHING, command=TEXT, state=one_of(*STATES), ts=SECONDS),
+}  # fmt: skip
+"""By topic below `<root>/<device>/`; `progress` is that of any transaction."""
+
+INSTALLED = every(transfer=TEXT, state=one_of("promoted", "refused"), reasons=listed(TEXT))
+EVENTS: dict[str, Schema] = {
+    "started": every(version=TEXT, model=VERSION, boot_reason=TEXT, repaired=listed(TEXT)),
+    "training_started": every(run=COUNT, trigger=TEXT, new=COUNT),
+    "training_finished": every(run=COUNT, outcome=one_of("done", "failed", "no_data", "stopped")),
+    "training_paused": every(reason=TEXT),
+    "training_resumed": every(run=COUNT),
+    "checkpoint_damaged": every(generation=COUNT),
+    "device_throttled": every(state=one_of("start", "end"), reasons=listed(TEXT)),
+    "clock_set": every(step_s=NUMBER, before=SECONDS),
+    "drift_detected": every(
+        level=one_of("warning", "drift"), detector=TEXT, source=TEXT, offset=COUNT, features=listed(OBJECT)
+    ),
+    "candidate_rejected": every(run=COUNT, reasons=listed(TEXT)),
+    "model_promoted": every(version=VERSION, parent=VERSION, origin=TEXT, reasons=listed(TEXT)),
+    "model_rolled_back": every(from_=VERSION, to=VERSION, reason=TEXT),
+    "anomaly": every(key=TEXT, state=one_of("start", "end"), offset=COUNT, since=SECONDS),
+    "sensor_stuck": every(key=TEXT, features=listed(ANYTHING), more_=COUNT),
+    "sensor_moves": every(key=TEXT, features=listed(ANYTHING), more_=COUNT),
+    "sensor_flooding": every(key=TEXT, more_=COUNT),
+    "sample_quarantined": every(reason=TEXT),
+    "weights_applied": INSTALLED,
+    "model_installed": INSTALLED,
+    "bundle_installed": INSTALLED,
+    "fleet_trained": every(round=COUNT, samples=COUNT, steps=COUNT, bytes=COUNT, norm=NUMBER),
+    "fleet_accepted": every(round=COUNT, sendings=COUNT),
+    "fleet_refused": every(round=COUNT, sendings=COUNT, reason=TEXT),
+    "fleet_declined": every(round=COUNT, reason=TEXT),
+    "fleet_failed": every(round=or_null(COUNT), reason=TEXT),
+    "fleet_model": every(round=COUNT, model=TEXT, share=or_null(NUMBER), taken=FLAG, reason=TEXT),
+    "label_requested": every(id=TEXT, key=TEXT, sample_ts=SECONDS, values=ANYTHING, answer=ANYTHING),
+}
+"""What the events have beside `event`, `ts`, `seq` and `boot`."""
+
+
+def event() -> Schema:
+    """The schema of a message on `events`."""
+    common = every({"historical": HISTORICAL}, event=one_of(*EVENTS), ts=SECONDS, seq=COUNT, boot=COUNT)
+    cases = [
+        {"if": {"properties": {"event": {"const": name}}}, "then": schema} for name, schema in EVENTS.items()
+    ]
+    return common | {"allOf": cases}
+
+
+def schemas() -> dict[str, Schema]:
+    """All schemas by topic below `<root>/<device>/`: `status`, `request/train`, `response/train`, ...
+
+    >>> schemas()["request/ping"]["title"]
+    'request/ping'
+    """
+    found = dict(PUBLISHED) | {"events": event()}
+    found |= {f"request/{name}": whole(name) for name in REQUESTS}
+    found |= {f"response/{name}": answer_to(name) for name in ANSWERS}
+    return {name: {"$schema": DIALECT, "title": name} | schema for name, schema in sorted(found.items())}

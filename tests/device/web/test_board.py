@@ -80,7 +80,7 @@ def test_what_is_over_is_forgotten() -> None:
     board = PageState(None)
     for name in ("1-1", "1-2"):
         board.happened({"event": "label_requested", "ts": 0.0, "id": name, "key": "k"})
-    board.labelled(["1-1", "unknown"])
+    board.command_succeeded("label", {"labels": [{"id": "1-1"}, {"id": "unknown"}]}, {})
     assert list(board.requests) == ["1-2"]
     board.happened({"event": "sensor_stuck", "ts": 0.0, "key": "k", "features": ["a", "b"]})
     board.happened({"event": "sensor_moves", "ts": 0.0, "key": "k", "features": ["a"]})

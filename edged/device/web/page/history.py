@@ -10,7 +10,7 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -29,6 +29,9 @@ SMOOTHING = 0.1  # of the usual pause, for each batch
 Point = tuple[float, float | None, float | None]
 """Time (Unix seconds), live quality, and quality of the initial model."""
 
+Mark = tuple[float, str, str]
+"""Time (Unix seconds), kind and text of a drift or a swap."""
+
 
 class History:
     """Quality over time, coarser for older times, with drifts and promotions.
@@ -40,9 +43,9 @@ class History:
     (True, 0.0, 1999.0)
     """
 
-    def __init__(self) -> None:
-        self.points: list[Point] = []
-        self.marks: deque[tuple[float, str, str]] = deque(maxlen=MARKS)
+    def __init__(self, points: Iterable[Point] = (), marks: Iterable[Mark] = ()) -> None:
+        self.points: list[Point] = [(ts, live, frozen) for ts, live, frozen in points][-POINTS:]
+        self.marks: deque[Mark] = deque(((ts, kind, text) for ts, kind, text in marks), MARKS)
 
     def add(self, point: Point) -> None:
         """Add a point; if there are too many, drop every other point of the older half."""
@@ -50,16 +53,6 @@ class History:
         if len(self.points) > POINTS:
             half = POINTS // 2
             self.points = self.points[:half:2] + self.points[half:]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the history for storage."""
-        return {"points": self.points, "marks": list(self.marks)}
-
-    def restore(self, kept: Mapping[str, Any] | None) -> None:
-        """Restore the history of an earlier start."""
-        kept = kept or {}
-        self.points = [(ts, live, frozen) for ts, live, frozen in kept.get("points", ())][-POINTS:]
-        self.marks.extend((ts, kind, text) for ts, kind, text in kept.get("marks", ()))
 
 
 class Sensor:
@@ -110,8 +103,8 @@ class PageState:
 
     def __init__(self, kept: Mapping[str, Any] | None) -> None:
         self.lock = threading.Lock()
-        self.history = History()
-        self.history.restore(kept)
+        kept = kept or {}
+        self.history = History(kept.get("points", ()), kept.get("marks", ()))
         self.events: deque[Mapping[str, Any]] = deque(maxlen=EVENTS)
         self.requests: dict[str, Mapping[str, Any]] = {}
         self.evaluations: deque[Mapping[str, Any]] = deque(maxlen=REPORTS)
@@ -127,7 +120,7 @@ class PageState:
     def dump(self) -> dict[str, Any]:
         """Return the history for storage."""
         with self.lock:
-            return self.history.as_dict()
+            return {"points": self.history.points, "marks": list(self.history.marks)}
 
     def happened(self, said: Mapping[str, Any]) -> None:
         """Record an event of the daemon."""
@@ -151,32 +144,14 @@ class PageState:
         if now and len(self.stuck) < MOST_KEYS:
             self.stuck[said["key"]] = now
 
-    def labelled(self, ids: Sequence[str]) -> None:
-        """Remove label requests that were answered."""
-        with self.lock:
-            for name in ids:
-                self.requests.pop(name, None)
-
-    def evaluated(self, answer: Mapping[str, Any]) -> None:
-        """Add the result of an `evaluate` command."""
-        with self.lock:
-            self.evaluations.append(answer)
-
     def command_succeeded(self, name: str, fields: Mapping[str, Any], data: Mapping[str, Any]) -> None:
-        """Record what a command over HTTP changes on the page.
-
-        Parameters
-        ----------
-        name, fields
-            The command and its fields.
-        data
-            The data of its answer.
-        """
-        if name == "label":
-            entries = fields.get("labels", [fields])
-            self.labelled([str(entry["id"]) for entry in entries if "id" in entry])
-        elif name == "evaluate":
-            self.evaluated(data)
+        """Record what a command over HTTP with these fields changes; `data` is that of its answer."""
+        with self.lock:
+            if name == "label":
+                for entry in fields.get("labels", [fields]):
+                    self.requests.pop(str(entry.get("id", "")), None)
+            elif name == "evaluate":
+                self.evaluations.append(data)
 
     def answered(
         self,

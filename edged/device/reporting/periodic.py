@@ -92,7 +92,7 @@ class PeriodicReporter(Listener):
         damage = self._pipeline.samples.damage
         if damage is not None:
             self._stop_for_repair(damage)
-        serving = f"serving model {self._status.version}"
+        serving = f"serving model {self._pipeline.predictor.champion.version}"
         problem = self._status.problem
         self._notifier.status(f"{serving}; {problem}" if problem else serving)
 

@@ -110,16 +110,6 @@ class StatusCollector:
         """Number of commands since startup, by outcome."""
         return self._running.counts
 
-    @property
-    def requested(self) -> int:
-        """Number of label requests since startup."""
-        return self._pipeline.requester.requested
-
-    @property
-    def version(self) -> int:
-        """Version of the current model."""
-        return self._pipeline.predictor.champion.version
-
     def status(self) -> dict[str, Any]:
         """Collect the summary of `edged status` and `request/status`."""
         counters = self._pipeline.samples.counters()

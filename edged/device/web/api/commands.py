@@ -12,10 +12,10 @@ import secrets
 from typing import TYPE_CHECKING, Any
 
 from edged.device.commands.answers import LocalCommand
+from edged.device.web.bridge import soon
 from edged.device.web.http.bodies import read_body
 from edged.device.web.http.errors import HttpError, as_json
 from edged.device.web.http.routes import require
-from edged.device.web.loop_bridge import soon
 from edged.domain.commands.rules import MAX_PAYLOAD, parse
 from edged.errors import ConfigError
 

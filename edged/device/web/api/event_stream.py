@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response, StreamingResponse
 
+from edged.device.web.bridge import soon
 from edged.device.web.http.errors import HttpError
-from edged.device.web.loop_bridge import soon
 from edged.domain.messages.encoding import json_ready
 
 if TYPE_CHECKING:

@@ -7,16 +7,16 @@ from messages of the broker, and answers when they are on disk.
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from starlette.responses import Response
 
 from edged import __version__
-from edged.device.web.api.histograms import ModelHistograms
+from edged.device.web.api.prometheus_text import PREDICTION, Histogram
 from edged.device.web.api.tensors import BINARY_HEADER, TensorReader, answer, inputs_of, outputs_of, wrong
-from edged.device.web.http.bodies import deflated, read_body
+from edged.device.web.http.bodies import read_body, respond
 from edged.device.web.http.errors import JSON, HttpError, as_json
 from edged.device.web.http.routes import http_error
 from edged.domain.stream.sample import Reading
@@ -25,6 +25,7 @@ from edged.mqtt.field_access import parse_id, parse_key, parse_time
 
 if TYPE_CHECKING:
     from starlette.requests import Request
+    from starlette.responses import Response
 
     from edged.config import WebConfig
     from edged.device.serving import Predictor
@@ -76,7 +77,7 @@ class Inference:
         self._predictor = predictor
         self._bridge = bridge
         self._reader = TensorReader(schema, config.limits.rows, config.limits.body)
-        self.durations = ModelHistograms()
+        self.durations: defaultdict[int, Histogram] = defaultdict(partial(Histogram, PREDICTION))
         self.outcomes: Counter[tuple[int, str]] = Counter()
         self.ready = True
 
@@ -143,7 +144,8 @@ class Inference:
 
     def keep_only(self, versions: list[int]) -> None:
         """Drop the counts of all other versions."""
-        self.durations.keep_only(versions)
+        for version in set(self.durations) - set(versions):
+            del self.durations[version]
         for version, outcome in set(self.outcomes):
             if version not in versions:
                 del self.outcomes[version, outcome]
@@ -160,7 +162,7 @@ class Inference:
             self.outcomes[version, _outcome(problem.status)] += 1
             raise problem from error
         self.outcomes[version, "ok"] += 1
-        self.durations.add(version, time.monotonic() - began)
+        self.durations[version].add(time.monotonic() - began)
         return response
 
     async def _infer(self, request: Request) -> tuple[Response, int]:
@@ -218,11 +220,7 @@ def _finite(output: Any) -> None:
 
 def _response(body: bytes, json_bytes: int | None, headers: dict[bytes, bytes]) -> Response:
     more = {} if json_bytes is None else {BINARY_HEADER: str(json_bytes)}
-    short = deflated(body, headers.get(b"accept-encoding"))
-    if short is not None:
-        more |= {"content-encoding": "gzip", "vary": "accept-encoding"}
-        body = short
-    return Response(body, 200, more, JSON if json_bytes is None else OCTETS)
+    return respond(headers, body, JSON if json_bytes is None else OCTETS, more)
 
 
 def _outcome(status: int) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
-from edged.device.web.http.bodies import deflated
+from edged.device.web.http.bodies import respond
 from edged.device.web.http.errors import HttpError
 
 if TYPE_CHECKING:
@@ -46,7 +46,4 @@ class Assets:
         more = {"etag": tag, "cache-control": "no-cache"}
         if headers.get(b"if-none-match") == tag.encode():
             return Response(status_code=304, headers=more)
-        short = deflated(body, headers.get(b"accept-encoding"))
-        if short is not None:
-            more |= {"content-encoding": "gzip", "vary": "accept-encoding"}
-        return Response(body if short is None else short, 200, more, media)
+        return respond(headers, body, media, more)

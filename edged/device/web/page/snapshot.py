@@ -25,11 +25,10 @@ PAUSABLE = ("training", "serving", "ingest")
 
 @dataclass(frozen=True)
 class Right:
-    """What a viewer may do: submit labels, send commands; and whether there is a session to log out of."""
+    """What a viewer may do: submit labels, send commands."""
 
     label: bool
     control: bool
-    session: bool
 
 
 @dataclass(frozen=True)

@@ -45,24 +45,9 @@ log = get_logger("edged.member")
 
 
 class Member:
-    """Takes part in the rounds of a fleet for one device.
+    """Takes part in the rounds of a fleet for the device with this name.
 
-    Parameters
-    ----------
-    device
-        Name of the device.
-    config
-        The section `fleet`.
-    topics, transport
-        Topics of the fleet, and the connection to it.
-    work
-        Trains in rounds and judges the fleet's models.
-    host
-        The device: stores the record, calls `work` between training runs, reports events.
-    state
-        Directory that models and updates are kept in.
-    clock
-        Clock of the device.
+    `host` calls `work` between training runs; models and updates are kept in the directory `state`.
     """
 
     def __init__(

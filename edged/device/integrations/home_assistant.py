@@ -26,16 +26,9 @@ ANNOUNCED = "discovery"
 
 
 class HomeAssistantDiscovery(Extension):
-    """The retained message by which Home Assistant knows this device.
+    """The retained message by which Home Assistant knows this device and its `commands`.
 
-    Parameters
-    ----------
-    config, session, registry
-        The parts that it brings together; the registry remembers where the device is announced.
-    commands
-        Those that exist here.
-    scheduler
-        Its thread may wait for the disk.
+    The registry remembers where the device is announced; the thread of `scheduler` can wait for the disk.
     """
 
     def __init__(

@@ -39,12 +39,7 @@ log = get_logger("edged.publishing")
 class OutboundRouter(Listener):
     """Sends states while there is a connection, and everything else as the configuration wants it.
 
-    Parameters
-    ----------
-    config, topics, session, registry, updates, clock
-        The parts that it brings together.
-    boot, number
-        Which start of the daemon this is, and what numbers its messages.
+    `boot` is the number of the daemon's start; `number` numbers its messages.
     """
 
     def __init__(

@@ -46,17 +46,7 @@ log = get_logger("edged.web")
 
 
 class Web:
-    """The application behind the sockets; `WebServer` starts and stops it, and passes news to it.
-
-    Parameters
-    ----------
-    parts
-        The section `web`, and the parts of the device that answers come from.
-    tokens
-        The tokens that grant access.
-    sockets
-        Where connections are accepted.
-    """
+    """The application behind the sockets; `WebServer` starts and stops it, and passes news to it."""
 
     def __init__(self, parts: WebParts, tokens: Tokens, sockets: Sockets) -> None:
         config, pipeline, status = parts.config, parts.pipeline, parts.status
@@ -123,7 +113,7 @@ class Web:
     def answered(self, made: Predictions, ids: Sequence[str], keys: Sequence[str], ts: NDArray[Any]) -> None:
         """Pass on the predictions of samples `(n,)`; on the serving thread."""
         self._bridge.answered(made, ids)
-        self._page.answered(keys, ts, ids, made, self._pipeline.clock.monotonic())
+        self._page.answered(keys, ts, made, self._pipeline.clock.monotonic())
 
     # ---- the history of the page -------------------------------------------------------------
 

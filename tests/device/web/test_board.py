@@ -18,8 +18,7 @@ def made(n: int, version: int = 1, *, classes: int = 2) -> Predictions:
 
 
 def answer(board: PageState, keys: list[str], monotonic: float) -> None:
-    ids = [f"1-{i}" for i in range(len(keys))]
-    board.answered(keys, np.arange(len(keys), dtype=np.float64), ids, made(len(keys)), monotonic)
+    board.answered(keys, np.arange(len(keys), dtype=np.float64), made(len(keys)), monotonic)
 
 
 def test_history_keeps_both_ends_and_is_coarser_where_it_is_old() -> None:
@@ -93,5 +92,5 @@ def test_a_row_without_an_answer_has_none() -> None:
     board = PageState(None)
     predictions = made(1)
     predictions.answers[0, 0] = np.nan
-    board.answered(["k"], np.zeros(1), ["1-1"], predictions, 0.0)
+    board.answered(["k"], np.zeros(1), predictions, 0.0)
     assert board.sensors["k"].label is None

@@ -71,20 +71,10 @@ class HttpCommand(LocalCommand):
 
 
 class Commands:
-    """Endpoint `/api/commands/<name>`.
+    """Endpoint `/api/commands/<name>`: passes commands to the inbox, as if they came from the broker.
 
-    Parameters
-    ----------
-    inbox
-        Receives commands, as from the broker.
-    root
-        First part of the device's topics.
-    feed
-        Streams answers that come after the first: `response/<name>`.
-    page
-        Shows the results of commands.
-    timeout
-        Seconds to wait for the first answer.
+    The first answer, for which it waits `timeout` seconds, is the response; `feed` streams the later ones as
+    `response/<name>`. `root` is the first part of the device's topics.
     """
 
     def __init__(

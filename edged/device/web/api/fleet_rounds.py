@@ -28,15 +28,7 @@ OCTETS = "application/octet-stream"
 
 
 class RoundEndpoints:
-    """Endpoints below `/api/fleet`.
-
-    Parameters
-    ----------
-    transport
-        Receives rounds, and has their updates and evaluations.
-    largest
-        Maximum bytes of a model.
-    """
+    """Endpoints below `/api/fleet`; `largest` is the maximum number of bytes of a model."""
 
     def __init__(self, transport: LocalTransport, largest: int) -> None:
         self._transport, self._largest = transport, largest

@@ -41,19 +41,10 @@ KEY = "http"  # of recorded samples that name none
 class Inference:
     """Endpoints of the protocol for the one model of this device.
 
-    Parameters
-    ----------
-    config
-        Section `web`.
-    model
-        The model's name in URLs.
-    schema, predictor
-        Of the stream, and the model that serves.
-    bridge
-        Passes rows to the serving thread.
-
     Attributes
     ----------
+    model
+        The model's name in URLs.
     outcomes
         Requests by version and outcome: `ok`, `rejected`, `failed`, `overloaded`.
     durations
@@ -121,13 +112,7 @@ class Inference:
         return [champion.version] + ([] if previous is None else [previous.version])
 
     def _wanted(self, request: Request) -> int | None:
-        """Return the version that a path names; None for the current one.
-
-        Raises
-        ------
-        HttpError
-            404 when there is no such model or version.
-        """
+        """Return the version that a path names, None for the current one; 404 if it is not here."""
         named = request.path_params
         if named["model"] != self.model:
             raise HttpError(

@@ -34,14 +34,7 @@ SOURCES, LEVELS = ("confidence", "error", "inputs"), ("drift", "warning")
 class Metrics:
     """Writes the page `/metrics`, and counts between scrapes what no other part counts.
 
-    Parameters
-    ----------
-    pipeline, status
-        The sources of the figures; only read.
-    inference, bridge, feed
-        Count inference requests over HTTP, and open event streams.
-    refused
-        Requests that the application rejected, by reason.
+    All its partners are only read; `refused` are the requests that the application rejected, by reason.
     """
 
     def __init__(

@@ -178,13 +178,9 @@ class Access:
 
     Parameters
     ----------
-    tokens
-        Of the configuration.
     closed
         Whether only tokens open anything: where the network reaches the port. Else what has no token of its
         own is open, `control` excepted.
-    clock
-        Measures the age of sessions and the rate of wrong tokens.
     """
 
     def __init__(self, tokens: Tokens, *, closed: bool, clock: Clock) -> None:

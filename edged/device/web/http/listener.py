@@ -138,17 +138,7 @@ class Connection(HttpToolsProtocol):
 
 
 class HttpListener:
-    """Accepts connections for an application until it is stopped; then its sockets are closed.
-
-    Parameters
-    ----------
-    app
-        The application.
-    config
-        Section `web`.
-    sockets
-        What it names, opened.
-    """
+    """Accepts connections for an application on open sockets; closes them when it is stopped."""
 
     def __init__(self, app: ASGIApp, config: WebConfig, sockets: Sockets) -> None:
         self._config = config

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hmac
-from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING, Any
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect, Request, cookie_parser
 
 from edged.device.web.http.authentication import LOCAL
 from edged.device.web.http.errors import JSON, HttpError, refusal
+from edged.device.web.http.guard import SAFE
 from edged.errors import EdgedError, RefusedError, StorageError
 from edged.logs import get_logger
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 log = get_logger("edged.web")
 
-SAFE = ("GET", "HEAD")
 COOKIE, SECURE_COOKIE = "edged_session", "__Host-edged_session"
 CSRF_HEADER = b"x-csrf-token"
 UNIX = "unix"  # in the state of connections over the Unix socket; their lack of an address proves nothing
@@ -125,8 +124,7 @@ def identify(access: Access, scope: Scope, headers: dict[bytes, bytes]) -> Pass:
     authorization = headers.get(b"authorization")
     if authorization is not None:
         return _of_token(access, authorization, address_of(scope))
-    cookie = headers.get(b"cookie")
-    name = None if cookie is None else session_of(cookie, secure=scope["scheme"] == "https")
+    name = session_of(scope)
     found = None if name is None else access.sessions.find(name)
     return access.anybody if found is None else found
 
@@ -154,15 +152,15 @@ def address_of(scope: Scope) -> str:
     return "" if client is None else str(client[0])
 
 
-def session_of(cookie: bytes, *, secure: bool) -> str | None:
-    """Return the session in a Cookie header; None if there is none."""
-    jar: SimpleCookie = SimpleCookie()
-    try:
-        jar.load(cookie.decode("latin-1"))
-    except CookieError:
-        return None
-    found = jar.get(SECURE_COOKIE if secure else COOKIE)
-    return None if found is None else found.value
+def session_cookie(scope: Scope) -> tuple[str, bool]:
+    """Return the name of the cookie with the session, and whether it is only sent over TLS."""
+    return (SECURE_COOKIE, True) if scope["scheme"] == "https" else (COOKIE, False)
+
+
+def session_of(scope: Scope) -> str | None:
+    """Return the session in the Cookie header of a request; None if there is none."""
+    cookie: bytes = scope["edged.headers"].get(b"cookie", b"")
+    return cookie_parser(cookie.decode("latin-1")).get(session_cookie(scope)[0])
 
 
 def http_error(problem: EdgedError) -> HttpError:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -55,21 +56,19 @@ class History:
             self.points = self.points[:half:2] + self.points[half:]
 
 
+@dataclass(slots=True)
 class Sensor:
     """One key: time of its last sample (monotonic seconds), usual interval, gaps, and newest prediction."""
 
-    __slots__ = ("confidence", "count", "gaps", "heard", "id", "label", "output", "pause", "ts", "version")
-
-    def __init__(self, heard: float) -> None:
-        self.heard = heard
-        self.pause: float | None = None
-        self.count = self.gaps = 0
-        self.ts = 0.0
-        self.id = ""
-        self.version = 0
-        self.label: int | None = None
-        self.confidence: float | None = None
-        self.output: list[float] = []
+    heard: float
+    pause: float | None = None
+    count: int = 0
+    gaps: int = 0
+    ts: float = 0.0
+    version: int = 0
+    label: int | None = None
+    confidence: float | None = None
+    output: list[float] = field(default_factory=list)
 
     def record_arrivals(self, count: int, monotonic: float) -> None:
         """Record the arrival of `count` samples."""
@@ -95,10 +94,7 @@ class Sensor:
 class PageState:
     """History, events, sensors and label requests of the page; usable from any thread.
 
-    Parameters
-    ----------
-    kept
-        The stored history of an earlier start; None without one.
+    `kept` is the stored history of an earlier start; None without one.
     """
 
     def __init__(self, kept: Mapping[str, Any] | None) -> None:
@@ -153,14 +149,7 @@ class PageState:
             elif name == "evaluate":
                 self.evaluations.append(data)
 
-    def answered(
-        self,
-        keys: Sequence[str],
-        ts: NDArray[Any],
-        ids: Sequence[str],
-        made: Predictions,
-        monotonic: float,
-    ) -> None:
+    def answered(self, keys: Sequence[str], ts: NDArray[Any], made: Predictions, monotonic: float) -> None:
         """Record the predictions of samples `(n,)`; on the serving thread."""
         last = dict(zip(keys, range(len(keys)), strict=True))
         counts = Counter(keys)
@@ -169,7 +158,7 @@ class PageState:
                 sensor = self.sensors.pop(key, None) or Sensor(monotonic)
                 self.sensors[key] = sensor  # the newest are at the end
                 sensor.record_arrivals(counts[key], monotonic)
-                sensor.ts, sensor.id, sensor.version = float(ts[i]), ids[i], made.version
+                sensor.ts, sensor.version = float(ts[i]), made.version
                 sensor.output = made.output[i, :4].tolist()
                 if made.confidence is not None:
                     answer = made.answers[i, 0]

@@ -28,17 +28,7 @@ SHORT = 300  # bytes of the parameter `only`
 
 
 class Page:
-    """Endpoints of the page and its data; modules that write HTML are imported on first use.
-
-    Parameters
-    ----------
-    pipeline, status
-        What the page shows; only read.
-    state
-        History, events and label requests.
-    vitals
-        Reads temperature, load and memory.
-    """
+    """Endpoints of the page and its data; modules that write HTML are imported on first use."""
 
     def __init__(
         self, pipeline: LivePipeline, status: StatusCollector, state: PageState, vitals: VitalsReader
@@ -78,11 +68,9 @@ class Page:
     # ---- on another thread: these might wait for the disk ------------------------------------
 
     def _view(self, shown: Pass) -> Snapshot:
-        from edged.device.web.page.snapshot import Right, take_snapshot
+        from edged.device.web.page.snapshot import take_snapshot
 
-        control = "control" in shown.scopes
-        may = Right(control or "infer" in shown.scopes, control)
-        return take_snapshot(self._pipeline, self._status, self._state, self._vitals, may)
+        return take_snapshot(self._pipeline, self._status, self._state, self._vitals, shown.scopes)
 
     def _insides(self, shown: Pass, only: Iterable[str] | None) -> dict[str, str]:
         from edged.device.web.page.sections import SECTIONS

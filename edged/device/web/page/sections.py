@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from edged.charts import document
 from edged.device.web.page.format import age, facts, figure, meter, moment, share, size, table
 from edged.device.web.page.forms import actions, alarms, evaluations, model_buttons, requests
-from edged.device.web.page.snapshot import Right
 from edged.device.web.page.timeline import NARROW, WIDE, timeline
 from edged.domain.text import happening, summary, when
 
@@ -61,7 +60,7 @@ def model(view: Snapshot) -> str:
         "Models, newest first",
         head,
         rows,
-        ("", "", "wide", "wide", "wide", "" if view.may.control else "gone"),
+        ("", "", "wide", "wide", "wide", "" if view.may_control else "gone"),
     )
 
 
@@ -276,7 +275,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Snapshot], str]]] = {
 
 def report(view: Snapshot) -> str:
     """Return the report of the device as one HTML file, without controls."""
-    view = replace(view, may=Right(label=False, control=False))
+    view = replace(view, may_label=False, may_control=False)
     told = {name: escape(line) for name, line in summary(view.status).items()}
     parts = [f"<p>As of {when(view.now)}.</p>", facts(told)]
     judged = evaluations(view) or "<p>Nobody has asked for one since the start (command evaluate).</p>"

@@ -77,22 +77,19 @@ class HomeAssistantDiscovery(Extension):
     def _announce(self) -> None:
         if self._topic is not None:
             payload = json.dumps(announcement(self._device), separators=(",", ":"), ensure_ascii=False)
-            self._send(self._topic, payload.encode(), self._announced)
+            self._send(self._topic, payload.encode(), self._remember)
 
     def _send(self, place: str, payload: bytes, done: Callable[[], None]) -> None:
         self._session.publish(place, payload, qos=1, retain=True, on_done=lambda: self._scheduler.soon(done))
 
     def _taken_back(self) -> None:
-        if self._leftover is not None:
-            self._leftover = None
-            self._remember()
-
-    def _announced(self) -> None:
-        if self._leftover is None:
-            self._remember()
+        self._leftover = None
+        self._remember()
 
     def _remember(self) -> None:
-        """What has to be taken back one day; when it cannot be kept now it is the next time."""
+        """Store what has to be taken back one day; if the disk refuses it, the next announcement does."""
+        if self._leftover is not None:
+            return
         try:
             if self._registry.get_value(ANNOUNCED) != self._topic:
                 self._registry.set_value(ANNOUNCED, self._topic)

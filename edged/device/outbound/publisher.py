@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 from edged.device.events import Listener
@@ -26,12 +27,6 @@ if TYPE_CHECKING:
 
 PATIENCE = 10.0  # seconds that predictions wait for a busy broker
 PUBLISHED, HANDED_OVER = "weights_published", "weights_handed_over"  # names of values in the registry
-QOS = {
-    MessageKind.EVENT: 1,
-    MessageKind.WEIGHTS: 1,
-    MessageKind.METRICS: 0,
-    MessageKind.PREDICTION: 1,
-}  # without an outbox
 
 log = get_logger("edged.publishing")
 
@@ -63,7 +58,6 @@ class OutboundRouter(Listener):
         self._clock = clock
         self._boot = boot
         self._number = number
-        self._pause = threading.Event()  # never set: something to wait on without spinning
         self._unpublished = 0
         self.silent = False
         """Whether predictions are kept back."""
@@ -115,7 +109,7 @@ class OutboundRouter(Listener):
         """What must arrive, sooner or later."""
         if self._forwarder is not None:
             self._forwarder.deliver(kind, topic, payload)
-        elif not self._session.publish(topic, payload, qos=QOS[kind]):
+        elif not self._session.publish(topic, payload, qos=0 if kind is MessageKind.METRICS else 1):
             self._unpublished += 1
 
     def predicted(self, payloads: list[bytes]) -> None:
@@ -137,7 +131,7 @@ class OutboundRouter(Listener):
         """While the broker takes them, predictions wait for room rather than being dropped."""
         session, deadline = self._session, self._clock.monotonic() + PATIENCE
         while session.room(qos) < count and session.connected and self._clock.monotonic() < deadline:
-            self._pause.wait(0.002)
+            time.sleep(0.002)
 
     def champion_changed(self, version: int) -> None:
         """Publish the weights of the new champion, where `report.weights` says so."""

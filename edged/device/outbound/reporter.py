@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from edged.mqtt.topics import Topics
     from edged.storage.sequence import Sequence
 
+EVENT_SECONDS = 1.0  # between two events of a kind
+
 log = get_logger("edged.report")
 
 
@@ -99,21 +101,17 @@ class Reporter(Listener):
 
 
 class EventThrottle:
-    """Lets through one event of a kind a second and counts the rest.
+    """Lets through one event of a kind per second and counts the rest, so that no flood of events arises."""
 
-    So a flood of bad messages does not become a flood of events.
-    """
-
-    def __init__(self, clock: Clock, every: float = 1.0) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._every = every
         self._last: dict[str, float] = {}
         self._held: dict[str, int] = {}
 
     def admit(self, kind: str) -> int | None:
         """None to hold back; else how many were held back since the last one."""
         now = self._clock.monotonic()
-        if now - self._last.get(kind, float("-inf")) < self._every:
+        if now - self._last.get(kind, float("-inf")) < EVENT_SECONDS:
             self._held[kind] = self._held.get(kind, 0) + 1
             return None
         self._last[kind] = now

@@ -83,7 +83,7 @@ class Web:
             more=_round_routes(parts.transport, device.fleet, access),
         )
         self._listener = HttpListener(app, config, sockets)
-        self._stop: asyncio.Event | None = None
+        self._stop = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended = False
 
@@ -93,9 +93,9 @@ class Web:
         """End `run`: event streams at once, requests within a second."""
         self._inference.ready = False
         self._ended = True
-        loop, stop = self._loop, self._stop
-        if loop is not None and stop is not None:
-            soon(loop, stop.set)
+        loop = self._loop
+        if loop is not None:
+            soon(loop, self._stop.set)
 
     def reported(self, topic: str, values: Mapping[str, Any]) -> None:
         """Pass on a report of the daemon; from any thread."""
@@ -147,7 +147,6 @@ class Web:
     async def start(self) -> None:
         """Accept connections and answer requests."""
         loop = asyncio.get_running_loop()
-        self._stop = asyncio.Event()
         self._loop = loop
         loop.set_default_executor(ThreadPoolExecutor(HELPERS, "web-helper"))
         self._bridge.start()
@@ -157,7 +156,7 @@ class Web:
     async def run(self) -> None:
         """Answer until `stop`, which can be called before; call it after `start`."""
         try:
-            if not self._ended and self._stop is not None:
+            if not self._ended:
                 await self._stop.wait()
         finally:
             self._store_history()

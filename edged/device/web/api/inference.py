@@ -159,27 +159,21 @@ class Inference:
         record = asked.parameters.get("record", False)
         if type(record) is not bool:
             raise wrong("record must be true or false")
+        ids, more = None, None
         if record:
-            return await self._record(asked, version, headers)
-        made = await self._bridge.predict(asked.x, version)
+            if version not in (None, self._predictor.champion.version):
+                raise wrong("samples are answered by the champion: record without a version")
+            made, ids, versions = (await self._bridge.record(_readings(asked))).answer()
+            if len(set(versions)) > 1:
+                more = {"model_versions": ",".join(map(str, versions))}
+        else:
+            made = await self._bridge.predict(asked.x, version)
         _finite(made.output)
-        name = str(made.version)
-        found, size = answer(asked, made, self._schema, model=self.model, version=name)
-        return _response(found, size, headers), made.version
-
-    async def _record(
-        self, asked: TensorRequest, version: int | None, headers: dict[bytes, bytes]
-    ) -> tuple[Response, int]:
-        if version not in (None, self._predictor.champion.version):
-            raise wrong("samples are answered by the champion: record without a version")
-        recorded = await self._bridge.record(_readings(asked))
-        made, ids, versions = recorded.answer()
-        _finite(made.output)
-        more = {"model_versions": ",".join(map(str, versions))} if len(set(versions)) > 1 else None
         found, size = answer(
             asked, made, self._schema, model=self.model, version=str(made.version), ids=ids, parameters=more
         )
-        return _response(found, size, headers), made.version
+        sized = {} if size is None else {BINARY_HEADER: str(size)}
+        return respond(headers, found, JSON if size is None else OCTETS, sized), made.version
 
 
 def _readings(asked: TensorRequest) -> list[Reading]:
@@ -201,11 +195,6 @@ def _finite(output: Any) -> None:
     finite = np.isfinite(output)
     if not finite.all():
         raise wrong(f"the model has no finite answer to row {int(finite.all(axis=1).argmin())}")
-
-
-def _response(body: bytes, json_bytes: int | None, headers: dict[bytes, bytes]) -> Response:
-    more = {} if json_bytes is None else {BINARY_HEADER: str(json_bytes)}
-    return respond(headers, body, JSON if json_bytes is None else OCTETS, more)
 
 
 def _outcome(status: int) -> str:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+Kind = Literal["counter", "gauge"]
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PREDICTION = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 TRAINING = (0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
@@ -23,8 +24,8 @@ class Histogram:
     """Counts of values up to each bound, and their sum; one thread writes, any thread reads.
 
     >>> histogram = Histogram((0.1, 1.0)); histogram.add(0.05); histogram.add_many(np.array([0.5, 7.0]))
-    >>> histogram.cumulative(), histogram.count, histogram.total
-    ([1, 2, 3], 3, 7.55)
+    >>> histogram.cumulative(), histogram.total
+    ([1, 2, 3], 7.55)
     """
 
     def __init__(self, bounds: Sequence[float]) -> None:
@@ -43,11 +44,6 @@ class Histogram:
         for place, more in enumerate(np.bincount(np.searchsorted(self._edges, values)).tolist()):
             self._counts[place] += more
         self.total += float(values.sum())
-
-    @property
-    def count(self) -> int:
-        """Number of values counted so far."""
-        return sum(self._counts)
 
     def cumulative(self) -> list[int]:
         """Return the number of values up to each bound, and of all values."""
@@ -73,11 +69,7 @@ class PrometheusText:
         self.many("gauge", name, about, [] if value is None else [({}, value)])
 
     def many(
-        self,
-        kind: Literal["counter", "gauge"],
-        name: str,
-        about: str,
-        samples: Iterable[tuple[Mapping[str, str], float]],
+        self, kind: Kind, name: str, about: str, samples: Iterable[tuple[Mapping[str, str], float]]
     ) -> None:
         """Add a family of numbers with labels."""
         lines = [f"{name}{_labels(labels)} {_number(value)}" for labels, value in samples]

@@ -23,15 +23,12 @@ TYPES = {
 
 
 class Assets:
-    """Endpoint `/static/<name>`: only the files in a folder, whatever the name.
+    """Endpoint `/static/<name>`: only the files in `FOLDER` of these types, whatever the name."""
 
-    Files of an unknown type are left out.
-    """
-
-    def __init__(self, folder: Path = FOLDER) -> None:
+    def __init__(self) -> None:
         self._files = {
             path.name: (path.read_bytes(), TYPES[path.suffix])
-            for path in sorted(folder.iterdir())
+            for path in FOLDER.iterdir()
             if path.suffix in TYPES
         }
 

@@ -66,12 +66,8 @@ class OneWrite:
 class Connection(HttpToolsProtocol):
     """One connection, with limits that uvicorn does not have.
 
-    They concern the number of connections, headers, and slow senders and readers.
-
-    Parameters
-    ----------
-    most
-        Maximum open connections; one beyond them is closed without an answer.
+    They concern headers, slow senders and readers, and the number of connections: one beyond `most` is closed
+    without an answer.
 
     Attributes
     ----------

@@ -38,12 +38,8 @@ class GuardedRoute:
     ----------
     method
         `GET`, which answers HEAD too, or `POST`.
-    endpoint
-        Answers the requests that pass.
     rights
         Scopes, one of which is needed; none for a public path.
-    access
-        Grants permissions to requests.
     json_only
         Whether unsafe requests must have the content type JSON, which no form can send.
     """

@@ -71,12 +71,7 @@ class OutboundRouter(Listener):
             outbox = Outbox.open(path, max_bytes=config.max_bytes, max_age=config.max_age, clock=self._clock)
         except StorageError as problem:
             log.error("outbox_unavailable", problem=problem.line())
-        return StoreAndForward(
-            outbox,
-            session=self._session,
-            rate=config.rate,
-            clock=self._clock,
-        )
+        return StoreAndForward(outbox, session=self._session, rate=config.rate, clock=self._clock)
 
     # ---- life ----------------------------------------------------------------------------------
 
@@ -148,9 +143,7 @@ class OutboundRouter(Listener):
         """Kept first where others follow on it, then handed over: what is not noted as such is sent again."""
         try:
             with self._updating:
-                update = self._updates.next(version)
-                self.update(update)
-                self._note_sent(update)
+                self._hand_over(self._updates.next(version))
         except EdgedError as problem:
             log.warning("weights_not_published", version=version, problem=problem.line())
 
@@ -158,10 +151,10 @@ class OutboundRouter(Listener):
         """The update that an end of the process has kept from being handed over."""
         update = self._updates.again(self._registry.get_value(HANDED_OVER) or 0)
         if update is not None:
-            self.update(update)
-            self._note_sent(update)
+            self._hand_over(update)
 
-    def _note_sent(self, update: WeightUpdate) -> None:
+    def _hand_over(self, update: WeightUpdate) -> None:
+        self.update(update)
         self._registry.set_value(PUBLISHED, update.version)
         if update.number is not None:
             self._registry.set_value(HANDED_OVER, update.number)
@@ -185,10 +178,11 @@ class OutboundRouter(Listener):
 
     def outbox(self) -> dict[str, Any]:
         """What the broker does not have yet, and what was given up."""
-        if self._forwarder is None:
-            return {"pending": self._session.pending, "bytes": 0, "dropped": self._dropped()}
-        pending, size, dropped = self._forwarder.outstanding()
-        return {"pending": pending, "bytes": size, "dropped": dropped + self._dropped()}
-
-    def _dropped(self) -> int:
-        return self._session.dropped + self._unpublished
+        pending, size, dropped = self._session.pending, 0, 0
+        if self._forwarder is not None:
+            pending, size, dropped = self._forwarder.outstanding()
+        return {
+            "pending": pending,
+            "bytes": size,
+            "dropped": dropped + self._session.dropped + self._unpublished,
+        }

@@ -58,14 +58,7 @@ class StoreAndForward:
     messages per second that are sent from the disk.
     """
 
-    def __init__(
-        self,
-        outbox: Outbox | None,
-        *,
-        session: Session,
-        rate: float,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, outbox: Outbox | None, *, session: Session, rate: float, clock: Clock) -> None:
         self._outbox = outbox
         self._session = session
         self._clock = clock

@@ -127,13 +127,15 @@ class WebServer(Extension):
 
     def predicted(self, payloads: list[bytes]) -> None:
         """Stream predictions as they are published; on the serving thread."""
-        if self._web is not None:
-            self._web.predicted(payloads)
+        web = self._web  # once: its thread forgets an application that has failed
+        if web is not None:
+            web.predicted(payloads)
 
     def answered(self, made: Predictions, ids: Sequence[str], keys: Sequence[str], ts: NDArray[Any]) -> None:
         """Pass on the predictions of samples `(n,)`; on the serving thread."""
-        if self._web is not None:
-            self._web.answered(made, ids, keys, ts)
+        web = self._web
+        if web is not None:
+            web.answered(made, ids, keys, ts)
 
     def _open(self) -> None:
         self._sockets.open()

@@ -54,13 +54,7 @@ class Inference:
     """
 
     def __init__(
-        self,
-        config: WebConfig,
-        *,
-        model: str,
-        schema: Schema,
-        predictor: Predictor,
-        bridge: ServingBridge,
+        self, config: WebConfig, *, model: str, schema: Schema, predictor: Predictor, bridge: ServingBridge
     ) -> None:
         self._config = config
         self.model = model

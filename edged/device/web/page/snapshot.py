@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from edged.device.pipeline import LivePipeline
     from edged.device.reporting.status import StatusCollector
     from edged.device.web.http.authentication import Scope
-    from edged.device.web.page.history import PageState, Point, Sensor
+    from edged.device.web.page.history import Mark, PageState, Point, Sensor
     from edged.domain.stream.schema import Schema
     from edged.host.vitals import Vitals, VitalsReader
     from edged.storage.models.registry import ModelRecord, Reign
@@ -50,7 +50,7 @@ class Snapshot:
     reigns: Sequence[Reign]
     runs: Sequence[Any]
     points: Sequence[Point]
-    marks: Sequence[tuple[float, str, str]]
+    marks: Sequence[Mark]
     events: Sequence[Mapping[str, Any]]
     requests: Sequence[Mapping[str, Any]]
     evaluations: Sequence[Mapping[str, Any]]

@@ -156,8 +156,9 @@ def session_cookie(scope: Scope) -> tuple[str, bool]:
 def session_of(scope: Scope) -> str | None:
     """Return the session in the Cookie header of a request; None if there is none."""
     cookie: bytes | None = scope["edged.headers"].get(b"cookie")
-    name, _ = session_cookie(scope)
-    return None if cookie is None else cookie_parser(cookie.decode("latin-1")).get(name)
+    if cookie is None:
+        return None
+    return cookie_parser(cookie.decode("latin-1")).get(session_cookie(scope)[0])
 
 
 def http_error(problem: EdgedError) -> HttpError:

@@ -247,10 +247,10 @@ class Assembly:
     def _web(self, membership: Membership | None) -> WebServer | None:
         if self.config.web is None:
             return None
-        from edged.device.web.front import WebServer
+        from edged.device.web.front import WebParts, WebServer
 
         transport = None if membership is None else membership.local_transport
-        return WebServer(self.config.web, self.pipeline, self.status, self.inbox, transport)
+        return WebServer(WebParts(self.config.web, self.pipeline, self.status, self.inbox, transport))
 
     def _edge_node(self) -> EdgeNode | None:
         if self.config.sparkplug is None:

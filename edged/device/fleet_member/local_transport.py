@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from edged.config import FleetConfig
     from edged.device.fleet_member.protocols import MemberHost, RoundWork
-    from edged.domain.federated.settings import BaseModelInfo
 
     Sink = Callable[[ReceivedMessage], None]
 
@@ -34,14 +33,7 @@ BROKEN_OFF = ("fleet_declined", "fleet_failed")
 class LocalTransport(Listener):
     """Fleet transport between one member and a program on the same machine.
 
-    Parameters
-    ----------
-    config, topics
-        The section `fleet`, and the fleet's topics.
-    work
-        Knows the bundle that the device trains.
-    host
-        Its record names the model of the fleet that was judged last.
+    The record of `host` names the model of the fleet that was judged last.
     """
 
     connected = True
@@ -109,18 +101,19 @@ class LocalTransport(Listener):
         strange = stranger(announced, self._config.name, self._work.bundle())
         if strange:
             raise RefusedError(strange, where="round")
-        if _missized(announced.base, model):
-            raise RefusedError(f"the model has {len(model)} bytes, {announced.base.bytes} in its round")
+        base = announced.base
+        if len(model) != base.bytes or len(split(model)) != base.parts:
+            raise RefusedError(f"the model has {len(model)} bytes, {base.bytes} in its round")
         with self._lock:
             self._round, self._why_not = announced, ""
-            self._model = announced.base.hash, model
+            self._model = base.hash, model
             sinks = dict(self._sinks)
         if receipts:
             sinks[self._topics.ack("+")](_delivery(self._topics.ack(announced.round), receipts))
         sinks[self._topics.round](_delivery(self._topics.round, announced.payload()))
-        waiting = sinks.get(self._topics.model(announced.base.hash, "+"))
+        waiting = sinks.get(self._topics.model(base.hash, "+"))
         if waiting is not None:
-            self._parts_to(waiting, announced.base.hash, model)
+            self._parts_to(waiting, base.hash, model)
 
     def _parts_to(self, sink: Sink, digest: str, blob: bytes) -> None:
         for number, part in enumerate(split(blob)):
@@ -186,10 +179,6 @@ class LocalTransport(Listener):
             raise RefusedError("no such round was handed in", where="round")
         if self._why_not:
             raise RefusedError(self._why_not, where="round")
-
-
-def _missized(base: BaseModelInfo, model: bytes) -> bool:
-    return len(model) != base.bytes or len(split(model)) != base.parts
 
 
 def _delivery(topic: str, payload: bytes) -> ReceivedMessage:

@@ -5,36 +5,63 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from edged.device.events import Extension
-from edged.device.fleet_member.device_host import DeviceHost
 from edged.device.fleet_member.local_transport import LocalTransport
 from edged.device.fleet_member.member import Member
 from edged.device.fleet_member.mqtt_transport import MqttTransport
 from edged.device.fleet_member.round_executor import RoundExecutor
 from edged.domain.federated.messages import FleetTopics
+from edged.domain.federated.participation import MembershipRecord
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from edged.config.fleet import FleetConfig
     from edged.device.events import Events
+    from edged.device.learning.worker import TrainingWorker
     from edged.device.pipeline import LivePipeline
     from edged.mqtt.client.session import Session
     from edged.storage.models.active_bundle import ActiveBundle
+    from edged.storage.models.registry import Registry
+
+RECORD = "fleet"  # name of the registry's value
+
+
+class DeviceHost:
+    """Keeps a member's record in the registry and carries out its work on the learning thread."""
+
+    def __init__(self, registry: Registry, worker: TrainingWorker, events: Events) -> None:
+        self._registry, self._worker, self._events = registry, worker, events
+        self._record = MembershipRecord.from_json(registry.get_value(RECORD) or {})
+
+    @property
+    def record(self) -> MembershipRecord:
+        """The membership record as it was last stored."""
+        return self._record
+
+    def store(self, record: MembershipRecord) -> None:
+        """Store the membership record durably.
+
+        Raises
+        ------
+        StorageError
+            When the disk refuses.
+        """
+        self._registry.set_value(RECORD, record.to_json())
+        self._record = record
+
+    def between_runs(self, job: Callable[[], None]) -> None:
+        """Call `job` on the learning thread, after the present training run."""
+        self._worker.between_runs(job)
+
+    def event(self, name: str, fields: dict[str, Any]) -> None:
+        """Report an event of the contract."""
+        self._events.event(name, fields)
 
 
 class Membership(Extension):
     """Lets the device take part in the rounds of its fleet.
 
-    Parameters
-    ----------
-    pipeline
-        Trains in rounds, judges models of the fleet and serves them.
-    fleet
-        The section `fleet`.
-    bundles
-        Knows the bundle that the device trains.
-    session
-        Connection to the fleet, unless another program carries its messages (`fleet.flower`).
-    events
-        Hears what happens in the fleet.
+    `session` connects it to the fleet, unless another program carries its messages (`fleet.flower`).
 
     Attributes
     ----------

@@ -17,13 +17,7 @@ SILENT_SECONDS = 60.0  # without a part that is still missing, until it is reque
 
 
 class ModelFetcher:
-    """Fetches one model at a time.
-
-    Parameters
-    ----------
-    topics, transport
-        Topics of the fleet, and the connection to it.
-    """
+    """Fetches the models of a fleet, one at a time."""
 
     def __init__(self, topics: FleetTopics, transport: FleetTransport) -> None:
         self._topics, self._transport = topics, transport

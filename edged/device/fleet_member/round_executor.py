@@ -31,14 +31,7 @@ CHARGED = 50.0  # percent of a battery from which on it counts as charged, where
 class RoundExecutor:
     """Trains in rounds and judges the fleet's models; see `protocols.RoundWork`.
 
-    Parameters
-    ----------
-    pipeline
-        Its trainer trains and judges, its rollout brings the fleet's model into service.
-    fleet
-        The section `fleet`.
-    bundles
-        Knows the bundle that the device trains.
+    The trainer of `pipeline` trains and judges, its rollout brings the fleet's model into service.
     """
 
     def __init__(self, pipeline: LivePipeline, fleet: FleetConfig, bundles: ActiveBundle) -> None:

@@ -29,19 +29,7 @@ class PendingUpdate:
 
 
 class UpdateSender:
-    """Sends the updates of one device until a receipt names them, on the thread of its member.
-
-    Parameters
-    ----------
-    device
-        Name of the device.
-    config
-        The section `fleet`.
-    topics, transport
-        Topics of the fleet, and the connection to it.
-    updates
-        Stored updates.
-    """
+    """Sends the stored updates of one device until a receipt names them, on the thread of its member."""
 
     def __init__(
         self,

@@ -26,16 +26,9 @@ ANNOUNCED = "discovery"
 
 
 class HomeAssistantDiscovery(Extension):
-    """The retained message by which Home Assistant knows this device.
+    """The retained message by which Home Assistant knows this device and its `commands`.
 
-    Parameters
-    ----------
-    config, session, registry
-        The parts that it brings together; the registry remembers where the device is announced.
-    commands
-        Those that exist here.
-    scheduler
-        Its thread may wait for the disk.
+    The registry remembers where the device is announced; the thread of `scheduler` can wait for the disk.
     """
 
     def __init__(
@@ -84,22 +77,19 @@ class HomeAssistantDiscovery(Extension):
     def _announce(self) -> None:
         if self._topic is not None:
             payload = json.dumps(announcement(self._device), separators=(",", ":"), ensure_ascii=False)
-            self._send(self._topic, payload.encode(), self._announced)
+            self._send(self._topic, payload.encode(), self._remember)
 
     def _send(self, place: str, payload: bytes, done: Callable[[], None]) -> None:
         self._session.publish(place, payload, qos=1, retain=True, on_done=lambda: self._scheduler.soon(done))
 
     def _taken_back(self) -> None:
-        if self._leftover is not None:
-            self._leftover = None
-            self._remember()
-
-    def _announced(self) -> None:
-        if self._leftover is None:
-            self._remember()
+        self._leftover = None
+        self._remember()
 
     def _remember(self) -> None:
-        """What has to be taken back one day; when it cannot be kept now it is the next time."""
+        """Store what has to be taken back one day; if the disk refuses it, the next announcement does."""
+        if self._leftover is not None:
+            return
         try:
             if self._registry.get_value(ANNOUNCED) != self._topic:
                 self._registry.set_value(ANNOUNCED, self._topic)

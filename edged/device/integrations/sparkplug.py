@@ -66,16 +66,8 @@ log = get_logger("edged.sparkplug")
 class EdgeNode(Extension):
     """Tells metrics and the newest prediction, and hands commands to those who carry them out.
 
-    Parameters
-    ----------
-    config
-        With its section `sparkplug`.
-    registry
-        Keeps the number of the session.
-    inbox, topics
-        Where commands go, as if they had come on `request/<command>`; the answer goes where all do.
-    commands
-        Those that this daemon has.
+    The registry keeps the number of the session. Commands go to `inbox` as if they had come on
+    `request/<command>`; the answer goes where all do.
     """
 
     def __init__(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 from edged.device.events import Listener
@@ -26,12 +27,6 @@ if TYPE_CHECKING:
 
 PATIENCE = 10.0  # seconds that predictions wait for a busy broker
 PUBLISHED, HANDED_OVER = "weights_published", "weights_handed_over"  # names of values in the registry
-QOS = {
-    MessageKind.EVENT: 1,
-    MessageKind.WEIGHTS: 1,
-    MessageKind.METRICS: 0,
-    MessageKind.PREDICTION: 1,
-}  # without an outbox
 
 log = get_logger("edged.publishing")
 
@@ -39,12 +34,7 @@ log = get_logger("edged.publishing")
 class OutboundRouter(Listener):
     """Sends states while there is a connection, and everything else as the configuration wants it.
 
-    Parameters
-    ----------
-    config, topics, session, registry, updates, clock
-        The parts that it brings together.
-    boot, number
-        Which start of the daemon this is, and what numbers its messages.
+    `boot` is the number of the daemon's start; `number` numbers its messages.
     """
 
     def __init__(
@@ -68,7 +58,6 @@ class OutboundRouter(Listener):
         self._clock = clock
         self._boot = boot
         self._number = number
-        self._pause = threading.Event()  # never set: something to wait on without spinning
         self._unpublished = 0
         self.silent = False
         """Whether predictions are kept back."""
@@ -82,12 +71,7 @@ class OutboundRouter(Listener):
             outbox = Outbox.open(path, max_bytes=config.max_bytes, max_age=config.max_age, clock=self._clock)
         except StorageError as problem:
             log.error("outbox_unavailable", problem=problem.line())
-        return StoreAndForward(
-            outbox,
-            session=self._session,
-            rate=config.rate,
-            clock=self._clock,
-        )
+        return StoreAndForward(outbox, session=self._session, rate=config.rate, clock=self._clock)
 
     # ---- life ----------------------------------------------------------------------------------
 
@@ -120,7 +104,7 @@ class OutboundRouter(Listener):
         """What must arrive, sooner or later."""
         if self._forwarder is not None:
             self._forwarder.deliver(kind, topic, payload)
-        elif not self._session.publish(topic, payload, qos=QOS[kind]):
+        elif not self._session.publish(topic, payload, qos=0 if kind is MessageKind.METRICS else 1):
             self._unpublished += 1
 
     def predicted(self, payloads: list[bytes]) -> None:
@@ -142,7 +126,7 @@ class OutboundRouter(Listener):
         """While the broker takes them, predictions wait for room rather than being dropped."""
         session, deadline = self._session, self._clock.monotonic() + PATIENCE
         while session.room(qos) < count and session.connected and self._clock.monotonic() < deadline:
-            self._pause.wait(0.002)
+            time.sleep(0.002)
 
     def champion_changed(self, version: int) -> None:
         """Publish the weights of the new champion, where `report.weights` says so."""
@@ -159,9 +143,7 @@ class OutboundRouter(Listener):
         """Kept first where others follow on it, then handed over: what is not noted as such is sent again."""
         try:
             with self._updating:
-                update = self._updates.next(version)
-                self.update(update)
-                self._note_sent(update)
+                self._hand_over(self._updates.next(version))
         except EdgedError as problem:
             log.warning("weights_not_published", version=version, problem=problem.line())
 
@@ -169,10 +151,10 @@ class OutboundRouter(Listener):
         """The update that an end of the process has kept from being handed over."""
         update = self._updates.again(self._registry.get_value(HANDED_OVER) or 0)
         if update is not None:
-            self.update(update)
-            self._note_sent(update)
+            self._hand_over(update)
 
-    def _note_sent(self, update: WeightUpdate) -> None:
+    def _hand_over(self, update: WeightUpdate) -> None:
+        self.update(update)
         self._registry.set_value(PUBLISHED, update.version)
         if update.number is not None:
             self._registry.set_value(HANDED_OVER, update.number)
@@ -196,10 +178,11 @@ class OutboundRouter(Listener):
 
     def outbox(self) -> dict[str, Any]:
         """What the broker does not have yet, and what was given up."""
-        if self._forwarder is None:
-            return {"pending": self._session.pending, "bytes": 0, "dropped": self._dropped()}
-        pending, size, dropped = self._forwarder.outstanding()
-        return {"pending": pending, "bytes": size, "dropped": dropped + self._dropped()}
-
-    def _dropped(self) -> int:
-        return self._session.dropped + self._unpublished
+        pending, size, dropped = self._session.pending, 0, 0
+        if self._forwarder is not None:
+            pending, size, dropped = self._forwarder.outstanding()
+        return {
+            "pending": pending,
+            "bytes": size,
+            "dropped": dropped + self._session.dropped + self._unpublished,
+        }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from edged import __version__
 from edged.device.events import Listener
@@ -15,28 +15,12 @@ if TYPE_CHECKING:
     from edged.clock import Clock
     from edged.device.events import Events
     from edged.domain.protocols import Outbound
+    from edged.mqtt.topics import Topics
     from edged.storage.sequence import Sequence
 
+EVENT_SECONDS = 1.0  # between two events of a kind
+
 log = get_logger("edged.report")
-
-
-class ReportTopics(Protocol):
-    """Names of the topics of one device."""
-
-    @property
-    def status(self) -> str:
-        """Birth and last will."""
-
-    @property
-    def metrics(self) -> str:
-        """Topic of the periodic metrics."""
-
-    @property
-    def events(self) -> str:
-        """Topic of the events."""
-
-    def state(self, name: str) -> str:
-        """Return the topic of the retained state `name`."""
 
 
 def will_payload(boot: int) -> bytes:
@@ -45,29 +29,16 @@ def will_payload(boot: int) -> bytes:
 
 
 class Reporter(Listener):
-    """Publishes what happens and how things stand.
+    """Publishes events, states and metrics; states that do not get through are sent at the next birth.
 
-    All methods may be called from any thread.
-
-    Parameters
-    ----------
-    topics
-        Where it is published.
-    outbound
-        Sends what holds for now alone, or must arrive. States that do not get through are published again at
-        the next birth.
-    number
-        Numbers messages; goes on over restarts.
-    boot
-        Which start of the daemon this is.
-    events
-        Hears what is reported, whether the broker receives it or not.
+    All methods can be called from any thread. `number` numbers messages, also across restarts; `boot` is the
+    number of the daemon's start. `events` hears each report, whether the broker receives it or not.
     """
 
     def __init__(
         self,
         *,
-        topics: ReportTopics,
+        topics: Topics,
         outbound: Outbound,
         number: Sequence,
         clock: Clock,
@@ -96,20 +67,8 @@ class Reporter(Listener):
         self._status("offline")
 
     def _status(self, state: str) -> None:
-        self._outbound.now(
-            self._topics.status,
-            _json(
-                {
-                    "state": state,
-                    "version": __version__,
-                    "boot": self._boot,
-                    "seq": self._number(),
-                    "ts": self._clock.now(),
-                }
-            ),
-            qos=1,
-            retain=True,
-        )
+        values = {"state": state, "version": __version__, **self._stamp()}
+        self._outbound.now(self._topics.status, _json(values), qos=1, retain=True)
 
     def state(self, name: str, values: dict[str, Any]) -> None:
         """Publish a retained state when it has changed, and again after every reconnect."""
@@ -142,21 +101,17 @@ class Reporter(Listener):
 
 
 class EventThrottle:
-    """Lets through one event of a kind a second and counts the rest.
+    """Lets through one event of a kind per second and counts the rest, so that no flood of events arises."""
 
-    So a flood of bad messages does not become a flood of events.
-    """
-
-    def __init__(self, clock: Clock, every: float = 1.0) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._every = every
         self._last: dict[str, float] = {}
         self._held: dict[str, int] = {}
 
     def admit(self, kind: str) -> int | None:
         """None to hold back; else how many were held back since the last one."""
         now = self._clock.monotonic()
-        if now - self._last.get(kind, float("-inf")) < self._every:
+        if now - self._last.get(kind, float("-inf")) < EVENT_SECONDS:
             self._held[kind] = self._held.get(kind, 0) + 1
             return None
         self._last[kind] = now

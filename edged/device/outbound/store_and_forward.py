@@ -54,24 +54,11 @@ class _Handed:
 class StoreAndForward:
     """Sends each message at least once; nothing here waits for the disk or the network but its own thread.
 
-    Parameters
-    ----------
-    outbox
-        Where messages wait; None when it could not be opened: then they wait in memory, bounded.
-    session
-        The connection to the broker.
-    rate
-        Messages a second that are sent from the disk.
+    `outbox` is None if it could not be opened: then messages wait in memory, bounded. `rate` is the number of
+    messages per second that are sent from the disk.
     """
 
-    def __init__(
-        self,
-        outbox: Outbox | None,
-        *,
-        session: Session,
-        rate: float,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, outbox: Outbox | None, *, session: Session, rate: float, clock: Clock) -> None:
         self._outbox = outbox
         self._session = session
         self._clock = clock

@@ -48,16 +48,9 @@ class UpdateRequest:
 
 
 class WeightUpdates:
-    """Makes updates from the models of the registry.
+    """Makes updates from the models of the registry, as section `weights` says.
 
-    Parameters
-    ----------
-    config
-        Configuration of the device; section `weights` says how updates are made.
-    bundles
-        Knows the bundle that the models belong to.
-    registry
-        Holds the models.
+    `bundles` knows the bundle that the models belong to.
     """
 
     def __init__(self, config: Config, bundles: ActiveBundle, registry: Registry) -> None:

@@ -28,18 +28,12 @@ log = get_logger("edged.daemon")
 
 
 class PeriodicReporter(Listener):
-    """Publishes states and metrics, and stores the status on disk.
+    """Publishes states and metrics, and stores the status in the registry of `pipeline`.
 
     Parameters
     ----------
-    pipeline
-        Its registry stores the status; its sample log knows whether it is damaged.
-    status
-        Collects status, states and metrics.
     settings
         Has the retained state `config`.
-    reporter
-        Publishes the retained states.
     sequence
         Numbers of messages, stored with each report.
     notifier
@@ -92,7 +86,7 @@ class PeriodicReporter(Listener):
         damage = self._pipeline.samples.damage
         if damage is not None:
             self._stop_for_repair(damage)
-        serving = f"serving model {self._status.version}"
+        serving = f"serving model {self._pipeline.predictor.champion.version}"
         problem = self._status.problem
         self._notifier.status(f"{serving}; {problem}" if problem else serving)
 
@@ -106,7 +100,8 @@ class PeriodicReporter(Listener):
 
     def states_changed(self) -> None:
         """Publish the retained state topics that have changed."""
-        self._status.states(self._reporter)
+        for name, values in self._status.states().items():
+            self._reporter.state(name, values)
         self._reporter.state("config", self._settings.state())
 
     def store_status(self, status: dict[str, Any]) -> None:

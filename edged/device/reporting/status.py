@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
     from edged.device.events import Extension
     from edged.device.outbound.publisher import OutboundRouter
-    from edged.device.outbound.reporter import Reporter
     from edged.device.paused_parts import PausedParts
     from edged.device.pipeline import LivePipeline
     from edged.device.startup.recovery import Recovery
@@ -45,18 +44,8 @@ class StatusCollector:
 
     Parameters
     ----------
-    pipeline
-        The stream whose counters are read.
-    session, outbound
-        The connection to the broker, and the messages that wait for it.
-    vitals
-        Reads temperature, memory and flash writes.
     recovery, boot
         Why the daemon started, what was repaired, and the number of the start.
-    paused
-        The parts that are paused by command.
-    running
-        Counts the commands.
     extensions
         Optional parts, which might report a problem; parts that are added later are included.
     """
@@ -109,16 +98,6 @@ class StatusCollector:
     def commands(self) -> dict[str, int]:
         """Number of commands since startup, by outcome."""
         return self._running.counts
-
-    @property
-    def requested(self) -> int:
-        """Number of label requests since startup."""
-        return self._pipeline.requester.requested
-
-    @property
-    def version(self) -> int:
-        """Version of the current model."""
-        return self._pipeline.predictor.champion.version
 
     def status(self) -> dict[str, Any]:
         """Collect the summary of `edged status` and `request/status`."""
@@ -181,46 +160,38 @@ class StatusCollector:
         """Number of samples labelled since the last run, holdout included."""
         return max(0, self._pipeline.samples.counters().last_seq - self._pipeline.scheduler.consumed)
 
-    def states(self, reporter: Reporter) -> None:
-        """Publish the retained states that have changed."""
-        champion = self._pipeline.predictor.champion
-        record, reign = self._pipeline.registry.get(champion.version), self._pipeline.registry.reign()
-        reporter.state(
-            "model",
-            {
+    def states(self) -> dict[str, dict[str, Any]]:
+        """Collect the retained states, by name."""
+        predictor, scheduler = self._pipeline.predictor, self._pipeline.scheduler
+        promoter, counters = self._pipeline.promoter, self._pipeline.samples.counters()
+        champion, reign = predictor.champion, self._pipeline.registry.reign()
+        record, drift = self._pipeline.registry.get(champion.version), predictor.drift
+        inputs = None if drift.last_inputs is None else drift.last_inputs.as_dict(predictor.schema.names)
+        return {
+            "model": {
                 "version": champion.version,
                 "since": reign.ts if reign else None,
                 "parent": record.parent,
                 "source": record.source,
                 "metrics": {name: value for name, value in record.metrics.items() if name != "scale"},
                 "pinned": record.pinned,
-                "form": self._pipeline.predictor.champion.form,
+                "form": champion.form,
                 "on_hold": "serving" in self._paused.names,
             },
-        )
-        reporter.state(
-            "training",
-            {
-                "engine": self._pipeline.scheduler.engine,
+            "training": {
+                "engine": scheduler.engine,
                 "runs": self._pipeline.registry.run_count(),
-                "failures": self._pipeline.scheduler.failures,
-                "paused": self._pipeline.scheduler.backoff.pause(),
+                "failures": scheduler.failures,
+                "paused": scheduler.backoff.pause(),
                 "on_hold": "training" in self._paused.names,
                 "last": self._last_run(),
-                "promotions": self._pipeline.promoter.promotions,
-                "rejections": self._pipeline.promoter.rejections,
-                "rollbacks": self._pipeline.promoter.rollbacks,
-                "waiting_for": list(self._pipeline.scheduler.waiting_for),
+                "promotions": promoter.promotions,
+                "rejections": promoter.rejections,
+                "rollbacks": promoter.rollbacks,
+                "waiting_for": list(scheduler.waiting_for),
             },
-        )
-        drift, names = self._pipeline.predictor.drift, self._pipeline.predictor.schema.names
-        inputs = None if drift.last_inputs is None else drift.last_inputs.as_dict(names)
-        regimes = len(self._pipeline.promoter.regimes.ended)
-        reporter.state("drift", self._drift() | {"inputs": inputs, "regimes": regimes})
-        counters = self._pipeline.samples.counters()
-        reporter.state(
-            "buffer",
-            {
+            "drift": {**self._drift(), "inputs": inputs, "regimes": len(promoter.regimes.ended)},
+            "buffer": {
                 "rows": counters.rows,
                 "bytes": counters.bytes,
                 "evicted": counters.evicted,
@@ -229,7 +200,7 @@ class StatusCollector:
                 "windows": self._windows(),
                 "outbox": self.outbox(),
             },
-        )
+        }
 
     def _drift(self) -> dict[str, Any]:
         """Number of drift signals, and the newest."""
@@ -264,6 +235,7 @@ class StatusCollector:
     def metrics(self) -> dict[str, Any]:
         """Collect the current counters and gauges."""
         counters, now = self._pipeline.samples.counters(), self._pipeline.clock.monotonic()
+        anomalies = self._pipeline.predictor.anomalies
         return {
             "uptime_s": round(now - self._started, 1),
             "problem": self.problem,
@@ -291,9 +263,7 @@ class StatusCollector:
             },
             "model": self._pipeline.predictor.champion.version,
             "live": self._pipeline.predictor.live_quality(),
-            "anomaly": None
-            if self._pipeline.predictor.anomalies is None
-            else self._pipeline.predictor.anomalies.figures(),
+            "anomaly": None if anomalies is None else anomalies.figures(),
             "labels": {
                 "count": counters.labels,
                 "share": round(counters.labels / counters.samples, 4) if counters.samples else None,

@@ -10,20 +10,20 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from edged.device.web.http.errors import HttpError
-from edged.device.web.loop_bridge import soon
 from edged.domain.judging.inference_requests import InferenceRequest, InferenceRequests
 from edged.domain.judging.predictions import Predictions
 from edged.domain.stream.commit_group import Submission
 from edged.errors import RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from edged.device.ingest import Ingestor
     from edged.device.serving import ServingWorker
@@ -32,6 +32,12 @@ if TYPE_CHECKING:
     from edged.errors import EdgedError
 
 LOOK_SECONDS = 1.0
+
+
+def soon(loop: asyncio.AbstractEventLoop, act: Callable[..., object], *arguments: Any) -> None:
+    """Have the loop call `act`, from any thread; a loop that has ended calls nothing."""
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(act, *arguments)
 
 
 @dataclass(eq=False)
@@ -71,7 +77,7 @@ class PendingRows:
 class ServingBridge:
     """Passes requests from the event loop to other threads, at most `most` at a time, for `timeout` seconds.
 
-    Call `begin` on the loop first.
+    Call `start` on the loop first.
     """
 
     def __init__(self, serving: ServingWorker, ingestor: Ingestor, *, most: int, timeout: float) -> None:
@@ -115,9 +121,7 @@ class ServingBridge:
         await self._leave(future)
         if question.made is None:
             raise _unanswered(question.problem)
-        made, rows = question.made, question.rows
-        sure = None if made.confidence is None else made.confidence[rows]
-        return Predictions(made.version, made.offsets[rows], made.answers[rows], made.output[rows], sure)
+        return _rows(question.made, question.rows)
 
     async def record(self, readings: list[Reading]) -> PendingRows:
         """Make samples of readings; return when they are predicted and on disk.
@@ -166,13 +170,8 @@ class ServingBridge:
 
     def _enter(self) -> asyncio.Future[Any]:
         if len(self._under_way) >= self._most:
-            raise HttpError(
-                503,
-                f"{self._most} requests are under way",
-                kind="overloaded",
-                remedy="try again",
-                headers={"retry-after": "1"},
-            )
+            told, later = f"{self._most} requests are under way", {"retry-after": "1"}
+            raise HttpError(503, told, kind="overloaded", remedy="try again", headers=later)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
         self._under_way[future] = time.monotonic()
@@ -192,11 +191,8 @@ class ServingBridge:
         before = time.monotonic() - self._timeout
         for future, asked in list(self._under_way.items()):
             if asked <= before and not future.done():
-                future.set_exception(
-                    HttpError(
-                        503, f"no answer within {self._timeout:g} s", kind="timeout", remedy="try again"
-                    )
-                )
+                told = f"no answer within {self._timeout:g} s"
+                future.set_exception(HttpError(503, told, kind="timeout", remedy="try again"))
         self._looking = bool(self._under_way)
         if self._looking:
             asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
@@ -222,11 +218,10 @@ class ServingBridge:
 
     def _refused(self, recorded: PendingRows, problem: EdgedError) -> None:
         recorded.problem = problem
-        if not recorded.future.done():
-            recorded.future.set_result(recorded)
+        self._conclude(recorded)
 
     def _conclude(self, recorded: PendingRows) -> None:
-        if recorded.whole and not recorded.future.done():
+        if (recorded.whole or recorded.problem is not None) and not recorded.future.done():
             recorded.future.set_result(recorded)
 
     # ---- on other threads --------------------------------------------------------------------
@@ -242,13 +237,7 @@ class ServingBridge:
                 found.setdefault(id(recorded), (recorded, []))[1].append(at)
         for recorded, places in found.values():
             rows = slice(places[0], places[-1] + 1)
-            part = Predictions(
-                made.version,
-                made.offsets[rows],
-                made.answers[rows],
-                made.output[rows],
-                None if made.confidence is None else made.confidence[rows],
-            )
+            part = _rows(made, rows)
             self._later(self._part, recorded, int(part.offsets[0]), part, ids[rows])
 
     def _asked(self, asked: list[InferenceRequest]) -> None:
@@ -260,6 +249,11 @@ class ServingBridge:
     def _later(self, act: Any, *arguments: Any) -> None:
         if self._loop is not None:
             soon(self._loop, act, *arguments)
+
+
+def _rows(made: Predictions, rows: slice) -> Predictions:
+    sure = None if made.confidence is None else made.confidence[rows]
+    return Predictions(made.version, made.offsets[rows], made.answers[rows], made.output[rows], sure)
 
 
 def _unanswered(problem: EdgedError | None) -> HttpError:

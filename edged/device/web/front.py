@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -52,21 +53,22 @@ def require_packages() -> None:
         )
 
 
+@dataclass(frozen=True)
+class WebParts:
+    """Section `web` of the configuration, and the parts of the device that answers come from.
+
+    `inbox` receives commands; `transport` receives rounds of a fleet, None without a fleet.
+    """
+
+    config: WebConfig
+    pipeline: LivePipeline
+    status: StatusCollector
+    inbox: CommandInbox
+    transport: LocalTransport | None
+
+
 class WebServer(Extension):
     """The web server as an extension with a thread of its own.
-
-    Parameters
-    ----------
-    config
-        Section `web`.
-    pipeline
-        The stream that is served.
-    status
-        Collects status and metrics.
-    inbox
-        Receives commands.
-    post
-        Receives rounds of a fleet; None without a fleet.
 
     Raises
     ------
@@ -74,22 +76,11 @@ class WebServer(Extension):
         When a package is missing, or a token or certificate cannot be used.
     """
 
-    def __init__(
-        self,
-        config: WebConfig,
-        pipeline: LivePipeline,
-        status: StatusCollector,
-        inbox: CommandInbox,
-        transport: LocalTransport | None = None,
-    ) -> None:
+    def __init__(self, parts: WebParts) -> None:
         require_packages()
-        self._config = config
-        self._pipeline = pipeline
-        self._status = status
-        self._inbox = inbox
-        self._transport = transport
-        self._tokens = Tokens(config.tokens.given)
-        self._sockets = Sockets(config)
+        self._parts = parts
+        self._tokens = Tokens(parts.config.tokens.given)
+        self._sockets = Sockets(parts.config)
         self._web: Web | None = None
         self._early: deque[tuple[str, Mapping[str, Any]]] = deque(maxlen=EARLY)
         self._lock = threading.Lock()
@@ -136,17 +127,20 @@ class WebServer(Extension):
 
     def predicted(self, payloads: list[bytes]) -> None:
         """Stream predictions as they are published; on the serving thread."""
-        if self._web is not None:
-            self._web.predicted(payloads)
+        web = self._web  # once: its thread forgets an application that has failed
+        if web is not None:
+            web.predicted(payloads)
 
     def answered(self, made: Predictions, ids: Sequence[str], keys: Sequence[str], ts: NDArray[Any]) -> None:
         """Pass on the predictions of samples `(n,)`; on the serving thread."""
-        if self._web is not None:
-            self._web.answered(made, ids, keys, ts)
+        web = self._web
+        if web is not None:
+            web.answered(made, ids, keys, ts)
 
     def _open(self) -> None:
         self._sockets.open()
-        log.info("web_listens", port=self._sockets.port, unix_socket=str(self._config.unix_socket or ""))
+        path = self._parts.config.unix_socket
+        log.info("web_listens", port=self._sockets.port, unix_socket=str(path or ""))
 
     def _failed(self, line: str) -> None:
         if line != self._problem:
@@ -180,15 +174,7 @@ class WebServer(Extension):
 
         from edged.device.web.service import Web
 
-        web = Web(
-            self._config,
-            pipeline=self._pipeline,
-            status=self._status,
-            inbox=self._inbox,
-            tokens=self._tokens,
-            sockets=self._sockets,
-            transport=self._transport,
-        )
+        web = Web(self._parts, self._tokens, self._sockets)
         with self._lock:
             for topic, values in self._early:
                 web.reported(topic, values)

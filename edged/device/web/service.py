@@ -11,11 +11,10 @@ from edged.device.web.api.commands import Commands
 from edged.device.web.api.event_stream import EventStream
 from edged.device.web.api.inference import Inference
 from edged.device.web.api.metrics import Metrics
-from edged.device.web.app import StatusEndpoints, application
-from edged.device.web.bridge import ServingBridge
+from edged.device.web.app import application
+from edged.device.web.bridge import ServingBridge, soon
 from edged.device.web.http.authentication import Access
 from edged.device.web.http.listener import HttpListener
-from edged.device.web.loop_bridge import soon
 from edged.device.web.page.history import PageState
 from edged.device.web.page.page import Page
 from edged.errors import StorageError
@@ -30,10 +29,8 @@ if TYPE_CHECKING:
 
     from edged.config import WebConfig
     from edged.config.fleet import FleetConfig
-    from edged.device.commands.inbox import CommandInbox
     from edged.device.fleet_member.local_transport import LocalTransport
-    from edged.device.pipeline import LivePipeline
-    from edged.device.reporting.status import StatusCollector
+    from edged.device.web.front import WebParts
     from edged.device.web.http.authentication import Tokens
     from edged.device.web.http.sockets import Sockets
     from edged.device.web.page.baseline import Baseline
@@ -49,37 +46,10 @@ log = get_logger("edged.web")
 
 
 class Web:
-    """The application behind the sockets; `WebServer` starts and stops it, and passes news to it.
+    """The application behind the sockets; `WebServer` starts and stops it, and passes news to it."""
 
-    Parameters
-    ----------
-    config
-        Section `web`.
-    pipeline
-        The stream that is served.
-    status
-        Collects status and metrics.
-    inbox
-        Receives commands.
-    tokens
-        The tokens that grant access.
-    sockets
-        Where connections are accepted.
-    post
-        Receives rounds of a fleet; None without a fleet.
-    """
-
-    def __init__(
-        self,
-        config: WebConfig,
-        *,
-        pipeline: LivePipeline,
-        status: StatusCollector,
-        inbox: CommandInbox,
-        tokens: Tokens,
-        sockets: Sockets,
-        transport: LocalTransport | None,
-    ) -> None:
+    def __init__(self, parts: WebParts, tokens: Tokens, sockets: Sockets) -> None:
+        config, pipeline, status = parts.config, parts.pipeline, parts.status
         device = pipeline.config
         access = Access(tokens, closed=not config.is_local, clock=pipeline.clock)
         self._pipeline = pipeline
@@ -94,24 +64,26 @@ class Web:
             predictor=pipeline.predictor,
             bridge=self._bridge,
         )
-        self._metrics = Metrics(pipeline, status, self._inference, self._bridge)
+        refused: Counter[str] = Counter()
+        self._metrics = Metrics(
+            pipeline, status, inference=self._inference, bridge=self._bridge, feed=self._feed, refused=refused
+        )
         self._page = PageState(pipeline.registry.get_value(HISTORY))
         self._baseline: Baseline | None = None
         self._kept = pipeline.clock.monotonic()
-        refused: Counter[str] = Counter()
         app = application(
             access=access,
             hosts=_hosts(config),
             refused=refused,
             inference=self._inference,
-            status=StatusEndpoints(status, self._metrics, self._feed, refused),
-            commands=Commands(inbox, device.topic_root, self._feed, self._page, config.timeout),
+            metrics=self._metrics,
+            commands=Commands(parts.inbox, device.topic_root, self._feed, self._page, config.timeout),
             feed=self._feed,
             page=Page(pipeline, status, self._page, VitalsReader(device.storage.dir)),
-            more=[] if transport is None else _round_routes(transport, device.fleet, access),
+            more=_round_routes(parts.transport, device.fleet, access),
         )
         self._listener = HttpListener(app, config, sockets)
-        self._stop: asyncio.Event | None = None
+        self._stop = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended = False
 
@@ -121,9 +93,9 @@ class Web:
         """End `run`: event streams at once, requests within a second."""
         self._inference.ready = False
         self._ended = True
-        loop, stop = self._loop, self._stop
-        if loop is not None and stop is not None:
-            soon(loop, stop.set)
+        loop = self._loop
+        if loop is not None:
+            soon(loop, self._stop.set)
 
     def reported(self, topic: str, values: Mapping[str, Any]) -> None:
         """Pass on a report of the daemon; from any thread."""
@@ -141,7 +113,7 @@ class Web:
     def answered(self, made: Predictions, ids: Sequence[str], keys: Sequence[str], ts: NDArray[Any]) -> None:
         """Pass on the predictions of samples `(n,)`; on the serving thread."""
         self._bridge.answered(made, ids)
-        self._page.answered(keys, ts, ids, made, self._pipeline.clock.monotonic())
+        self._page.answered(keys, ts, made, self._pipeline.clock.monotonic())
 
     # ---- the history of the page -------------------------------------------------------------
 
@@ -175,7 +147,6 @@ class Web:
     async def start(self) -> None:
         """Accept connections and answer requests."""
         loop = asyncio.get_running_loop()
-        self._stop = asyncio.Event()
         self._loop = loop
         loop.set_default_executor(ThreadPoolExecutor(HELPERS, "web-helper"))
         self._bridge.start()
@@ -185,7 +156,7 @@ class Web:
     async def run(self) -> None:
         """Answer until `stop`, which can be called before; call it after `start`."""
         try:
-            if not self._ended and self._stop is not None:
+            if not self._ended:
                 await self._stop.wait()
         finally:
             self._store_history()
@@ -200,8 +171,10 @@ def _hosts(config: WebConfig) -> set[str]:
     return {*LOCAL_HOSTS, *listen, *config.allowed_hosts}
 
 
-def _round_routes(transport: LocalTransport, fleet: FleetConfig | None, access: Access) -> list[Route]:
-    """The routes for rounds of a fleet; their module is only imported for a fleet."""
+def _round_routes(transport: LocalTransport | None, fleet: FleetConfig | None, access: Access) -> list[Route]:
+    """Return the routes for rounds of a fleet; their module is only imported for a fleet."""
+    if transport is None or fleet is None:
+        return []
     from edged.device.web.api.fleet_rounds import RoundEndpoints
 
-    return [] if fleet is None else RoundEndpoints(transport, fleet.max_bytes).routes(access)
+    return RoundEndpoints(transport, fleet.max_bytes).routes(access)

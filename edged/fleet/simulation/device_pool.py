@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from edged.clock import SystemClock
 from edged.config import FleetConfig, MqttConfig
-from edged.device.fleet_member import Member
+from edged.device.fleet_member.member import Member
 from edged.device.fleet_member.mqtt_transport import MqttTransport
 from edged.domain.federated.messages import FleetTopics
 from edged.domain.federated.participation import MembershipRecord

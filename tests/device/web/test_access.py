@@ -12,6 +12,7 @@ from starlette.requests import Request
 from edged.clock import VirtualClock
 from edged.device.web.http.authentication import (
     FAILURES,
+    LOCAL,
     MOST_ADDRESSES,
     MOST_SESSIONS,
     SESSION_SECONDS,
@@ -78,18 +79,18 @@ def test_scopes_do_not_share_a_token(tmp_path: Path) -> None:
 
 def test_on_this_machine_all_but_control_is_open_without_tokens(clock: VirtualClock) -> None:
     access = Access(Tokens({}), closed=False, clock=clock)
-    assert access.of_anybody().scopes == {"read", "infer", "scrape"}
-    assert access.of_socket().scopes == {"read", "infer", "control", "scrape"}
+    assert access.anybody.scopes == {"read", "infer", "scrape"}
+    assert LOCAL.scopes == {"read", "infer", "control", "scrape"}
 
 
 def test_a_token_closes_its_scope_for_everybody_else(tmp_path: Path, clock: VirtualClock) -> None:
     access = Access(Tokens(files(tmp_path, "infer")), closed=False, clock=clock)
-    assert access.of_anybody().scopes == {"read", "scrape"}
+    assert access.anybody.scopes == {"read", "scrape"}
 
 
 def test_from_outside_nothing_is_open(tmp_path: Path, clock: VirtualClock) -> None:
     access = Access(Tokens(files(tmp_path, "read")), closed=True, clock=clock)
-    assert access.of_anybody().scopes == frozenset()
+    assert access.anybody.scopes == frozenset()
     found = access.of_token(TOKENS["read"])
     assert found is not None
     assert found.scopes == {"read"}
@@ -101,19 +102,19 @@ def test_a_session_does_what_its_token_did_until_it_ends(tmp_path: Path, clock: 
     assert begun is not None
     name, granted = begun
     assert granted.scopes == {"read", "control"}
-    assert access.of_session(name) == granted
-    assert access.of_session(name[:-1]) is None
+    assert access.sessions.find(name) == granted
+    assert access.sessions.find(name[:-1]) is None
     clock.advance_to(1000.0 + SESSION_SECONDS)
-    assert access.of_session(name) is None
+    assert access.sessions.find(name) is None
     assert access.login("wrong", "a") is None
 
 
 def test_sessions_are_bounded(tmp_path: Path, clock: VirtualClock) -> None:
     access = Access(Tokens(files(tmp_path, "read")), closed=True, clock=clock)
     names = [begun[0] for _ in range(MOST_SESSIONS + 1) if (begun := access.login(TOKENS["read"], "a"))]
-    assert [access.of_session(name) is not None for name in names] == [False] + [True] * MOST_SESSIONS
+    assert [access.sessions.find(name) is not None for name in names] == [False] + [True] * MOST_SESSIONS
     access.sessions.end(names[-1])
-    assert access.of_session(names[-1]) is None
+    assert access.sessions.find(names[-1]) is None
 
 
 def test_wrong_tokens_are_counted_by_address(clock: VirtualClock) -> None:
@@ -149,5 +150,6 @@ def test_with_tls_the_cookie_never_leaves_it(
     assert cookie.startswith(f"{name}=")
     assert ("Secure" in cookie) == (scheme == "https")
     value = cookie.partition(";")[0].encode()
-    assert session_of(value, secure=scheme == "https") == value.decode().partition("=")[2]
-    assert session_of(value, secure=scheme != "https") is None
+    sent = {"scheme": scheme, "edged.headers": {b"cookie": value}}
+    assert session_of(sent) == value.decode().partition("=")[2]
+    assert session_of(sent | {"scheme": "http" if scheme == "https" else "https"}) is None

@@ -18,8 +18,7 @@ def made(n: int, version: int = 1, *, classes: int = 2) -> Predictions:
 
 
 def answer(board: PageState, keys: list[str], monotonic: float) -> None:
-    ids = [f"1-{i}" for i in range(len(keys))]
-    board.answered(keys, np.arange(len(keys), dtype=np.float64), ids, made(len(keys)), monotonic)
+    board.answered(keys, np.arange(len(keys), dtype=np.float64), made(len(keys)), monotonic)
 
 
 def test_history_keeps_both_ends_and_is_coarser_where_it_is_old() -> None:
@@ -80,7 +79,7 @@ def test_what_is_over_is_forgotten() -> None:
     board = PageState(None)
     for name in ("1-1", "1-2"):
         board.happened({"event": "label_requested", "ts": 0.0, "id": name, "key": "k"})
-    board.labelled(["1-1", "unknown"])
+    board.command_succeeded("label", {"labels": [{"id": "1-1"}, {"id": "unknown"}]}, {})
     assert list(board.requests) == ["1-2"]
     board.happened({"event": "sensor_stuck", "ts": 0.0, "key": "k", "features": ["a", "b"]})
     board.happened({"event": "sensor_moves", "ts": 0.0, "key": "k", "features": ["a"]})
@@ -93,5 +92,5 @@ def test_a_row_without_an_answer_has_none() -> None:
     board = PageState(None)
     predictions = made(1)
     predictions.answers[0, 0] = np.nan
-    board.answered(["k"], np.zeros(1), ["1-1"], predictions, 0.0)
+    board.answered(["k"], np.zeros(1), predictions, 0.0)
     assert board.sensors["k"].label is None

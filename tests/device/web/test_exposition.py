@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import yaml
 
+from edged.config import WebConfig
 from edged.device.web.api import metrics
-from edged.device.web.api.histograms import Histogram, ModelHistograms
-from edged.device.web.api.prometheus_text import PrometheusText
+from edged.device.web.api.inference import Inference
+from edged.device.web.api.prometheus_text import Histogram, PrometheusText
+from tests.device.serving.test_anomalies import SCHEMA
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 
@@ -32,7 +35,7 @@ def test_numbers_are_written_as_go_reads_them() -> None:
 
 def test_what_has_no_value_has_no_family() -> None:
     page = PrometheusText()
-    page.one("gauge", "g", "About.", None)
+    page.gauge("g", "About.", None)
     page.many("counter", "c_total", "About.", [])
     page.histograms("h_seconds", "About.", [])
     assert page.text() == ""
@@ -54,11 +57,14 @@ def test_a_histogram_counts_up_to_each_bound() -> None:
 
 
 def test_versions_that_are_not_loaded_any_more_go() -> None:
-    durations = ModelHistograms()
+    parts: Any = None  # nothing is predicted
+    inference = Inference(WebConfig(), model="rig", schema=SCHEMA, predictor=parts, bridge=parts)
     for version in (1, 2, 3):
-        durations.add(version, 0.01)
-    durations.keep_only([2, 3])
-    assert set(durations.by_version) == {2, 3}
+        inference.durations[version].add(0.01)
+        inference.outcomes[version, "ok"] += 1
+    inference.keep_only([2, 3])
+    assert set(inference.durations) == {2, 3}
+    assert set(inference.outcomes) == {(2, "ok"), (3, "ok")}
 
 
 def test_dashboard_and_alerts_ask_for_metrics_that_there_are() -> None:

@@ -9,9 +9,8 @@ import pytest
 
 from edged.device.web.page.format import age, size
 from edged.device.web.page.history import Sensor
-from edged.device.web.page.report import report
-from edged.device.web.page.sections import SECTIONS
-from edged.device.web.page.snapshot import Right, Snapshot
+from edged.device.web.page.sections import SECTIONS, report
+from edged.device.web.page.snapshot import Snapshot
 from edged.device.web.page.timeline import NARROW, WIDE, timeline
 from edged.domain.messages.sent import EVENTS
 from edged.domain.stream.schema import Schema
@@ -53,8 +52,9 @@ def view(schema: Schema, **more: Any) -> Snapshot:
     )
     first = replace(record, version=1, parent=None, source="bundle", verdict=None, status="good")
     made: dict[str, Any] = {
-        "device": HOSTILE, "schema": schema, "now": NOW, "monotonic": 1000.0, "may": Right(True, True, True),
-        "status": STATUS, "counters": Counters(5, 2, 0, 0, 1, 0, 5, 4096, 0, 2, 0), "limit": 8192,
+        "device": HOSTILE, "schema": schema, "now": NOW, "monotonic": 1000.0,
+        "may_label": True, "may_control": True, "limit": 8192,
+        "status": STATUS, "counters": Counters(5, 2, 0, 0, 1, 0, 5, 4096, 0, 2, 0),
         "new_labelled": 1, "label_share": 0.4, "anomaly": None, "vitals": Vitals(*[None] * 6),
         "refused": {HOSTILE: 1}, "models": [record, first], "parents": {2: 1, 1: None},
         "reigns": [Reign(NOW, 2, 1, "", None)], "runs": [], "marks": [(NOW - 50, "drift", HOSTILE)],
@@ -114,10 +114,10 @@ def test_lineage_verdicts_and_progress_are_shown() -> None:
 
 
 def test_buttons_are_for_those_who_may() -> None:
-    looks = view(CLASSIFY, may=Right(False, False, False))
+    looks = view(CLASSIFY, may_label=False, may_control=False)
     for name, (_, section) in SECTIONS.items():
         assert "data-command" not in section(looks), name
-    infers = view(CLASSIFY, may=Right(True, False, False))
+    infers = view(CLASSIFY, may_label=True, may_control=False)
     assert 'data-command="label"' in SECTIONS["requests"][1](infers)
     assert "data-command" not in SECTIONS["actions"][1](infers)
     assert "<option>class 3</option>" in SECTIONS["requests"][1](view(MANY))

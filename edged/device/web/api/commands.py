@@ -12,10 +12,10 @@ import secrets
 from typing import TYPE_CHECKING, Any
 
 from edged.device.commands.answers import LocalCommand
+from edged.device.web.bridge import soon
 from edged.device.web.http.bodies import read_body
 from edged.device.web.http.errors import HttpError, as_json
 from edged.device.web.http.routes import require
-from edged.device.web.loop_bridge import soon
 from edged.domain.commands.rules import MAX_PAYLOAD, parse
 from edged.errors import ConfigError
 
@@ -71,20 +71,10 @@ class HttpCommand(LocalCommand):
 
 
 class Commands:
-    """Endpoint `/api/commands/<name>`.
+    """Endpoint `/api/commands/<name>`: passes commands to the inbox, as if they came from the broker.
 
-    Parameters
-    ----------
-    inbox
-        Receives commands, as from the broker.
-    root
-        First part of the device's topics.
-    feed
-        Streams answers that come after the first: `response/<name>`.
-    page
-        Shows the results of commands.
-    timeout
-        Seconds to wait for the first answer.
+    The first answer, for which it waits `timeout` seconds, is the response; `feed` streams the later ones as
+    `response/<name>`. `root` is the first part of the device's topics.
     """
 
     def __init__(

@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from starlette.responses import Response, StreamingResponse
 
+from edged.device.web.bridge import soon
 from edged.device.web.http.errors import HttpError
-from edged.device.web.loop_bridge import soon
 from edged.domain.messages.encoding import json_ready
 
 if TYPE_CHECKING:
@@ -34,16 +34,12 @@ EVENT_STREAM = "text/event-stream"
 HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
 
-class StreamEvent:
-    """One event of the stream, encoded for the wire."""
+class StreamEvent(NamedTuple):
+    """One event of the stream; `wire` is how it is sent."""
 
-    __slots__ = ("name", "number", "wire")
-
-    def __init__(self, name: str, values: Any, number: int) -> None:
-        self.name = name
-        self.number = number
-        text = json.dumps(json_ready(values), separators=(",", ":"), default=float)
-        self.wire = f"id: {number}\nevent: {name}\ndata: {text}\n\n".encode()
+    number: int
+    name: str
+    wire: bytes
 
 
 class StreamReader:
@@ -95,13 +91,6 @@ class _Stream(StreamingResponse):
             await super().__call__(scope, receive, send)
         finally:
             self._feed.remove(self._reader)
-
-
-def _head() -> Response:
-    """Return the headers of a stream, for HEAD, without opening one."""
-    response = Response(None, 200, HEADERS, EVENT_STREAM)
-    del response.headers["content-length"]
-    return response
 
 
 class EventStream:
@@ -158,7 +147,9 @@ class EventStream:
 
     def _publish(self, name: str, values: Any) -> None:
         self._number += 1
-        message = StreamEvent(name, values, self._number)
+        text = json.dumps(json_ready(values), separators=(",", ":"), default=float)
+        wire = f"id: {self._number}\nevent: {name}\ndata: {text}\n\n".encode()
+        message = StreamEvent(self._number, name, wire)
         if name == "events" or name.startswith("response/"):
             self._events.append(message)
         elif name != "predictions":
@@ -185,7 +176,9 @@ class EventStream:
         wanted = frozenset(filter(None, request.query_params.get("topics", "").split(",")))
         since = request.headers.get("last-event-id") or request.query_params.get("since", "")
         if request.method == "HEAD":
-            return _head()
+            head = Response(None, 200, HEADERS, EVENT_STREAM)
+            del head.headers["content-length"]
+            return head
         reader = StreamReader(wanted)
         for message in self._missed(since):
             reader.put(message)
@@ -198,7 +191,7 @@ class EventStream:
         if after > self._number:
             after = 0  # a number of an earlier start: all events of this one were missed
         missed = [message for message in self._events if after < message.number]
-        return sorted([*missed, *self._states.values()], key=lambda message: message.number)
+        return sorted([*missed, *self._states.values()])  # by number
 
     def remove(self, reader: StreamReader) -> None:
         """Remove the reader of a stream that has ended. Safe to call twice."""

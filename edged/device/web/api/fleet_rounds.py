@@ -6,10 +6,11 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from starlette.responses import Response
+from starlette.routing import Route
 
 from edged.device.web.http.bodies import read_body
 from edged.device.web.http.errors import HttpError, as_json
-from edged.device.web.http.routes import UNIX, GuardedRoute, route
+from edged.device.web.http.routes import UNIX, GuardedRoute
 from edged.domain.federated.messages import LARGEST_JSON, RoundAnnouncement
 from edged.errors import EdgedError, RefusedError
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from starlette.requests import Request
-    from starlette.routing import Route
 
     from edged.device.fleet_member.local_transport import LocalTransport
     from edged.device.web.http.authentication import Access
@@ -28,32 +28,22 @@ OCTETS = "application/octet-stream"
 
 
 class RoundEndpoints:
-    """Endpoints below `/api/fleet`.
-
-    Parameters
-    ----------
-    post
-        Receives rounds, and has their updates and evaluations.
-    largest
-        Maximum bytes of a model.
-    """
+    """Endpoints below `/api/fleet`; `largest` is the maximum number of bytes of a model."""
 
     def __init__(self, transport: LocalTransport, largest: int) -> None:
         self._transport, self._largest = transport, largest
 
     def routes(self, access: Access) -> list[Route]:
         """Return all routes below `/api/fleet`."""
-        kinds = {"update": self._transport.update, "evaluation": self._transport.evaluation}
-        routes = {f"{ROUNDS}/{{id}}/{kind}": _asked(found) for kind, found in kinds.items()}
-        return [
-            route("/api/fleet/state", GuardedRoute({"GET": self.state}, ("control",), access)),
-            route("/api/fleet/update", GuardedRoute({"GET": self.newest}, ("control",), access)),
-            route(ROUNDS, GuardedRoute({"POST": self.hand_in}, ("control",), access, json_only=False)),
-            *(
-                route(path, GuardedRoute({"GET": endpoint}, ("control",), access))
-                for path, endpoint in routes.items()
-            ),
-        ]
+        found = {
+            "/api/fleet/state": self.state,
+            "/api/fleet/update": self.newest,
+            f"{ROUNDS}/{{id}}/update": _asked(self._transport.update),
+            f"{ROUNDS}/{{id}}/evaluation": _asked(self._transport.evaluation),
+        }
+        routes = [Route(path, GuardedRoute("GET", get, ("control",), access)) for path, get in found.items()]
+        hand_in = GuardedRoute("POST", self.hand_in, ("control",), access, json_only=False)
+        return [*routes, Route(ROUNDS, hand_in)]
 
     async def state(self, request: Request) -> Response:
         """Return the state of the device for the fleet."""

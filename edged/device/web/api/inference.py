@@ -7,16 +7,16 @@ from messages of the broker, and answers when they are on disk.
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from starlette.responses import Response
 
 from edged import __version__
-from edged.device.web.api.histograms import ModelHistograms
+from edged.device.web.api.prometheus_text import PREDICTION, Histogram
 from edged.device.web.api.tensors import BINARY_HEADER, TensorReader, answer, inputs_of, outputs_of, wrong
-from edged.device.web.http.bodies import deflated, read_body
+from edged.device.web.http.bodies import read_body, respond
 from edged.device.web.http.errors import JSON, HttpError, as_json
 from edged.device.web.http.routes import http_error
 from edged.domain.stream.sample import Reading
@@ -25,6 +25,7 @@ from edged.mqtt.field_access import parse_id, parse_key, parse_time
 
 if TYPE_CHECKING:
     from starlette.requests import Request
+    from starlette.responses import Response
 
     from edged.config import WebConfig
     from edged.device.serving import Predictor
@@ -40,19 +41,10 @@ KEY = "http"  # of recorded samples that name none
 class Inference:
     """Endpoints of the protocol for the one model of this device.
 
-    Parameters
-    ----------
-    config
-        Section `web`.
-    model
-        The model's name in URLs.
-    schema, predictor
-        Of the stream, and the model that serves.
-    bridge
-        Passes rows to the serving thread.
-
     Attributes
     ----------
+    model
+        The model's name in URLs.
     outcomes
         Requests by version and outcome: `ok`, `rejected`, `failed`, `overloaded`.
     durations
@@ -62,13 +54,7 @@ class Inference:
     """
 
     def __init__(
-        self,
-        config: WebConfig,
-        *,
-        model: str,
-        schema: Schema,
-        predictor: Predictor,
-        bridge: ServingBridge,
+        self, config: WebConfig, *, model: str, schema: Schema, predictor: Predictor, bridge: ServingBridge
     ) -> None:
         self._config = config
         self.model = model
@@ -76,7 +62,7 @@ class Inference:
         self._predictor = predictor
         self._bridge = bridge
         self._reader = TensorReader(schema, config.limits.rows, config.limits.body)
-        self.durations = ModelHistograms()
+        self.durations: defaultdict[int, Histogram] = defaultdict(partial(Histogram, PREDICTION))
         self.outcomes: Counter[tuple[int, str]] = Counter()
         self.ready = True
 
@@ -120,13 +106,7 @@ class Inference:
         return [champion.version] + ([] if previous is None else [previous.version])
 
     def _wanted(self, request: Request) -> int | None:
-        """Return the version that a path names; None for the current one.
-
-        Raises
-        ------
-        HttpError
-            404 when there is no such model or version.
-        """
+        """Return the version that a path names, None for the current one; 404 if it is not here."""
         named = request.path_params
         if named["model"] != self.model:
             raise HttpError(
@@ -143,7 +123,8 @@ class Inference:
 
     def keep_only(self, versions: list[int]) -> None:
         """Drop the counts of all other versions."""
-        self.durations.keep_only(versions)
+        for version in set(self.durations) - set(versions):
+            del self.durations[version]
         for version, outcome in set(self.outcomes):
             if version not in versions:
                 del self.outcomes[version, outcome]
@@ -160,7 +141,7 @@ class Inference:
             self.outcomes[version, _outcome(problem.status)] += 1
             raise problem from error
         self.outcomes[version, "ok"] += 1
-        self.durations.add(version, time.monotonic() - began)
+        self.durations[version].add(time.monotonic() - began)
         return response
 
     async def _infer(self, request: Request) -> tuple[Response, int]:
@@ -172,27 +153,21 @@ class Inference:
         record = asked.parameters.get("record", False)
         if type(record) is not bool:
             raise wrong("record must be true or false")
+        ids, more = None, None
         if record:
-            return await self._record(asked, version, headers)
-        made = await self._bridge.predict(asked.x, version)
+            if version not in (None, self._predictor.champion.version):
+                raise wrong("samples are answered by the champion: record without a version")
+            made, ids, versions = (await self._bridge.record(_readings(asked))).answer()
+            if len(set(versions)) > 1:
+                more = {"model_versions": ",".join(map(str, versions))}
+        else:
+            made = await self._bridge.predict(asked.x, version)
         _finite(made.output)
-        name = str(made.version)
-        found, size = answer(asked, made, self._schema, model=self.model, version=name)
-        return _response(found, size, headers), made.version
-
-    async def _record(
-        self, asked: TensorRequest, version: int | None, headers: dict[bytes, bytes]
-    ) -> tuple[Response, int]:
-        if version not in (None, self._predictor.champion.version):
-            raise wrong("samples are answered by the champion: record without a version")
-        recorded = await self._bridge.record(_readings(asked))
-        made, ids, versions = recorded.answer()
-        _finite(made.output)
-        more = {"model_versions": ",".join(map(str, versions))} if len(set(versions)) > 1 else None
         found, size = answer(
             asked, made, self._schema, model=self.model, version=str(made.version), ids=ids, parameters=more
         )
-        return _response(found, size, headers), made.version
+        sized = {} if size is None else {BINARY_HEADER: str(size)}
+        return respond(headers, found, JSON if size is None else OCTETS, sized), made.version
 
 
 def _readings(asked: TensorRequest) -> list[Reading]:
@@ -214,15 +189,6 @@ def _finite(output: Any) -> None:
     finite = np.isfinite(output)
     if not finite.all():
         raise wrong(f"the model has no finite answer to row {int(finite.all(axis=1).argmin())}")
-
-
-def _response(body: bytes, json_bytes: int | None, headers: dict[bytes, bytes]) -> Response:
-    more = {} if json_bytes is None else {BINARY_HEADER: str(json_bytes)}
-    short = deflated(body, headers.get(b"accept-encoding"))
-    if short is not None:
-        more |= {"content-encoding": "gzip", "vary": "accept-encoding"}
-        body = short
-    return Response(body, 200, more, JSON if json_bytes is None else OCTETS)
 
 
 def _outcome(status: int) -> str:

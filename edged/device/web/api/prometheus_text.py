@@ -1,33 +1,72 @@
-"""Writer for the text format of Prometheus (exposition format 0.0.4)."""
+"""Histograms of durations, and the text format of Prometheus (exposition format 0.0.4)."""
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
+from itertools import accumulate
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from edged.device.web.api.histograms import Histogram
+    from numpy.typing import NDArray
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Kind = Literal["counter", "gauge"]
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+PREDICTION = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+TRAINING = (0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
+
+
+class Histogram:
+    """Counts of values up to each bound, and their sum; one thread writes, any thread reads.
+
+    >>> histogram = Histogram((0.1, 1.0)); histogram.add(0.05); histogram.add_many(np.array([0.5, 7.0]))
+    >>> histogram.cumulative(), histogram.total
+    ([1, 2, 3], 7.55)
+    """
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = tuple(bounds)
+        self._edges = np.asarray(bounds)
+        self._counts = [0] * (len(self.bounds) + 1)
+        self.total = 0.0
+
+    def add(self, value: float) -> None:
+        """Count one value in its bucket."""
+        self._counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def add_many(self, values: NDArray[np.float64]) -> None:
+        """Count values `(n,)` in their buckets."""
+        for place, more in enumerate(np.bincount(np.searchsorted(self._edges, values)).tolist()):
+            self._counts[place] += more
+        self.total += float(values.sum())
+
+    def cumulative(self) -> list[int]:
+        """Return the number of values up to each bound, and of all values."""
+        return list(accumulate(self._counts))
 
 
 class PrometheusText:
     r"""Families of metrics as lines of text; families without a value are left out.
 
-    >>> page = PrometheusText(); page.one("gauge", "edged_rows", "Rows.", 3); page.text()
+    >>> page = PrometheusText(); page.gauge("edged_rows", "Rows.", 3); page.text()
     '# HELP edged_rows Rows.\n# TYPE edged_rows gauge\nedged_rows 3\n'
     """
 
     def __init__(self) -> None:
         self._lines: list[str] = []
 
-    def one(self, kind: Kind, name: str, about: str, value: float | None) -> None:
-        """Add a family of one number without labels."""
-        if value is not None:
-            self.many(kind, name, about, [({}, value)])
+    def counter(self, name: str, about: str, value: float | None) -> None:
+        """Add a counter without labels."""
+        self.many("counter", name, about, [] if value is None else [({}, value)])
+
+    def gauge(self, name: str, about: str, value: float | None) -> None:
+        """Add a gauge without labels."""
+        self.many("gauge", name, about, [] if value is None else [({}, value)])
 
     def many(
         self, kind: Kind, name: str, about: str, samples: Iterable[tuple[Mapping[str, str], float]]

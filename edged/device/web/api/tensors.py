@@ -74,15 +74,7 @@ def outputs_of(schema: Schema) -> list[dict[str, Any]]:
 
 
 class TensorReader:
-    """Parses inference requests for one stream.
-
-    Parameters
-    ----------
-    schema
-        Gives the width of a row.
-    max_rows, max_bytes
-        Limits of one request.
-    """
+    """Parses inference requests for one stream, of at most `max_rows` rows and `max_bytes` bytes of JSON."""
 
     def __init__(self, schema: Schema, max_rows: int, max_bytes: int) -> None:
         self._width = schema.width
@@ -231,18 +223,8 @@ def answer(
 ) -> tuple[bytes, int | None]:
     """Encode an answer: its body, and the length of its JSON if tensors follow as bytes.
 
-    Parameters
-    ----------
-    asked, made
-        The request and what the model said, `n` rows each.
-    schema
-        Of the stream.
-    model, version
-        What has answered.
-    ids
-        Of the samples that the rows became, as a further output `sample_id`.
-    parameters
-        Of the answer.
+    `asked` and `made` have `n` rows each. With `ids`, the samples that the rows became, the answer has a
+    further output `sample_id`.
     """
     parts: list[str] = []
     blobs: list[bytes] = []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
-from edged.device.web.http.bodies import deflated
+from edged.device.web.http.bodies import respond
 from edged.device.web.http.errors import HttpError
 
 if TYPE_CHECKING:
@@ -23,15 +23,12 @@ TYPES = {
 
 
 class Assets:
-    """Endpoint `/static/<name>`: only the files in a folder, whatever the name.
+    """Endpoint `/static/<name>`: only the files in `FOLDER` of these types, whatever the name."""
 
-    Files of an unknown type are left out.
-    """
-
-    def __init__(self, folder: Path = FOLDER) -> None:
+    def __init__(self) -> None:
         self._files = {
             path.name: (path.read_bytes(), TYPES[path.suffix])
-            for path in sorted(folder.iterdir())
+            for path in FOLDER.iterdir()
             if path.suffix in TYPES
         }
 
@@ -46,7 +43,4 @@ class Assets:
         more = {"etag": tag, "cache-control": "no-cache"}
         if headers.get(b"if-none-match") == tag.encode():
             return Response(status_code=304, headers=more)
-        short = deflated(body, headers.get(b"accept-encoding"))
-        if short is not None:
-            more |= {"content-encoding": "gzip", "vary": "accept-encoding"}
-        return Response(body if short is None else short, 200, more, media)
+        return respond(headers, body, media, more)

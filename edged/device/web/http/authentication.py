@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 Scope = Literal["read", "infer", "control", "scrape"]
 
-ALL: frozenset[Scope] = frozenset(("read", "infer", "control", "scrape"))
 GRANTS: dict[str, frozenset[Scope]] = {
     "read": frozenset(("read",)),
     "infer": frozenset(("infer",)),
@@ -49,6 +48,10 @@ class Pass:
     scopes: frozenset[Scope]
     csrf: str | None = None
     known: bool = True
+
+
+LOCAL = Pass(frozenset(("read", "infer", "control", "scrape")))
+"""Permissions of a request on the Unix socket, whose file mode restricts access."""
 
 
 class Tokens:
@@ -166,47 +169,35 @@ class Attempts:
 class Access:
     """Grants permissions to requests by their token or session.
 
+    Attributes
+    ----------
+    sessions, attempts
+        Sessions of browsers, and wrong tokens.
+    anybody
+        Permissions of a request without a token or session.
+
     Parameters
     ----------
-    tokens
-        Of the configuration.
     closed
         Whether only tokens open anything: where the network reaches the port. Else what has no token of its
         own is open, `control` excepted.
-    clock
-        Measures the age of sessions and the rate of wrong tokens.
     """
 
     def __init__(self, tokens: Tokens, *, closed: bool, clock: Clock) -> None:
-        self.tokens = tokens
+        self._tokens = tokens
         self.sessions = Sessions(clock)
         self.attempts = Attempts(clock)
-        free = frozenset(scope for scope in WITHOUT_TOKENS if scope not in tokens.scopes)
-        self.free: frozenset[Scope] = frozenset() if closed else free
-        self._local = Pass(ALL)
-        self._anybody = Pass(self.free, known=False)
-
-    def of_socket(self) -> Pass:
-        """Return the permissions of a request on the Unix socket, whose file mode restricts access."""
-        return self._local
-
-    def of_anybody(self) -> Pass:
-        """Return the permissions of a request without a token or session."""
-        return self._anybody
+        self.anybody = Pass(frozenset() if closed else WITHOUT_TOKENS - tokens.scopes, known=False)
 
     def of_token(self, token: str) -> Pass | None:
         """Return the permissions of a request with a token; None if the token is wrong."""
-        opened = self.tokens.opened(token)
-        return Pass(opened | self.free) if opened else None
-
-    def of_session(self, name: str) -> Pass | None:
-        """Return the permissions of the session with this cookie value; None if it has ended."""
-        return self.sessions.find(name)
+        opened = self._tokens.opened(token)
+        return Pass(opened | self.anybody.scopes) if opened else None
 
     def login(self, token: str, address: str) -> tuple[str, Pass] | None:
         """Exchange a token for a session; None if the token is wrong."""
-        opened = self.tokens.opened(token)
-        if not opened:
+        granted = self.of_token(token)
+        if granted is None:
             self.attempts.failed(address)
             return None
-        return self.sessions.begin(opened | self.free)
+        return self.sessions.begin(granted.scopes)

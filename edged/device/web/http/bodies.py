@@ -6,10 +6,13 @@ import zlib
 from typing import TYPE_CHECKING
 
 from starlette.requests import ClientDisconnect
+from starlette.responses import Response
 
 from edged.device.web.http.errors import HttpError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from starlette.types import Message, Receive, Scope
 
 GZIP_FROM = 512  # bytes of an answer: below, deflating takes longer than it saves
@@ -81,6 +84,14 @@ def deflated(body: bytes, accepts: bytes | None) -> bytes | None:
         return None
     deflater = zlib.compressobj(1, zlib.DEFLATED, WINDOWS[b"gzip"])
     return deflater.compress(body) + deflater.flush()
+
+
+def respond(asked: Mapping[bytes, bytes], body: bytes, media: str, headers: Mapping[str, str]) -> Response:
+    """Return the answer to a request with the headers `asked`, compressed if `deflated` compresses it."""
+    short = deflated(body, asked.get(b"accept-encoding"))
+    if short is not None:
+        body, headers = short, {**headers, "content-encoding": "gzip", "vary": "accept-encoding"}
+    return Response(body, 200, headers, media)
 
 
 def _takes_gzip(accepts: bytes) -> bool:

@@ -40,15 +40,8 @@ class Guard:
     """Outermost layer of the application: rejects requests for other hosts or from foreign pages.
 
     It leaves the request's headers as a dictionary in `scope["edged.headers"]`, for the layers behind it.
-
-    Parameters
-    ----------
-    app
-        What gets the requests that pass.
-    hosts
-        Names and addresses under which this device may be spoken to, in lower case, without ports.
-    refused
-        Counts rejected requests, by a stable word that names the reason.
+    `hosts` are the names and addresses of this device, in lower case, without ports. `refused` counts
+    rejected requests by a stable word that names the reason.
     """
 
     def __init__(self, app: ASGIApp, hosts: Iterable[str], refused: Counter[str]) -> None:

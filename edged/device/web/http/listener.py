@@ -66,12 +66,8 @@ class OneWrite:
 class Connection(HttpToolsProtocol):
     """One connection, with limits that uvicorn does not have.
 
-    They concern the number of connections, headers, and slow senders and readers.
-
-    Parameters
-    ----------
-    most
-        Maximum open connections; one beyond them is closed without an answer.
+    They concern headers, slow senders and readers, and the number of connections: one beyond `most` is closed
+    without an answer.
 
     Attributes
     ----------
@@ -138,17 +134,7 @@ class Connection(HttpToolsProtocol):
 
 
 class HttpListener:
-    """Accepts connections for an application until it is stopped; then its sockets are closed.
-
-    Parameters
-    ----------
-    app
-        The application.
-    config
-        Section `web`.
-    sockets
-        What it names, opened.
-    """
+    """Accepts connections for an application on open sockets; closes them when it is stopped."""
 
     def __init__(self, app: ASGIApp, config: WebConfig, sockets: Sockets) -> None:
         self._config = config

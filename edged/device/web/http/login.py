@@ -10,10 +10,11 @@ from starlette.responses import Response
 from edged.device.web.http.authentication import SESSION_SECONDS
 from edged.device.web.http.bodies import read_body
 from edged.device.web.http.errors import HttpError, as_json
-from edged.device.web.http.routes import COOKIE, SECURE_COOKIE, address_of, session_of, too_many_attempts
+from edged.device.web.http.routes import address_of, session_cookie, session_of, too_many_attempts
 
 if TYPE_CHECKING:
     from starlette.requests import Request
+    from starlette.types import Scope
 
     from edged.device.web.http.authentication import Access, Pass
 
@@ -38,36 +39,27 @@ class Login:
         found = self._access.login(await _token(request), address)
         if found is None:
             raise HttpError(401, "invalid token", kind="token")
-        self._end_of(request)  # a browser has one session: its token may have been the wrong one
-        name, granted = found
-        secure = request.scope["scheme"] == "https"
+        self._end_of(request.scope)  # a browser has one session: its token may have been the wrong one
+        session, granted = found
         response = as_json(_told(granted))
+        name, secure = session_cookie(request.scope)
         response.set_cookie(
-            SECURE_COOKIE if secure else COOKIE,
-            name,
-            max_age=int(SESSION_SECONDS),
-            path="/",
-            secure=secure,
-            httponly=True,
-            samesite="strict",
+            name, session, int(SESSION_SECONDS), secure=secure, httponly=True, samesite="strict"
         )
         return response
 
     async def end(self, request: Request) -> Response:
         """End the session of this browser."""
-        secure = request.scope["scheme"] == "https"
-        self._end_of(request)
+        self._end_of(request.scope)
         response = Response(status_code=204)
-        response.delete_cookie(
-            SECURE_COOKIE if secure else COOKIE, path="/", secure=secure, httponly=True, samesite="strict"
-        )
+        name, secure = session_cookie(request.scope)
+        response.delete_cookie(name, secure=secure, httponly=True, samesite="strict")
         return response
 
-    def _end_of(self, request: Request) -> None:
-        cookie: bytes | None = request.scope["edged.headers"].get(b"cookie")
-        name = None if cookie is None else session_of(cookie, secure=request.scope["scheme"] == "https")
-        if name is not None:
-            self._access.sessions.end(name)
+    def _end_of(self, scope: Scope) -> None:
+        session = session_of(scope)
+        if session is not None:
+            self._access.sessions.end(session)
 
 
 def _told(granted: Pass) -> dict[str, Any]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hmac
-from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING, Any
 
-from starlette.requests import ClientDisconnect, Request
-from starlette.routing import Route
+from starlette.requests import ClientDisconnect, Request, cookie_parser
 
+from edged.device.web.http.authentication import LOCAL
 from edged.device.web.http.errors import JSON, HttpError, refusal
+from edged.device.web.http.guard import SAFE
 from edged.errors import EdgedError, RefusedError, StorageError
 from edged.logs import get_logger
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 log = get_logger("edged.web")
 
-SAFE = ("GET", "HEAD")
 COOKIE, SECURE_COOKIE = "edged_session", "__Host-edged_session"
 CSRF_HEADER = b"x-csrf-token"
 UNIX = "unix"  # in the state of connections over the Unix socket; their lack of an address proves nothing
@@ -37,45 +36,42 @@ class GuardedRoute:
 
     Parameters
     ----------
-    methods
-        Endpoints by HTTP method; HEAD is answered as GET.
+    method
+        `GET`, which answers HEAD too, or `POST`.
     rights
         Scopes, one of which is needed; none for a public path.
-    access
-        Grants permissions to requests.
     json_only
         Whether unsafe requests must have the content type JSON, which no form can send.
     """
 
     def __init__(
         self,
-        methods: dict[str, Endpoint],
-        rights: tuple[Right, ...],
+        method: str,
+        endpoint: Endpoint,
+        rights: Sequence[Right],
         access: Access,
         *,
         json_only: bool = True,
     ) -> None:
-        self._methods = methods | ({"HEAD": methods["GET"]} if "GET" in methods else {})
-        self._allow = ", ".join(sorted(self._methods))
+        self._methods = SAFE if method == "GET" else (method,)
+        self._endpoint = endpoint
         self._rights = rights
         self._access = access
         self._json_only = json_only
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check the request, then pass it to its endpoint."""
-        endpoint = self._methods.get(scope["method"])
-        if endpoint is None:
-            raise HttpError(
-                405, f"{scope['method']} is not for this path", kind="method", headers={"allow": self._allow}
-            )
-        headers: dict[bytes, bytes] = scope["edged.headers"]
-        if scope["method"] not in SAFE and self._json_only and not _is_json(headers):
+        method, headers = scope["method"], scope["edged.headers"]
+        if method not in self._methods:
+            allow = {"allow": ", ".join(self._methods)}
+            raise HttpError(405, f"{method} is not for this path", kind="method", headers=allow)
+        if method not in SAFE and self._json_only and not _is_json(headers):
             raise HttpError(
                 415, "the request must be declared as JSON", kind="media", remedy=f"content-type: {JSON}"
             )
         scope["edged.pass"] = self._let_in(scope, headers)
         try:
-            response = await endpoint(Request(scope, receive, send))
+            response = await self._endpoint(Request(scope, receive, send))
         except ClientDisconnect:
             return
         except HttpError:
@@ -120,14 +116,13 @@ def identify(access: Access, scope: Scope, headers: dict[bytes, bytes]) -> Pass:
         401 for a token that is wrong, 429 when there were too many of them.
     """
     if scope["state"].get(UNIX):
-        return access.of_socket()
+        return LOCAL
     authorization = headers.get(b"authorization")
     if authorization is not None:
         return _of_token(access, authorization, address_of(scope))
-    cookie = headers.get(b"cookie")
-    name = None if cookie is None else session_of(cookie, secure=scope["scheme"] == "https")
-    found = None if name is None else access.of_session(name)
-    return access.of_anybody() if found is None else found
+    name = session_of(scope)
+    found = None if name is None else access.sessions.find(name)
+    return access.anybody if found is None else found
 
 
 def _of_token(access: Access, authorization: bytes, address: str) -> Pass:
@@ -153,15 +148,17 @@ def address_of(scope: Scope) -> str:
     return "" if client is None else str(client[0])
 
 
-def session_of(cookie: bytes, *, secure: bool) -> str | None:
-    """Return the session in a Cookie header; None if there is none."""
-    jar: SimpleCookie = SimpleCookie()
-    try:
-        jar.load(cookie.decode("latin-1"))
-    except CookieError:
+def session_cookie(scope: Scope) -> tuple[str, bool]:
+    """Return the name of the cookie with the session, and whether it is only sent over TLS."""
+    return (SECURE_COOKIE, True) if scope["scheme"] == "https" else (COOKIE, False)
+
+
+def session_of(scope: Scope) -> str | None:
+    """Return the session in the Cookie header of a request; None if there is none."""
+    cookie: bytes | None = scope["edged.headers"].get(b"cookie")
+    if cookie is None:
         return None
-    found = jar.get(SECURE_COOKIE if secure else COOKIE)
-    return None if found is None else found.value
+    return cookie_parser(cookie.decode("latin-1")).get(session_cookie(scope)[0])
 
 
 def http_error(problem: EdgedError) -> HttpError:
@@ -172,11 +169,6 @@ def http_error(problem: EdgedError) -> HttpError:
 
 def _is_json(headers: dict[bytes, bytes]) -> bool:
     return headers.get(b"content-type", b"").partition(b";")[0].strip().lower() == JSON.encode()
-
-
-def route(path: str, door: GuardedRoute) -> Route:
-    """Return the route of a path; it checks methods itself, so that these errors look like all others."""
-    return Route(path, door)
 
 
 async def nothing_here(scope: Scope, receive: Receive, send: Send) -> None:

@@ -47,15 +47,21 @@ class Sockets:
         UnavailableError
             When one of the addresses cannot be listened on; none is open then.
         """
-        address, path = self._config.address, self._config.unix_socket
+        address, path, where = self._config.address, self._config.unix_socket, ""
         try:
             if address is not None:
+                where = f"{address[0]}:{address[1]}"
                 self.bound.append((_tcp(*address), None))
             if path is not None:
+                where = str(path)
                 self.bound.append((_unix(path, int(self._config.unix_mode, 8)), path))
-        except BaseException:
+        except OSError as problem:
             self.close()
-            raise
+            raise UnavailableError(
+                f"cannot listen on {where}: {problem.strerror or problem}",
+                where="web",
+                remedy="tried again; another program may have the address, or this machine not yet",
+            ) from problem
 
     @property
     def port(self) -> int | None:
@@ -96,20 +102,16 @@ def tls_context(config: WebTlsConfig) -> ssl.SSLContext:
 
 
 def _tcp(host: str, port: int) -> socket.socket:
-    try:
-        family, kind, number, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        bound = socket.socket(family, kind, number)
-    except OSError as problem:
-        raise _cannot_listen(f"{host}:{port}", problem) from problem
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, kind, number, _, address = found[0]
+    bound = socket.socket(family, kind, number)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
         bound.listen(BACKLOG)
-    except OSError as problem:
+    except OSError:
         bound.close()
-        raise _cannot_listen(f"{host}:{port}", problem) from problem
+        raise
     bound.setblocking(False)
     return bound
 
@@ -124,9 +126,9 @@ def _unix(path: Path, mode: int) -> socket.socket:
         bound.bind(str(path))
         path.chmod(mode)
         bound.listen(BACKLOG)
-    except OSError as problem:
+    except OSError:
         bound.close()
-        raise _cannot_listen(str(path), problem) from problem
+        raise
     bound.setblocking(False)
     return bound
 
@@ -137,11 +139,3 @@ def _remove_socket(path: Path) -> None:
             path.unlink()
     except FileNotFoundError:
         return
-
-
-def _cannot_listen(where: str, problem: OSError) -> UnavailableError:
-    return UnavailableError(
-        f"cannot listen on {where}: {problem.strerror or problem}",
-        where="web",
-        remedy="tried again; another program may have the address, or this machine not yet",
-    )

@@ -23,7 +23,7 @@ NAMES = {"training": "training", "serving": "publishing of predictions", "ingest
 def actions(view: Snapshot) -> str:
     """Return the buttons to train, pause, roll back and evaluate."""
     report = '<a class="button" href="/api/report" download>Download report</a>'
-    if not view.may.control:
+    if not view.may_control:
         return (
             "<p>You may look. To train, pause or roll back, log in with the token of web.tokens.control_file."
             f"</p><p>{report}</p>"
@@ -64,7 +64,7 @@ def _pause(view: Snapshot, part: str) -> str:
 
 def model_buttons(view: Snapshot, record: ModelRecord) -> str:
     """Return the buttons of one model."""
-    if not view.may.control:
+    if not view.may_control:
         return ""
     version, serves, line = record.version, record.version == view.champion, []
     if not serves and record.status in GOOD:
@@ -91,7 +91,7 @@ def _request(view: Snapshot, said: Mapping[str, Any]) -> str:
     answer = said["answer"] if isinstance(said["answer"], str) else ", ".join(map(figure, said["answer"]))
     told = f"{moment(said['sample_ts'])} <b>{escape(said['key'])}</b>: {escape(values)}."
     told += f" The model says {escape(str(answer))}{sure}."
-    return f'<div class="request"><p>{told}</p>{_answers(view, said) if view.may.label else ""}</div>'
+    return f'<div class="request"><p>{told}</p>{_answers(view, said) if view.may_label else ""}</div>'
 
 
 def _answers(view: Snapshot, said: Mapping[str, Any]) -> str:
@@ -130,5 +130,5 @@ def alarms(view: Snapshot) -> str:
     for key in view.anomaly["standing"]:
         ask = f"Is what {key} shows now normal? The alarm ends, and it is learned from."
         accept = button("It is normal", ask, "accept", {"key": key}, about=f"Accept {key}")
-        told += f'<p><strong class="ill">{escape(key)}</strong> {accept if view.may.control else ""}</p>'
+        told += f'<p><strong class="ill">{escape(key)}</strong> {accept if view.may_control else ""}</p>'
     return told

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -29,6 +30,9 @@ SMOOTHING = 0.1  # of the usual pause, for each batch
 Point = tuple[float, float | None, float | None]
 """Time (Unix seconds), live quality, and quality of the initial model."""
 
+Mark = tuple[float, str, str]
+"""Time (Unix seconds), kind and text of a drift or a swap."""
+
 
 class History:
     """Quality over time, coarser for older times, with drifts and promotions.
@@ -40,9 +44,9 @@ class History:
     (True, 0.0, 1999.0)
     """
 
-    def __init__(self) -> None:
-        self.points: list[Point] = []
-        self.marks: deque[tuple[float, str, str]] = deque(maxlen=MARKS)
+    def __init__(self, points: Iterable[Point] = (), marks: Iterable[Mark] = ()) -> None:
+        self.points: list[Point] = [(ts, live, frozen) for ts, live, frozen in points][-POINTS:]
+        self.marks: deque[Mark] = deque(((ts, kind, text) for ts, kind, text in marks), MARKS)
 
     def add(self, point: Point) -> None:
         """Add a point; if there are too many, drop every other point of the older half."""
@@ -51,32 +55,20 @@ class History:
             half = POINTS // 2
             self.points = self.points[:half:2] + self.points[half:]
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the history for storage."""
-        return {"points": self.points, "marks": list(self.marks)}
 
-    def restore(self, kept: Mapping[str, Any] | None) -> None:
-        """Restore the history of an earlier start."""
-        kept = kept or {}
-        self.points = [(ts, live, frozen) for ts, live, frozen in kept.get("points", ())][-POINTS:]
-        self.marks.extend((ts, kind, text) for ts, kind, text in kept.get("marks", ()))
-
-
+@dataclass(slots=True)
 class Sensor:
     """One key: time of its last sample (monotonic seconds), usual interval, gaps, and newest prediction."""
 
-    __slots__ = ("confidence", "count", "gaps", "heard", "id", "label", "output", "pause", "ts", "version")
-
-    def __init__(self, heard: float) -> None:
-        self.heard = heard
-        self.pause: float | None = None
-        self.count = self.gaps = 0
-        self.ts = 0.0
-        self.id = ""
-        self.version = 0
-        self.label: int | None = None
-        self.confidence: float | None = None
-        self.output: list[float] = []
+    heard: float
+    pause: float | None = None
+    count: int = 0
+    gaps: int = 0
+    ts: float = 0.0
+    version: int = 0
+    label: int | None = None
+    confidence: float | None = None
+    output: list[float] = field(default_factory=list)
 
     def record_arrivals(self, count: int, monotonic: float) -> None:
         """Record the arrival of `count` samples."""
@@ -102,16 +94,13 @@ class Sensor:
 class PageState:
     """History, events, sensors and label requests of the page; usable from any thread.
 
-    Parameters
-    ----------
-    kept
-        The stored history of an earlier start; None without one.
+    `kept` is the stored history of an earlier start; None without one.
     """
 
     def __init__(self, kept: Mapping[str, Any] | None) -> None:
         self.lock = threading.Lock()
-        self.history = History()
-        self.history.restore(kept)
+        kept = kept or {}
+        self.history = History(kept.get("points", ()), kept.get("marks", ()))
         self.events: deque[Mapping[str, Any]] = deque(maxlen=EVENTS)
         self.requests: dict[str, Mapping[str, Any]] = {}
         self.evaluations: deque[Mapping[str, Any]] = deque(maxlen=REPORTS)
@@ -127,7 +116,7 @@ class PageState:
     def dump(self) -> dict[str, Any]:
         """Return the history for storage."""
         with self.lock:
-            return self.history.as_dict()
+            return {"points": self.history.points, "marks": list(self.history.marks)}
 
     def happened(self, said: Mapping[str, Any]) -> None:
         """Record an event of the daemon."""
@@ -151,41 +140,16 @@ class PageState:
         if now and len(self.stuck) < MOST_KEYS:
             self.stuck[said["key"]] = now
 
-    def labelled(self, ids: Sequence[str]) -> None:
-        """Remove label requests that were answered."""
-        with self.lock:
-            for name in ids:
-                self.requests.pop(name, None)
-
-    def evaluated(self, answer: Mapping[str, Any]) -> None:
-        """Add the result of an `evaluate` command."""
-        with self.lock:
-            self.evaluations.append(answer)
-
     def command_succeeded(self, name: str, fields: Mapping[str, Any], data: Mapping[str, Any]) -> None:
-        """Record what a command over HTTP changes on the page.
+        """Record what a command over HTTP with these fields changes; `data` is that of its answer."""
+        with self.lock:
+            if name == "label":
+                for entry in fields.get("labels", [fields]):
+                    self.requests.pop(str(entry.get("id", "")), None)
+            elif name == "evaluate":
+                self.evaluations.append(data)
 
-        Parameters
-        ----------
-        name, fields
-            The command and its fields.
-        data
-            The data of its answer.
-        """
-        if name == "label":
-            entries = fields.get("labels", [fields])
-            self.labelled([str(entry["id"]) for entry in entries if "id" in entry])
-        elif name == "evaluate":
-            self.evaluated(data)
-
-    def answered(
-        self,
-        keys: Sequence[str],
-        ts: NDArray[Any],
-        ids: Sequence[str],
-        made: Predictions,
-        monotonic: float,
-    ) -> None:
+    def answered(self, keys: Sequence[str], ts: NDArray[Any], made: Predictions, monotonic: float) -> None:
         """Record the predictions of samples `(n,)`; on the serving thread."""
         last = dict(zip(keys, range(len(keys)), strict=True))
         counts = Counter(keys)
@@ -194,7 +158,7 @@ class PageState:
                 sensor = self.sensors.pop(key, None) or Sensor(monotonic)
                 self.sensors[key] = sensor  # the newest are at the end
                 sensor.record_arrivals(counts[key], monotonic)
-                sensor.ts, sensor.id, sensor.version = float(ts[i]), ids[i], made.version
+                sensor.ts, sensor.version = float(ts[i]), made.version
                 sensor.output = made.output[i, :4].tolist()
                 if made.confidence is not None:
                     answer = made.answers[i, 0]

@@ -6,22 +6,20 @@ import asyncio
 from html import escape
 from typing import TYPE_CHECKING
 
-from starlette.responses import Response
-
-from edged.device.web.http.bodies import deflated
-from edged.device.web.http.errors import HttpError, as_json
+from edged.device.web.http.bodies import respond
+from edged.device.web.http.errors import JSON, HttpError, as_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import Any
 
     from starlette.requests import Request
+    from starlette.responses import Response
 
     from edged.device.pipeline import LivePipeline
     from edged.device.reporting.status import StatusCollector
     from edged.device.web.http.authentication import Pass
     from edged.device.web.page.history import PageState
-    from edged.device.web.page.snapshot import Right, Snapshot
+    from edged.device.web.page.snapshot import Snapshot
     from edged.host.vitals import VitalsReader
 
 HTML = "text/html; charset=utf-8"
@@ -30,17 +28,7 @@ SHORT = 300  # bytes of the parameter `only`
 
 
 class Page:
-    """Endpoints `/`, `/api/page` and `/api/report`; modules that write HTML are imported on first use.
-
-    Parameters
-    ----------
-    pipeline, status
-        What the page shows; only read.
-    state
-        History, events and label requests.
-    vitals
-        Reads temperature, load and memory.
-    """
+    """Endpoints of the page and its data; modules that write HTML are imported on first use."""
 
     def __init__(
         self, pipeline: LivePipeline, status: StatusCollector, state: PageState, vitals: VitalsReader
@@ -64,10 +52,11 @@ class Page:
             raise HttpError(400, "only: too many names", kind="request")
         shown: Pass = request.scope["edged.pass"]
         body = await asyncio.to_thread(self._insides, shown, only.split(",") if only else None)
-        response = as_json(body)
-        short = deflated(bytes(response.body), request.scope["edged.headers"].get(b"accept-encoding"))
-        headers = NO_STORE if short is None else NO_STORE | {"content-encoding": "gzip"}
-        return Response(response.body if short is None else short, 200, headers, response.media_type)
+        return respond(request.scope["edged.headers"], bytes(as_json(body).body), JSON, NO_STORE)
+
+    async def status(self, _: Request) -> Response:
+        """Return the summary that `edged status` prints."""
+        return as_json(await asyncio.to_thread(self._status.status))
 
     async def report(self, request: Request) -> Response:
         """Return the report of the device as a download: one self-contained HTML file."""
@@ -81,7 +70,7 @@ class Page:
     def _view(self, shown: Pass) -> Snapshot:
         from edged.device.web.page.snapshot import take_snapshot
 
-        return take_snapshot(self._pipeline, self._status, self._state, self._vitals, _right(shown))
+        return take_snapshot(self._pipeline, self._status, self._state, self._vitals, shown.scopes)
 
     def _insides(self, shown: Pass, only: Iterable[str] | None) -> dict[str, str]:
         from edged.device.web.page.sections import SECTIONS
@@ -106,16 +95,9 @@ class Page:
         return _document(self._pipeline.config.device.id, f'<div class="grid">{"".join(parts)}</div>', shown)
 
     def _report(self, shown: Pass) -> str:
-        from edged.device.web.page.report import report
+        from edged.device.web.page.sections import report
 
         return report(self._view(shown))
-
-
-def _right(shown: Pass) -> Right:
-    from edged.device.web.page.snapshot import Right
-
-    control = "control" in shown.scopes
-    return Right(control or "infer" in shown.scopes, control, shown.csrf is not None)
 
 
 def _login(head: str) -> str:
@@ -146,9 +128,4 @@ def _document(title: str, body: str, shown: Pass) -> str:
 
 
 def _html(request: Request, text: str, **more: str) -> Response:
-    body = text.encode()
-    headers: dict[str, Any] = {**NO_STORE, **more}
-    short = deflated(body, request.scope["edged.headers"].get(b"accept-encoding"))
-    if short is not None:
-        headers |= {"content-encoding": "gzip", "vary": "accept-encoding"}
-    return Response(body if short is None else short, 200, headers, HTML)
+    return respond(request.scope["edged.headers"], text.encode(), HTML, NO_STORE | more)

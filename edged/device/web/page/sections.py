@@ -1,14 +1,20 @@
-"""The sections of the page as HTML, each from one `Snapshot`; all text from outside is escaped."""
+"""The sections of the page as HTML, and the report made of them, each from one `Snapshot`.
+
+All text from outside is escaped.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edged.charts.html import document
 from edged.device.web.page.format import age, facts, figure, meter, moment, share, size, table
-from edged.device.web.page.forms import actions, alarms, model_buttons, requests
+from edged.device.web.page.forms import actions, alarms, evaluations, model_buttons, requests
 from edged.device.web.page.timeline import NARROW, WIDE, timeline
-from edged.domain.text import happening, summary
+from edged.domain.text import happening, summary, when
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +25,8 @@ if TYPE_CHECKING:
 
 NEWEST = 12  # events that are shown at once
 SENSORS = 40  # rows of the tables, silent and stuck ones first
+STYLE = Path(__file__).with_name("static") / "page.css"
+REPORTED = ("quality", "model", "training", "sensors", "storage", "events")
 
 
 def health(view: Snapshot) -> str:
@@ -52,7 +60,7 @@ def model(view: Snapshot) -> str:
         "Models, newest first",
         head,
         rows,
-        ("", "", "wide", "wide", "wide", "" if view.may.control else "gone"),
+        ("", "", "wide", "wide", "wide", "" if view.may_control else "gone"),
     )
 
 
@@ -263,3 +271,14 @@ SECTIONS: dict[str, tuple[str, Callable[[Snapshot], str]]] = {
     "events": ("Events", events),
 }
 """By id: heading, and the function that writes the content. A section without content is hidden."""
+
+
+def report(view: Snapshot) -> str:
+    """Return the report of the device as one HTML file, without controls."""
+    view = replace(view, may_label=False, may_control=False)
+    told = {name: escape(line) for name, line in summary(view.status).items()}
+    parts = [f"<p>As of {when(view.now)}.</p>", facts(told)]
+    judged = evaluations(view) or "<p>Nobody has asked for one since the start (command evaluate).</p>"
+    parts.append(f"<h2>Evaluations on samples kept for judging</h2>{judged}")
+    parts += [f"<h2>{escape(SECTIONS[name][0])}</h2>{SECTIONS[name][1](view)}" for name in REPORTED]
+    return document(f"edged on {view.device}", "".join(parts), STYLE.read_text(encoding="utf-8"))

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 from edged.domain.text import attention
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from edged.device.pipeline import LivePipeline
     from edged.device.reporting.status import StatusCollector
-    from edged.device.web.page.history import PageState, Point, Sensor
+    from edged.device.web.http.authentication import Scope
+    from edged.device.web.page.history import Mark, PageState, Point, Sensor
     from edged.domain.stream.schema import Schema
     from edged.host.vitals import Vitals, VitalsReader
     from edged.storage.models.registry import ModelRecord, Reign
@@ -24,23 +25,18 @@ PAUSABLE = ("training", "serving", "ingest")
 
 
 @dataclass(frozen=True)
-class Right:
-    """What a viewer may do: submit labels, send commands; and whether there is a session to log out of."""
-
-    label: bool
-    control: bool
-    session: bool
-
-
-@dataclass(frozen=True)
 class Snapshot:
-    """The state of the daemon at one moment; `points`, `events` and the like are copies of `PageState`."""
+    """The state of the daemon at one moment; `points`, `events` and the like are copies of `PageState`.
+
+    The viewer may submit labels or send commands as `may_label` and `may_control` say.
+    """
 
     device: str
     schema: Schema
     now: float
     monotonic: float
-    may: Right
+    may_label: bool
+    may_control: bool
     status: Mapping[str, Any]
     counters: Counters
     limit: int
@@ -54,7 +50,7 @@ class Snapshot:
     reigns: Sequence[Reign]
     runs: Sequence[Any]
     points: Sequence[Point]
-    marks: Sequence[tuple[float, str, str]]
+    marks: Sequence[Mark]
     events: Sequence[Mapping[str, Any]]
     requests: Sequence[Mapping[str, Any]]
     evaluations: Sequence[Mapping[str, Any]]
@@ -96,9 +92,13 @@ class Snapshot:
 
 
 def take_snapshot(
-    pipeline: LivePipeline, status: StatusCollector, state: PageState, vitals: VitalsReader, may: Right
+    pipeline: LivePipeline,
+    status: StatusCollector,
+    state: PageState,
+    vitals: VitalsReader,
+    scopes: Collection[Scope],
 ) -> Snapshot:
-    """Read all parts of the daemon; this might wait for the disk."""
+    """Read all parts of the daemon, for a viewer with these scopes; this might wait for the disk."""
     counters = pipeline.samples.counters()
     records = pipeline.registry.records()
     anomalies = pipeline.predictor.anomalies
@@ -118,7 +118,8 @@ def take_snapshot(
         schema=pipeline.predictor.schema,
         now=pipeline.clock.now(),
         monotonic=pipeline.clock.monotonic(),
-        may=may,
+        may_label="control" in scopes or "infer" in scopes,
+        may_control="control" in scopes,
         status=status.status(),
         counters=counters,
         limit=pipeline.config.storage.max_bytes,

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from edged.charts.svg import Tell
-    from edged.device.web.page.history import Point
+    from edged.device.web.page.history import Mark, Point
 
 STEPS = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
 """Seconds between two labels of the axis; days beyond."""
@@ -33,13 +33,7 @@ NARROW = Size(320, 220, 3, "narrow")
 """For phones; the page's style shows one of them."""
 
 
-def timeline(
-    points: Sequence[Point],
-    marks: Sequence[tuple[float, str, str]],
-    now: float,
-    tell: Tell,
-    size: Size,
-) -> str:
+def timeline(points: Sequence[Point], marks: Sequence[Mark], now: float, tell: Tell, size: Size) -> str:
     """Return the chart; it is one image to screen readers, as the page has a table too."""
     first = points[0][0] if points else now - 60.0
     values = [v for _, live, frozen in points for v in (live, frozen) if v is not None]

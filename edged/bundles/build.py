@@ -20,7 +20,6 @@ from edged.bundles.graph.external_data import MOST, set_apart, size_of, values_o
 from edged.bundles.graph.naming import Naming, made_with
 from edged.bundles.graph.optimizers import Optimizer
 from edged.bundles.losses.objective import objective, outputs_of
-from edged.bundles.losses.training_graph import TrainingGraph
 from edged.bundles.preflight import BOTH, engines_left, examine, lacking, refusal
 from edged.bundles.rewriting import inference_form, shortened, trainable_form
 from edged.bundles.rewriting.batch_norm import running_statistics
@@ -34,7 +33,9 @@ from edged.bundles.source.standardise import (
     standardise_model,
 )
 from edged.bundles.source.trainable import select
+from edged.bundles.step_graph.builder import build_step_graph
 from edged.bundles.step_graph.portable import MODELS, add_step_graph, raw_parameters
+from edged.bundles.step_graph.training_graph import TrainingGraph
 from edged.engines.native.checkpoint import TrainingCheckpoint, dump
 from edged.errors import BundleError, ConfigError
 from edged.storage.files.atomic import STAGING, disk_errors
@@ -83,18 +84,34 @@ class _Plan:
         """Return the model's main output."""
         return self.objective.outputs[0]
 
-    def training_graph(self, model: onnx.ModelProto) -> TrainingGraph:
+    def training_graph(self) -> TrainingGraph:
         """The training graph made from this plan."""
         return TrainingGraph(
-            model,
+            self.with_loss(self.model),
+            trainable=self.trainable,
+            frozen=self.frozen,
             data=self.input,
             labels=self.objective.labels,
             loss=self.objective.name,
             output=replace(self.output, name=_compared(self.output.name, self.target)),
             target=self.target,
-            frozen=tuple(self.frozen),
-            general=self.objective.general,
         )
+
+    def with_loss(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """A form of the model with the labels as further inputs and the loss as its only output."""
+        made = onnx.ModelProto()
+        made.CopyFrom(model)
+        graph, labels = made.graph, self.objective.labels
+        graph.input.extend(value_info(label) for label in labels)
+        read = {}
+        if self.target is not None:
+            read[labels[0].name] = standard_target(graph, labels[0].name, self.target)
+        scalar = self.objective.add_to(graph, read)
+        # The inference outputs stay inside as they are: an export takes the graph from there.
+        graph.value_info.extend(graph.output)
+        del graph.output[:]
+        graph.output.append(helper.make_tensor_value_info(scalar, TensorProto.FLOAT, []))
+        return made
 
 
 def build(
@@ -182,7 +199,10 @@ def build(
     plan = _plan(made, loss, train, freeze, standardise, note)
     engine, refused = _possible(plan, rule, engine, note)
     with _staging(out) as staged:
-        _graphs(plan, rule, staged, note)
+        if engine != "portable":
+            _native_graphs(plan, rule, staged, note)
+        raw_parameters(plan.model, (*plan.trainable, *plan.frozen))
+        onnx.save(inference_form(plan.model), str(staged / INFERENCE))
         portable = _portable(plan, rule, staged, engine, seed or 0, refused, note)
         files = [
             INFERENCE,
@@ -201,17 +221,17 @@ def build(
     return Bundle.open(out, verify=False)
 
 
-def _graphs(plan: _Plan, optimizer: Optimizer, staged: Path, note: Callable[[str], None]) -> None:
-    """Write upstream's graphs for training, and the inference model."""
+def _native_graphs(
+    plan: _Plan, optimizer: Optimizer, staged: Path, note: Callable[[str], None]
+) -> None:
+    """Write the graphs of the native engine, by upstream's own generator."""
     onnxruntime_generator.generate(
-        _with_loss(plan, note),
+        plan.with_loss(trainable_form(plan.model, plan.trainable, note=note)),
         trainable=plan.trainable,
         frozen=plan.frozen,
         optimizer=optimizer,
         out=staged,
     )
-    raw_parameters(plan.model, (*plan.trainable, *plan.frozen))
-    onnx.save(inference_form(plan.model), str(staged / INFERENCE))
 
 
 def _leave_only(staged: Path, names: set[str]) -> None:
@@ -281,13 +301,10 @@ def _portable(
     if engine == "native":
         return None
     try:
-        return add_step_graph(
-            staged,
-            base=staged / INFERENCE,
-            source=plan.training_graph,
-            optimizer=optimizer,
-            seed=seed,
-        )
+        source = plan.training_graph()
+        evaluation = plan.with_loss(inference_form(plan.model))
+        made = build_step_graph(source, evaluation, optimizer)
+        return add_step_graph(staged, made, source, base=staged / INFERENCE, seed=seed)
     except BundleError as problem:
         if engine == "portable":
             raise
@@ -339,22 +356,6 @@ def _unique(graph: onnx.GraphProto) -> None:
 
 def _tensor(value: onnx.ValueInfoProto) -> Tensor:
     return Tensor(str(value.name), tuple(shape_of(value)))
-
-
-def _with_loss(plan: _Plan, note: Callable[[str], None]) -> onnx.ModelProto:
-    """The forward model with the labels as further inputs and the loss as its only output."""
-    model = trainable_form(plan.model, plan.trainable, note=note)
-    graph, labels = model.graph, plan.objective.labels
-    graph.input.extend(value_info(label) for label in labels)
-    read = {}
-    if plan.target is not None:
-        read[labels[0].name] = standard_target(graph, labels[0].name, plan.target)
-    scalar = plan.objective.add_to(graph, read)
-    # The inference outputs stay inside as they are: an export takes the graph from there.
-    graph.value_info.extend(graph.output)
-    del graph.output[:]
-    graph.output.append(helper.make_tensor_value_info(scalar, TensorProto.FLOAT, []))
-    return model
 
 
 def _describe(

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from edged.bundles.autodiff.rules.batch_norm import is_trained
 from edged.bundles.graph.gradient_support import before, has_gradient, on_the_way
 from edged.bundles.rewriting import trainable_form
-from edged.bundles.rewriting.batch_norm import is_trained
 from edged.bundles.rewriting.recurrent import going_back, more_than_plain
 from edged.bundles.rewriting.rewriter import constants
 from edged.bundles.source.trainable import layers

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from edged.bundles.graph.writer import attributes_of
-from edged.bundles.rewriting.rewriter import untrainable
+from edged.bundles.autodiff.rules.batch_norm import is_trained
+from edged.bundles.graph.writer import attributes_of, untrainable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Mapping
 
     import onnx
 
@@ -35,15 +35,6 @@ def batch_normalization(node: onnx.NodeProto, to: Rewriter) -> None:
     if inner:
         factor, offset = (to.add("Reshape", [v, to.sizes(-1, *([1] * inner))]) for v in (factor, offset))
     to.add("Add", [to.add("Mul", [x, factor]), offset], node.output[0])
-
-
-def is_trained(node: onnx.NodeProto, trainable: Collection[str], fixed: Collection[str]) -> bool:
-    """Whether this BatchNormalization follows the data: its scale or its bias is trained.
-
-    One whose scale and bias are `fixed`, constants and no parameters, does as the layers before it do.
-    """
-    scale, bias = node.input[1:3]
-    return scale in trainable or bias in trainable or (scale in fixed and bias in fixed)
 
 
 def running_statistics(graph: onnx.GraphProto) -> set[str]:

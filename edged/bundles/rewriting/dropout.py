@@ -8,7 +8,8 @@ import onnx
 from onnx import helper
 
 from edged.bundles.graph.edit import consumed
-from edged.bundles.rewriting.rewriter import constants, untrainable
+from edged.bundles.graph.writer import untrainable
+from edged.bundles.rewriting.rewriter import constants
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -9,8 +9,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from edged.bundles.graph.writer import attributes_of
-from edged.bundles.rewriting.rewriter import untrainable
+from edged.bundles.graph.writer import attributes_of, untrainable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -14,8 +14,7 @@ from onnx import helper
 
 from edged.bundles.graph.edit import all_names, opset_of, shape_of
 from edged.bundles.graph.templates import OPSET
-from edged.bundles.graph.writer import Writer, attributes_of
-from edged.bundles.rewriting.rewriter import untrainable
+from edged.bundles.graph.writer import Writer, attributes_of, untrainable
 from edged.errors import BundleError
 
 if TYPE_CHECKING:
@@ -159,7 +158,7 @@ def express(model: onnx.ModelProto) -> onnx.ModelProto:
     if not any(_is_newer(node) for node in model.graph.node):
         return model
     inferred = onnx.shape_inference.infer_shapes(model)
-    to = Writer(_shapes(inferred.graph), all_names(model.graph), values=_values(model.graph))
+    to = Writer(all_names(model.graph), _values(model.graph), _shapes(inferred.graph))
     for node in model.graph.node:
         if _is_newer(node):
             RULES[node.op_type](node, to)

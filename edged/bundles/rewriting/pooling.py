@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from edged.bundles.rewriting.rewriter import untrainable
+from edged.bundles.graph.writer import untrainable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -9,8 +9,7 @@ from onnx import helper, numpy_helper
 
 from edged.bundles.graph.edit import consumed
 from edged.bundles.graph.external_data import is_elsewhere
-from edged.bundles.graph.writer import attributes_of
-from edged.bundles.rewriting.rewriter import untrainable
+from edged.bundles.graph.writer import attributes_of, untrainable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

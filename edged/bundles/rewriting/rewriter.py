@@ -44,7 +44,7 @@ class Rewriter(Writer):
         self._sizes = measured(model, {str(node.input[0]) for node in rewritten})
         self.constants_of_model = constants(model.graph)
         shapes = {name: _common(*pair) for name, pair in self._sizes.items()}
-        super().__init__(_declared(model.graph) | shapes, all_names(model.graph))
+        super().__init__(all_names(model.graph), shapes=_declared(model.graph) | shapes)
 
     def value(self, name: str) -> NDArray[Any] | None:
         """The value of a tensor that is written in the model; None of a parameter, or what is computed."""
@@ -63,15 +63,6 @@ class Rewriter(Writer):
             return None
         total, more = (int(np.prod(sizes)) for sizes in self._sizes[name])
         return total // ROWS[0] if total * ROWS[1] == more * ROWS[0] else None
-
-
-def untrainable(node: onnx.NodeProto, reason: str, remedy: str = "") -> BundleError:
-    """The error for a node that no engine can train through."""
-    return BundleError(
-        f"operator {node.op_type} cannot be trained through: {reason}",
-        where=f"node {node.name}",
-        remedy=remedy or "freeze what is before it, or express it by other operators",
-    )
 
 
 def _common(one: Sizes, other: Sizes) -> tuple[int | None, ...]:

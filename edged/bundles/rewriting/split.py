@@ -5,8 +5,7 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from edged.bundles.graph.writer import attributes_of
-from edged.bundles.rewriting.rewriter import untrainable
+from edged.bundles.graph.writer import attributes_of, untrainable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

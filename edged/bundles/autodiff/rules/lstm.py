@@ -9,27 +9,29 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from edged.bundles.lowering.bptt import Loop, write_gradients
-from edged.bundles.lowering.recurrent import (
+from edged.bundles.autodiff.control_flow import Body, ScanState, write_scan
+from edged.bundles.autodiff.registry import backward, forward
+from edged.bundles.autodiff.rules.bptt import Loop, write_gradients
+from edged.bundles.autodiff.rules.recurrent import (
     RecurrentLayer,
     before_each,
-    keep_stock,
     lessened,
     read_layer,
+    readers_of,
     rows_of,
     sequence_of,
     start_of,
     write_forward,
 )
-from edged.bundles.lowering.scan_nodes import ScanBody, ScanState, write_scan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Sequence
 
     import onnx
 
-    from edged.bundles.graph.writer import Writer
-    from edged.bundles.lowering.bptt import Result
+    from edged.bundles.autodiff.registry import Adjoints
+    from edged.bundles.autodiff.rules.bptt import Result
+    from edged.bundles.autodiff.tape import Adjoint, Tape
 
 
 class LstmStates(NamedTuple):
@@ -47,31 +49,25 @@ class LstmStates(NamedTuple):
         return cls(*(f"{name}.{part}" for part in cls._fields))
 
 
-def _layer(node: onnx.NodeProto, to: Writer, bias: str) -> RecurrentLayer:
-    start = 5 if node.op_type == "LSTMTraining" else 4
-    return read_layer(node, to, bias=bias, first=node.input[start : start + 2])
-
-
 # ---- forward ----------------------------------------------------------------------------------
 
 
-def lstm_training(node: onnx.NodeProto, to: Writer) -> None:
-    """The layer; what is kept of it gets names made from that of the node's last output.
+@forward("LSTM")
+def lstm_forward(node: onnx.NodeProto, t: Tape) -> None:
+    """The layer, with what the gradient needs kept.
 
     Batches of a few rows: the stock operator, whose states give all gates in one product, so that only
     cₜ is left to be computed step by step. Larger ones: every step in standard operators.
     """
-    if node.output[4] not in to.read_by_nodes:
-        keep_stock(node, "LSTM", 3, to)
+    if t.active.isdisjoint(node.output):
+        t.copy(node)
         return
-    layer, kept = (
-        _layer(node, to, node.input[3] if len(node.input) > 3 else ""),
-        LstmStates.of(node.output[4]),
-    )
-    write_forward(node, layer, kept, kept.h, (_at_once, _step_by_step), to)
+    layer, kept = read_layer(node, t), LstmStates.of(t.name("lstm"))
+    t.saved[node.name] = layer, kept
+    write_forward(node, layer, kept, kept.h, (_at_once, _step_by_step), t)
 
 
-def _step_by_step(layer: RecurrentLayer, to: ScanBody) -> list[str]:
+def _step_by_step(layer: RecurrentLayer, to: Body) -> list[str]:
     bias, step = _bias(layer, to), to.body()
     x, h, c = (step.name(hint) for hint in "xhc")
     iof, (i, o, f), g = _gates(layer, x, h, bias, step)
@@ -85,7 +81,7 @@ def _step_by_step(layer: RecurrentLayer, to: ScanBody) -> list[str]:
     return [*collected.values(), *last]
 
 
-def _at_once(layer: RecurrentLayer, to: ScanBody) -> list[str]:
+def _at_once(layer: RecurrentLayer, to: Body) -> list[str]:
     whole = [to.name("whole") for _ in range(3)]
     to.operator("LSTM", layer.given, whole, hidden_size=layer.hidden)
     h = before_each(layer.first[0], to.add("Squeeze", [whole[0], to.sizes(1)]), to)
@@ -98,14 +94,14 @@ def _at_once(layer: RecurrentLayer, to: ScanBody) -> list[str]:
     return [all_iof, new, tanh, fc, h, *(to.add("Squeeze", [name, to.sizes(0)]) for name in whole[1:])]
 
 
-def _bias(layer: RecurrentLayer, to: ScanBody) -> str:
+def _bias(layer: RecurrentLayer, to: Body) -> str:
     """The two biases of every gate added up."""
     if not layer.bias:
         return ""
     return to.add("Add", to.split(layer.bias, *[4 * layer.hidden] * 2))
 
 
-def _gates(layer: RecurrentLayer, x: str, h: str, bias: str, to: ScanBody) -> tuple[str, list[str], str]:
+def _gates(layer: RecurrentLayer, x: str, h: str, bias: str, to: Body) -> tuple[str, list[str], str]:
     """i, o and f side by side, each of them, and g, of xₜ `(rows, I)` and hₜ₋₁ `(rows, H)`."""
     of_x = to.add("Gemm", [x, layer.weight, *([bias] if bias else [])], transB=1)
     linear = to.add("Gemm", [h, layer.recurrence, of_x], transB=1)
@@ -114,7 +110,7 @@ def _gates(layer: RecurrentLayer, x: str, h: str, bias: str, to: ScanBody) -> tu
     return iof, to.split(iof, *[layer.hidden] * 3), to.add("Tanh", [candidate])
 
 
-def _remembered(f: str, ig: str, layer: RecurrentLayer, to: ScanBody) -> str:
+def _remembered(f: str, ig: str, layer: RecurrentLayer, to: Body) -> str:
     """f∘cₜ₋₁ of all steps."""
     step = to.body()
     before, forget, new = step.name("c"), step.name("f"), step.name("ig")
@@ -128,19 +124,20 @@ def _remembered(f: str, ig: str, layer: RecurrentLayer, to: ScanBody) -> str:
 # ---- gradient ---------------------------------------------------------------------------------
 
 
-def lstm_grad(node: onnx.NodeProto, to: Writer) -> None:
+@backward("LSTM")
+def lstm(node: onnx.NodeProto, gradients: Sequence[Adjoint | None], t: Tape) -> Adjoints:
     """Backpropagation through time (Werbos 1990), from the last step to the first.
 
     With dc = ∂loss/∂cₜ before and dc′ after the path over hₜ, and dh all that reaches hₜ:
     dc′ = dc + dh∘o∘(1 − tanh²cₜ), ḡ = (dc′∘g∘i(1−i), dh∘tanh cₜ∘o(1−o), dc′∘cₜ₋₁∘f(1−f), dc′∘i∘(1−g²)),
     and for the step before: dh = ∂loss/∂hₜ₋₁ + ḡ·R, dc = dc′∘f.
     """
-    layer, kept = _layer(node, to, ""), LstmStates.of(node.input[8])
-    of_states, *of_last = [*node.input[9:], "", "", ""][:3]
-    write_gradients(node, layer, to, lambda loop: _back(loop, kept, of_states, of_last))
+    layer, kept = t.saved[node.name]
+    of_states, *of_last = readers_of(gradients, node, t)
+    return write_gradients(node, layer, t, lambda loop: _back(loop, kept, of_states, of_last))
 
 
-def _factors(layer: RecurrentLayer, kept: Sequence[str], to: ScanBody) -> list[str]:
+def _factors(layer: RecurrentLayer, kept: Sequence[str], to: Body) -> list[str]:
     """o(1 − tanh²c), f, and side by side g∘i(1−i), tanh c∘o(1−o), cₜ₋₁∘f(1−f), i(1−g²), as a − a∘b."""
     iof, g, tanh, fc = kept
     i, o, f = to.split(iof, *[layer.hidden] * 3)
@@ -172,9 +169,3 @@ def _back(loop: Loop, kept: LstmStates, of_states: str, of_last: Sequence[str]) 
         return to.add("Concat", [total()] * 2, axis=0)
 
     return [of_x, of_weight, of_recurrence, of_bias, lambda: last[0], lambda: last[1]]
-
-
-RULES: Mapping[str, Callable[[onnx.NodeProto, Writer], None]] = {
-    "LSTMTraining": lstm_training,
-    "LSTMGrad": lstm_grad,
-}

@@ -13,21 +13,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 from onnx import numpy_helper
 
-from edged.bundles.lowering.recurrent import MANY, are_fewer, product, summed
-from edged.bundles.lowering.scan_nodes import ScanBody, ScanState, write_choice, write_scan
+from edged.bundles.autodiff.control_flow import Body, ScanState, write_choice, write_scan
+from edged.bundles.autodiff.rules.recurrent import MANY, are_fewer, product, summed
+from edged.bundles.autodiff.tape import Adjoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import onnx
 
-    from edged.bundles.graph.writer import Writer
-    from edged.bundles.lowering.recurrent import RecurrentLayer
+    from edged.bundles.autodiff.registry import Adjoints
+    from edged.bundles.autodiff.rules.recurrent import RecurrentLayer
+    from edged.bundles.autodiff.tape import Tape
 
     # Names of tensors that there are once the loop is written.
     Result = Callable[[], str]
     # Makes tensors from others: those of one step `(N, ...)`, or of all `(T, N, ...)`.
-    Make = Callable[[Sequence[str], ScanBody], list[str]]
+    Make = Callable[[Sequence[str], Body], list[str]]
 
 
 class Loop:
@@ -45,7 +47,7 @@ class Loop:
         Whether the gradient of the input is wanted.
     """
 
-    def __init__(self, layer: RecurrentLayer, to: ScanBody, *, within: bool, of_x: bool) -> None:
+    def __init__(self, layer: RecurrentLayer, to: Body, *, within: bool, of_x: bool) -> None:
         self.layer, self.to, self.step = layer, to, to.body()
         self._within, self._of_x = within, of_x
         self._sequences: dict[str, str] = {}
@@ -99,7 +101,7 @@ class Loop:
             self._ones = self.to.add("ConstantOfShape", [size], value=one)
         return self._ones
 
-    def of_inputs(self, parts: Sequence[str], joined: Callable[[Sequence[str], ScanBody], str]) -> Result:
+    def of_inputs(self, parts: Sequence[str], joined: Callable[[Sequence[str], Body], str]) -> Result:
         """ḡ·W of all steps, `(T, N, I)`, where ḡ is what `joined` makes of tensors of the step."""
         if not self._within:
             every = [self._collect(part) for part in parts]
@@ -132,19 +134,22 @@ class Loop:
 
 
 def write_gradients(
-    node: onnx.NodeProto, layer: RecurrentLayer, to: Writer, back: Callable[[Loop], Sequence[Result]]
-) -> None:
+    node: onnx.NodeProto, layer: RecurrentLayer, to: Tape, back: Callable[[Loop], Sequence[Result]]
+) -> Adjoints:
     """Write the gradients of x, W, R, biases and initial states that are wanted.
 
     `back` writes a loop and gives all of them, in this order.
     """
-    wanted = [place for place, name in enumerate(node.output) if name]
-    few, many = ScanBody(to), ScanBody(to)
+    places = [0, 1, 2, 3, *range(5, 5 + len(layer.first))]
+    wanted = [i for i, place in enumerate(places) if to.wants(node, place)]
+    few, many = Body(to), Body(to)
     loops = [Loop(layer, body, within=body is many, of_x=0 in wanted) for body in (few, many)]
     made = [back(loop) for loop in loops]
-    results = [[result[place]() for place in wanted] for result in made]
-    outputs = [node.output[0] if place == 0 else to.name("gradient") for place in wanted]
+    results = [[result[i]() for i in wanted] for result in made]
+    outputs = [to.name("gradient") for _ in wanted]
     write_choice(are_fewer(MANY, layer, to), (few, many), (results[0], results[1]), outputs, to)
-    for place, value in zip(wanted, outputs, strict=True):
-        if place > 0:
-            to.add("Unsqueeze", [value, to.sizes(0)], node.output[place])
+    found: Adjoints = [None] * (places[-1] + 1)
+    for i, value in zip(wanted, outputs, strict=True):
+        name = value if i == 0 else to.add("Unsqueeze", [value, to.sizes(0)])
+        found[places[i]] = Adjoint(name, to.dims(node.input[places[i]], node))
+    return found

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edged.bundles.graph.writer import Writer, attributes_of, refusal
+from edged.bundles.autodiff.tape import untrainable
+from edged.bundles.graph.writer import attributes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator, Sequence
 
     import onnx
 
-    from edged.bundles.lowering.scan_nodes import ScanBody
+    from edged.bundles.autodiff.control_flow import Body
+    from edged.bundles.autodiff.tape import Dim, Tape
 
 # Rows up to this length are copied faster when they are joined: a tenth to a fifth of the time of a filter
 # gradient at 14 columns, none at 28 and 16 rows or more.
@@ -82,52 +84,74 @@ class Windows:
         return tuple(size + b + e - (o - 1) * s - extent for size, b, e, o, s, extent in there)
 
     @classmethod
-    def of(cls, node: onnx.NodeProto, sizes: Iterable[int | None], kernel: tuple[int, ...]) -> Windows:
+    def of(cls, node: onnx.NodeProto, sizes: Sequence[Dim], kernel: tuple[int, ...]) -> Windows:
         """The windows of `node` with this kernel on an input with these spatial sizes.
+
+        Padding that the operator chooses (`auto_pad`), and windows that reach beyond it (`ceil_mode`), become
+        plain padding.
 
         Raises
         ------
         BundleError
-            When a size varies, or the last window may lie beyond the padding.
+            When a size varies.
         """
-        fixed = tuple(size for size in sizes if size is not None)
-        if len(fixed) != len(kernel):
-            raise refusal(node, "only the batch may vary in size, not the axes that it slides along")
-        given = attributes_of(node)
-        if given.get("ceil_mode", 0):
-            raise refusal(node, "ceil_mode is not covered")
+        fixed, given = _fixed(node, sizes), attributes_of(node)
         ones = [1] * len(kernel)
         strides, dilations = (tuple(given.get(key, ones)) for key in ("strides", "dilations"))
-        begin, end = _padding(node, len(kernel))
+        begin, end = _padding(node, fixed, kernel, strides, dilations)
         bare = cls(fixed, kernel, strides, dilations, begin, end, (1,) * len(kernel))
         out = tuple(rest // s + 1 for rest, s in zip(bare.rest, strides, strict=True))
+        if given.get("ceil_mode", 0):
+            more = [_more(*of) for of in zip(bare.rest, strides, out, fixed, begin, strict=True)]
+            end = tuple(e + m for e, m in zip(end, more, strict=True))
+            out = tuple(o + bool(m) for o, m in zip(out, more, strict=True))
         return cls(fixed, kernel, strides, dilations, begin, end, out)
 
     @classmethod
-    def reached(cls, node: onnx.NodeProto, out: Iterable[int | None], kernel: tuple[int, ...]) -> Windows:
-        """The windows from which a transposed convolution with these input sizes is made."""
-        fixed = tuple(size for size in out if size is not None)
-        given = attributes_of(node)
-        if "output_shape" in given:
-            raise refusal(node, "output_shape is given: export it with pads and output_padding")
-        zeros = [0] * len(kernel)
-        added = given.get("output_padding", zeros)
-        bare = cls.of(node, fixed, kernel)
-        sides = zip(fixed, bare.strides, bare.extents, bare.begin, bare.end, added, strict=True)
-        sizes = tuple((o - 1) * s + extent - b - e + a for o, s, extent, b, e, a in sides)
-        return replace(bare, sizes=sizes, out=fixed)
+    def reached(
+        cls, node: onnx.NodeProto, out: Sequence[Dim], kernel: tuple[int, ...], sizes: Sequence[Dim]
+    ) -> Windows:
+        """The windows from which a transposed convolution from `out` to `sizes` is made."""
+        from_, to = _fixed(node, out), _fixed(node, sizes)
+        given, ones = attributes_of(node), [1] * len(kernel)
+        strides, dilations = (tuple(given.get(key, ones)) for key in ("strides", "dilations"))
+        if given.get("auto_pad", "NOTSET") not in ("NOTSET", "", "VALID") or "output_shape" in given:
+            raise untrainable(node, "its padding follows from its output: export it with pads")
+        begin, end = _padding(node, to, kernel, strides, dilations)
+        return cls(to, kernel, strides, dilations, begin, end, from_)
 
 
-def _padding(node: onnx.NodeProto, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    given = attributes_of(node)
+def _fixed(node: onnx.NodeProto, sizes: Sequence[Dim]) -> tuple[int, ...]:
+    fixed = tuple(size for size in sizes if isinstance(size, int))
+    if len(fixed) < len(sizes):
+        raise untrainable(node, "only the batch may vary in size, not the axes that it slides along")
+    return fixed
+
+
+def _more(rest: int, stride: int, out: int, size: int, begin: int) -> int:
+    """How much padding makes room for one window more; none where it would begin behind the input."""
+    return stride - rest % stride if rest % stride and out * stride < size + begin else 0
+
+
+def _padding(
+    node: onnx.NodeProto,
+    sizes: tuple[int, ...],
+    kernel: tuple[int, ...],
+    strides: tuple[int, ...],
+    dilations: tuple[int, ...],
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    given, rank = attributes_of(node), len(kernel)
     automatic = given.get("auto_pad", "NOTSET")
-    if automatic not in ("NOTSET", "", "VALID"):
-        raise refusal(node, f"auto_pad is {automatic}, write it as pads")
+    if automatic.startswith("SAME"):
+        geometry = zip(sizes, kernel, strides, dilations, strict=True)
+        whole = [max((-(-n // s) - 1) * s + d * (k - 1) + 1 - n, 0) for n, k, s, d in geometry]
+        less, more = tuple(n // 2 for n in whole), tuple(n - n // 2 for n in whole)
+        return (less, more) if automatic == "SAME_UPPER" else (more, less)
     pads = given.get("pads", []) if automatic != "VALID" else []
     return tuple(pads[:rank] or [0] * rank), tuple(pads[rank:] or [0] * rank)
 
 
-def every_tap(x: str, windows: Windows, to: Writer | ScanBody) -> list[str]:
+def every_tap(x: str, windows: Windows, to: Tape | Body) -> list[str]:
     """What all windows have at each tap: `x (a, b, sizes...)` cut to `(a, b, out...)`, once for every tap.
 
     Where `windows.short` is true, the spatial axes come out joined.
@@ -138,14 +162,14 @@ def every_tap(x: str, windows: Windows, to: Writer | ScanBody) -> list[str]:
     return [tap(wide, at, windows, 2, to) for at in windows.taps]
 
 
-def padded(x: str, windows: Windows, to: Writer | ScanBody) -> str:
+def padded(x: str, windows: Windows, to: Tape | Body) -> str:
     """`x (a, b, sizes...)` with the zeros around it."""
     if not windows.padded:
         return x
     return to.add("Pad", [x, to.sizes(0, 0, *windows.begin, 0, 0, *windows.end)])
 
 
-def tap(x: str, at: tuple[int, ...], windows: Windows, first: int, to: Writer | ScanBody) -> str:
+def tap(x: str, at: tuple[int, ...], windows: Windows, first: int, to: Tape | Body) -> str:
     """What every window has at one tap: `x` with its spatial axes, from `first` on, cut to `windows.out`."""
     if windows.area == 1 and set(windows.strides) == {1}:
         return x
@@ -155,7 +179,7 @@ def tap(x: str, at: tuple[int, ...], windows: Windows, first: int, to: Writer | 
     return to.add("Slice", [x, to.sizes(*starts), to.sizes(*stops), axes, to.sizes(*windows.strides)])
 
 
-def _joined(x: str, windows: Windows, to: Writer | ScanBody) -> list[str]:
+def _joined(x: str, windows: Windows, to: Tape | Body) -> list[str]:
     """Rows one behind the other, so that a tap is one stretch of an image instead of many short rows.
 
     What a shift to the side brings in from the row before or after is set to 0 first.

@@ -24,16 +24,16 @@ class ScanState(NamedTuple):
     after: str
 
 
-class ScanBody(NodeWriter):
+class Body(NodeWriter):
     """The nodes of a graph inside the graph; they may read tensors of the one around them."""
 
     def __init__(self, to: Writer) -> None:
         super().__init__()
         self._to = to
 
-    def body(self) -> ScanBody:
+    def body(self) -> Body:
         """Another one inside this."""
-        return ScanBody(self._to)
+        return Body(self._to)
 
     def name(self, hint: str) -> str:
         """A name that nothing in the whole graph has."""
@@ -69,8 +69,8 @@ class ScanBody(NodeWriter):
 
 
 def write_scan(
-    body: ScanBody,
-    to: Writer | ScanBody,
+    body: Body,
+    to: Writer | Body,
     *,
     states: Sequence[ScanState],
     sequences: Mapping[str, str],
@@ -115,10 +115,10 @@ def write_scan(
 
 def write_choice(
     condition: str,
-    forms: tuple[ScanBody, ScanBody],
+    forms: tuple[Body, Body],
     results: tuple[list[str], list[str]],
     outputs: list[str],
-    to: Writer | ScanBody,
+    to: Writer | Body,
 ) -> None:
     """Write an If: the outputs are the first form's results where the condition holds, else the second's."""
     yes, no = (form.graph([], result) for form, result in zip(forms, results, strict=True))

@@ -10,27 +10,29 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from edged.bundles.graph.writer import Writer, attributes_of
-from edged.bundles.lowering.bptt import Loop, write_gradients
-from edged.bundles.lowering.recurrent import (
+from edged.bundles.autodiff.control_flow import Body, ScanState, write_scan
+from edged.bundles.autodiff.registry import backward, forward
+from edged.bundles.autodiff.rules.bptt import Loop, write_gradients
+from edged.bundles.autodiff.rules.recurrent import (
     RecurrentLayer,
     before_each,
-    keep_stock,
     lessened,
     read_layer,
+    readers_of,
     rows_of,
     sequence_of,
     start_of,
     write_forward,
 )
-from edged.bundles.lowering.scan_nodes import ScanBody, ScanState, write_scan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Sequence
 
     import onnx
 
-    from edged.bundles.lowering.bptt import Result
+    from edged.bundles.autodiff.registry import Adjoints
+    from edged.bundles.autodiff.rules.bptt import Result
+    from edged.bundles.autodiff.tape import Adjoint, Tape
 
 
 class GruStates(NamedTuple):
@@ -59,7 +61,7 @@ class Weights(NamedTuple):
     bias_q: str
 
     @classmethod
-    def of(cls, layer: RecurrentLayer, to: ScanBody) -> Weights:
+    def of(cls, layer: RecurrentLayer, to: Body) -> Weights:
         """The layer's; q has a bias of its own where it is R·hₜ₋₁ + b."""
         sizes = 2 * layer.hidden, layer.hidden
         ours, states = (to.split(matrix, *sizes, axis=0) for matrix in (layer.weight, layer.recurrence))
@@ -71,29 +73,25 @@ class Weights(NamedTuple):
         return cls._make([*ours, *states, *biases])
 
 
-def _layer(node: onnx.NodeProto, to: Writer) -> RecurrentLayer:
-    bias, _, first = node.input[3:6]
-    linear = bool(attributes_of(node).get("linear_before_reset", 0))
-    return read_layer(node, to, bias=bias, first=[first], linear_before_reset=linear)
-
-
 # ---- forward ----------------------------------------------------------------------------------
 
 
-def gru_training(node: onnx.NodeProto, to: Writer) -> None:
-    """The layer; what is kept of it gets names made from that of the node's last output.
+@forward("GRU")
+def gru_forward(node: onnx.NodeProto, t: Tape) -> None:
+    """The layer, with what the gradient needs kept.
 
     Batches of a few rows: the stock operator, whose states give all gates in a few products. Larger
     ones: every step in standard operators.
     """
-    if node.output[2] not in to.read_by_nodes:
-        keep_stock(node, "GRU", 2, to)
+    if t.active.isdisjoint(node.output):
+        t.copy(node)
         return
-    layer, kept = _layer(node, to), GruStates.of(node.output[2])
-    write_forward(node, layer, kept, kept.before, (_at_once, _step_by_step), to)
+    layer, kept = read_layer(node, t), GruStates.of(t.name("gru"))
+    t.saved[node.name] = layer, kept
+    write_forward(node, layer, kept, kept.before, (_at_once, _step_by_step), t)
 
 
-def _step_by_step(layer: RecurrentLayer, to: ScanBody) -> list[str]:
+def _step_by_step(layer: RecurrentLayer, to: Body) -> list[str]:
     weights, step = Weights.of(layer, to), to.body()
     x, before = step.name("x"), step.name("h")
     zr, z, n, q = _gates(layer, x, before, weights, step)
@@ -104,7 +102,7 @@ def _step_by_step(layer: RecurrentLayer, to: ScanBody) -> list[str]:
     return [*collected.values(), *last]
 
 
-def _at_once(layer: RecurrentLayer, to: ScanBody) -> list[str]:
+def _at_once(layer: RecurrentLayer, to: Body) -> list[str]:
     whole = [to.name("whole"), to.name("whole")]
     linear = int(layer.linear_before_reset)
     to.operator("GRU", layer.given, whole, hidden_size=layer.hidden, linear_before_reset=linear)
@@ -117,7 +115,7 @@ def _at_once(layer: RecurrentLayer, to: ScanBody) -> list[str]:
 
 
 def _gates(
-    layer: RecurrentLayer, x: str, before: str, weights: Weights, to: ScanBody
+    layer: RecurrentLayer, x: str, before: str, weights: Weights, to: Body
 ) -> tuple[str, str, str, str]:
     """Side by side z and r; z, n and q, of xₜ `(rows, I)` and hₜ₋₁ `(rows, H)`."""
 
@@ -137,20 +135,21 @@ def _gates(
 # ---- gradient ---------------------------------------------------------------------------------
 
 
-def gru_grad(node: onnx.NodeProto, to: Writer) -> None:
+@backward("GRU")
+def gru(node: onnx.NodeProto, gradients: Sequence[Adjoint | None], t: Tape) -> Adjoints:
     """Backpropagation through time (Werbos 1990), from the last step to the first.
 
     With dh all that reaches hₜ: ḡ_z = dh∘(hₜ₋₁ − n)∘z(1−z), ḡ_n = dh∘(1−z)∘(1−n²), and
     ḡ_r = ḡ_n∘q∘r(1−r), or dq∘q∘(1−r) where dq = ḡ_n·R_n is the gradient of q = r∘hₜ₋₁. For the step
     before: dh = ∂loss/∂hₜ₋₁ + dh∘z + (ḡ_z, ḡ_r, ḡ_n∘r)·R, or … + (ḡ_z, ḡ_r)·R_zr + dq∘r.
     """
-    layer, kept = _layer(node, to), GruStates.of(node.input[7])
-    of_states, of_last = [*node.input[8:], "", ""][:2]
+    layer, kept = t.saved[node.name]
+    of_states, of_last = readers_of(gradients, node, t)
     back = _back_linear if layer.linear_before_reset else _back_reset
-    write_gradients(node, layer, to, lambda loop: back(loop, kept, of_states, of_last))
+    return write_gradients(node, layer, t, lambda loop: back(loop, kept, of_states, of_last))
 
 
-def _of_gates(layer: RecurrentLayer, kept: Sequence[str], to: ScanBody) -> tuple[str, str, str, str]:
+def _of_gates(layer: RecurrentLayer, kept: Sequence[str], to: Body) -> tuple[str, str, str, str]:
     """z, r, and what dh is multiplied with for n and z: (1−z)(1−n²) and (hₜ₋₁ − n)∘z(1−z)."""
     zr, n, _, before = kept
     z, r = to.split(zr, layer.hidden, layer.hidden)
@@ -159,7 +158,7 @@ def _of_gates(layer: RecurrentLayer, kept: Sequence[str], to: ScanBody) -> tuple
     return z, r, lessened(rest, to.add("Mul", [n, n]), to), of_z
 
 
-def _factors_linear(layer: RecurrentLayer, kept: Sequence[str], to: ScanBody) -> list[str]:
+def _factors_linear(layer: RecurrentLayer, kept: Sequence[str], to: Body) -> list[str]:
     z, r, of_n, of_z = _of_gates(layer, kept, to)
     of_q = to.add("Mul", [of_n, r])
     of_r = lessened(to.add("Mul", [of_q, kept[2]]), r, to)
@@ -176,7 +175,7 @@ def _back_linear(loop: Loop, kept: GruStates, of_states: str, of_last: str) -> l
     n = step.add("Mul", [dh, of_n])
     after = step.add("Gemm", [gates, layer.recurrence, step.add("Mul", [dh, z])])
 
-    def with_n(gates: str, of_n: str, axis: int, to: ScanBody) -> str:
+    def with_n(gates: str, of_n: str, axis: int, to: Body) -> str:
         # Only n takes something else from the input than from the state.
         zr = to.add("Slice", [gates, to.sizes(0), to.sizes(2 * hidden), to.sizes(axis)])
         return to.add("Concat", [zr, of_n], axis=axis)
@@ -201,7 +200,7 @@ def _back_linear(loop: Loop, kept: GruStates, of_states: str, of_last: str) -> l
     ]
 
 
-def _factors_reset(layer: RecurrentLayer, kept: Sequence[str], to: ScanBody) -> list[str]:
+def _factors_reset(layer: RecurrentLayer, kept: Sequence[str], to: Body) -> list[str]:
     z, r, of_n, of_z = _of_gates(layer, kept, to)
     return [z, r, of_n, of_z, lessened(kept[2], r, to)]
 
@@ -235,9 +234,3 @@ def _back_reset(loop: Loop, kept: GruStates, of_states: str, of_last: str) -> li
         lambda: below(totals * 2),
         lambda: first,
     ]
-
-
-RULES: Mapping[str, Callable[[onnx.NodeProto, Writer], None]] = {
-    "GRUTraining": gru_training,
-    "GRUGrad": gru_grad,
-}

@@ -15,14 +15,12 @@ from onnx import TensorProto, helper
 from edged import __version__
 from edged.bundles.export.forms import RequestedForms, add_forms
 from edged.bundles.graph import onnxruntime_generator
-from edged.bundles.graph.edit import opset_of, refuse_taken, shape_of, value_info
+from edged.bundles.graph.edit import opset_of, refuse_taken, shape_of, shortened, value_info
 from edged.bundles.graph.external_data import MOST, set_apart, size_of, values_of
 from edged.bundles.graph.naming import Naming, made_with
 from edged.bundles.graph.optimizers import Optimizer
 from edged.bundles.losses.objective import objective, outputs_of
-from edged.bundles.preflight import BOTH, engines_left, examine, lacking, refusal
-from edged.bundles.rewriting import inference_form, shortened, trainable_form
-from edged.bundles.rewriting.batch_norm import running_statistics
+from edged.bundles.preflight import BOTH, asked_for, engines_left, lacking, obstacles, refusal
 from edged.bundles.source.normalise import conform, parameter_names, read_model
 from edged.bundles.source.recognise import note_probabilities
 from edged.bundles.source.standardise import (
@@ -33,6 +31,7 @@ from edged.bundles.source.standardise import (
     standardise_model,
 )
 from edged.bundles.source.trainable import select
+from edged.bundles.source.training_mode import inference_form, running_statistics
 from edged.bundles.step_graph.builder import build_step_graph
 from edged.bundles.step_graph.portable import MODELS, add_step_graph, raw_parameters
 from edged.bundles.step_graph.training_graph import TrainingGraph
@@ -200,7 +199,13 @@ def build(
     engine, refused = _possible(plan, rule, engine, note)
     with _staging(out) as staged:
         if engine != "portable":
-            _native_graphs(plan, rule, staged, note)
+            onnxruntime_generator.generate(
+                plan.with_loss(plan.model),
+                trainable=plan.trainable,
+                frozen=plan.frozen,
+                optimizer=rule,
+                out=staged,
+            )
         raw_parameters(plan.model, (*plan.trainable, *plan.frozen))
         onnx.save(inference_form(plan.model), str(staged / INFERENCE))
         portable = _portable(plan, rule, staged, engine, seed or 0, refused, note)
@@ -219,19 +224,6 @@ def build(
         _leave_only(staged, {*files, *added, DESCRIPTION})
         publish(staged, out)
     return Bundle.open(out, verify=False)
-
-
-def _native_graphs(
-    plan: _Plan, optimizer: Optimizer, staged: Path, note: Callable[[str], None]
-) -> None:
-    """Write the graphs of the native engine, by upstream's own generator."""
-    onnxruntime_generator.generate(
-        plan.with_loss(trainable_form(plan.model, plan.trainable, note=note)),
-        trainable=plan.trainable,
-        frozen=plan.frozen,
-        optimizer=optimizer,
-        out=staged,
-    )
 
 
 def _leave_only(staged: Path, names: set[str]) -> None:
@@ -269,12 +261,12 @@ def _possible(
     plan: _Plan, optimizer: Optimizer, engine: str, note: Callable[[str], None]
 ) -> tuple[str, dict[str, str]]:
     """The engine to build for, and why not for the other one."""
-    found = [*examine(plan.model, plan.trainable), *lacking(optimizer)]
-    left = engines_left(found, engine)
+    found = [*obstacles(plan.model, plan.trainable), *lacking(optimizer)]
+    asked, left = asked_for(engine), engines_left(found, engine)
     if not left:
-        raise refusal([finding for finding in found if engine == "both" or engine in finding.engines])
-    if engine != "both" or len(left) > 1:
-        return engine, {}
+        raise refusal([finding for finding in found if not set(asked).isdisjoint(finding.engines)])
+    if left == asked:
+        return engine if len(asked) > 1 else asked[0], {}
     why = refusal([finding for finding in found if left[0] not in finding.engines]).line()
     note(f"for the {left[0]} engine alone: {why}")
     return left[0], {name: why for name in BOTH if name != left[0]}

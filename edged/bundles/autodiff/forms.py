@@ -14,8 +14,7 @@ from onnx import helper
 
 from edged.bundles.autodiff.rules.recurrent import STATES
 from edged.bundles.autodiff.shapes import constants
-from edged.bundles.graph.edit import all_names
-from edged.bundles.graph.gradient_support import CONTRIB_DOMAIN
+from edged.bundles.graph.edit import CONTRIB_DOMAIN, all_names
 from edged.bundles.graph.writer import Writer, attributes_of
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ def plain_forms(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _plain_layers(node: onnx.NodeProto, to: Writer) -> None:
-    """A layer for each direction, with the batch behind the time; one going back reads the sequence turned."""
+    """A layer for each direction, the batch behind the time; one that goes back reads the sequence turned."""
     given = attributes_of(node)
     turns = _TURNS[given.get("direction", "forward")]
     if turns == (False,) and not given.get("layout", 0):
@@ -108,8 +107,10 @@ def _layer(node: onnx.NodeProto, inputs: list[str], number: int, to: Writer, *, 
         given["activations"] = given["activations"][number * each : (number + 1) * each]
     for name in ("direction", "layout"):
         given.pop(name, None)
+    # The first one keeps the name, by which a reader knows the node.
+    name = f"{node.name}.{number}" if number else node.name
     read = _turned(inputs[0], to) if turned else inputs[0]
-    made = helper.make_node(node.op_type, [read, *inputs[1:]], outputs, name=f"{node.name}.{number}", **given)
+    made = helper.make_node(node.op_type, [read, *inputs[1:]], outputs, name=name, **given)
     to.copy(made)
     return [_turned(outputs[0], to) if turned else outputs[0], *outputs[1:]]
 

@@ -17,50 +17,53 @@ from edged.bundles.autodiff.tape import Adjoint, broadcast, untrainable
 from edged.errors import BundleError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import onnx
 
-    from edged.bundles.autodiff.tape import Tape, TensorInfo
+    from edged.bundles.autodiff.tape import Tape
 
-    Refused = Callable[[onnx.NodeProto, BundleError], None]
+    Refused = dict[str, BundleError]
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 
 def active_tensors(
-    nodes: Sequence[onnx.NodeProto], trainable: Iterable[str], ends: Iterable[str], info: TensorInfo
+    nodes: Sequence[onnx.NodeProto], trainable: Iterable[str], ends: Iterable[str], kinds: Mapping[str, int]
 ) -> set[str]:
     """Tensors that depend on a trainable parameter and on which one of the `ends` depends, both smoothly."""
     reached = set(trainable)
     for node in nodes:
-        if not reached.isdisjoint(_differentiated(node)):
-            reached.update(
-                name for name in node.output if name and info.kinds.get(name, _FLOATS[0]) in _FLOATS
-            )
+        if not reached.isdisjoint(differentiated(node)):
+            reached.update(name for name in node.output if name and kinds.get(name, _FLOATS[0]) in _FLOATS)
     wanted = set(ends)
     for node in reversed(nodes):
         if not wanted.isdisjoint(node.output):
-            wanted.update(_differentiated(node))
+            wanted.update(differentiated(node))
     return reached & wanted
 
 
-def _differentiated(node: onnx.NodeProto) -> list[str]:
-    """Inputs that a gradient may go to."""
+def differentiated(node: onnx.NodeProto) -> list[str]:
+    """Inputs of a node that a gradient may go to."""
     if node.op_type in ZERO:
         return []
     stops = STOPS.get(node.op_type, ())
     return [name for place, name in enumerate(node.input) if name and place not in stops]
 
 
-def write_forward(nodes: Iterable[onnx.NodeProto], tape: Tape) -> None:
-    """Write the forward pass, with what the gradients need kept on the tape."""
+def write_forward(nodes: Iterable[onnx.NodeProto], tape: Tape, refused: Refused | None = None) -> None:
+    """Write the forward pass, with what gradients need kept on the tape; `refused` as in `write_backward`."""
     for node in nodes:
-        rule = FORWARD.get(node.op_type)
-        if rule is None:
-            tape.copy(node)
-        else:
-            rule(node, tape)
+        try:
+            FORWARD.get(node.op_type, _copy)(node, tape)
+        except BundleError as problem:
+            if refused is None:
+                raise
+            refused[node.name] = problem
+
+
+def _copy(node: onnx.NodeProto, tape: Tape) -> None:
+    tape.copy(node)
 
 
 def write_backward(
@@ -80,7 +83,8 @@ def write_backward(
     tape
         Where the forward pass was written.
     refused
-        Takes each node that no gradient comes through, and why, instead of an error.
+        For a trial: takes, by the name of its node, why no gradient comes through, instead of an error. What
+        was written then is no graph that can run.
 
     Raises
     ------
@@ -104,15 +108,17 @@ def _derived(
     node: onnx.NodeProto, gradients: Sequence[Adjoint | None], tape: Tape, refused: Refused | None
 ) -> Sequence[Adjoint | None]:
     try:
-        rule = BACKWARD.get(node.op_type)
-        if rule is None:
-            raise untrainable(node, "it has no gradient")
-        return rule(node, gradients, tape)
+        if refused is None or node.name not in refused:
+            rule = BACKWARD.get(node.op_type)
+            if rule is None:
+                raise untrainable(node, "it has no gradient")
+            return rule(node, gradients, tape)
     except BundleError as problem:
         if refused is None:
             raise
-        refused(node, problem)
-        return []
+        refused[node.name] = problem
+    # So that the walk of a trial goes on to the nodes before.
+    return [Adjoint("", tape.dims(name, node)) if name else None for name in node.input]
 
 
 def _total(parts: Sequence[Adjoint], tape: Tape) -> Adjoint | None:

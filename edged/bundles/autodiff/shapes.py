@@ -31,8 +31,6 @@ ROWS = (2, 3)
 MOST = 65536
 _ARRAYS = {TensorProto.FLOAT: np.float32, TensorProto.INT64: np.int64}
 
-Sizes = tuple[int, ...]
-
 
 def examine(model: onnx.ModelProto, parameters: Iterable[str]) -> TensorInfo:
     """What is known of the tensors of a model whose inputs have the batch as first axis.
@@ -50,14 +48,16 @@ def examine(model: onnx.ModelProto, parameters: Iterable[str]) -> TensorInfo:
         When onnxruntime cannot run the model.
     """
     graph = model.graph
-    kinds = _kinds(model)
+    kinds = kinds_of(model)
     variable = {str(value.name) for value in graph.input}.union(parameters)
-    static = _static(graph, variable)
-    shapes, found = _run(model, [name for name in static if kinds.get(name, 0) in _WHOLE])
-    dims: dict[str, Dims] = {name: tuple(map(_size, *pair)) for name, pair in shapes.items()}
-    dims |= {str(tensor.name): tuple(tensor.dims) for tensor in graph.initializer}
-    values = dict(constants(graph, variable)) | found
-    return TensorInfo(dims, kinds, values)
+    static = [name for name in _static(graph, variable) if kinds.get(name, 0) in _WHOLE]
+    dims, found = _run(model, static)
+    return TensorInfo(dims, kinds, dict(constants(graph, variable)) | found)
+
+
+def sizes_of(model: onnx.ModelProto) -> dict[str, Dims]:
+    """Sizes of all tensors of a model, by name; BundleError when onnxruntime cannot run it."""
+    return _run(model, [])[0]
 
 
 _WHOLE = (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL)
@@ -114,7 +114,8 @@ def _constant(node: onnx.NodeProto) -> NDArray[Any] | None:
     return np.asarray(given, np.int64) if item.name.startswith("value_int") else None
 
 
-def _kinds(model: onnx.ModelProto) -> dict[str, int]:
+def kinds_of(model: onnx.ModelProto) -> dict[str, int]:
+    """Element types of the tensors of a model, by name, as in `TensorProto.DataType`."""
     inferred = onnx.shape_inference.infer_shapes(model).graph
     kinds = {
         str(value.name): int(value.type.tensor_type.elem_type)
@@ -136,10 +137,8 @@ def _static(graph: onnx.GraphProto, variable: set[str]) -> list[str]:
     return [name for name in found if name]
 
 
-def _run(
-    model: onnx.ModelProto, wanted: list[str]
-) -> tuple[dict[str, tuple[Sizes, Sizes]], dict[str, NDArray[Any]]]:
-    """Shapes of all tensors for both numbers of rows, and the wanted values that are the same for both."""
+def _run(model: onnx.ModelProto, wanted: list[str]) -> tuple[dict[str, Dims], dict[str, NDArray[Any]]]:
+    """Sizes of all tensors, and the wanted values that are the same for both numbers of rows."""
     graph, names = model.graph, _computed(model.graph)
     batches = [{str(v.name): _zeros(v, rows) for v in graph.input} for rows in ROWS]
     watched = _watched(model, names, wanted)
@@ -155,7 +154,9 @@ def _run(
     shapes |= {name: (batches[0][name].shape, batches[1][name].shape) for name in batches[0]}
     pairs = zip(wanted, *(run[len(names) :] for run in runs), strict=True)
     values = {name: first for name, first, second in pairs if np.array_equal(first, second)}
-    return shapes, {name: value for name, value in values.items() if value.size <= MOST}
+    dims: dict[str, Dims] = {name: tuple(map(_size, *pair)) for name, pair in shapes.items()}
+    dims |= {str(tensor.name): tuple(tensor.dims) for tensor in graph.initializer}
+    return dims, {name: value for name, value in values.items() if value.size <= MOST}
 
 
 def _computed(graph: onnx.GraphProto) -> list[str]:

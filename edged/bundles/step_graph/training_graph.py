@@ -69,11 +69,13 @@ class TrainingGraph:
         made = plain_forms(model)
         rename_reads(made.graph, OUTPUT, LOSS)
         rename_writes(made.graph, OUTPUT, LOSS)
+        for node in made.graph.node:
+            node.name = LOSS if node.name == OUTPUT else node.name
         made.graph.output[0].name = LOSS
         self.info = examine(made, [*trainable, *frozen])
         self.nodes = list(made.graph.node)
         mark(self.nodes, BATCH, self.info.dims)
-        self.active = active_tensors(self.nodes, trainable, [LOSS], self.info)
+        self.active = active_tensors(self.nodes, trainable, [LOSS], self.info.kinds)
         for name in trainable:
             if name not in self.active:
                 raise BundleError(

@@ -8,13 +8,18 @@ from typing import TYPE_CHECKING
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from edged.bundles.autodiff.rules.recurrent import STATES
+from edged.bundles.graph.edit import consumed
 from edged.bundles.graph.external_data import is_elsewhere
+from edged.bundles.graph.writer import attributes_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import numpy as np
 
+# What keeps zeros zeros, whatever shape it gives them.
+_SHAPING = ("Expand", "Identity", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze")
 # What PyTorch's exporters call tensors that are no parameters of the module.
 _EXPORTERS = re.compile(r"val_\d+|onnx::\w+_\d+")
 
@@ -114,3 +119,47 @@ def _affine(graph: onnx.GraphProto, node: onnx.NodeProto) -> Iterator[tuple[int,
 
 def _constant(name: str, value: np.ndarray) -> onnx.NodeProto:
     return helper.make_node("Constant", [], [name], name=name, value=numpy_helper.from_array(value))
+
+
+def without_zero_states(graph: onnx.GraphProto) -> None:
+    """Leave out initial states that are written in the model as zeros, which they are anyway.
+
+    Exporters write them with the batch size of the export, and as weights.
+    """
+    zeros = _zero_tensors(graph)
+    for node in graph.node:
+        for place in _states(node):
+            if place < len(node.input) and node.input[place] in zeros:
+                node.input[place] = ""
+    _drop_unread(graph, zeros)
+
+
+def _states(node: onnx.NodeProto) -> range:
+    """Places of the initial states among the inputs."""
+    return range(5, 5 + STATES.get(node.op_type, 0))
+
+
+def _zero_tensors(graph: onnx.GraphProto) -> set[str]:
+    found = {str(item.name) for item in graph.initializer if _is_zero(item)}
+    for node in graph.node:
+        given = attributes_of(node)
+        tensor = given.get("value")
+        if node.op_type in ("Constant", "ConstantOfShape"):
+            zero = tensor is not None and _is_zero(tensor)
+            zero |= node.op_type == "ConstantOfShape" and tensor is None
+        else:
+            zero = node.op_type in _SHAPING and node.input[0] in found
+        if zero:
+            found.add(str(node.output[0]))
+    return found
+
+
+def _is_zero(tensor: onnx.TensorProto) -> bool:
+    return not is_elsewhere(tensor) and not numpy_helper.to_array(tensor).any()
+
+
+def _drop_unread(graph: onnx.GraphProto, names: set[str]) -> None:
+    """Nodes that make zeros for nobody."""
+    for node in reversed(list(graph.node)):
+        if node.output[0] in names - consumed(graph) - {value.name for value in graph.output}:
+            graph.node.remove(node)

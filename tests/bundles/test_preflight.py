@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 import pytest
+from edged.bundles.graph.gradient_support import DIFFERENTIABLE, on_the_way
 from onnx import TensorProto, helper, numpy_helper
 
 from edged.bundles.build import build
 from edged.bundles.commands import check
-from edged.bundles.graph.gradient_support import DIFFERENTIABLE, on_the_way
 from edged.bundles.graph.optimizers import Optimizer
 from edged.bundles.preflight import NATIVE, examine
 from edged.bundles.source.normalise import conform

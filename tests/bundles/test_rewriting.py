@@ -16,7 +16,7 @@ from edged.bundles.source.normalise import conform
 from edged.engines import open_engine
 from edged.engines.inference import InferenceModel
 from edged.errors import BundleError
-from tests.bundles.lowering.gradients import assert_equal, both_gradients, gradients, numerical
+from tests.bundles.engines_agree.gradients import assert_equal, both_gradients, gradients, numerical
 from tests.bundles.models import model
 
 if TYPE_CHECKING:

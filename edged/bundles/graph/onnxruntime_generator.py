@@ -117,9 +117,8 @@ def _write_initial_states(graph: onnx.GraphProto) -> None:
     nodes = list(graph.node)
     del graph.node[:]
     for node in nodes:
-        for place in range(len(node.input), 5 + STATES.get(node.op_type, 0)):
-            node.input.insert(place, "")
         for place in range(5, 5 + STATES.get(node.op_type, 0)):
+            node.input.extend([""] * (place + 1 - len(node.input)))
             if not node.input[place]:
                 node.input[place] = f"{node.name}.state{place}"
                 graph.node.extend(_zeros(node, node.input[place]))

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.bundles.lowering.gradients import assert_equal, both_gradients
-from tests.bundles.lowering.stacks import Stack
+from tests.bundles.engines_agree.gradients import assert_equal, both_gradients
+from tests.bundles.engines_agree.stacks import Stack
 
 LOSSES = ["cross_entropy", "mse", "l1"]
 # Falling and rising ones, with and without flat parts; none at all comes first.

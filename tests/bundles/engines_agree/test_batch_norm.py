@@ -15,7 +15,7 @@ from edged.engines import open_engine
 from edged.engines.inference import InferenceModel
 from edged.engines.portable.engine import PortableEngine
 from edged.errors import BundleError
-from tests.bundles.lowering.gradients import assert_equal, numerical
+from tests.bundles.engines_agree.gradients import assert_equal, numerical
 from tests.bundles.models import model
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto
 
-from tests.bundles.lowering.gradients import assert_equal, both_gradients
-from tests.bundles.lowering.shaped import Shaped
+from tests.bundles.engines_agree.gradients import assert_equal, both_gradients
+from tests.bundles.engines_agree.shaped import Shaped
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,8 +11,8 @@ from onnx import numpy_helper
 
 from edged.bundles.build import build
 from edged.errors import BundleError
-from tests.bundles.lowering.gradients import assert_equal, batch, both_gradients, gradients
-from tests.bundles.lowering.stacks import Stack
+from tests.bundles.engines_agree.gradients import assert_equal, batch, both_gradients, gradients
+from tests.bundles.engines_agree.stacks import Stack
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,4 +1,4 @@
-"""Where the training build of onnxruntime does not exist, there is nothing to lower."""
+"""Both engines side by side: only where the training build of onnxruntime is installed."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ from onnx import numpy_helper
 
 from edged.bundles.build import build
 from edged.errors import BundleError
-from tests.bundles.lowering.gradients import assert_equal, batch, both_gradients, gradients, numerical
-from tests.bundles.lowering.stacks import Stack
+from tests.bundles.engines_agree.gradients import assert_equal, batch, both_gradients, gradients, numerical
+from tests.bundles.engines_agree.stacks import Stack
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

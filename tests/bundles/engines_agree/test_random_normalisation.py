@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from onnx import numpy_helper
 
 from edged.bundles.build import build
-from tests.bundles.lowering.gradients import assert_equal, batch, gradients
-from tests.bundles.lowering.test_random import Network
+from tests.bundles.engines_agree.gradients import assert_equal, batch, gradients
+from tests.bundles.engines_agree.test_random import Network
 
 KINDS = ["InstanceNormalization", "groups", "LayerNormalization", "BatchNormalization", "none"]
 ACTIVATIONS = ["Elu", "Selu", "Celu", "PRelu", "HardSwish", "HardSigmoid", "Softplus", "Softsign", "Tanh"]

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.bundles.lowering.gradients import assert_equal, both_gradients
+from tests.bundles.engines_agree.gradients import assert_equal, both_gradients
 
 ACTIVATIONS = ["Relu", "Tanh", "Sigmoid", "LeakyRelu", "Softmax", "LogSoftmax", "Identity", "Abs"]
 SHAPES = ["plain", "residual", "joined", "normalised", "gated"]

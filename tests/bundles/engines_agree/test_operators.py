@@ -9,11 +9,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from edged.bundles.autodiff import reverse  # noqa: F401  it registers the rules
+from edged.bundles.autodiff.registry import BACKWARD, FORWARD
 from edged.bundles.build import build
-from edged.bundles.lowering import RULES
 from edged.engines import open_engine
 from edged.errors import BundleError
-from tests.bundles.lowering.gradients import assert_equal, batch, both_gradients
+from tests.bundles.engines_agree.gradients import assert_equal, batch, both_gradients
 from tests.bundles.models import chain, model
 
 if TYPE_CHECKING:
@@ -174,7 +175,7 @@ def test_frozen_in_front_of_it_the_rest_can_be_trained(tmp_path: Path) -> None:
 
 
 def test_every_rule_states_its_formula() -> None:
-    for operator, rule in RULES.items():
+    for operator, rule in [*BACKWARD.items(), *FORWARD.items()]:
         assert rule.__doc__, operator
 
 

@@ -26,7 +26,6 @@ BACKWARD: dict[str, Backward] = {}
 # Inputs that take no gradient although they are numbers, by their places: bounds, ratios, running statistics.
 STOPS = {
     "BatchNormalization": (3, 4),
-    "Clip": (1, 2),
     "Dropout": (1, 2),
     "OneHot": (0, 1, 2),
     "Resize": (1, 2, 3),
@@ -34,8 +33,8 @@ STOPS = {
 # Operators whose derivative is zero wherever there is one.
 ZERO = frozenset({
     "And", "ArgMax", "ArgMin", "Ceil", "Constant", "ConstantOfShape", "Equal", "EyeLike", "Floor", "Greater",
-    "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual", "Mod", "NonZero", "Not", "OneHot", "Or",
-    "Range", "Round", "Shape", "Sign", "Size", "Xor",
+    "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual", "NonZero", "Not", "OneHot", "Or",
+    "Round", "Shape", "Sign", "Size", "Xor",
 })  # fmt: skip
 
 Written = TypeVar("Written", bound="Forward")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import onnx
 
     from edged.bundles.autodiff.registry import Adjoints
-    from edged.bundles.autodiff.tape import Tape
+    from edged.bundles.autodiff.tape import Dims, Tape
 
     Slope = Callable[[onnx.NodeProto, Tape], str]
 
@@ -106,19 +106,26 @@ def power(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoin
     dims = t.dims(y, node)
     first = second = None
     if t.wants(node, 0):
-        exponent = t.value(b)
-        if exponent is not None and exponent.size == 1 and float(exponent.reshape(-1)[0]) == 2:
-            slope = t.add("Mul", [a, t.number(2)])
-        else:
-            less = t.add("Sub", [b, t.number(1)])
-            slope = t.add("Mul", [b, t.add("Pow", [a, less])])
-        first = to_operand(node, 0, t.times(gradient, slope, dims), t)
+        first = to_operand(node, 0, t.times(gradient, _slope_of_power(a, b, t), dims), t)
     if t.wants(node, 1):
         positive = t.add("Greater", [a, t.number(0)])
         logarithm = t.add("Log", [t.add("Where", [positive, a, t.number(1)])])
         slope = t.add("Mul", [y, logarithm])
         second = to_operand(node, 1, t.times(gradient, slope, dims), t)
     return [first, second]
+
+
+def _slope_of_power(a: str, b: str, t: Tape) -> str:
+    """b·aᵇ⁻¹, and 0 where b is 0 even if a is 0, too."""
+    exponent = t.value(b)
+    if exponent is not None and exponent.size == 1 and float(exponent.reshape(-1)[0]) == 2:
+        return t.add("Mul", [a, t.number(2)])
+    if t.kind(b) != TensorProto.FLOAT:
+        b = t.add("Cast", [b], to=TensorProto.FLOAT)
+    less = t.add("Sub", [b, t.number(1)])
+    if exponent is None or not exponent.all():
+        less = t.add("Where", [t.add("Equal", [b, t.number(0)]), t.number(0), less])
+    return t.add("Mul", [b, t.add("Pow", [a, less])])
 
 
 @backward("Log")
@@ -189,18 +196,43 @@ def extreme(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjo
     ]
 
 
-@by_slope("Clip")
-def clip(node: onnx.NodeProto, t: Tape) -> str:
-    """Of x held between two bounds: ḡ where x is not beyond them, else 0."""
-    x, bounds = node.input[0], [*node.input[1:], "", ""][:2]
-    inside = [
-        t.add(operator, [x, bound])
-        for operator, bound in zip(("GreaterOrEqual", "LessOrEqual"), bounds, strict=True)
-        if bound
-    ]
-    if not inside:
-        return t.number(1)
-    return t.add("Cast", [inside[0] if len(inside) == 1 else t.add("And", inside)], to=TensorProto.FLOAT)
+@backward("Clip")
+def clip(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
+    """Of min(max(x, low), high): ḡ for x where it is not beyond a bound, else for the bound."""
+    x, low, high = [*node.input, "", ""][:3]
+    dims, found = t.dims(x, node), list[Adjoint | None]([None, None, None])
+    bounds = zip(("GreaterOrEqual", "LessOrEqual"), (low, high), strict=True)
+    inside = [t.add(operator, [x, bound]) for operator, bound in bounds if bound]
+    if t.wants(node, 0) and not inside:
+        return [gradients[0]]
+    if t.wants(node, 0):
+        found[0] = _where(inside[0] if len(inside) == 1 else t.add("And", inside), gradients[0], dims, t)
+    if t.wants(node, 1):
+        below = t.add("Less", [x, low])
+        if high:
+            below = t.add("And", [below, t.add("LessOrEqual", [low, high])])
+        found[1] = to_operand(node, 1, _where(below, gradients[0], dims, t), t)
+    if t.wants(node, 2):
+        above = t.add("Greater", [t.add("Max", [x, low]) if low else x, high])
+        found[2] = to_operand(node, 2, _where(above, gradients[0], dims, t), t)
+    return found
+
+
+def _where(condition: str, gradient: Adjoint, dims: Dims, t: Tape) -> Adjoint:
+    """The adjoint where a condition of these sizes holds, else 0."""
+    return t.times(gradient, t.add("Cast", [condition], to=TensorProto.FLOAT), dims)
+
+
+@backward("Mod")
+def remainder(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
+    """Of a − b·trunc(a/b), which is the remainder of numbers that are not whole: ḡ and −ḡ·trunc(a/b)."""
+    (a, b), gradient = node.input, gradients[0]
+    first = to_operand(node, 0, gradient, t) if t.wants(node, 0) else None
+    if not t.wants(node, 1):
+        return [first]
+    whole = t.add("Div", [t.add("Sub", [a, node.output[0]]), b])
+    times = t.times(gradient, t.add("Round", [whole]), t.dims(node.output[0], node))
+    return [first, _negated(to_operand(node, 1, times, t), t)]
 
 
 @backward("Where")

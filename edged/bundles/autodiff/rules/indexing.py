@@ -31,7 +31,7 @@ def gather(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoi
     dims, picked = t.dims(x, node), len(t.dims(indices, node))
     axis, known = attributes_of(node).get("axis", 0) % len(dims), t.value(indices)
     gradient, length = t.whole(gradients[0], node), dims[axis]
-    if picked == 0:
+    if picked == 0 and isinstance(length, int):
         name = _one_picked(gradient, indices, axis, dims, t)
     elif isinstance(length, int) and known is not None and _is_order(known, length):
         inverse = np.argsort(known % length)
@@ -48,9 +48,10 @@ def _is_order(indices: np.ndarray, length: int) -> bool:
 
 
 def _one_picked(gradient: str, index: str, axis: int, dims: Dims, t: Tape) -> str:
-    length = dims[axis]
     after = [1] * (len(dims) - axis - 1)
-    ends, size = t.constant(np.array([0, 1], np.float32)), t.constant(np.int64(length))
+    ends, size = t.constant(np.array([0, 1], np.float32)), t.constant(np.int64(dims[axis]))
+    if t.kind(index) != TensorProto.INT64:
+        index = t.add("Cast", [index], to=TensorProto.INT64)
     mask = t.add("OneHot", [t.add("Unsqueeze", [index, t.sizes(0)]), size, ends])
     mask = t.add("Reshape", [mask, t.sizes(-1, *after)])
     return t.add("Mul", [t.add("Unsqueeze", [gradient, t.sizes(axis)]), mask])
@@ -113,10 +114,10 @@ def scatter_elements(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape
     """For what was placed ḡ at its place; for the data ḡ, but 0 where something took its place."""
     given, places = attributes_of(node), node.input[1]
     gradient, axis = t.whole(gradients[0], node), given.get("axis", 0)
-    found: Adjoints = [None, None, None]
+    found, kind = list[Adjoint | None]([None, None, None]), _kind(node)
     if t.wants(node, 0):
         name = gradient
-        if _kind(node) == "none":
+        if kind == "none":
             nothing = t.zeros(node.input[2], node)
             name = t.add("ScatterElements", [gradient, places, nothing], axis=axis)
         found[0] = Adjoint(name, t.dims(node.input[0], node))
@@ -130,10 +131,10 @@ def scatter_elements(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape
 def scatter_nd(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
     """For what was placed ḡ at its place; for the data ḡ, but 0 where something took its place."""
     places, gradient = node.input[1], t.whole(gradients[0], node)
-    found: Adjoints = [None, None, None]
+    found, kind = list[Adjoint | None]([None, None, None]), _kind(node)
     if t.wants(node, 0):
         name = gradient
-        if _kind(node) == "none":
+        if kind == "none":
             name = t.add("ScatterND", [gradient, places, t.zeros(node.input[2], node)])
         found[0] = Adjoint(name, t.dims(node.input[0], node))
     if t.wants(node, 2):

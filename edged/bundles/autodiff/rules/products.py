@@ -94,7 +94,7 @@ def matmul(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoi
     gradient = t.whole(gradients[0], node)
     if len(shapes[0]) == 1 or len(shapes[1]) == 1:
         return _with_vector(node, shapes, gradient, t)
-    if len(shapes[1]) == 2:
+    if len(shapes[1]) == 2 and not any(isinstance(size, str) for size in shapes[1]):
         return _with_matrix(node, shapes, gradient, t)
     return _product(node, list(node.input), shapes, gradient, t)
 
@@ -119,11 +119,11 @@ def _rows_of(width: int | str, t: Tape) -> str:
 def _with_vector(node: onnx.NodeProto, shapes: tuple[Dims, Dims], gradient: str, t: Tape) -> Adjoints:
     """A vector is a matrix of one row or column, whose axis the result does not have."""
     names, dims = list(node.input), list(shapes)
-    for place, axis in ((0, 0), (1, 1)):
-        if len(dims[place]) == 1:
-            names[place] = t.add("Unsqueeze", [names[place], t.sizes(axis)])
-            dims[place] = (1, *dims[place]) if place == 0 else (*dims[place], 1)
-            gradient = t.add("Unsqueeze", [gradient, t.sizes(-2 if place == 0 else -1)])
+    vectors = [place for place in (0, 1) if len(dims[place]) == 1]
+    for place in vectors:
+        names[place] = t.add("Unsqueeze", [names[place], t.sizes(place)])
+        dims[place] = (1, *dims[place]) if place == 0 else (*dims[place], 1)
+    gradient = t.add("Unsqueeze", [gradient, t.sizes(*(place - 2 for place in vectors))])
     found = _product(node, names, (dims[0], dims[1]), gradient, t)
     for place, axis in ((0, -2), (1, -1)):
         part = found[place]
@@ -171,6 +171,12 @@ def einsum(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoi
     letters = left.split(",")
     if "." in left or not arrow or any(len(set(part)) < len(part) for part in letters):
         raise untrainable(node, "its equation has '...', no '->', or a letter twice in an operand")
+    sizes: dict[str, set[int | str]] = {}
+    for name, own in zip(node.input, letters, strict=True):
+        for letter, size in zip(own, t.dims(name, node), strict=True):
+            sizes.setdefault(letter, set()).add(size)
+    if any(len(each) > 1 for each in sizes.values()):
+        raise untrainable(node, "a size of 1 stands for a larger one")
     gradient, found = t.whole(gradients[0], node), list[Adjoint | None]([None] * len(letters))
     for place, own in enumerate(letters):
         if not t.wants(node, place):

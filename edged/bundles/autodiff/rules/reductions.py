@@ -130,9 +130,10 @@ def euclidean_norm(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) 
 
 @backward("ReduceLogSum")
 def log_of_sum(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
-    """Of y = ln Σx: ḡ/eʸ."""
-    gradient = _gradient(node, gradients, t)
-    return [Adjoint(t.add("Div", [gradient.name, t.add("Exp", [_result(node, t)])]), gradient.dims)]
+    """Of y = ln Σx: ḡ·e⁻ʸ."""
+    y = node.output[0]
+    inverse = _kept(node, t.add("Exp", [t.add("Neg", [y])]), t.dims(y, node), t)
+    return [t.times(_gradient(node, gradients, t), inverse.name, inverse.dims)]
 
 
 @forward("ReduceLogSumExp")

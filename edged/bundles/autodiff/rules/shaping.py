@@ -41,10 +41,12 @@ def concat(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoi
     axis = attributes_of(node)["axis"] % len(gradients[0].dims)
     shapes = [t.dims(name, node) for name in node.input]
     lengths = [shape[axis] for shape in shapes]
-    if any(isinstance(length, str) for length in lengths):
-        raise untrainable(node, "the length of what it joins varies with the batch")
-    names = [t.name("part") for _ in lengths]
-    sizes = t.sizes(*(length for length in lengths if isinstance(length, int)))
+    names, fixed = [t.name("part") for _ in lengths], [size for size in lengths if isinstance(size, int)]
+    if len(fixed) == len(lengths):
+        sizes = t.sizes(*fixed)
+    else:
+        each = [t.add("Shape", [name], start=axis, end=axis + 1) for name in node.input]
+        sizes = t.add("Concat", each, axis=0) if len(each) > 1 else each[0]
     t.operator("Split", [t.whole(gradients[0], node), sizes], names, axis=axis)
     return [Adjoint(name, shape) for name, shape in zip(names, shapes, strict=True)]
 
@@ -64,14 +66,17 @@ def split(node: onnx.NodeProto, gradients: Sequence[Adjoint | None], t: Tape) ->
 @backward("Slice")
 def cut(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
     """ḡ with zeros in front and behind; for steps other than 1, added to zeros where it was taken from."""
-    dims = t.dims(node.input[0], node)
-    bounds = [t.integers(name, node, "bounds, axes and steps") for name in node.input[1:] if name]
-    starts, ends, *rest = bounds
-    axes = [axis % len(dims) for axis in (rest[0] if rest else range(len(starts)))]
-    steps = rest[1] if len(rest) > 1 else [1] * len(axes)
+    dims, left = t.dims(node.input[0], node), t.dims(node.output[0], node)
+    starts, ends, given, steps = (
+        t.integers(name, node, "bounds, axes and steps") if name else []
+        for name in [*node.input[1:], "", ""][:4]
+    )
+    axes = [axis % len(dims) for axis in given or range(len(starts))]
     gradient, pads = t.whole(gradients[0], node), [0] * (2 * len(dims))
-    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+    for axis, start, end, step in zip(axes, starts, ends, steps or [1] * len(axes), strict=True):
         length = dims[axis]
+        if step == 1 and left[axis] == length:
+            continue
         if not isinstance(length, int):
             raise untrainable(node, "it cuts along the batch")
         # Python cuts as ONNX does: both clamp what is out of range.
@@ -99,9 +104,15 @@ def _spread(gradient: str, taken: range, length: int, axis: int, rank: int, t: T
 @backward("Pad")
 def pad(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
     """The part of ḡ that the input fills; where the padding repeats it, ḡ of the repetitions is added."""
+    if t.wants(node, 2):
+        raise untrainable(node, "the number that it fills with is computed")
     dims = t.dims(node.input[0], node)
     mode, gradient = attributes_of(node).get("mode", "constant"), t.whole(gradients[0], node)
     amounts = t.integers(node.input[1], node, "amounts of padding")
+    if min(amounts) < 0:
+        if mode != "constant":
+            raise untrainable(node, f"it cuts, with mode {mode}")
+        return [Adjoint(t.add("Pad", [gradient, t.sizes(*(-amount for amount in amounts))]), dims)]
     changed = [i for i in range(len(dims)) if amounts[i] or amounts[len(dims) + i]]
     for axis in changed:
         length, front, back = dims[axis], amounts[axis], amounts[len(dims) + axis]

@@ -16,6 +16,7 @@ from edged.bundles.autodiff.rules.recurrent import STATES, more_than_plain
 from edged.bundles.autodiff.shapes import constants, examine, kinds_of
 from edged.bundles.autodiff.tape import Adjoint, Tape
 from edged.bundles.graph.edit import CONTRIB_DOMAIN, all_names, consumed
+from edged.bundles.source.normalise import parameter_names
 from edged.bundles.source.trainable import layers
 from edged.engines.native import api
 from edged.errors import BundleError
@@ -112,7 +113,7 @@ def obstacles(model: onnx.ModelProto, trainable: Sequence[str]) -> list[Obstacle
 def _refused(model: onnx.ModelProto, trainable: Sequence[str]) -> dict[str, BundleError]:
     """What a trial finds that differentiates the network alone, by the names of the nodes."""
     made = plain_forms(model)
-    info = examine(made, trainable)
+    info = examine(made, parameter_names(model.graph))
     nodes, ends = list(made.graph.node), [value.name for value in made.graph.output]
     active = active_tensors(nodes, trainable, ends, info.kinds)
     tape = Tape(info, all_names(made.graph), active=active, trainable=trainable)

@@ -53,7 +53,7 @@ def without_inactive(graph: onnx.GraphProto) -> None:
     Raises
     ------
     BundleError
-        When a mask is read, or it is computed whether the node is in training mode.
+        When a mask is read, the ratio is out of range, or it is computed whether the node is in training mode.
     """
     values = constants(graph)
     for node in _dropouts(graph):
@@ -62,6 +62,9 @@ def without_inactive(graph: onnx.GraphProto) -> None:
             raise untrainable(node, "its mask is read")
         if mode and mode not in values:
             raise untrainable(node, "it is computed whether it is in training mode")
+        ratio = values.get(node.input[1]) if len(node.input) > 1 else None
+        if ratio is not None and not 0 <= float(ratio) < 1:
+            raise untrainable(node, "its ratio must be a number from 0 to less than 1")
         del node.output[1:]
         if not mode or not values[mode]:
             _become_identity(node)

@@ -164,9 +164,7 @@ def _double(graph: onnx.GraphProto) -> None:
         for item in node.attribute:
             if item.type == onnx.AttributeProto.TENSOR:
                 _wider(item.t)
-            elif item.name in ("to", "dtype") and item.i == TensorProto.FLOAT:
-                item.i = TensorProto.DOUBLE
-            elif item.name == "stash_type":
+            elif (item.name in ("to", "dtype") and item.i == TensorProto.FLOAT) or item.name == "stash_type":
                 item.i = TensorProto.DOUBLE
         # Without a value it makes float32 zeros.
         if node.op_type == "ConstantOfShape" and not node.attribute:

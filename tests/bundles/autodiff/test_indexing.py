@@ -47,7 +47,7 @@ CASES = [
         for largest in (0, 1)
         for k in (1, 3)
     ),
-    Case('y, i = TopK(x, k) ', {"x": of("b", 5), "k": ints(2)}),
+    Case("y, i = TopK(x, k) ", {"x": of("b", 5), "k": ints(2)}),
     *(
         Case("y = GatherND(w, i)", {"w": of(3, 4, 2), "i": np.array(index), "x": of("b", 1)})
         for index in ([[0, 1], [2, 3], [0, 1]], [[2], [0]], [[0, 1, 1]], [0, 1], [[[-1, 0]], [[1, -1]]])

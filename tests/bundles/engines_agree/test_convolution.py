@@ -11,7 +11,6 @@ import pytest
 from onnx import numpy_helper
 
 from edged.bundles.build import build
-from edged.errors import BundleError
 from tests.bundles.engines_agree.gradients import assert_equal, batch, both_gradients, gradients, numerical
 from tests.bundles.engines_agree.stacks import Stack
 
@@ -80,12 +79,10 @@ def test_one_image(tmp_path: Path, layer: str) -> None:
     assert_equal(*both_gradients(network(LAYERS[layer]).model(), tmp_path, rows=1))
 
 
-def test_automatic_padding_is_refused_by_node(tmp_path: Path) -> None:
-    stack = Stack(3, 8).conv(4, 3, auto_pad="SAME_UPPER", strides=[2])
-    with pytest.raises(BundleError) as caught:
-        build(stack.model(), tmp_path / "b", loss="mse", engine="portable")
-    assert "ConvGrad cannot be trained by the portable engine: auto_pad is SAME_UPPER" in caught.value.what
-    assert "nt0" in caught.value.where
+@pytest.mark.parametrize("padding", ["SAME_UPPER", "SAME_LOWER"])
+def test_automatic_padding(tmp_path: Path, padding: str) -> None:
+    stack = Stack(3, 8).conv(4, 3, auto_pad=padding, strides=[2])
+    assert_equal(*both_gradients(stack.model(), tmp_path))
 
 
 # ---- transposed ---------------------------------------------------------------------------------

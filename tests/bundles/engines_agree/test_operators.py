@@ -12,9 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 from edged.bundles.autodiff import reverse  # noqa: F401  it registers the rules
 from edged.bundles.autodiff.registry import BACKWARD, FORWARD
 from edged.bundles.build import build
-from edged.engines import open_engine
 from edged.errors import BundleError
-from tests.bundles.engines_agree.gradients import assert_equal, batch, both_gradients
+from tests.bundles.engines_agree.gradients import assert_equal, both_gradients
 from tests.bundles.models import chain, model
 
 if TYPE_CHECKING:
@@ -144,33 +143,39 @@ def test_more_classes_than_a_table_is_kept_for(tmp_path: Path) -> None:
 
 
 def falling() -> onnx.ModelProto:
-    """A LeakyRelu whose output does not tell the sign of its input: only the native engine trains it."""
-    steps = nodes(FIRST, ("LeakyRelu", "h", "a", {"alpha": -1.0}), LAST)
-    steps[1].name = "fall"
-    return model(steps, ENDS)
+    """A LeakyRelu whose output does not tell the sign of its input."""
+    return model(nodes(FIRST, ("LeakyRelu", "h", "a", {"alpha": -1.0}), LAST), ENDS)
+
+
+def test_a_slope_below_zero(tmp_path: Path) -> None:
+    assert_equal(*both_gradients(falling(), tmp_path))
+
+
+def positions_in_columns() -> onnx.ModelProto:
+    """A pooling whose positions count otherwise, which only the native engine trains."""
+    steps = nodes(
+        FIRST,
+        ("Unsqueeze", "h axis", "u", {}),
+        ("MaxPool", "u", "p", {"kernel_shape": [2], "strides": [2], "storage_order": 1}),
+        ("Squeeze", "p axis", "s", {}),
+        ("MatMul", "s v", "output", {}),
+    )
+    steps[2].name = "pool"
+    return model(steps, [weight("w", 4, 4), weight("v", 2, 2), sizes("axis", 1)])
 
 
 def test_what_is_not_covered_is_refused_by_node_operator_and_reason(tmp_path: Path) -> None:
     with pytest.raises(BundleError) as caught:
-        build(falling(), tmp_path / "b", loss="mse", engine="portable")
-    assert caught.value.where.startswith("node fall")
-    assert "operator LeakyReluGrad cannot be trained by the portable engine: alpha is -1" in caught.value.what
-    assert "--engine native" in caught.value.remedy
+        build(positions_in_columns(), tmp_path / "b", loss="mse", engine="portable")
+    assert caught.value.where.startswith("node pool")
+    assert "operator MaxPool cannot be trained through: its storage_order is 1" in caught.value.what
+    assert "freeze what is before it" in caught.value.remedy
     assert not (tmp_path / "b").exists()
 
 
-def test_for_both_engines_it_becomes_a_bundle_for_native_alone_and_says_why(tmp_path: Path) -> None:
-    notes: list[str] = []
-    bundle = build(falling(), tmp_path / "b", loss="mse", note=notes.append)
-    assert (bundle.engines, bundle.portable) == (("native",), None)
-    assert not list(bundle.path.glob("step*"))
-    assert len(notes) == 1
-    assert "LeakyReluGrad" in notes[0]
-    assert open_engine("auto", bundle).step(*batch(bundle, 4)).applied
-
-
 def test_frozen_in_front_of_it_the_rest_can_be_trained(tmp_path: Path) -> None:
-    bundle = build(falling(), tmp_path / "b", loss="mse", engine="portable", freeze=["w"])
+    given = positions_in_columns()
+    bundle = build(given, tmp_path / "b", loss="mse", engine="portable", freeze=["w"])
     assert bundle.trainable == ("v",)
 
 

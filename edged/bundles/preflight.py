@@ -16,6 +16,7 @@ from edged.bundles.autodiff.rules.recurrent import STATES, more_than_plain
 from edged.bundles.autodiff.shapes import constants, examine, kinds_of
 from edged.bundles.autodiff.tape import Adjoint, Tape
 from edged.bundles.graph.edit import CONTRIB_DOMAIN, all_names, consumed
+from edged.bundles.graph.external_data import is_elsewhere
 from edged.bundles.source.normalise import parameter_names
 from edged.bundles.source.trainable import layers
 from edged.engines.native import api
@@ -100,6 +101,9 @@ def obstacles(model: onnx.ModelProto, trainable: Sequence[str]) -> list[Obstacle
             found[node.name] = _native(
                 node, "has no gradient, or a wrong one, in the native engine", _PORTABLE
             )
+    if any(map(is_elsewhere, model.graph.initializer)):
+        what = "the parameters are more than a step graph can be made from"
+        return [*found.values(), Obstacle("", "", ("portable",), what, "build with --engine native")]
     refused = _refused(model, trainable)
     for node in model.graph.node:
         if problem := refused.get(node.name):
@@ -222,7 +226,7 @@ def engines_left(found: Iterable[Obstacle], engine: str) -> tuple[str, ...]:
 
 
 def asked_for(engine: str) -> tuple[str, ...]:
-    """The engines that `native`, `portable` or `both` asks for; the native one counts where it is installed."""
+    """The engines that `native`, `portable` or `both` asks for; the native one where it is installed."""
     if engine != "both":
         return (engine,)
     return BOTH if api.available() else ("portable",)

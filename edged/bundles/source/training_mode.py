@@ -53,7 +53,7 @@ def without_inactive(graph: onnx.GraphProto) -> None:
     Raises
     ------
     BundleError
-        When a mask is read, the ratio is out of range, or it is computed whether the node is in training mode.
+        When a mask is read, a ratio is out of range, or it is computed whether the node is in training mode.
     """
     values = constants(graph)
     for node in _dropouts(graph):

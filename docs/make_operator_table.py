@@ -21,13 +21,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from onnx import TensorProto
 
-from edged.bundles import lowering, rewriting
+from edged.bundles.autodiff import rules
+from edged.bundles.autodiff.registry import BACKWARD
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
 PAGE = Path(__file__).with_name("portable.md")
-FAMILIES = (f"{lowering.__name__}.", f"{rewriting.__name__}.")
+FAMILIES = (f"{rules.__name__}.",)
 # The zoo is no part of the installed package.
 sys.path.insert(0, str(PAGE.parents[1]))
 
@@ -60,9 +61,9 @@ def called(part: Any, seen: set[Any]) -> Iterator[Any]:
 
 
 def is_a_rules(target: Any) -> bool:
-    """Whether it is part of a family of rules. What any rule may meet in the writer is not told of each."""
+    """Whether it is part of a family of rules. What any rule may meet on the tape is not told of each."""
     module = str(target.__module__)
-    return module.startswith(FAMILIES) and not module.endswith(("writer", "rewriter"))
+    return module.startswith(FAMILIES)
 
 
 def scope(part: Any) -> dict[str, Any]:
@@ -76,9 +77,9 @@ def tree(part: Any) -> ast.AST:
 
 
 def reasons(part: Any) -> Iterator[str]:
-    """The reasons of all calls of `refusal(node, reason)`, or of a family's own, in `part`."""
+    """The reasons of all calls of `untrainable(node, reason)` in `part`."""
     for call in ast.walk(tree(part)):
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and "refus" in call.func.id:
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "untrainable":
             yield from words(call.args[1], part)
 
 
@@ -105,24 +106,16 @@ def table(heads: list[str], rows: list[list[str]]) -> str:
 
 
 def operators() -> str:
-    """Every operator of the training graph that is lowered."""
-    return rules(lowering.RULES, lowering.__name__)
-
-
-def rewrites() -> str:
-    """Every operator that is rewritten before there is a training graph."""
-    return rules(rewriting.REWRITES, rewriting.__name__)
-
-
-def rules(registry: Mapping[str, Callable[..., Any]], package: str) -> str:
-    """Operators, file, what is written, what is refused; one row where operators share a rule."""
-    ordered = sorted(registry.items(), key=lambda item: (item[1].__module__, item[1].__name__))
+    """Operators, file, formula, what is refused; one row where operators share a rule."""
+    ordered = sorted(BACKWARD.items(), key=lambda item: (item[1].__module__, str(item[1].__doc__)))
     rows = []
-    for rule, pairs in groupby(ordered, key=lambda item: item[1]):
-        names = ", ".join(f"`{name}`" for name, _ in pairs)
-        file = rule.__module__.removeprefix(f"{package}.")
-        rows.append([names, f"`{file}.py`", formula(rule), "; ".join(refusals(rule)) or "–"])
-    return table(["operator", "file", "what takes its place", "refused"], rows)
+    for words, pairs in groupby(ordered, key=lambda item: formula(item[1])):
+        same = list(pairs)
+        rule = same[0][1]
+        names = ", ".join(f"`{name}`" for name, _ in same)
+        file = rule.__module__.removeprefix(f"{rules.__name__}.")
+        rows.append([names, f"`{file}.py`", words, "; ".join(refusals(rule)) or "–"])
+    return table(["operator", "file", "gradient", "refused"], rows)
 
 
 def models() -> str:
@@ -153,7 +146,7 @@ def parameters(model: Any) -> int:
 
 # ---- the page ----------------------------------------------------------------------------------
 
-TABLES = {"models": models, "operators": operators, "rewrites": rewrites}
+TABLES = {"models": models, "operators": operators}
 
 
 def page(text: str) -> str:

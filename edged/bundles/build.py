@@ -15,15 +15,12 @@ from onnx import TensorProto, helper
 from edged import __version__
 from edged.bundles.export.forms import RequestedForms, add_forms
 from edged.bundles.graph import onnxruntime_generator
-from edged.bundles.graph.edit import opset_of, refuse_taken, shape_of, value_info
+from edged.bundles.graph.edit import opset_of, refuse_taken, shape_of, shortened, value_info
 from edged.bundles.graph.external_data import MOST, set_apart, size_of, values_of
 from edged.bundles.graph.naming import Naming, made_with
 from edged.bundles.graph.optimizers import Optimizer
 from edged.bundles.losses.objective import objective, outputs_of
-from edged.bundles.losses.training_graph import TrainingGraph
-from edged.bundles.preflight import BOTH, engines_left, examine, lacking, refusal
-from edged.bundles.rewriting import inference_form, shortened, trainable_form
-from edged.bundles.rewriting.batch_norm import running_statistics
+from edged.bundles.preflight import BOTH, asked_for, engines_left, lacking, obstacles, refusal
 from edged.bundles.source.normalise import conform, parameter_names, read_model
 from edged.bundles.source.recognise import note_probabilities
 from edged.bundles.source.standardise import (
@@ -34,7 +31,10 @@ from edged.bundles.source.standardise import (
     standardise_model,
 )
 from edged.bundles.source.trainable import select
+from edged.bundles.source.training_mode import inference_form, running_statistics
+from edged.bundles.step_graph.builder import build_step_graph
 from edged.bundles.step_graph.portable import MODELS, add_step_graph, raw_parameters
+from edged.bundles.step_graph.training_graph import TrainingGraph
 from edged.engines.native.checkpoint import TrainingCheckpoint, dump
 from edged.errors import BundleError, ConfigError
 from edged.storage.files.atomic import STAGING, disk_errors
@@ -83,18 +83,34 @@ class _Plan:
         """Return the model's main output."""
         return self.objective.outputs[0]
 
-    def training_graph(self, model: onnx.ModelProto) -> TrainingGraph:
+    def training_graph(self) -> TrainingGraph:
         """The training graph made from this plan."""
         return TrainingGraph(
-            model,
+            self.with_loss(self.model),
+            trainable=self.trainable,
+            frozen=self.frozen,
             data=self.input,
             labels=self.objective.labels,
             loss=self.objective.name,
             output=replace(self.output, name=_compared(self.output.name, self.target)),
             target=self.target,
-            frozen=tuple(self.frozen),
-            general=self.objective.general,
         )
+
+    def with_loss(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """A form of the model with the labels as further inputs and the loss as its only output."""
+        made = onnx.ModelProto()
+        made.CopyFrom(model)
+        graph, labels = made.graph, self.objective.labels
+        graph.input.extend(value_info(label) for label in labels)
+        read = {}
+        if self.target is not None:
+            read[labels[0].name] = standard_target(graph, labels[0].name, self.target)
+        scalar = self.objective.add_to(graph, read)
+        # The inference outputs stay inside as they are: an export takes the graph from there.
+        graph.value_info.extend(graph.output)
+        del graph.output[:]
+        graph.output.append(helper.make_tensor_value_info(scalar, TensorProto.FLOAT, []))
+        return made
 
 
 def build(
@@ -182,7 +198,16 @@ def build(
     plan = _plan(made, loss, train, freeze, standardise, note)
     engine, refused = _possible(plan, rule, engine, note)
     with _staging(out) as staged:
-        _graphs(plan, rule, staged, note)
+        if engine != "portable":
+            onnxruntime_generator.generate(
+                plan.with_loss(plan.model),
+                trainable=plan.trainable,
+                frozen=plan.frozen,
+                optimizer=rule,
+                out=staged,
+            )
+        raw_parameters(plan.model, (*plan.trainable, *plan.frozen))
+        onnx.save(inference_form(plan.model), str(staged / INFERENCE))
         portable = _portable(plan, rule, staged, engine, seed or 0, refused, note)
         files = [
             INFERENCE,
@@ -199,19 +224,6 @@ def build(
         _leave_only(staged, {*files, *added, DESCRIPTION})
         publish(staged, out)
     return Bundle.open(out, verify=False)
-
-
-def _graphs(plan: _Plan, optimizer: Optimizer, staged: Path, note: Callable[[str], None]) -> None:
-    """Write upstream's graphs for training, and the inference model."""
-    onnxruntime_generator.generate(
-        _with_loss(plan, note),
-        trainable=plan.trainable,
-        frozen=plan.frozen,
-        optimizer=optimizer,
-        out=staged,
-    )
-    raw_parameters(plan.model, (*plan.trainable, *plan.frozen))
-    onnx.save(inference_form(plan.model), str(staged / INFERENCE))
 
 
 def _leave_only(staged: Path, names: set[str]) -> None:
@@ -249,12 +261,12 @@ def _possible(
     plan: _Plan, optimizer: Optimizer, engine: str, note: Callable[[str], None]
 ) -> tuple[str, dict[str, str]]:
     """The engine to build for, and why not for the other one."""
-    found = [*examine(plan.model, plan.trainable), *lacking(optimizer)]
-    left = engines_left(found, engine)
+    found = [*obstacles(plan.model, plan.trainable), *lacking(optimizer)]
+    asked, left = asked_for(engine), engines_left(found, engine)
     if not left:
-        raise refusal([finding for finding in found if engine == "both" or engine in finding.engines])
-    if engine != "both" or len(left) > 1:
-        return engine, {}
+        raise refusal([finding for finding in found if not set(asked).isdisjoint(finding.engines)])
+    if left == asked:
+        return engine if len(asked) > 1 else asked[0], {}
     why = refusal([finding for finding in found if left[0] not in finding.engines]).line()
     note(f"for the {left[0]} engine alone: {why}")
     return left[0], {name: why for name in BOTH if name != left[0]}
@@ -281,13 +293,10 @@ def _portable(
     if engine == "native":
         return None
     try:
-        return add_step_graph(
-            staged,
-            base=staged / INFERENCE,
-            source=plan.training_graph,
-            optimizer=optimizer,
-            seed=seed,
-        )
+        source = plan.training_graph()
+        evaluation = plan.with_loss(inference_form(plan.model))
+        made = build_step_graph(source, evaluation, optimizer)
+        return add_step_graph(staged, made, source, base=staged / INFERENCE, seed=seed)
     except BundleError as problem:
         if engine == "portable":
             raise
@@ -339,22 +348,6 @@ def _unique(graph: onnx.GraphProto) -> None:
 
 def _tensor(value: onnx.ValueInfoProto) -> Tensor:
     return Tensor(str(value.name), tuple(shape_of(value)))
-
-
-def _with_loss(plan: _Plan, note: Callable[[str], None]) -> onnx.ModelProto:
-    """The forward model with the labels as further inputs and the loss as its only output."""
-    model = trainable_form(plan.model, plan.trainable, note=note)
-    graph, labels = model.graph, plan.objective.labels
-    graph.input.extend(value_info(label) for label in labels)
-    read = {}
-    if plan.target is not None:
-        read[labels[0].name] = standard_target(graph, labels[0].name, plan.target)
-    scalar = plan.objective.add_to(graph, read)
-    # The inference outputs stay inside as they are: an export takes the graph from there.
-    graph.value_info.extend(graph.output)
-    del graph.output[:]
-    graph.output.append(helper.make_tensor_value_info(scalar, TensorProto.FLOAT, []))
-    return model
 
 
 def _describe(

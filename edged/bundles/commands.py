@@ -19,12 +19,11 @@ from edged.bundles.graph.templates import autoencoder, cnn1d, cnn2d, gru, mlp
 from edged.bundles.inspect import inspect
 from edged.bundles.losses.objective import outputs_of
 from edged.bundles.losses.options import parse
-from edged.bundles.preflight import BOTH, Obstacle, engines_left, examine, lacking
+from edged.bundles.preflight import BOTH, Obstacle, engines_left, lacking, obstacles
 from edged.bundles.source.normalise import conform, read_model
 from edged.bundles.source.standardise import Statistics
 from edged.bundles.source.trainable import select
 from edged.domain.stream.running_statistics import RunningMoments
-from edged.engines.native import api
 from edged.errors import BundleError, ConfigError
 from edged.storage.files.atomic import publish_file
 from edged.storage.models.bundles import MEASURING
@@ -301,7 +300,7 @@ def check(
     notes: list[str] = []
     found = _preflight(model, outputs_of(parse(loss)), train, freeze, optimizer, library, notes)
     engines, told = engines_left(found, engine), dict[str, Any]()
-    if engines and api.available():
+    if engines:
         with tempfile.TemporaryDirectory() as folder:
             try:
                 told = build_from_file(
@@ -316,8 +315,6 @@ def check(
             notes = [note for note in told["notes"] if not any(reason in note for reason in why)]
             found += [_of(told["refused"][name], (name,)) for name in engines if name in told["refused"]]
             engines = tuple(told["engines"])
-    elif engines:
-        notes.append("not tried: the training build of onnxruntime, which makes the graphs, is not installed")
     return {
         "model": str(model),
         "ok": bool(engines),
@@ -342,7 +339,7 @@ def _preflight(
     try:
         conformed = conform(given, outputs, library=functions, note=notes.append)
         trainable, _ = select(conformed.graph, train, freeze)
-        return [*examine(conformed, trainable), *lacking(optimizer)]
+        return [*obstacles(conformed, trainable), *lacking(optimizer)]
     except BundleError as problem:
         return [_of(problem, BOTH)]
 

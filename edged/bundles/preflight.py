@@ -1,7 +1,8 @@
 """What cannot be trained, or would be trained wrongly, found before anything is built.
 
-Every operator that a gradient must come through is looked at, for each engine: has it a gradient, in this
-form, and is it safe. The native engine dies of some gradients, or gets them wrong without a word.
+For the portable engine a trial differentiates the network. For the native one every operator that a gradient
+must come through is looked at: upstream's builder has none for some, dies of others, or gets them wrong
+without a word.
 """
 
 from __future__ import annotations
@@ -9,16 +10,20 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from edged.bundles.graph.gradient_support import before, has_gradient, on_the_way
-from edged.bundles.rewriting import trainable_form
-from edged.bundles.rewriting.batch_norm import is_trained
-from edged.bundles.rewriting.recurrent import going_back, more_than_plain
-from edged.bundles.rewriting.rewriter import constants
+from edged.bundles.autodiff.forms import plain_forms
+from edged.bundles.autodiff.reverse import active_tensors, differentiated, write_backward, write_forward
+from edged.bundles.autodiff.rules.recurrent import STATES, more_than_plain
+from edged.bundles.autodiff.shapes import constants, examine, kinds_of
+from edged.bundles.autodiff.tape import Adjoint, Tape
+from edged.bundles.graph.edit import CONTRIB_DOMAIN, all_names, consumed
+from edged.bundles.graph.external_data import is_elsewhere
+from edged.bundles.source.normalise import parameter_names
 from edged.bundles.source.trainable import layers
+from edged.engines.native import api
 from edged.errors import BundleError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     import onnx
 
@@ -26,19 +31,25 @@ if TYPE_CHECKING:
 
 BOTH = ("native", "portable")
 NATIVE = ("native",)
-_NO_GRADIENT = "cannot be trained through: it has no gradient"
-_EXPORT = "build with --engine portable, or export the model in evaluation mode, without dropout"
-_FREEZE = "build with --engine portable, or freeze its scale and bias"
-_WHOLE = "train both weights, or freeze the layer with all before it, or build with --engine portable"
-_AGAIN = "make the bundle from the network with `edged artifacts build`"
-_PLAIN = "use a plain layer, or, where all before it and itself is frozen, build with --engine portable"
+_PORTABLE = "build with --engine portable"
+_EXPORT = f"{_PORTABLE}, or export the model in evaluation mode, without dropout"
+_WHOLE = f"train both weights, or freeze the layer with all before it, or {_PORTABLE}"
+# What onnxruntime-training 1.19.2 derives rightly, in any form; a test asks its builder for every entry.
+DERIVED = frozenset({
+    "Abs", "Add", "Cast", "Clip", "Concat", "Conv", "Cos", "Div", "Erf", "Exp", "Expand", "Flatten", "GRU",
+    "Gather", "GatherElements", "GatherND", "Gemm", "GlobalAveragePool", "Identity", "LSTM", "LeakyRelu",
+    "Log", "LogSoftmax", "MatMul", "Max", "MaxPool", "Min", "Mul", "Neg", "Pad", "Pow", "Reciprocal",
+    "ReduceMean", "ReduceSum", "Relu", "Reshape", "ScatterElements", "ScatterND", "Sigmoid", "Sin", "Slice",
+    "Softmax", "Split", "Sqrt", "Squeeze", "Sub", "Tanh", "Tile", "TopK", "Transpose", "Trilu", "Unsqueeze",
+})  # fmt: skip
+# The same of onnxruntime's own operators.
+CONTRIBUTED = frozenset({"FusedMatMul", "Gelu", "QuickGelu"})
+# What it builds a training graph with that ends the process, does not run, or learns something else.
 _UNSAFE = {
-    "AveragePool": (
-        "has a gradient that ends the process when the batch is dynamic",
-        "build with --engine portable, or use MaxPool, ReduceMean or a strided Conv instead",
-    ),
-    "ConvTranspose": ("has a gradient that is not implemented", "build with --engine portable"),
-    "Resize": ("has a gradient that is not implemented", "build with --engine portable"),
+    "AveragePool": "has a gradient that ends the process when the batch is dynamic",
+    "BatchNormalization": "would be trained with the statistics of each batch, its running ones left behind",
+    "ConvTranspose": "has a gradient that is not implemented",
+    "Resize": "has a gradient that is not implemented",
 }
 
 
@@ -74,7 +85,7 @@ class Obstacle:
         return asdict(self)
 
 
-def examine(model: onnx.ModelProto, trainable: Sequence[str]) -> list[Obstacle]:
+def obstacles(model: onnx.ModelProto, trainable: Sequence[str]) -> list[Obstacle]:
     """Everything that stands in the way of training these parameters, node by node, for either engine.
 
     Parameters
@@ -84,14 +95,44 @@ def examine(model: onnx.ModelProto, trainable: Sequence[str]) -> list[Obstacle]:
     trainable
         Names of the parameters that are to be trained.
     """
-    refused: list[Obstacle] = []
-    rewritten = trainable_form(
-        model, trainable, refused=lambda node, problem: refused.append(_of(node, problem))
-    )
-    found = {finding.node: finding for finding in _not_native(model.graph, trainable)}
-    found |= {finding.node: finding for finding in _without_gradient(rewritten.graph, model.graph, trainable)}
-    found |= {finding.node: finding for finding in refused}
+    found = {finding.node: finding for finding in unsafe(model, trainable)}
+    for node in _way(model, trainable):
+        if not _is_derived(node, model.graph) and node.name not in found:
+            found[node.name] = _native(
+                node, "has no gradient, or a wrong one, in the native engine", _PORTABLE
+            )
+    if any(map(is_elsewhere, model.graph.initializer)):
+        what = "the parameters are more than a step graph can be made from"
+        return [*found.values(), Obstacle("", "", ("portable",), what, "build with --engine native")]
+    refused = _refused(model, trainable)
+    for node in model.graph.node:
+        if problem := refused.get(node.name):
+            what = problem.what.removeprefix(f"operator {node.op_type} ")
+            without = what.endswith("it has no gradient")
+            remedy = _way_round(model, node, trainable) if without else problem.remedy
+            found[node.name] = Obstacle(str(node.name), str(node.op_type), BOTH, what, remedy)
     return [found[node.name] for node in model.graph.node if node.name in found]
+
+
+def _refused(model: onnx.ModelProto, trainable: Sequence[str]) -> dict[str, BundleError]:
+    """What a trial finds that differentiates the network alone, by the names of the nodes."""
+    made = plain_forms(model)
+    info = examine(made, parameter_names(model.graph))
+    nodes, ends = list(made.graph.node), [value.name for value in made.graph.output]
+    active = active_tensors(nodes, trainable, ends, info.kinds)
+    tape = Tape(info, all_names(made.graph), active=active, trainable=trainable)
+    refused: dict[str, BundleError] = {}
+    write_forward(nodes, tape, refused)
+    write_backward(nodes, {name: Adjoint("", info.dims[name]) for name in ends}, tape, refused)
+    return refused
+
+
+def _way(model: onnx.ModelProto, trainable: Iterable[str]) -> list[onnx.NodeProto]:
+    """The nodes through which a gradient must come from the outputs to the trainable parameters."""
+    nodes = list(model.graph.node)
+    ends = [value.name for value in model.graph.output]
+    active = active_tensors(nodes, trainable, ends, kinds_of(model))
+    return [node for node in nodes if not active.isdisjoint(node.output)]
 
 
 def lacking(optimizer: Optimizer) -> list[Obstacle]:
@@ -112,25 +153,14 @@ def refusal(found: Sequence[Obstacle]) -> BundleError:
     return BundleError(error.what, where=error.where, remedy=f"{error.remedy}; {more}")
 
 
-def _of(node: onnx.NodeProto, problem: BundleError) -> Obstacle:
-    what = problem.what.removeprefix(f"operator {node.op_type} ")
-    return Obstacle(str(node.name), str(node.op_type), BOTH, what, problem.remedy)
-
-
-def _without_gradient(
-    rewritten: onnx.GraphProto, graph: onnx.GraphProto, trainable: Sequence[str]
-) -> Iterator[Obstacle]:
-    own = {str(node.name): node for node in graph.node}
-    for node in on_the_way(rewritten, trainable):
-        if not has_gradient(node) and node.name in own:
-            remedy = _way_round(graph, own[node.name], trainable)
-            yield Obstacle(str(node.name), str(node.op_type), BOTH, _NO_GRADIENT, remedy)
-
-
-def _way_round(graph: onnx.GraphProto, node: onnx.NodeProto, trainable: Sequence[str]) -> str:
+def _way_round(model: onnx.ModelProto, node: onnx.NodeProto, trainable: Sequence[str]) -> str:
     """What can be done about a node without a gradient: train what is behind it, or replace it."""
-    stopped = set(before(graph, node, trainable))
-    found = layers(graph)
+    reached = set(differentiated(node))
+    for other in reversed(model.graph.node):
+        if not reached.isdisjoint(other.output):
+            reached.update(differentiated(other))
+    stopped = reached.intersection(trainable)
+    found = layers(model.graph)
     behind = next((n for n, layer in enumerate(reversed(found)) if stopped.intersection(layer)), 0)
     replace = "express it by other operators"
     if behind and set(trainable) - stopped:
@@ -138,45 +168,38 @@ def _way_round(graph: onnx.GraphProto, node: onnx.NodeProto, trainable: Sequence
     return f"freeze what is before it, or {replace}"
 
 
-def _not_native(graph: onnx.GraphProto, trainable: Sequence[str]) -> Iterator[Obstacle]:
-    """What the native engine must not train.
+def _is_derived(node: onnx.NodeProto, graph: onnx.GraphProto) -> bool:
+    """Whether the native engine's builder derives a node rightly in this form."""
+    if node.domain not in ("", "ai.onnx"):
+        return node.domain == CONTRIB_DOMAIN and node.op_type in CONTRIBUTED
+    if node.op_type == "Split":  # it joins the gradients of the parts that are read alone
+        read = consumed(graph) | {value.name for value in graph.output}
+        return all(name in read for name in node.output)
+    if node.op_type == "Slice" and len(node.input) > 4:
+        steps = constants(graph).get(node.input[4])
+        return steps is not None and bool((steps > 0).all())
+    return node.op_type in DERIVED
+
+
+def unsafe(model: onnx.ModelProto, trainable: Sequence[str]) -> list[Obstacle]:
+    """What the native engine must not train although its builder makes a graph of it.
 
     Operators between a trainable parameter and the output are looked at, dropout and recurrent layers
-    wherever they are. A BatchNormalization whose scale and bias are frozen passes: it becomes plain
-    arithmetic.
+    wherever they are.
     """
-    trained, fixed = set(trainable), constants(graph)
-    way = on_the_way(graph, trainable)
-    names = {str(node.name) for node in way}
-    reached = trained.union(*(node.output for node in way))
-    for node in graph.node:
-        inside = node.name in names
-        if reason := more_than_plain(node) or ("" if inside else going_back(node)):
-            yield _native(node, f"does not run in training: {reason}", _PLAIN)
+    way = _way(model, trainable)
+    names, found = {node.name for node in way}, list[Obstacle]()
+    reached = set(trainable).union(*(node.output for node in way))
+    for node in model.graph.node:
+        if node.op_type in STATES and (reason := more_than_plain(node)):
+            found.append(_native(node, f"does not run in training: {reason}", _PORTABLE))
         elif node.op_type == "Dropout":
-            yield _native(node, "draws numbers that a resumed run would not draw again", _EXPORT)
-        elif not inside:
-            continue
-        elif node.op_type == "BatchNormalization" and is_trained(node, trained, fixed):
-            yield _native(node, "would be trained without following its running statistics", _FREEZE)
-        elif node.op_type in _UNSAFE:
-            yield _native(node, *_UNSAFE[node.op_type])
-        elif fixed_weights := _fixed_weights(node, reached):
-            yield _native(node, f"has a gradient that ends the process where {fixed_weights}", _WHOLE)
-
-
-def as_generated(model: onnx.ModelProto, trainable: Sequence[str]) -> list[Obstacle]:
-    """What upstream's generator gets wrong where nobody has rewritten the model before it."""
-    trained, fixed = set(trainable), constants(model.graph)
-    frozen = [
-        node
-        for node in on_the_way(model.graph, trainable)
-        if node.op_type == "BatchNormalization" and not is_trained(node, trained, fixed)
-    ]
-    return [
-        _native(node, "is frozen, and yet trained with the statistics of each batch", _AGAIN)
-        for node in frozen
-    ]
+            found.append(_native(node, "draws numbers that a resumed run would not draw again", _EXPORT))
+        elif node.name in names and node.op_type in _UNSAFE:
+            found.append(_native(node, _UNSAFE[node.op_type], _PORTABLE))
+        elif node.name in names and (fixed := _fixed_weights(node, reached)):
+            found.append(_native(node, f"has a gradient that ends the process where {fixed}", _WHOLE))
+    return found
 
 
 def _fixed_weights(node: onnx.NodeProto, reached: Collection[str]) -> str:
@@ -197,7 +220,13 @@ def _native(node: onnx.NodeProto, what: str, remedy: str) -> Obstacle:
 
 
 def engines_left(found: Iterable[Obstacle], engine: str) -> tuple[str, ...]:
-    """The engines among those asked for (`native`, `portable` or `both`) that no finding stops."""
+    """The engines among those asked for that no finding stops."""
     stopped = {name for finding in found for name in finding.engines}
-    asked = BOTH if engine == "both" else (engine,)
-    return tuple(name for name in asked if name not in stopped)
+    return tuple(name for name in asked_for(engine) if name not in stopped)
+
+
+def asked_for(engine: str) -> tuple[str, ...]:
+    """The engines that `native`, `portable` or `both` asks for; the native one where it is installed."""
+    if engine != "both":
+        return (engine,)
+    return BOTH if api.available() else ("portable",)

@@ -177,12 +177,9 @@ def _served(config: Config, bundle: Bundle) -> list[Path]:
 
 
 def _builder() -> CheckResult:
-    """Whether the standard network can be built on this machine, which needs the training build."""
-    if api.available():
-        return _ok("engine", "native is installed here, and portable too: timed at the first run")
-    missing = "native is not installed here, so there is nothing to build the standard network with"
-    remedy = "build a bundle elsewhere with `edged artifacts build --engine both` and name it in model.bundle"
-    return _error("engine", missing, remedy)
+    """Which engine will train the standard network, which is built at the first start."""
+    both = "native is installed here, and portable too: timed at the first run"
+    return _ok("engine", both if api.available() else "portable trains the standard network")
 
 
 def _operators(config: Config, bundle: Bundle) -> Iterator[CheckResult]:

@@ -20,7 +20,7 @@ from edged.engines import open_engine
 from edged.engines.portable.engine import PortableEngine
 from edged.errors import BundleError, ConfigError
 from edged.storage.models.bundles import Bundle
-from tests.bundles.lowering.gradients import ENGINES, assert_equal, gradients, numerical
+from tests.bundles.engines_agree.gradients import ENGINES, assert_equal, gradients, numerical
 from tests.commands import strict_json
 
 if TYPE_CHECKING:

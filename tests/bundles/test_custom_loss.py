@@ -18,7 +18,7 @@ from edged.domain.stream.schema import Schema
 from edged.engines import open_engine
 from edged.errors import BundleError
 from edged.storage.models.bundles import Bundle
-from tests.bundles.lowering.gradients import ENGINES, assert_equal, gradients
+from tests.bundles.engines_agree.gradients import ENGINES, assert_equal, gradients
 
 if TYPE_CHECKING:
     from pathlib import Path

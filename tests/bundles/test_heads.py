@@ -25,7 +25,7 @@ from edged.engines.native import api as training_api
 from edged.engines.portable.engine import PortableEngine
 from edged.errors import BundleError, ConfigError, TrainingError
 from edged.storage.models.bundles import Bundle
-from tests.bundles.lowering.gradients import ENGINES
+from tests.bundles.engines_agree.gradients import ENGINES
 from tests.commands import edged, write_config
 
 if TYPE_CHECKING:

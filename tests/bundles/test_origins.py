@@ -15,7 +15,7 @@ from edged.bundles.graph.templates import mlp
 from edged.bundles.source.normalise import conform
 from edged.engines.runtime import ort
 from edged.errors import BundleError, ConfigError
-from tests.bundles.lowering.gradients import assert_equal, both_gradients
+from tests.bundles.engines_agree.gradients import assert_equal, both_gradients
 from tests.bundles.models import chain, model
 from tests.zoo import ZOO
 

@@ -15,8 +15,7 @@ from edged.bundles.graph.edit import opset_of
 from edged.bundles.source.normalise import conform
 from edged.engines import open_engine
 from edged.engines.inference import InferenceModel
-from edged.errors import BundleError
-from tests.bundles.lowering.gradients import assert_equal, both_gradients, gradients, numerical
+from tests.bundles.engines_agree.gradients import assert_equal, both_gradients, gradients, numerical
 from tests.bundles.models import model
 
 if TYPE_CHECKING:
@@ -78,7 +77,6 @@ def shifted(operator: str, opset: int = 17, **attributes: Any) -> onnx.ModelProt
 def test_an_activation_without_a_gradient(tmp_path: Path, name: str) -> None:
     operator, attributes, function, _, opset = ACTIVATIONS[name]
     bundle = build(shifted(operator, opset, **attributes), tmp_path / "b", loss="mse", optimizer="sgd")
-    assert bundle.engines == ("native", "portable")
     rng = np.random.default_rng(0)
     x, y = (rng.standard_normal((7, n)).astype(np.float32) for n in (4, 2))
     start = open_engine("portable", bundle).parameters()
@@ -184,7 +182,6 @@ def test_normalisation_of_channels(tmp_path: Path, name: str) -> None:
     node = helper.make_node(operator, ["shaped", "g", "b"], ["normal"], name="n", epsilon=1e-3, **attributes)
     given = normalised(node, weight("g", width), weight("b", width), opset=opset)
     bundle = build(given, tmp_path / "b", loss="mse", optimizer="sgd")
-    assert bundle.engines == ("native", "portable")
     assert set(bundle.trainable) == {"w", "v", "g", "b"}
     rng = np.random.default_rng(0)
     x, y = (rng.standard_normal((5, n)).astype(np.float32) for n in (4, 2))
@@ -193,7 +190,7 @@ def test_normalisation_of_channels(tmp_path: Path, name: str) -> None:
     def loss(at: Any) -> float:
         return reference(at, x, y, groups, at["g"], at["b"], by_group=groups == width)
 
-    assert open_engine("native", bundle).evaluate(x, y) == pytest.approx(loss(start), rel=1e-5)
+    assert open_engine("portable", bundle).evaluate(x, y) == pytest.approx(loss(start), rel=1e-5)
     expected = numerical(loss, start)
     for engine in bundle.engines:
         assert_equal(expected, gradients(bundle, engine, x, y))
@@ -250,22 +247,25 @@ def test_normalising_single_numbers_leaves_the_bias_alone(tmp_path: Path) -> Non
     bundle = build(given, tmp_path / "b", loss="mse", optimizer="sgd")
     rng = np.random.default_rng(0)
     x, y = (rng.standard_normal((5, n)).astype(np.float32) for n in (4, 2))
-    found = [gradients(bundle, engine, x, y) for engine in bundle.engines]
-    assert_equal(*found)
-    assert not any(gradient["w"].any() for gradient in found)
+    found = gradients(bundle, "portable", x, y)
+    bias = open_engine("portable", bundle).parameters()
+
+    def loss(at: Any) -> float:
+        return float(((np.tanh(np.broadcast_to(at["b"], (5, 12))) @ at["v"] - y) ** 2).mean())
+
+    expected = numerical(loss, {name: bias[name] for name in ("b", "v")})
+    assert_equal(expected, {name: found[name] for name in expected})
+    assert not found["w"].any()
 
 
-def test_sizes_that_vary_are_refused_by_name(tmp_path: Path) -> None:
+def test_sizes_that_vary_with_the_batch(tmp_path: Path) -> None:
     node = helper.make_node("InstanceNormalization", ["turned", "g", "b"], ["other"], name="n")
     given = normalised(node, weight("g", 4), weight("b", 4))
     turn = helper.make_node("Transpose", ["shaped"], ["turned"], perm=[2, 1, 0])
     back = helper.make_node("Transpose", ["other"], ["normal"], perm=[2, 1, 0])
     given.graph.node.insert(2, turn)
     given.graph.node.insert(4, back)
-    with pytest.raises(BundleError, match=r"node n: operator InstanceNormalization .*sizes .* vary"):
-        build(given, tmp_path / "b", loss="mse")
-    # In front of what is trained nothing has to be derived.
-    assert build(given, tmp_path / "b", loss="mse", train=["v"]).trainable == ("v",)
+    assert_equal(*both_gradients(given, tmp_path))
 
 
 def test_the_inference_model_keeps_its_operators(tmp_path: Path) -> None:
@@ -305,7 +305,7 @@ def test_a_part_that_nobody_reads(tmp_path: Path, lengths: tuple[int, ...] | Non
         h = x @ at["w"]
         return float(((h[:, :1] * h[:, last : last + 1] @ at["v"] - y) ** 2).mean())
 
-    expected = numerical(loss, open_engine("native", bundle).parameters())
+    expected = numerical(loss, open_engine("portable", bundle).parameters())
     for engine in bundle.engines:
         assert_equal(expected, gradients(bundle, engine, x, y))
 

@@ -41,19 +41,19 @@ class Case:
 
 CASES = [
     Case("batchnorm", PORTABLE, freeze=("*.running_*",)),
-    Case("batchnorm_frozen", freeze=("2.*", "6.*")),
-    Case("groupnorm"),
+    Case("batchnorm_frozen", PORTABLE, freeze=("2.*", "6.*")),
+    Case("groupnorm", PORTABLE),
     Case("average", PORTABLE),
-    Case("activations"),
+    Case("activations", PORTABLE),
     Case("convolutions"),
     Case("decoder", PORTABLE, loss="mse"),
     Case("lstm"),
     Case("gru"),
-    Case("encoder", freeze=("*.in_proj_bias",)),
+    Case("encoder", PORTABLE, freeze=("*.in_proj_bias",)),
     Case("mlp"),
     Case("cnn1d"),
-    Case("cnn2d", freeze=("1.*", "5.*")),
-    Case("separable", freeze=("norm.*",)),
+    Case("cnn2d", PORTABLE, freeze=("1.*", "5.*")),
+    Case("separable", PORTABLE, freeze=("norm.*",)),
     Case("autoencoder", loss="mse"),
 ]
 

@@ -8,7 +8,7 @@ import pytest
 
 from edged.domain.protocols import LearningRate
 from edged.engines import open_engine
-from tests.bundles.lowering.gradients import assert_equal, gradients
+from tests.bundles.engines_agree.gradients import assert_equal, gradients
 from tests.engines.comparison import apart, state
 from tests.zoo import BOTH, ZOO
 

@@ -115,7 +115,7 @@ def test_the_formula(tmp_path: Path, name: str, options: dict[str, float]) -> No
     ("name", "options"), [case for case in CASES if Optimizer.of(case[0], **case[1]).native_lack is None]
 )
 def test_the_native_engine(tmp_path: Path, name: str, options: dict[str, float]) -> None:
-    bundle = built(tmp_path / "b", name, options)
+    bundle, rule = built(tmp_path / "b", name, options), Optimizer.of(name, **options)
     engines = [open_engine(engine, bundle) for engine in ("native", "portable")]
     for engine in engines:
         engine.begin(LearningRate(RATE, warmup=5, total=90))
@@ -123,7 +123,8 @@ def test_the_native_engine(tmp_path: Path, name: str, options: dict[str, float])
         # Two halves of a batch: what is limited is the norm of their sum.
         for part in (slice(0, 4), slice(4, 8)):
             native, portable = (e.step(x[part], y[part], apply=part.start > 0) for e in engines)
-            assert portable.loss == pytest.approx(native.loss, rel=2e-5)
+            # Without bias correction first steps are larger, and so is what rounding makes of them.
+            assert portable.loss == pytest.approx(native.loss, rel=2e-5 if rule.bias_correction else 1e-4)
     native_end, portable_end = (engine.parameters() for engine in engines)
     for key, value in native_end.items():
         np.testing.assert_allclose(portable_end[key], value, rtol=1e-4, atol=2e-5, err_msg=key)

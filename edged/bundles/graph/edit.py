@@ -11,13 +11,15 @@ from onnx import TensorProto, helper
 from edged.errors import BundleError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from edged.storage.models.bundles import Tensor
 
 # What onnx.load raises for bytes that are no model; its package has no type information.
 DecodeError: type[Exception] = importlib.import_module("google.protobuf.message").DecodeError
 
+# Of onnxruntime's own operators.
+CONTRIB_DOMAIN = "com.microsoft"
 DTYPES = {"float32": TensorProto.FLOAT, "int64": TensorProto.INT64}
 
 
@@ -102,3 +104,9 @@ def opset_of(model: onnx.ModelProto) -> int:
 def node(operator: str, inputs: list[str], output: str, **attributes: Any) -> onnx.NodeProto:
     """A standard node with one output, named after it."""
     return helper.make_node(operator, inputs, [output], name=output, **attributes)
+
+
+def shortened(names: Sequence[str], limit: int = 4) -> str:
+    """Names in one line, the first ones where there are many."""
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more

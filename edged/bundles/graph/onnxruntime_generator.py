@@ -13,9 +13,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import onnx
-from onnx import helper
+from onnx import helper, numpy_helper
 
+from edged.bundles.autodiff.rules.recurrent import STATES
+from edged.bundles.graph import edit
 from edged.bundles.graph.edit import opset_of
 from edged.engines.native import api
 from edged.engines.runtime import ort
@@ -63,6 +66,7 @@ def generate(
     blocks = api.load("onnxblock")
     prepare_blocks()
     given = _without_values(model, {*trainable, *frozen})
+    _write_initial_states(given.graph)
     try:
         with _quiet():
             block = _training_block(blocks, trainable, frozen)
@@ -106,6 +110,34 @@ def _without_values(model: onnx.ModelProto, names: set[str]) -> onnx.ModelProto:
     del graph.initializer[:]
     graph.initializer.extend(kept)
     return made
+
+
+def _write_initial_states(graph: onnx.GraphProto) -> None:
+    """Write out the zeros that recurrent layers begin with: the gradient's kernel must not miss them."""
+    nodes = list(graph.node)
+    del graph.node[:]
+    for node in nodes:
+        for place in range(5, 5 + STATES.get(node.op_type, 0)):
+            node.input.extend([""] * (place + 1 - len(node.input)))
+            if not node.input[place]:
+                node.input[place] = f"{node.name}.state{place}"
+                graph.node.extend(_zeros(node, node.input[place]))
+        graph.node.append(node)
+
+
+def _zeros(node: onnx.NodeProto, name: str) -> list[onnx.NodeProto]:
+    hidden = next(item.i for item in node.attribute if item.name == "hidden_size")
+    sides = [numpy_helper.from_array(np.array([size], np.int64)) for size in (1, hidden)]
+    zero = numpy_helper.from_array(np.zeros(1, np.float32))
+    return [
+        edit.node("Constant", [], f"{name}.direction", value=sides[0]),
+        edit.node("Constant", [], f"{name}.hidden", value=sides[1]),
+        edit.node("Shape", [node.input[0]], f"{name}.rows", start=1, end=2),
+        edit.node(
+            "Concat", [f"{name}.{part}" for part in ("direction", "rows", "hidden")], f"{name}.shape", axis=0
+        ),
+        edit.node("ConstantOfShape", [f"{name}.shape"], name, value=zero),
+    ]
 
 
 def _block(optimizer: Optimizer) -> Any:

@@ -11,14 +11,12 @@ from onnx import helper, numpy_helper
 from edged.errors import BundleError
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     import onnx
     from numpy.typing import NDArray
 
 Shape = tuple[int | None, ...]
-# Input of a step graph that holds all the noise of a step, a row of it for every sample.
-NOISE = "step.noise"
 
 
 class NodeWriter(ABC):
@@ -47,52 +45,25 @@ class Writer(NodeWriter):
 
     Parameters
     ----------
-    shapes
-        Shapes of the tensors that are known; None is a size that varies, as the batch does.
     taken
         Names that must not be used again.
-    row_weights
-        Tensor `(batch, 1)` that says how much each row counts in the loss. What the weights of a batch
-        add up to is what the gradients are scaled with: not always 1. See `row_shares`.
-    loss_gradient
-        Tensor that holds the gradient of the loss with respect to itself, which is 1.
     values
-        Constants of the graph that is lowered: indices, axes and the like.
-    read
-        Names of the tensors that its nodes read.
+        Constants of the graph that is rewritten: indices, axes and the like.
+    shapes
+        Shapes of its tensors that are known; None is a size that varies, as the batch does.
     """
 
     def __init__(
         self,
-        shapes: Mapping[str, Shape],
-        taken: Iterable[str] = (),
-        *,
-        row_weights: str = "",
-        loss_gradient: str = "",
+        taken: Iterable[str],
         values: Mapping[str, NDArray[Any]] | None = None,
-        read: Container[str] = (),
+        shapes: Mapping[str, Shape] | None = None,
     ) -> None:
         super().__init__()
         self.constants: list[onnx.TensorProto] = []
         self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
-        self.row_weights = row_weights
-        self.loss_weights = row_weights  # where classes count differently, others: see cross_entropy
-        self.loss_gradient = loss_gradient
-        self._shapes = shapes
-        self._values = values or {}
-        self.read_by_nodes = read
+        self._values, self._shapes = values or {}, shapes or {}
         self._taken = set(taken)
-        self.noise_width = 0
-        self.remembered: dict[str, str] = {}
-        self._row_shares = ""
-
-    @property
-    def row_shares(self) -> str:
-        """Tensor `(batch, 1)`: the share of each row in the batch; the shares add up to 1."""
-        if not self._row_shares:
-            total = self.add("ReduceSum", [self.row_weights], keepdims=1)
-            self._row_shares = self.add("Div", [self.row_weights, total])
-        return self._row_shares
 
     def copy(self, node: onnx.NodeProto) -> None:
         """Take a node over as it is."""
@@ -123,41 +94,24 @@ class Writer(NodeWriter):
             self.constants.append(numpy_helper.from_array(array, self._constants[key]))
         return self._constants[key]
 
-    def wrote(self, name: str) -> bool:
-        """Whether a node written so far has this output."""
-        return any(name in node.output for node in self.nodes)
-
-    def noise(self, elements: int) -> str:
-        """A tensor `(batch, elements)` of uniform random numbers in [0, 1), new ones in every step."""
-        start, self.noise_width = self.noise_width, self.noise_width + elements
-        bounds = self.sizes(start), self.sizes(self.noise_width)
-        return self.add("Slice", [NOISE, *bounds, self.sizes(1)])
-
-    def remember(self, parameter: str, new: str) -> None:
-        """Let a frozen parameter take the value of tensor `new` when the step is accepted."""
-        self.remembered[parameter] = new
-
     def value(self, name: str) -> NDArray[Any] | None:
-        """The value of a constant of the graph that is lowered; None of what is computed or trained."""
+        """The value of a constant of the graph; None of what is computed or trained."""
         return self._values.get(name)
 
     def shape(self, name: str, node: onnx.NodeProto) -> Shape:
         """The shape of a tensor; refuses `node` where it is not known."""
         shape = self._shapes.get(name)
         if shape is None:
-            raise refusal(node, f"the shape of {name!r} is not known")
+            raise untrainable(node, f"the shape of {name!r} is not known")
         return shape
 
 
-def refusal(node: onnx.NodeProto, reason: str) -> BundleError:
-    """The error for a node that cannot be expressed in standard operators.
-
-    A gradient's node bears the name of the model's own node that it is of.
-    """
+def untrainable(node: onnx.NodeProto, reason: str, remedy: str = "") -> BundleError:
+    """The error for a node that no gradient comes through."""
     return BundleError(
-        f"operator {node.op_type} cannot be trained by the portable engine: {reason}",
-        where=f"node {(node.name or node.output[0]).partition('_Grad/')[0]}",
-        remedy="build with --engine native, or freeze what is before it",
+        f"operator {node.op_type} cannot be trained through: {reason}",
+        where=f"node {node.name or node.output[0]}",
+        remedy=remedy or "freeze what is before it, or express it by other operators",
     )
 
 

@@ -16,7 +16,7 @@ from edged.errors import ConfigError
 if TYPE_CHECKING:
     import onnx
 
-    from edged.bundles.lowering import Writer
+    from edged.bundles.autodiff.tape import Tape
     from edged.storage.models.bundles import Tensor
 
 WEIGHTS, TARGETS = "loss.class_weights", "loss.targets"
@@ -144,7 +144,7 @@ def _constant(name: str, values: np.ndarray[Any, Any]) -> onnx.NodeProto:
     return node("Constant", [], name, value=numpy_helper.from_array(values.astype(np.float32), name))
 
 
-def row_weights(label: str, weights: str, ignored: int | None, to: Writer) -> str:
+def row_weights(label: str, weights: str, ignored: int | None, to: Tape) -> str:
     """Tensor `(batch, 1)`: rᵢ·wᵢ·Σr/Σrw, how much each row of a weighted loss counts.
 
     r are the weights of the rows, w those of their classes, 0 for the one that is ignored. With equal r their

@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING
 import onnx
 from onnx import helper, inliner
 
-from edged.bundles.graph.edit import opset_of, subgraphs
-from edged.bundles.graph.gradient_support import CONTRIB_DOMAIN
-from edged.bundles.rewriting import shortened
+from edged.bundles.graph.edit import CONTRIB_DOMAIN, opset_of, shortened, subgraphs
 from edged.engines.runtime import ort
 from edged.errors import BundleError, ConfigError
 

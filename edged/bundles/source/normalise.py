@@ -9,6 +9,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, version_converter
 
+from edged.bundles.autodiff.shapes import sizes_of
+from edged.bundles.autodiff.tape import BATCH
 from edged.bundles.graph import external_data
 from edged.bundles.graph.edit import (
     DecodeError,
@@ -18,11 +20,11 @@ from edged.bundles.graph.edit import (
     rename_reads,
     rename_writes,
     shape_of,
+    shortened,
 )
 from edged.bundles.graph.external_data import MOST
 from edged.bundles.graph.templates import IR_VERSION, OPSET
-from edged.bundles.rewriting import batch_norm, dropout, initialisers, opset_downgrade, recurrent, shortened
-from edged.bundles.rewriting.rewriter import ROWS, measured
+from edged.bundles.source import initialisers, opset_downgrade, training_mode
 from edged.bundles.source.functions import refuse_unknown, write_out
 from edged.bundles.source.recognise import refuse_finished
 from edged.engines.runtime import ort
@@ -31,9 +33,10 @@ from edged.errors import BundleError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from edged.bundles.autodiff.tape import Dims
+
     Note = Callable[[str], None]
 
-BATCH = "batch"
 # Before it, shapes are not kept in a form that the converter reads.
 OLDEST = 7
 _PYTORCH = (".pt", ".pt2", ".pth")
@@ -247,15 +250,15 @@ def _name_nodes(graph: onnx.GraphProto) -> None:
 
 def _undo_export(graph: onnx.GraphProto, note: Note) -> None:
     """Undo what exporters do to a network that is only to be served, or only to be trained."""
-    recurrent.without_zero_states(graph)
+    initialisers.without_zero_states(graph)
     if fixed := initialisers.fix_numbers(graph):
         note(f"numbers of the exporter's, no parameters: {shortened(fixed)}")
     if parted := initialisers.give_each_its_own(graph):
         note(f"stored once by the exporter, each its own parameter again: {shortened(parted)}")
     initialisers.fix_group_statistics(graph)
-    if turned := batch_norm.in_inference_form(graph):
+    if turned := training_mode.in_inference_form(graph):
         note(f"exported in training mode, in inference with its running statistics: {shortened(turned)}")
-    dropout.without_inactive(graph)
+    training_mode.without_inactive(graph)
 
 
 def _free_batch(model: onnx.ModelProto, note: Note) -> None:
@@ -286,7 +289,7 @@ def _try_batches(model: onnx.ModelProto) -> None:
         np.random.default_rng(0).standard_normal((3, *[int(size) for size in width[1:]])).astype(np.float32)
     )
     try:
-        session = ort.session(dropout.inference_form(model).SerializeToString())
+        session = ort.session(training_mode.inference_form(model).SerializeToString())
         together = session.run(None, {model.graph.input[0].name: rows})
         alone = [session.run(None, {model.graph.input[0].name: rows[i : i + 1]}) for i in range(3)]
         fits = all(
@@ -319,15 +322,17 @@ def _with_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
         if any(not isinstance(size, int) and size != BATCH for size in shape_of(value))
     }
     if open_ones:
-        for name, (one, other) in measured(dropout.inference_form(model), set(open_ones)).items():
-            if name in open_ones and len(one) == len(other):
-                _set_shape(open_ones[name], one, other)
+        found = sizes_of(training_mode.inference_form(model))
+        for name, value in open_ones.items():
+            dims = found.get(name, ())
+            if len(dims) == len(value.type.tensor_type.shape.dim):
+                _set_shape(value, dims)
     return model
 
 
-def _set_shape(value: onnx.ValueInfoProto, one: tuple[int, ...], other: tuple[int, ...]) -> None:
-    for dim, sizes in zip(value.type.tensor_type.shape.dim, zip(one, other, strict=True), strict=True):
-        if sizes[0] == sizes[1]:
-            dim.dim_value = sizes[0]
-        elif sizes == ROWS:
+def _set_shape(value: onnx.ValueInfoProto, dims: Dims) -> None:
+    for dim, size in zip(value.type.tensor_type.shape.dim, dims, strict=True):
+        if isinstance(size, int):
+            dim.dim_value = size
+        elif size == BATCH:
             dim.dim_param = BATCH

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from edged.bundles.graph.edit import shape_of
-from edged.bundles.graph.gradient_support import CONTRIB_DOMAIN
+from edged.bundles.graph.edit import CONTRIB_DOMAIN, shape_of
 from edged.errors import BundleError
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import re
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from edged.bundles.rewriting.batch_norm import running_statistics
 from edged.bundles.source.normalise import parameter_names
+from edged.bundles.source.training_mode import running_statistics
 from edged.errors import BundleError, ConfigError
 
 if TYPE_CHECKING:

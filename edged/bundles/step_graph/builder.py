@@ -1,9 +1,8 @@
 """The step graph: a whole training step in standard operators, for any onnxruntime.
 
-Forward and backward pass come from onnxruntime's own gradient builder, lowered node by node. Put around
-them: a loss in which every row has a weight, the square sum of the gradients, and the optimizer's update.
-New state comes out as new tensors, so the caller decides whether it becomes the state: a step that is not
-finite changes nothing.
+Forward and backward pass are written by `autodiff`. Put around them: a loss in which every row has a weight,
+the square sum of the gradients, and the optimizer's update. New state comes out as new tensors, so the caller
+decides whether it becomes the state: a step that is not finite changes nothing.
 
 Small parameters lie one behind the other in a flat state tensor, large ones in their own. The forward pass
 reads them one by one as inputs of their own, which the engine lets share the memory of the state: nothing
@@ -16,18 +15,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
-from edged.bundles.graph.edit import all_names, consumed, reads, rename_inputs, value_info
-from edged.bundles.graph.templates import IR_VERSION
-from edged.bundles.graph.writer import NOISE
+from edged.bundles.autodiff.reverse import write_backward, write_forward
+from edged.bundles.autodiff.rules.losses import ROW_MEAN
+from edged.bundles.autodiff.tape import NOISE, WEIGHTS, Adjoint, Tape
+from edged.bundles.graph.edit import reads, rename_inputs, value_info
+from edged.bundles.graph.templates import IR_VERSION, OPSET
 from edged.bundles.losses.builtin import OUTPUT
-from edged.bundles.losses.training_graph import ACCUMULATOR, TrainingGraph, known_shapes
-from edged.bundles.losses.weighted import WEIGHTS, GeneralLoss, row_gradient, weighted_loss, without_gradient
-from edged.bundles.lowering import OPSET, Writer, lower
-from edged.bundles.lowering.reorder import pooled_first
 from edged.bundles.step_graph import guidance, optimizer_updates
 from edged.bundles.step_graph.multi_step import PREFIX, scan, unpack
+from edged.bundles.step_graph.training_graph import LOSS, TrainingGraph
 from edged.errors import BundleError
 
 if TYPE_CHECKING:
@@ -55,12 +53,21 @@ class StepGraph:
 
 
 def build_step_graph(source: TrainingGraph, evaluation: onnx.ModelProto, optimizer: Optimizer) -> StepGraph:
-    """The step graph for what onnxruntime's artifact generator made.
+    """The step graphs of a network with its loss.
+
+    Parameters
+    ----------
+    source
+        The network as it is trained.
+    evaluation
+        The same without dropout, for the loss alone.
+    optimizer
+        The optimizer.
 
     Raises
     ------
     BundleError
-        When an operator cannot be lowered, naming its node.
+        When no gradient comes through an operator, naming its node.
     """
     step = StepWriter(source, optimizer)
     models = {
@@ -103,18 +110,17 @@ class StepWriter:
     ) -> None:
         self.inside = inside
         self.source, self.optimizer, self.carry, self.guided = source, optimizer, carry, guided
-        # The loss is always named the same and its own gradient is a constant 1.
-        self.to = Writer(
-            source.shapes,
-            all_names(source.graph),
-            row_weights=WEIGHTS,
-            loss_gradient=f"{OUTPUT}_grad",
-            values={str(item.name): numpy_helper.to_array(item) for item in source.graph.initializer},
-            read=consumed(source.graph),
+        trainable = [name for group in source.groups for name, _ in group.parameters]
+        self.to = Tape(
+            source.info,
+            source.names,
+            active=source.active,
+            trainable=trainable,
+            loss=LOSS if source.is_mean else "",
         )
         self.outputs: Shapes = {OUTPUT: (1,), SQUARES: ()}
         self._losses: list[str] = []
-        self._rewrite()
+        self._adjoints = self._differentiate()
         self._update(self._gradients())
         self._remember()
         self.to.add("Sum" if len(self._losses) > 1 else "Identity", self._losses, OUTPUT)
@@ -134,10 +140,7 @@ class StepWriter:
         inputs += _states(self.source.groups, kinds)
         if not self.inside:
             inputs += parameters(self.source.groups)
-        constants = self.source.graph.initializer
-        if self.source.general:
-            constants = without_gradient(constants)
-        return finish(self.to, self.source, inputs, self.outputs, constants)
+        return finish(self.to, self.source, inputs, self.outputs, self.source.constants)
 
     def many(self) -> onnx.ModelProto:
         """The finished graph as the body of a loop over batches."""
@@ -151,40 +154,23 @@ class StepWriter:
         frozen = [name for name in self.source.frozen if name not in state]
         return as_model(scan(self.model().graph, state, frozen))
 
-    def _rewrite(self) -> None:
-        """The nodes of the training graph, with the loss weighted row by row."""
+    def _differentiate(self) -> dict[str, Adjoint]:
+        """Write forward and backward pass; the parameters' gradients, scaled by the weights of the rows."""
+        to, source = self.to, self.source
         if self.inside:
-            unpack(self.source.groups, self.to)
-        write = GeneralLoss(self.source, self.to).write if self.source.general else self._write
-        for item in pooled_first(self.source.graph.node):
-            if item.op_type == ACCUMULATOR:
-                continue
-            if self.guided and f"{self.source.output}_grad" in item.output:
-                self._distil(item)
-            elif loss := write(item):
-                self._losses.append(loss)
-
-    def _write(self, item: onnx.NodeProto) -> str | None:
-        """Write a node where the loss is a mean over the rows; its name, once it is there."""
-        each = self.source.each_loss
-        if OUTPUT in item.output:
-            return weighted_loss(item, self.to)
-        if each is not None and f"{each}_grad" in item.output:
-            row_gradient(each, self.to.shape(each, item), self.to)
+            unpack(source.groups, to)
+        write_forward(source.nodes, to)
+        if source.is_mean:
+            self._losses.append(LOSS)
+            seeds = {LOSS: Adjoint(to.number(1), ())}
         else:
-            lower(item, self.to)
-        return None
-
-    def _distil(self, item: onnx.NodeProto) -> None:
-        """Add the distillation term to the loss, and its gradient to the output's that `item` computes."""
-        term, gradient = guidance.distillation(self.source, self.to)
-        self._losses.append(term)
-        own = onnx.NodeProto()
-        own.CopyFrom(item)
-        place = list(item.output).index(f"{self.source.output}_grad")
-        own.output[place] = self.to.name("own_gradient")
-        lower(own, self.to)
-        self.to.add("Add", [own.output[place], gradient], item.output[place])
+            self._losses.append(to.add("Mul", [to.add("Reshape", [LOSS, to.sizes(1)]), to.row_sum]))
+            seeds = {LOSS: Adjoint(to.row_sum, ())}
+        if self.guided:
+            term, gradient = guidance.distillation(source, to)
+            self._losses.append(term)
+            seeds[source.output] = Adjoint(gradient, source.info.dims[source.output])
+        return write_backward(source.nodes, seeds, to)
 
     def _gradients(self) -> dict[Part, str]:
         """The gradient of every part, with what a penalty and earlier steps add to it."""
@@ -218,7 +204,10 @@ class StepWriter:
         return self.to.add("Concat", flat, f"{group.name}.joined", axis=0) if group.joined else flat[0]
 
     def _flat(self, parameter: str, shape: tuple[int, ...]) -> str:
-        gradient = self.source.gradients[parameter]
+        adjoint = self._adjoints[parameter]
+        gradient = adjoint.name
+        if adjoint.dims != shape:
+            gradient = self.to.add("Expand", [gradient, self.to.sizes(*shape)])
         return gradient if len(shape) == 1 else self.to.add("Reshape", [gradient, self.to.sizes(-1)])
 
     def _update(self, gradients: dict[Part, str]) -> None:
@@ -246,11 +235,15 @@ def _renewed(parameter: str) -> str:
 
 
 def _evaluation_model(source: TrainingGraph, evaluation: onnx.ModelProto) -> onnx.ModelProto:
-    graph = evaluation.graph
-    to = Writer(known_shapes(evaluation), all_names(graph))
-    for item in graph.node:
-        lower(item, to)
-    return finish(to, source, parameters(source.groups), {OUTPUT: ()}, graph.initializer)
+    """The loss alone, a mean over the rows, in standard operators."""
+    to = Tape(source.info, source.names, active=set())
+    losses = (ROW_MEAN, "SoftmaxCrossEntropyLoss")
+    for node in evaluation.graph.node:
+        if node.op_type in losses:
+            to.copy(node)
+        else:
+            write_forward([node], to)
+    return finish(to, source, parameters(source.groups), {OUTPUT: ()}, source.constants)
 
 
 # ---- putting it together ----------------------------------------------------------------------
@@ -272,7 +265,7 @@ def parameters(groups: Iterable[ParameterGroup]) -> list[onnx.ValueInfoProto]:
 
 
 def finish(
-    to: Writer,
+    to: Tape,
     source: TrainingGraph,
     inputs: Sequence[onnx.ValueInfoProto],
     wanted: Mapping[str, tuple[int, ...]],
@@ -338,7 +331,7 @@ def _needed(nodes: list[onnx.NodeProto], wanted: Iterable[str]) -> list[onnx.Nod
     return kept[::-1]
 
 
-def _describe(source: TrainingGraph, optimizer: Optimizer, to: Writer) -> dict[str, Any]:
+def _describe(source: TrainingGraph, optimizer: Optimizer, to: Tape) -> dict[str, Any]:
     return {
         "loss": OUTPUT,
         "squares": SQUARES,

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 
-from edged.bundles.losses.weighted import WEIGHTS
+from edged.bundles.autodiff.tape import WEIGHTS
 from edged.bundles.source.standardise import standard_target
 from edged.storage.models.bundles import CLASSIFYING
 
 if TYPE_CHECKING:
+    from edged.bundles.autodiff.tape import Tape
     from edged.bundles.graph.parameter_groups import Part
-    from edged.bundles.losses.training_graph import TrainingGraph
-    from edged.bundles.lowering import Writer
+    from edged.bundles.step_graph.training_graph import TrainingGraph
     from edged.storage.models.bundles import Standardisation
 
 # Raw outputs of the teacher, a row for every sample.
@@ -29,7 +29,7 @@ def describe(loss: str) -> dict[str, Any]:
     return {"teacher": TEACHER, "scalars": SCALARS, "soft": loss in CLASSIFYING}
 
 
-def penalty(part: Part, gradient: str, to: Writer) -> tuple[str, str]:
+def penalty(part: Part, gradient: str, to: Tape) -> tuple[str, str]:
     """½·λ·Σ F·(θ − θ*)² and the gradient with λ·F·(θ − θ*) added; F and θ* are inputs.
 
     Kirkpatrick et al. 2017, "Overcoming catastrophic forgetting in neural networks" (EWC), where F is the
@@ -41,7 +41,7 @@ def penalty(part: Part, gradient: str, to: Writer) -> tuple[str, str]:
     return to.add("Mul", [loss, to.number(0.5)]), to.add("Add", [gradient, pull])
 
 
-def distillation(source: TrainingGraph, to: Writer) -> tuple[str, str]:
+def distillation(source: TrainingGraph, to: Tape) -> tuple[str, str]:
     """The weighted distillation term and its gradient with respect to the network's output.
 
     Hinton et al. 2015, "Distilling the knowledge in a neural network": the cross-entropy between what the
@@ -60,7 +60,7 @@ def distillation(source: TrainingGraph, to: Writer) -> tuple[str, str]:
     return _term(rows, to), _gradient(to.add("Mul", [slope, share]), weights, to)
 
 
-def _standard(target: Standardisation, to: Writer) -> str:
+def _standard(target: Standardisation, to: Tape) -> str:
     graph = onnx.GraphProto()
     result = standard_target(graph, TEACHER, target)
     names = {name: f"teacher.{name}" for node in graph.node for name in node.output}
@@ -77,7 +77,7 @@ def _renamed(node: onnx.NodeProto, names: dict[str, str]) -> onnx.NodeProto:
     return node
 
 
-def _soft_classes(output: str, teacher: str, to: Writer) -> tuple[str, str]:
+def _soft_classes(output: str, teacher: str, to: Tape) -> tuple[str, str]:
     """−Σ q·log p over the classes; p − q."""
     cold = to.add("Mul", [output, COLD])
     wanted = to.add("Softmax", [to.add("Mul", [teacher, COLD])], axis=-1)
@@ -88,7 +88,7 @@ def _soft_classes(output: str, teacher: str, to: Writer) -> tuple[str, str]:
     return _term(rows, to), _gradient(excess, WEIGHTS, to)
 
 
-def _soft_labels(output: str, teacher: str, to: Writer) -> tuple[str, str]:
+def _soft_labels(output: str, teacher: str, to: Tape) -> tuple[str, str]:
     """log(1 + eᶻ) − z·q for every label; p − q."""
     cold = to.add("Mul", [output, COLD])
     wanted = to.add("Sigmoid", [to.add("Mul", [teacher, COLD])])
@@ -96,15 +96,15 @@ def _soft_labels(output: str, teacher: str, to: Writer) -> tuple[str, str]:
     return each, to.add("Sub", [to.add("Sigmoid", [cold]), wanted])
 
 
-def _squares(output: str, teacher: str, to: Writer) -> tuple[str, str]:
+def _squares(output: str, teacher: str, to: Tape) -> tuple[str, str]:
     """(z − t)² for every value; 2(z − t)."""
     away = to.add("Sub", [output, teacher])
     return to.add("Mul", [away, away]), to.add("Add", [away, away])
 
 
-def _term(rows: str, to: Writer) -> str:
+def _term(rows: str, to: Tape) -> str:
     return to.add("Mul", [to.add("MatMul", [rows, WEIGHTS]), TERM])
 
 
-def _gradient(slope: str, weights: str, to: Writer) -> str:
+def _gradient(slope: str, weights: str, to: Tape) -> str:
     return to.add("Mul", [to.add("Mul", [slope, weights]), SLOPE])

@@ -16,13 +16,13 @@ from edged.bundles.graph.edit import shape_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from edged.bundles.autodiff.tape import Tape
     from edged.bundles.graph.parameter_groups import ParameterGroup
-    from edged.bundles.lowering import Writer
 
 PREFIX, STEPS = "many.", "steps"
 
 
-def unpack(groups: Sequence[ParameterGroup], to: Writer) -> None:
+def unpack(groups: Sequence[ParameterGroup], to: Tape) -> None:
     """Parameters out of the state tensors, under their own names.
 
     Between two iterations nothing can be read in place, so here they are split.

@@ -12,9 +12,9 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from edged.bundles.autodiff.tape import Tape
     from edged.bundles.graph.optimizers import Optimizer
     from edged.bundles.graph.parameter_groups import Part
-    from edged.bundles.lowering import Writer
 
 # Inputs of the step graph, float32 scalars that the engine computes for every update.
 SIZE, KEEP = "step.size", "step.keep"
@@ -38,7 +38,7 @@ def scalars(optimizer: Optimizer) -> dict[str, str]:
     return found
 
 
-def clipped(gradients: Sequence[str], squares: str, to: Writer) -> list[str]:
+def clipped(gradients: Sequence[str], squares: str, to: Tape) -> list[str]:
     """Gradients times min(1, c/(n + 10⁻⁶)), where n is the norm of them all together.
 
     As `torch.nn.utils.clip_grad_norm_` and onnxruntime's InplaceClipGradNorm; Pascanu et al. 2013.
@@ -48,7 +48,7 @@ def clipped(gradients: Sequence[str], squares: str, to: Writer) -> list[str]:
     return [to.add("Mul", [gradient, factor]) for gradient in gradients]
 
 
-def update(part: Part, gradient: str, optimizer: Optimizer, to: Writer) -> list[str]:
+def update(part: Part, gradient: str, optimizer: Optimizer, to: Tape) -> list[str]:
     """Write the update of a part; the names of its new state tensors."""
     if optimizer.adaptive:
         adamw(part, gradient, optimizer, to)
@@ -57,7 +57,7 @@ def update(part: Part, gradient: str, optimizer: Optimizer, to: Writer) -> list[
     return [part.tensor(f"new_{kind}") for kind in optimizer.kinds]
 
 
-def sgd(part: Part, gradient: str, optimizer: Optimizer, to: Writer) -> None:
+def sgd(part: Part, gradient: str, optimizer: Optimizer, to: Tape) -> None:
     """θ − η·b, where b is the gradient or, with momentum, μb + (1 − τ)g; a weight decay w adds wθ to g.
 
     The dampening τ does not touch the first gradient. In Nesterov's form the move is g + μb.
@@ -77,7 +77,7 @@ def sgd(part: Part, gradient: str, optimizer: Optimizer, to: Writer) -> None:
     to.add("Sub", [value, to.add("Mul", [gradient, SIZE])], part.tensor("new_value"))
 
 
-def adamw(part: Part, gradient: str, optimizer: Optimizer, to: Writer) -> None:
+def adamw(part: Part, gradient: str, optimizer: Optimizer, to: Tape) -> None:
     """AdamW (Loshchilov and Hutter 2019, algorithm 2) on scaled moments.
 
     The gradient that comes in is s·g with s = β₂^(−t/2), for the engine multiplies the weights of the

@@ -8,20 +8,18 @@ from typing import TYPE_CHECKING, Any
 import onnx
 from onnx import numpy_helper
 
-from edged.bundles.graph import onnxruntime_generator
 from edged.bundles.graph.edit import shape_of
 from edged.bundles.graph.external_data import is_elsewhere
-from edged.bundles.step_graph.builder import build_step_graph
 from edged.engines.onnx.fields import raw_offsets
 from edged.engines.runtime import ort
 from edged.errors import BundleError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from edged.bundles.graph.optimizers import Optimizer
-    from edged.bundles.losses.training_graph import TrainingGraph
+    from edged.bundles.step_graph.builder import StepGraph
+    from edged.bundles.step_graph.training_graph import TrainingGraph
 
     Shapes = Mapping[str, Sequence[int | str]]
 
@@ -36,28 +34,17 @@ MODELS = {
 
 
 def add_step_graph(
-    staged: Path,
-    *,
-    base: Path,
-    source: Callable[[onnx.ModelProto], TrainingGraph],
-    optimizer: Optimizer,
-    seed: int,
+    staged: Path, made: StepGraph, source: TrainingGraph, *, base: Path, seed: int
 ) -> dict[str, Any]:
     """Write the step graphs into the bundle being made; their description for `bundle.json`.
 
-    `source` reads the training graph; `seed` is what the engine draws the noise of the steps from.
+    `base` is the inference model; `seed` is what the engine draws the noise of the steps from.
 
     Raises
     ------
     BundleError
-        When the model cannot be trained by the portable engine, naming the node.
+        When a runtime does not take a graph.
     """
-    training, evaluation = (
-        onnx.load(str(staged / name))
-        for name in (onnxruntime_generator.TRAINING, onnxruntime_generator.EVALUATION)
-    )
-    read = source(training)
-    made = build_step_graph(read, evaluation, optimizer)
     for key, model in made.models.items():
         _check(model, key)
         onnx.save(model, str(staged / MODELS[key]))
@@ -67,9 +54,9 @@ def add_step_graph(
     return {
         "format": FORMAT,
         "models": {key: MODELS[key] for key in made.models},
-        "data": read.data.name,
-        "label": read.labels[0].name,
-        **({"labels": [label.name for label in read.labels]} if len(read.labels) > 1 else {}),
+        "data": source.data.name,
+        "label": source.labels[0].name,
+        **({"labels": [label.name for label in source.labels]} if len(source.labels) > 1 else {}),
         "offsets": _chosen(base.read_bytes(), names),
         "largest_product": largest_product(onnx.load(str(base))),
         **made.description,

@@ -20,9 +20,7 @@ from edged.errors import UnavailableError
 from edged.lazy_imports import hidden
 
 _PACKAGE = "onnxruntime.training"
-_REMEDY = (
-    "pip install onnxruntime-training-cpu==1.19.2 in place of onnxruntime; x86-64 Linux, CPython up to 3.12"
-)
+_REMEDY = "use the portable engine: training.engine: portable, or --engine portable"
 
 
 def load(part: str) -> Any:
@@ -34,7 +32,8 @@ def load(part: str) -> Any:
         When this installation of onnxruntime cannot train.
     """
     if not available():
-        raise UnavailableError("this onnxruntime cannot train", where="engine native", remedy=_REMEDY)
+        what = "onnxruntime-training is not installed"
+        raise UnavailableError(what, where="engine native", remedy=_REMEDY)
     _put_package_in_place()
     with hidden("torch"):
         return importlib.import_module(f"{_PACKAGE}.{part}")

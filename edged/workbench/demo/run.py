@@ -23,8 +23,7 @@ from edged.config import MqttConfig, loader
 from edged.domain.judging.outputs import answers
 from edged.domain.stream.schema import Schema
 from edged.engines.inference import InferenceModel
-from edged.engines.native import api
-from edged.errors import EdgedError, TrainingError, UnavailableError
+from edged.errors import EdgedError, TrainingError
 from edged.host.child_process import stop_process
 from edged.mqtt.client.session import Session
 from edged.mqtt.topics import Topics
@@ -309,7 +308,7 @@ def run_demo(
     Raises
     ------
     UnavailableError
-        When no broker is available here, or nothing to build a bundle with.
+        When no broker is available here.
     BundleError
         When `bundle` does not fit what is published.
     """
@@ -321,14 +320,6 @@ def run_demo(
 
 def _check_bundle(bundle: Path | None, world: DemoStream) -> None:
     """Say what is wrong before anything is started."""
-    width, classes = world.x.shape[1], len(world.classes)
     if bundle is not None:
-        Bundle.open(bundle).check_schema(Schema(world.names, width, "classify", world.classes))
-    elif not api.available():
-        raise UnavailableError(
-            "a bundle cannot be built with this onnxruntime",
-            where="demo",
-            remedy=f"where the training build is: `edged model new mlp --inputs {width} --outputs {classes} "
-            "-o m.onnx`, `edged artifacts build m.onnx -o bundle --loss cross_entropy`; "
-            "then here: `edged demo --bundle bundle`",
-        )
+        schema = Schema(world.names, world.x.shape[1], "classify", world.classes)
+        Bundle.open(bundle).check_schema(schema)

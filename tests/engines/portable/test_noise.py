@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from edged.bundles.autodiff.registry import BACKWARD
 from edged.bundles.build import build
-from edged.bundles.lowering import RULES, Writer
 from edged.domain.protocols import LearningRate
 from edged.engines.inference import InferenceModel
 from edged.engines.portable.engine import PortableEngine
@@ -16,10 +16,12 @@ from edged.errors import BundleError
 from tests.bundles.models import chain
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     import onnx
 
+    from edged.bundles.autodiff.tape import Adjoint, Tape
     from edged.storage.models.bundles import Bundle
 
 RNG = np.random.default_rng(5)
@@ -30,20 +32,20 @@ ROWS = [
 MOMENTUM = 0.75
 
 
-def noisy_relu_grad(node: onnx.NodeProto, to: Writer) -> None:
+def noisy_relu(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> list[Adjoint]:
     """The gradient times noise instead of the slope; the last bias follows the mean of the noise."""
-    first, second = to.noise(1), to.noise(3)
-    noise = to.add("Concat", [first, second], axis=1)
-    to.add("Mul", [node.input[0], noise], node.output[0])
-    old = to.add("Mul", ["fc2.bias", to.number(MOMENTUM)])
-    mean = to.add("ReduceMean", [noise], axes=[0, 1], keepdims=0)
-    new = to.add("Mul", [mean, to.number(1 - MOMENTUM)])
-    to.remember("fc2.bias", to.add("Add", [old, new]))
+    first, second = t.noise(1), t.noise(3)
+    noise = t.add("Concat", [first, second], axis=1)
+    old = t.add("Mul", ["fc2.bias", t.number(MOMENTUM)])
+    mean = t.add("ReduceMean", [noise], axes=[0, 1], keepdims=0)
+    new = t.add("Mul", [mean, t.number(1 - MOMENTUM)])
+    t.remember("fc2.bias", t.add("Add", [old, new]))
+    return [t.times(gradients[0], noise, t.dims(node.output[0], node))]
 
 
 @pytest.fixture
 def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    monkeypatch.setitem(RULES, "ReluGrad", noisy_relu_grad)
+    monkeypatch.setitem(BACKWARD, "Relu", noisy_relu)
     return build(
         chain(), tmp_path / "b", loss="mse", freeze=["fc2.bias"], optimizer="sgd", engine="portable", seed=3
     )
@@ -131,6 +133,6 @@ def test_running_statistics_are_exported(bundle: Bundle, tmp_path: Path) -> None
 
 
 def test_only_a_frozen_parameter_can_hold_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(RULES, "ReluGrad", noisy_relu_grad)
+    monkeypatch.setitem(BACKWARD, "Relu", noisy_relu)
     with pytest.raises(BundleError, match=r"fc2\.bias: only a frozen parameter"):
         build(chain(), tmp_path / "b", loss="mse", engine="portable")

@@ -1,0 +1,30 @@
+"""Rules, one file for each family of operators; importing this package registers them.
+
+Notation in the docstrings: y is the result of an operator, x, a, b, ... are its inputs, and ḡ is the adjoint
+of y, the gradient of the loss with respect to it. Definitions of the operators are those of the ONNX operator
+specification (https://onnx.ai/onnx/operators/).
+"""
+
+from edged.bundles.autodiff.rules import (
+    activations,
+    batch_norm,
+    convolution,
+    dropout,
+    elementwise,
+    gru,
+    indexing,
+    losses,
+    lstm,
+    normalisation,
+    pooling,
+    products,
+    reductions,
+    resizing,
+    rnn,
+    shaping,
+)
+
+__all__ = [
+    "activations", "batch_norm", "convolution", "dropout", "elementwise", "gru", "indexing", "losses", "lstm",
+    "normalisation", "pooling", "products", "reductions", "resizing", "rnn", "shaping",
+]  # fmt: skip

@@ -1,0 +1,170 @@
+"""Pooling over windows. ḡ is `(N, C, out...)`, x `(N, C, sizes...)`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from onnx import TensorProto
+
+from edged.bundles.autodiff.registry import backward, forward
+from edged.bundles.autodiff.rules.windows import Windows
+from edged.bundles.autodiff.tape import Adjoint, untrainable
+from edged.bundles.graph.writer import attributes_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import onnx
+
+    from edged.bundles.autodiff.registry import Adjoints
+    from edged.bundles.autodiff.tape import Dims, Tape
+
+
+@forward("MaxPool")
+def max_pool_forward(node: onnx.NodeProto, t: Tape) -> None:
+    """The maximum of every window, and where it was, for the gradient.
+
+    onnxruntime looks for positions in windows of two rows and two columns by comparing one value after the
+    other, which a processor cannot foresee. The larger of two rows, whole rows at a time, takes half the
+    time; then one dimension is left. Of equal values in a window the first column's first counts.
+    """
+    x, y = node.input[0], node.output[0]
+    if y not in t.active:
+        t.copy(node)
+        return
+    windows = _windows(node, t.dims(x, node))
+    asked = len(node.output) > 1 and node.output[1]
+    if not asked and _by_rows(windows):
+        t.saved[y] = _pooled_by_rows(node, windows, t.dims(x, node), t)
+        return
+    positions = asked or t.name("positions")
+    t.operator("MaxPool", [x], [y, positions], **attributes_of(node))
+    t.saved[y] = positions, ""
+
+
+def _by_rows(windows: Windows) -> bool:
+    whole = windows.strides == windows.kernel and not any(windows.rest)
+    return whole and _apart(windows) and windows.rank == 2 and windows.kernel[0] == 2
+
+
+def _pooled_by_rows(node: onnx.NodeProto, windows: Windows, dims: Dims, to: Tape) -> tuple[str, str]:
+    """Write the pooling; the positions in the larger rows, and where the lower row is the larger one."""
+    channels, (height, width), across = int(dims[1]), windows.out, windows.kernel[1:]
+    pairs = to.add("Reshape", [node.input[0], to.sizes(-1, 2, windows.sizes[1])])
+    upper, lower = to.name("upper"), to.name("lower")
+    to.operator("Split", [pairs], [upper, lower], axis=1)
+    wins = to.add("Greater", [lower, upper])
+    larger = to.add("Max", [upper, lower])
+    rows = to.add("Reshape", [larger, to.sizes(-1, channels * height, windows.sizes[1])])
+    highest, positions = to.name("maxpool"), to.name("positions")
+    to.operator("MaxPool", [rows], [highest, positions], kernel_shape=across, strides=across)
+    to.add("Reshape", [highest, to.sizes(-1, channels, height, width)], node.output[0])
+    return positions, wins
+
+
+def _back_by_rows(gradient: str, saved: tuple[str, str], windows: Windows, dims: Dims, to: Tape) -> str:
+    (positions, wins), across = saved, windows.kernel[1:]
+    rows = to.add("Reshape", [gradient, to.sizes(-1, int(dims[1]) * windows.out[0], windows.out[1])])
+    spread = to.add("MaxUnpool", [rows, positions], kernel_shape=across, strides=across)
+    larger = to.add("Reshape", [spread, to.sizes(-1, 1, windows.sizes[1])])
+    mask = to.add("Cast", [wins], to=TensorProto.FLOAT)
+    lower = to.add("Mul", [larger, mask])
+    upper = to.add("Sub", [larger, lower])
+    return to.add("Concat", [upper, lower], axis=1)
+
+
+@backward("MaxPool")
+def max_pool(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
+    """ḡ at the position of every window's maximum, added up where windows share one.
+
+    The forward operator gives the positions, counted through batch, channels and axes alike, which is
+    how MaxUnpool and ScatterElements on the flat tensor take them.
+    """
+    x, gradient = node.input[0], t.whole(gradients[0], node)
+    if attributes_of(node).get("storage_order", 0):
+        raise untrainable(node, "its storage_order is 1")
+    dims, (positions, wins) = t.dims(x, node), t.saved[node.output[0]]
+    windows = _windows(node, dims)
+    if wins:
+        name = t.like(_back_by_rows(gradient, (positions, wins), windows, dims, t), x, node)
+    elif _apart(windows):
+        whole = [t.shape_of(x, node)] if any(windows.rest) else []
+        inputs = [gradient, positions, *whole]
+        name = t.add("MaxUnpool", inputs, kernel_shape=windows.kernel, strides=windows.strides)
+    else:
+        parts = [t.add("Reshape", [part, t.sizes(-1)]) for part in (t.zeros(x, node), positions, gradient)]
+        name = t.like(t.add("ScatterElements", parts, axis=0, reduction="add"), x, node)
+    return [Adjoint(name, dims)]
+
+
+def _apart(windows: Windows) -> bool:
+    """Whether windows are side by side, none reaching beyond the input."""
+    return windows.disjoint and not windows.padded and set(windows.dilations) == {1}
+
+
+@backward("AveragePool")
+def average_pool(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
+    """ḡ divided by the number of values in its window, at every position of it, added up.
+
+    That is the transposed convolution with a filter of ones, every channel for itself; where windows
+    neither overlap nor leave anything out, it is a mere repetition.
+    """
+    x, dims, given = node.input[0], t.dims(node.input[0], node), attributes_of(node)
+    windows, padding_counts = _windows(node, dims), given.get("count_include_pad", 0)
+    if padding_counts and given.get("ceil_mode", 0):
+        raise untrainable(node, "it counts padding, and windows that reach beyond it (ceil_mode)")
+    counts = np.float32(windows.area) if padding_counts else _counts(windows)
+    share = t.add("Div", [t.whole(gradients[0], node), t.constant(counts)])
+    whole = windows.strides == windows.kernel and not windows.padded and not any(windows.rest)
+    return [Adjoint(t.like((_repeated if whole else _spread)(share, windows, t), x, node), dims)]
+
+
+@backward("LpPool")
+def norm_pool(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
+    """Of y = (Σ|x|ᵖ)^(1/p) over a window: ḡ·y^(1−p) added up over its positions, times |x|ᵖ⁻¹·sign x."""
+    x, y, dims = node.input[0], node.output[0], t.dims(node.input[0], node)
+    p, windows = attributes_of(node).get("p", 2), _windows(node, dims)
+    positive = t.add("Greater", [y, t.number(0)])
+    inverse = t.add("Pow", [t.add("Where", [positive, y, t.number(1)]), t.number(1 - p)])
+    each = t.add("Where", [positive, t.add("Mul", [t.whole(gradients[0], node), inverse]), t.number(0)])
+    spread = t.like(_spread(each, windows, t), x, node)
+    slope = x
+    if p != 2:
+        slope = t.add("Mul", [t.add("Pow", [t.add("Abs", [x]), t.number(p - 1)]), t.add("Sign", [x])])
+    return [Adjoint(t.add("Mul", [spread, slope]), dims)]
+
+
+def _counts(windows: Windows) -> np.ndarray:
+    """How many values of the input every window covers; `(1, 1, out...)`, or one number for all."""
+    counts = np.ones(windows.out, np.float32)
+    for axis, size in enumerate(windows.sizes):
+        starts = np.arange(windows.out[axis]) * windows.strides[axis] - windows.begin[axis]
+        ends = np.minimum(starts + windows.kernel[axis], size)
+        along = np.expand_dims(ends - np.maximum(starts, 0), [i for i in range(windows.rank) if i != axis])
+        counts = counts * along.astype(np.float32)
+    return np.float32(windows.area) if (counts == windows.area).all() else counts[np.newaxis, np.newaxis]
+
+
+def _repeated(share: str, windows: Windows, to: Tape) -> str:
+    between = to.add("Unsqueeze", [share, to.sizes(*(3 + 2 * i for i in range(windows.rank)))])
+    times = [size for k in windows.kernel for size in (1, k)]
+    return to.add("Expand", [between, to.sizes(1, 1, *times)])
+
+
+def _spread(share: str, windows: Windows, to: Tape) -> str:
+    # One axis more in one dimension, as for convolutions.
+    lead, one = ([0], [1]) if windows.rank == 1 else ([], [])
+    alone = to.add("Reshape", [share, to.sizes(-1, 1, *one, *windows.out)])
+    ones = to.constant(np.ones((1, 1, *one, *windows.kernel), np.float32))
+    return to.add(
+        "ConvTranspose",
+        [alone, ones],
+        strides=[*one, *windows.strides],
+        pads=[*lead, *windows.begin, *lead, *windows.end],
+        output_padding=[*lead, *windows.rest],
+    )
+
+
+def _windows(node: onnx.NodeProto, dims: Dims) -> Windows:
+    return Windows.of(node, dims[2:], tuple(attributes_of(node)["kernel_shape"]))

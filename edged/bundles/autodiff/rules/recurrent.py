@@ -1,0 +1,207 @@
+"""What recurrent layers share: reading the layer, choosing a form, gradients of weights.
+
+Notation: T is the length of the sequence, N the batch, I the size of the input, H that of the state, and
+k the number of gates, whose weights lie below each other as in the ONNX specification. ḡ is the gradient
+of what the gates compute before their activation.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from edged.bundles.autodiff.control_flow import Body, write_choice
+from edged.bundles.autodiff.tape import untrainable
+from edged.bundles.graph.writer import attributes_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import onnx
+
+    from edged.bundles.autodiff.tape import Adjoint, Tape
+
+    # A way to compute a layer: what is kept of it, then the last states.
+    Form = Callable[["RecurrentLayer", Body], list[str]]
+
+# Batches below FEW rows: the stock operator at once, and its gates again in one product. From there on every
+# step is written out, which saves computing the gates twice. From MANY rows on the gradient is computed
+# within the step, too, while what it is made of is in the cache. Measured for T=128, H=64.
+FEW, MANY = 8, 24
+
+
+class RecurrentLayer(NamedTuple):
+    """A recurrent layer of one direction.
+
+    `x` is `(T, N, I)`, `weight` `(k·H, I)`, `recurrence` `(k·H, H)`, `bias` `(2·k·H,)` or empty;
+    `first` are the initial states, each `(N, H)`. `given` are the operator's own inputs.
+    """
+
+    x: str
+    weight: str
+    recurrence: str
+    bias: str
+    first: list[str]
+    given: list[str]
+    length: int
+    width: int
+    hidden: int
+    linear_before_reset: bool = False
+
+
+# Number of states that go from step to step, and the activations of a plain layer.
+STATES = {"GRU": 1, "LSTM": 2, "RNN": 1}
+_SAME: Mapping[str, Any] = {"clip": 0, "layout": 0, "input_forget": 0, "direction": "forward"}
+_PLAIN: Mapping[str, Mapping[str, Any]] = {
+    "GRU": {**_SAME, "activations": [b"Sigmoid", b"Tanh"]},
+    "LSTM": {**_SAME, "activations": [b"Sigmoid", b"Tanh", b"Tanh"]},
+    "RNN": _SAME,
+}
+
+
+def read_layer(node: onnx.NodeProto, to: Tape) -> RecurrentLayer:
+    """The layer of a node that goes forward, as `forms.plain_layers` leaves it; refuses one that is more."""
+    if reason := more_than_plain(node):
+        raise untrainable(node, reason)
+    x, weight, recurrence, bias, _, *first = [*node.input, *[""] * 7][: 5 + STATES[node.op_type]]
+    length, _, width = to.dims(x, node)
+    if not isinstance(length, int) or not isinstance(width, int):
+        raise untrainable(node, "the length or width of its sequence varies")
+    given, size = attributes_of(node), attributes_of(node)["hidden_size"]
+    return RecurrentLayer(
+        x,
+        _without_direction(weight, to),
+        _without_direction(recurrence, to),
+        _without_direction(bias, to),
+        [_without_direction(name, to) or _zeros(x, size, to) for name in first],
+        [x, weight, recurrence, bias, "", *first],
+        length,
+        width,
+        size,
+        bool(given.get("linear_before_reset", 0)),
+    )
+
+
+def more_than_plain(node: onnx.NodeProto) -> str:
+    """What makes a recurrent node more than a plain layer; nothing for all other nodes."""
+    given, inputs = attributes_of(node), [*node.input, *[""] * 8]
+    for name, plain in _PLAIN.get(node.op_type, {}).items():
+        value = given.get(name, plain)
+        if value != plain:
+            return f"its {name} is {_written(value)}"
+    if node.op_type not in _PLAIN:
+        return ""
+    return next((f"it has the input {name}" for i, name in ((4, "sequence_lens"), (7, "P")) if inputs[i]), "")
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(item.decode() for item in value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _without_direction(name: str, to: Tape | Body) -> str:
+    return name and to.add("Squeeze", [name, to.sizes(0)])
+
+
+def _zeros(x: str, hidden: int, to: Tape) -> str:
+    """Zeros `(N, H)`, which an initial state is that is left out."""
+    rows = to.add("Shape", [x], start=1, end=2)
+    return to.add("ConstantOfShape", [to.add("Concat", [rows, to.sizes(hidden)], axis=0)])
+
+
+def readers_of(gradients: Sequence[Adjoint | None], node: onnx.NodeProto, to: Tape) -> list[str]:
+    """The gradients of the outputs, an empty name for one that nothing reads."""
+    whole = [
+        to.full(gradient, name, node) if gradient is not None else ""
+        for gradient, name in zip(gradients, node.output, strict=True)
+    ]
+    return [*whole, "", ""][: 1 + STATES[node.op_type]]
+
+
+def are_fewer(rows: int, layer: RecurrentLayer, to: Tape) -> str:
+    """Whether the batch has fewer rows than these."""
+    return to.add("Less", [to.add("Shape", [layer.x], start=1, end=2), to.sizes(rows)])
+
+
+def write_forward(
+    node: onnx.NodeProto,
+    layer: RecurrentLayer,
+    kept: Sequence[str],
+    before: str,
+    forms: tuple[Form, Form],
+    to: Tape,
+) -> None:
+    """Write a layer in two forms, of which the size of the batch chooses.
+
+    Parameters
+    ----------
+    node
+        The training node, whose outputs are written.
+    layer
+        The layer.
+    kept
+        Names for what is kept for the gradient.
+    before
+        The one among them of hₜ₋₁.
+    forms
+        For batches of less than FEW rows, and for larger ones.
+    to
+        Where it goes.
+    """
+    last = [to.name("last") for _ in layer.first]
+    few, more = Body(to), Body(to)
+    results = forms[0](layer, few), forms[1](layer, more)
+    write_choice(are_fewer(FEW, layer, to), (few, more), results, [*kept, *last], to)
+    _write_states(node, layer, before, last, to)
+
+
+def rows_of(sequence: str, to: Tape | Body) -> str:
+    """A sequence `(T, N, width)` as the matrix `(T·N, width)` of its rows."""
+    width = to.add("Shape", [sequence], start=2, end=3)
+    return to.add("Reshape", [sequence, to.add("Concat", [to.sizes(-1), width], axis=0)])
+
+
+def sequence_of(rows: str, layer: RecurrentLayer, width: int, to: Body) -> str:
+    """The matrix `(T·N, width)` as a sequence `(T, N, width)`."""
+    return to.add("Reshape", [rows, to.sizes(layer.length, -1, width)])
+
+
+def before_each(first: str, states: str, to: Tape | Body) -> str:
+    """The state before every step, `(T, N, H)`: the first one, then those after all steps but the last."""
+    earlier = to.add("Slice", [states, to.sizes(0), to.sizes(-1), to.sizes(0)])
+    return to.add("Concat", [to.add("Unsqueeze", [first, to.sizes(0)]), earlier], axis=0)
+
+
+def _write_states(
+    node: onnx.NodeProto, layer: RecurrentLayer, before: str, last: Sequence[str], to: Tape
+) -> None:
+    """Write the outputs of a layer: hₜ, which is the state before every step but the first, then the last."""
+    if node.output[0]:
+        later = to.add("Slice", [before, to.sizes(1), to.sizes(layer.length), to.sizes(0)])
+        final = to.add("Unsqueeze", [last[0], to.sizes(0)])
+        to.add("Unsqueeze", [to.add("Concat", [later, final], axis=0), to.sizes(1)], node.output[0])
+    for name, value in zip(node.output[1:], last, strict=False):
+        if name:
+            to.add("Unsqueeze", [value, to.sizes(0)], name)
+
+
+def start_of(gradient: str, like: str, to: Tape | Body) -> str:
+    """The gradient `(N, H)` of a last state, which is zero where nothing reads that state."""
+    if gradient:
+        return to.add("Squeeze", [gradient, to.sizes(0)])
+    return to.add("Mul", [like, to.number(0)])
+
+
+def product(gradient: str, values: str, to: Tape | Body) -> str:
+    """ḡᵀ·values, `(width of ḡ, width of the values)`, in one product over all T·N rows."""
+    return to.add("Gemm", [rows_of(gradient, to), rows_of(values, to)], transA=1)
+
+
+def lessened(a: str, b: str, to: Tape | Body) -> str:
+    """a∘(1 − b) as a − a∘b, which needs no constant."""
+    return to.add("Sub", [a, to.add("Mul", [a, b])])
+
+
+def summed(gradient: str, to: Tape | Body) -> str:
+    """Σḡ over all steps and rows."""
+    return to.add("ReduceSum", [gradient, to.sizes(0, 1)], keepdims=0)

@@ -1,0 +1,157 @@
+"""Sums, means, norms and extremes along axes. The adjoint stays as small as the result."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+from onnx import TensorProto
+
+from edged.bundles.autodiff.registry import backward, forward
+from edged.bundles.autodiff.tape import Adjoint
+from edged.bundles.graph.writer import attributes_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import onnx
+
+    from edged.bundles.autodiff.registry import Adjoints
+    from edged.bundles.autodiff.tape import Tape
+
+
+def axes_of(node: onnx.NodeProto, t: Tape) -> list[int]:
+    """The axes that a reduction sums along; all of them where none is given."""
+    rank, given = len(t.dims(node.input[0], node)), attributes_of(node)
+    if "axes" in given:
+        axes = given["axes"]
+    elif len(node.input) > 1 and node.input[1]:
+        axes = t.integers(node.input[1], node, "axes")
+    else:
+        axes = []
+    if not axes and not given.get("noop_with_empty_axes", 0):
+        axes = range(rank)
+    return sorted(axis % rank for axis in axes)
+
+
+def _kept(node: onnx.NodeProto, name: str, dims: Sequence[int | str], t: Tape) -> Adjoint:
+    """A tensor of the result's shape with the axes that were summed along, each of size 1."""
+    axes = axes_of(node, t)
+    if attributes_of(node).get("keepdims", 1) or not axes:
+        return Adjoint(name, tuple(dims))
+    wide = list(dims)
+    for axis in axes:
+        wide.insert(axis, 1)
+    return Adjoint(t.add("Unsqueeze", [name, t.sizes(*axes)]), tuple(wide))
+
+
+def _gradient(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoint:
+    return _kept(node, gradients[0].name, gradients[0].dims, t)
+
+
+def _result(node: onnx.NodeProto, t: Tape) -> str:
+    return _kept(node, node.output[0], t.dims(node.output[0], node), t).name
+
+
+@backward("ReduceSum")
+def total(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
+    """Of Σx: ḡ."""
+    return [_gradient(node, gradients, t)]
+
+
+@backward("ReduceMean")
+def mean(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
+    """Of Σx/n: ḡ/n."""
+    return [_shared(_gradient(node, gradients, t), node, axes_of(node, t), t)]
+
+
+@backward("GlobalAveragePool")
+def global_average(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
+    """Of the mean over everything behind the channel: ḡ/n."""
+    return [_shared(gradients[0], node, list(range(2, len(gradients[0].dims))), t)]
+
+
+def _shared(gradient: Adjoint, node: onnx.NodeProto, axes: list[int], t: Tape) -> Adjoint:
+    dims = t.dims(node.input[0], node)
+    sizes = [dims[axis] for axis in axes]
+    if all(isinstance(size, int) for size in sizes):
+        return t.scaled(gradient, 1 / math.prod(size for size in sizes if isinstance(size, int)))
+    return Adjoint(t.add("Div", [gradient.name, t.count(node.input[0], axes, node)]), gradient.dims)
+
+
+@backward("ReduceMax", "ReduceMin")
+def extreme(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
+    """Of the largest or least element: ḡ shared equally by those that are equal to it."""
+    return [_to_equal(node, _result(node, t), _gradient(node, gradients, t), t.sizes(*axes_of(node, t)), t)]
+
+
+@backward("GlobalMaxPool")
+def global_max(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
+    """Of the largest element behind the channel: ḡ for the first that is equal to it."""
+    x, dims = node.input[0], t.dims(node.input[0], node)
+    flat = t.add("Reshape", [x, t.sizes(0, 0, -1)])
+    place = t.add("ArgMax", [flat], axis=2, keepdims=0)
+    length = t.add("Shape", [flat], start=2, end=3)
+    mask = t.add("OneHot", [place, length, t.constant(np.array([0, 1], np.float32))], axis=-1)
+    return [t.times(gradients[0], t.like(mask, x, node), dims)]
+
+
+def _to_equal(node: onnx.NodeProto, y: str, gradient: Adjoint, axes: str, t: Tape) -> Adjoint:
+    x = node.input[0]
+    mask = t.add("Cast", [t.add("Equal", [x, y])], to=TensorProto.FLOAT)
+    number = t.add("ReduceSum", [mask, axes], keepdims=1)
+    share = Adjoint(t.add("Div", [gradient.name, number]), gradient.dims)
+    return t.times(share, mask, t.dims(x, node))
+
+
+@backward("ReduceSumSquare")
+def sum_of_squares(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
+    """Of Σx²: 2ḡ·x."""
+    x = node.input[0]
+    return [t.times(t.scaled(_gradient(node, gradients, t), 2), x, t.dims(x, node))]
+
+
+@backward("ReduceL1")
+def sum_of_absolutes(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
+    """Of Σ|x|: ḡ·sign(x), 0 at 0."""
+    x = node.input[0]
+    return [t.times(_gradient(node, gradients, t), t.add("Sign", [x]), t.dims(x, node))]
+
+
+@backward("ReduceL2")
+def euclidean_norm(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
+    """Of y = √Σx²: ḡ·x/y, and 0 where y is 0."""
+    x, y, gradient = node.input[0], _result(node, t), _gradient(node, gradients, t)
+    zero = t.add("Equal", [y, t.number(0)])
+    inverse = t.add("Where", [zero, t.number(0), t.add("Reciprocal", [y])])
+    return [t.times(t.times(gradient, inverse, gradient.dims), x, t.dims(x, node))]
+
+
+@backward("ReduceLogSum")
+def log_of_sum(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
+    """Of y = ln Σx: ḡ·e⁻ʸ."""
+    y = node.output[0]
+    inverse = _kept(node, t.add("Exp", [t.add("Neg", [y])]), t.dims(y, node), t)
+    return [t.times(_gradient(node, gradients, t), inverse.name, inverse.dims)]
+
+
+@forward("ReduceLogSumExp")
+def log_of_sum_of_exponentials_forward(node: onnx.NodeProto, t: Tape) -> None:
+    """M + ln Σ exp(x − m) with m the largest x, which is finite for every x."""
+    x, axes = node.input[0], axes_of(node, t)
+    keep = attributes_of(node).get("keepdims", 1)
+    largest = t.add("ReduceMax", [x], axes=axes, keepdims=1)
+    powers = t.add("Exp", [t.add("Sub", [x, largest])])
+    rest = t.add("Log", [t.add("ReduceSum", [powers, t.sizes(*axes)], keepdims=1)])
+    whole = t.add("Add", [rest, largest], node.output[0] if keep else "")
+    if not keep:
+        t.add("Squeeze", [whole, t.sizes(*axes)], node.output[0])
+
+
+@backward("ReduceLogSumExp")
+def log_of_sum_of_exponentials(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
+    """Of y = ln Σeˣ: ḡ·exp(x − y), the softmax of x."""
+    x = node.input[0]
+    share = t.add("Exp", [t.add("Sub", [x, _result(node, t)])])
+    return [t.times(_gradient(node, gradients, t), share, t.dims(x, node))]

@@ -1,0 +1,165 @@
+"""Which initialisers are parameters of their own: what exporters join and what they only spell out."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from edged.bundles.autodiff.rules.recurrent import STATES
+from edged.bundles.graph.edit import consumed
+from edged.bundles.graph.external_data import is_elsewhere
+from edged.bundles.graph.writer import attributes_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy as np
+
+# What keeps zeros zeros, whatever shape it gives them.
+_SHAPING = ("Expand", "Identity", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze")
+# What PyTorch's exporters call tensors that are no parameters of the module.
+_EXPORTERS = re.compile(r"val_\d+|onnx::\w+_\d+")
+
+
+def give_each_its_own(graph: onnx.GraphProto) -> list[str]:
+    """Undo the joining of parameters that only begin with the same values, as ones and zeros do.
+
+    Exporters store equal tensors once: with an Identity that carries the other's name, or without. Trained
+    so, they would stay one parameter. A tensor is taken to be joined by chance when all its numbers are
+    the same one; others that several nodes read are shared on purpose and stay so. The names of the copies
+    are returned.
+    """
+    made: list[str] = []
+    for name, users in _shared(graph).items():
+        original = next(tensor for tensor in graph.initializer if tensor.name == name)
+        for node, i in users[1:]:
+            copy = graph.initializer.add()
+            copy.CopyFrom(original)
+            if node.op_type == "Identity":
+                copy.name = node.output[0]
+                graph.node.remove(node)
+            else:
+                copy.name = _free_name(graph, f"{name}.{node.name}")
+                node.input[i] = copy.name
+            made.append(str(copy.name))
+    return made
+
+
+def _shared(graph: onnx.GraphProto) -> dict[str, list[tuple[onnx.NodeProto, int]]]:
+    """Parameters of one repeated number and who reads them, a renaming Identity last."""
+    chance = {str(tensor.name) for tensor in graph.initializer if _is_uniform(tensor)}
+    users: dict[str, list[tuple[onnx.NodeProto, int]]] = {}
+    ends = {value.name for value in graph.output}
+    for node in graph.node:
+        for i, name in enumerate(node.input):
+            if name in chance and not (node.op_type == "Identity" and node.output[0] in ends):
+                users.setdefault(name, []).append((node, i))
+    for found in users.values():
+        found.sort(key=lambda user: user[0].op_type == "Identity")
+    return {name: found for name, found in users.items() if len(found) > 1}
+
+
+def _is_uniform(tensor: onnx.TensorProto) -> bool:
+    if tensor.data_type != TensorProto.FLOAT or len(tensor.dims) == 0 or is_elsewhere(tensor):
+        return False
+    values = numpy_helper.to_array(tensor)
+    return values.size > 0 and bool((values == values.flat[0]).all())
+
+
+def _free_name(graph: onnx.GraphProto, name: str) -> str:
+    taken = {tensor.name for tensor in graph.initializer}
+    return name if name not in taken else f"{name}.{len(taken)}"
+
+
+def fix_group_statistics(graph: onnx.GraphProto) -> None:
+    """Make constants of the ones and zeros of a group normalisation.
+
+    It is exported as an InstanceNormalization between two Reshapes, whose scale and bias the network does
+    not have: its own come behind. As initialisers they would be trained.
+    """
+    reshapes = [node for node in graph.node if node.op_type == "Reshape"]
+    before = {name for node in reshapes for name in node.output}
+    behind = {node.input[0] for node in reshapes}
+    for node in list(graph.node):
+        between = node.input[:1] and node.input[0] in before and node.output[0] in behind
+        if node.op_type == "InstanceNormalization" and between:
+            for i, tensor, neutral in _affine(graph, node):
+                if (numpy_helper.to_array(tensor) == neutral).all():
+                    name = f"{node.name}.{'scale' if i == 1 else 'bias'}"
+                    node.input[i] = name
+                    graph.node.insert(0, _constant(name, numpy_helper.to_array(tensor)))
+
+
+def fix_numbers(graph: onnx.GraphProto) -> list[str]:
+    """Make constants of the single numbers that an exporter wrote as tensors `(1,)` under names of its own.
+
+    PyTorch's newer exporter does so with the scale of an attention. As initialisers they would be trained.
+    The names are returned.
+    """
+    numbers = [t for t in graph.initializer if list(t.dims) == [1] and _is_exporters(t)]
+    for tensor in numbers:
+        graph.initializer.remove(tensor)
+        graph.node.insert(0, _constant(str(tensor.name), numpy_helper.to_array(tensor)))
+    return [str(tensor.name) for tensor in numbers]
+
+
+def _is_exporters(tensor: onnx.TensorProto) -> bool:
+    return tensor.data_type == TensorProto.FLOAT and _EXPORTERS.fullmatch(tensor.name) is not None
+
+
+def _affine(graph: onnx.GraphProto, node: onnx.NodeProto) -> Iterator[tuple[int, onnx.TensorProto, int]]:
+    for i, neutral in ((1, 1), (2, 0)):
+        for tensor in graph.initializer:
+            if tensor.name == node.input[i]:
+                yield i, tensor, neutral
+
+
+def _constant(name: str, value: np.ndarray) -> onnx.NodeProto:
+    return helper.make_node("Constant", [], [name], name=name, value=numpy_helper.from_array(value))
+
+
+def without_zero_states(graph: onnx.GraphProto) -> None:
+    """Leave out initial states that are written in the model as zeros, which they are anyway.
+
+    Exporters write them with the batch size of the export, and as weights.
+    """
+    zeros = _zero_tensors(graph)
+    for node in graph.node:
+        for place in _states(node):
+            if place < len(node.input) and node.input[place] in zeros:
+                node.input[place] = ""
+    _drop_unread(graph, zeros)
+
+
+def _states(node: onnx.NodeProto) -> range:
+    """Places of the initial states among the inputs."""
+    return range(5, 5 + STATES.get(node.op_type, 0))
+
+
+def _zero_tensors(graph: onnx.GraphProto) -> set[str]:
+    found = {str(item.name) for item in graph.initializer if _is_zero(item)}
+    for node in graph.node:
+        given = attributes_of(node)
+        tensor = given.get("value")
+        if node.op_type in ("Constant", "ConstantOfShape"):
+            zero = tensor is not None and _is_zero(tensor)
+            zero |= node.op_type == "ConstantOfShape" and tensor is None
+        else:
+            zero = node.op_type in _SHAPING and node.input[0] in found
+        if zero:
+            found.add(str(node.output[0]))
+    return found
+
+
+def _is_zero(tensor: onnx.TensorProto) -> bool:
+    return not is_elsewhere(tensor) and not numpy_helper.to_array(tensor).any()
+
+
+def _drop_unread(graph: onnx.GraphProto, names: set[str]) -> None:
+    """Nodes that make zeros for nobody."""
+    for node in reversed(list(graph.node)):
+        if node.output[0] in names - consumed(graph) - {value.name for value in graph.output}:
+            graph.node.remove(node)

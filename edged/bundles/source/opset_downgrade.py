@@ -1,0 +1,228 @@
+"""Operators that came after opset 17, written in older ones before a model is converted down.
+
+Definitions as in the ONNX operator specification.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from edged.bundles.graph.edit import all_names, opset_of, shape_of
+from edged.bundles.graph.templates import OPSET
+from edged.bundles.graph.writer import Writer, attributes_of, untrainable
+from edged.errors import BundleError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+def mish(node: onnx.NodeProto, to: Writer) -> None:
+    """x·tanh(log(1 + exp(x))) (Misra 2019)."""
+    x = node.input[0]
+    to.add("Mul", [x, to.add("Tanh", [to.add("Softplus", [x])])], node.output[0])
+
+
+def gelu(node: onnx.NodeProto, to: Writer) -> None:
+    """½·x·(1 + erf(x/√2)), or ½·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))) (Hendrycks and Gimpel 2016)."""
+    x = node.input[0]
+    if attributes_of(node).get("approximate", "none") == "tanh":
+        cube = to.add("Mul", [to.add("Mul", [to.add("Mul", [x, x]), x]), to.number(0.044715)])
+        inner = to.add("Mul", [to.add("Add", [x, cube]), to.number(math.sqrt(2 / math.pi))])
+        part = to.add("Tanh", [inner])
+    else:
+        part = to.add("Erf", [to.add("Div", [x, to.number(math.sqrt(2))])])
+    twice = to.add("Mul", [x, to.add("Add", [part, to.number(1)])])
+    to.add("Mul", [twice, to.number(0.5)], node.output[0])
+
+
+def swish(node: onnx.NodeProto, to: Writer) -> None:
+    """x·σ(αx) (Ramachandran, Zoph and Le 2017)."""
+    x, alpha = node.input[0], attributes_of(node).get("alpha", 1.0)
+    scaled = x if alpha == 1 else to.add("Mul", [x, to.number(alpha)])
+    to.add("Mul", [x, to.add("Sigmoid", [scaled])], node.output[0])
+
+
+def group_normalization(node: onnx.NodeProto, to: Writer) -> None:
+    """An InstanceNormalization of the groups, then γ and β (Wu and He 2018).
+
+    Opset 18 has a γ and a β for each group, opset 21 for each channel.
+    """
+    x, scale, bias = node.input
+    given = attributes_of(node)
+    groups, channels = int(given["num_groups"]), to.shape(x, node)[1]
+    each = to.shape(scale, node)[0]
+    if channels is None or each not in (groups, channels):
+        raise untrainable(node, "the number of its channels is not known")
+    by_group = each == groups != channels
+    affine = [scale, bias] if by_group else [_vector(to, groups, value) for value in (1, 0)]
+    grouped = to.add("Reshape", [x, to.sizes(0, groups, -1)])
+    normal = to.add("InstanceNormalization", [grouped, *affine], epsilon=given.get("epsilon", 1e-5))
+    back = to.add("Reshape", [normal, to.add("Shape", [x])], node.output[0] if by_group else "")
+    if not by_group:
+        flat = to.sizes(-1, *([1] * (len(to.shape(x, node)) - 2)))
+        scaled = to.add("Mul", [back, to.add("Reshape", [scale, flat])])
+        to.add("Add", [scaled, to.add("Reshape", [bias, flat])], node.output[0])
+
+
+def rms_normalization(node: onnx.NodeProto, to: Writer) -> None:
+    """γ·x/√(mean(x²) + ε), the mean over the axes from `axis` on (Zhang and Sennrich 2019)."""
+    x, scale = node.input
+    given, rank = attributes_of(node), len(to.shape(x, node))
+    axes = to.sizes(*range(given.get("axis", -1) % rank, rank))
+    square = to.add("ReduceMean", [to.add("Mul", [x, x]), axes], keepdims=1)
+    root = to.add("Sqrt", [to.add("Add", [square, to.number(given.get("epsilon", 1e-5))])])
+    to.add("Mul", [to.add("Div", [x, root]), scale], node.output[0])
+
+
+def pad(node: onnx.NodeProto, to: Writer) -> None:
+    """As it is; amounts for some axes become amounts for all."""
+    x, amounts, value, axes = [*node.input, "", ""][:4]
+    if attributes_of(node).get("mode", "constant") == "wrap":
+        raise untrainable(node, "its mode is wrap, which opset 17 does not have")
+    if axes:
+        rank, given, chosen = len(to.shape(x, node)), to.value(amounts), to.value(axes)
+        if given is None or chosen is None:
+            raise untrainable(node, "its amounts or axes are computed")
+        whole = np.zeros((2, rank), np.int64)
+        whole[:, [int(axis) % rank for axis in chosen]] = np.reshape(given, (2, -1))
+        amounts = to.sizes(*whole.ravel().tolist())
+    made = helper.make_node(
+        "Pad", [x, amounts, value] if value else [x, amounts], list(node.output), name=node.name
+    )
+    made.attribute.extend(node.attribute)
+    made.domain = _WAITING
+    to.copy(made)
+
+
+def as_before(node: onnx.NodeProto, to: Writer) -> None:
+    """As it is: what came later are types, and options with the same meaning when they are left out."""
+    made = onnx.NodeProto()
+    made.CopyFrom(node)
+    made.domain = _WAITING
+    to.copy(made)
+
+
+def _vector(to: Writer, size: int, value: float) -> str:
+    # A Constant node and no initialiser, which would be a parameter.
+    return to.add("Constant", [], value=onnx.numpy_helper.from_array(np.full(size, value, np.float32)))
+
+
+def split(node: onnx.NodeProto, to: Writer) -> None:
+    """Parts of the same length, the last one perhaps shorter, or of the given lengths.
+
+    The version converter knows no way back for it, so it waits in a domain that the converter skips.
+    """
+    given, lengths = attributes_of(node), list(node.input[1:])
+    axis, parts = int(given.get("axis", 0)), len(node.output)
+    size = to.shape(node.input[0], node)[axis] if not lengths else None
+    if size is not None and size % parts:
+        each = -(-size // parts)
+        lengths = [to.sizes(*([each] * (parts - 1)), size - each * (parts - 1))]
+    made = helper.make_node("Split", [node.input[0], *lengths], list(node.output), name=node.name, axis=axis)
+    made.domain = _WAITING
+    to.copy(made)
+
+
+RULES: Mapping[str, Callable[[onnx.NodeProto, Writer], None]] = {
+    "ConstantOfShape": as_before,
+    "Gelu": gelu,
+    "GlobalMaxPool": as_before,
+    "GroupNormalization": group_normalization,
+    "Mish": mish,
+    "Pad": pad,
+    "RMSNormalization": rms_normalization,
+    "Split": split,
+    "Swish": swish,
+}
+
+
+_WAITING = "edged.waiting"
+
+
+def express(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model, still of its own opset, without what the version converter cannot bring to opset 17.
+
+    Raises
+    ------
+    BundleError
+        When an operator cannot be expressed, naming its node.
+    """
+    if opset_of(model) <= OPSET:
+        return model
+    _refuse_newer(model)
+    if not any(_is_newer(node) for node in model.graph.node):
+        return model
+    inferred = onnx.shape_inference.infer_shapes(model)
+    to = Writer(all_names(model.graph), _values(model.graph), _shapes(inferred.graph))
+    for node in model.graph.node:
+        if _is_newer(node):
+            RULES[node.op_type](node, to)
+        else:
+            to.copy(node)
+    graph = helper.make_graph(
+        to.nodes, model.graph.name, model.graph.input, model.graph.output,
+        [*model.graph.initializer, *to.constants], value_info=model.graph.value_info,
+    )  # fmt: skip
+    opsets = [helper.make_opsetid("", opset_of(model)), helper.make_opsetid(_WAITING, 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=model.ir_version)
+
+
+def _refuse_newer(model: onnx.ModelProto) -> None:
+    """Raise BundleError for an operator that opset 17 does not have in any form, by its node's name."""
+    for node in model.graph.node:
+        if (
+            node.domain in ("", "ai.onnx")
+            and not _is_newer(node)
+            and not onnx.defs.has(node.op_type, OPSET, "")
+        ):
+            raise BundleError(
+                f"operator {node.op_type} of opset {opset_of(model)} has no form in opset {OPSET}",
+                where=f"node {node.name}",
+                remedy=f"export with opset_version={OPSET}, or give it as a function: --op-library FILE.onnx",
+            )
+
+
+def _values(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
+    """Whole numbers that are written in the model, by the tensor's name."""
+    held = [(tensor.name, tensor) for tensor in graph.initializer]
+    held += [
+        (node.output[0], item.t)
+        for node in graph.node
+        for item in node.attribute
+        if node.op_type == "Constant" and item.name == "value"
+    ]
+    return {
+        str(name): onnx.numpy_helper.to_array(t) for name, t in held if t.data_type == onnx.TensorProto.INT64
+    }
+
+
+def _is_newer(node: onnx.NodeProto) -> bool:
+    return node.op_type in RULES and node.domain in ("", "ai.onnx")
+
+
+def finish(model: onnx.ModelProto) -> None:
+    """Complete a conversion to opset 17: what waited comes back, what no longer exists is dropped."""
+    for node in model.graph.node:
+        if node.domain == _WAITING:
+            node.domain = ""
+        if node.op_type.startswith("Reduce") and node.op_type != "ReduceSum":
+            # The converter turns the axes back into an attribute and forgets this one.
+            kept = [item for item in node.attribute if item.name != "noop_with_empty_axes"]
+            del node.attribute[:]
+            node.attribute.extend(kept)
+    kept_opsets = [entry for entry in model.opset_import if entry.domain != _WAITING]
+    del model.opset_import[:]
+    model.opset_import.extend(kept_opsets)
+
+
+def _shapes(graph: onnx.GraphProto) -> dict[str, tuple[int | None, ...]]:
+    shapes = {
+        str(value.name): tuple(size if isinstance(size, int) else None for size in shape_of(value))
+        for value in (*graph.input, *graph.value_info)
+    }
+    return shapes | {str(tensor.name): tuple(tensor.dims) for tensor in graph.initializer}

@@ -1,0 +1,1 @@
+"""Gradients of ONNX graphs, judged by differences in double precision and by another differentiator."""

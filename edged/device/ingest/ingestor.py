@@ -374,7 +374,7 @@ class Ingestor:
             self._notices.rejected(item)
         labelled += len(group.updates)
         if labelled or self._labels_itself:
-            self._supervisor.labelled(labelled)
+            self._supervisor.wake()
         if batch is not None and self.windowing is None:
             self._decoder.watch(batch.keys, batch.x)
         self._evict()

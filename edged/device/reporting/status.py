@@ -207,15 +207,15 @@ class StatusCollector:
                 "paused": self._pipeline.scheduler.backoff.pause(),
                 "on_hold": "training" in self._paused.names,
                 "last": self._last_run(),
-                "promotions": self._pipeline.promoter.promotions,
-                "rejections": self._pipeline.promoter.rejections,
-                "rollbacks": self._pipeline.promoter.rollbacks,
+                "promotions": self._pipeline.models.promotions,
+                "rejections": self._pipeline.models.rejections,
+                "rollbacks": self._pipeline.models.rollbacks,
                 "waiting_for": list(self._pipeline.scheduler.waiting_for),
             },
         )
         drift, names = self._pipeline.predictor.drift, self._pipeline.predictor.schema.names
         inputs = None if drift.last_inputs is None else drift.last_inputs.as_dict(names)
-        regimes = len(self._pipeline.promoter.regimes.ended)
+        regimes = len(self._pipeline.recall.regimes.ended)
         reporter.state("drift", self._drift() | {"inputs": inputs, "regimes": regimes})
         counters = self._pipeline.samples.counters()
         reporter.state(
@@ -308,7 +308,7 @@ class StatusCollector:
                 "boot_reason": self._recovery.reason,
                 "repaired": len(self._recovery.repaired),
                 "damaged_checkpoints": len(self._pipeline.scheduler.damaged),
-                "damaged_models": len(self._pipeline.promoter.unusable),
+                "damaged_models": len(self._pipeline.models.unusable),
             },
             "host": self._vitals.read(self._pipeline.scheduler.client.pid).as_dict(),
             "flash": self._flash(counters.samples),

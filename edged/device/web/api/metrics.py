@@ -145,11 +145,8 @@ class Metrics:
         page.one("counter", "edged_label_requests_total", "Labels people were asked for.", asked)
 
     def _model(self, page: PrometheusText) -> None:
-        registry, predictor, promoter = (
-            self._pipeline.registry,
-            self._pipeline.predictor,
-            self._pipeline.promoter,
-        )
+        registry, predictor = self._pipeline.registry, self._pipeline.predictor
+        models = self._pipeline.models
         version = predictor.champion.version
         record, reign = registry.get(version), registry.reign()
         named = {"version": str(version), "source": record.source}
@@ -157,9 +154,9 @@ class Metrics:
         since = None if reign is None else reign.ts
         page.one("gauge", "edged_model_since_timestamp_seconds", "When it began to serve.", since)
         page.one("gauge", "edged_model_pinned", "Whether it is pinned.", int(record.pinned))
-        page.one("counter", "edged_promotions_total", "Candidates that took over.", promoter.promotions)
-        page.one("counter", "edged_rejections_total", "Candidates the gate refused.", promoter.rejections)
-        page.one("counter", "edged_rollbacks_total", "Models that were taken back.", promoter.rollbacks)
+        page.one("counter", "edged_promotions_total", "Candidates that took over.", models.promotions)
+        page.one("counter", "edged_rejections_total", "Candidates the gate refused.", models.rejections)
+        page.one("counter", "edged_rollbacks_total", "Models that were taken back.", models.rollbacks)
         page.one("counter", "edged_predictions_total", "Rows predicted.", predictor.predictions)
         page.one("counter", "edged_unanswerable_total", "Rows no model could answer.", predictor.unanswerable)
         live = predictor.live_quality()

@@ -226,7 +226,6 @@ class Assembly:
             config=config.commands,
             clock=self.clock,
             journal=self.registry,
-            inbox=self.inbox,
             answers=answers,
             authority=CommandAuthority(config.device.id, config.commands, self.registry, self.clock),
             running=self.running,

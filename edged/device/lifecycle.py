@@ -30,7 +30,8 @@ class Device(Assembly):
         """Connect and begin to work."""
         self.pipeline.serving.start()
         self.pipeline.ingestor.start()
-        self.dispatcher.start()  # before the training thread: a resumed run gets its command
+        self.dispatcher.resume()  # before the training thread: a resumed run gets its command
+        self.inbox.start(self.dispatcher)
         self.pipeline.worker.start()
         self.outbound.start()
         self._plan()
@@ -116,6 +117,7 @@ class Device(Assembly):
             extension.stop()
         self.pipeline.ingestor.stop()
         self.pipeline.serving.stop()
+        self.inbox.stop()
         self.dispatcher.stop()
         self.pauses.stop()
         self.pipeline.worker.join(8.0)

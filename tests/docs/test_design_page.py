@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
-TURNS = {"sample": 3, "label": 10, "command": 7}
+TURNS = {"sample": 1, "label": 2, "command": 1}
 """How often each walk goes back to a file that it has left. Lower a number whenever the code allows it."""
 
 FUNCTION = re.compile(r"`(?P<file>[\w/]+\.py): (?P<names>[\w., ]+)`(?: \(called by `(?P<caller>[\w.]+)`\))?")
@@ -349,27 +349,30 @@ def test_a_process_of_a_walk_can_be_started(command: str) -> None:
 
 
 def turns_back(walked: list[Item]) -> list[str]:
-    """Where a walk comes back to a file that it has left, a return to the caller named by the page included.
+    """Where a walk comes back to a file that it has left.
 
-    Taking from a queue, by a file of the queue's own folder, is no turn back.
+    Taking from a queue, by a file of the queue's own folder, is no turn back. Nor is a return to a caller
+    that the page names and that waits for its stages, one after the other: its reader has never left it.
+    Entering the file of one of its stages again is a turn.
     """
     left: set[str] = set()
     now, turns = "", list[str]()
     queue: Border | None = None
-    done: list[Item] = []
-    for item in walked:
+    waiting: list[Item] = []  # the functions since the last queue or event, which alone can be waiting
+    for at, item in enumerate(walked):
         if isinstance(item, Border):
             queue, left, now = item, (left | {now}) - {item.file}, ""
+            waiting = waiting if "process" in item.name else []
         elif isinstance(item, Function):
-            caller = caller_of(item, done) if item.caller else None
-            for file in (caller.file, item.file) if caller and not queue else (item.file,):
+            caller = caller_of(item, walked[:at]) if item.caller and not queue else None
+            for file in (caller.file, item.file) if caller else (item.file,):
                 if queue is not None and Path(queue.file).parent == Path(file).parent:
                     left -= {file}
-                if file in left and file != now:
+                if file in left and file != now and not (caller in waiting and file == caller.file):
                     turns.append(f"{file} for {item.name}")
                 left, now = left | {now} - {file}, file
             queue = None
-        done.append(item)
+            waiting.append(item)
     return turns
 
 

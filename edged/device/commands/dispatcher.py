@@ -7,27 +7,17 @@ twice: at once with `accepted`, and when they end.
 
 from __future__ import annotations
 
-import json
 import queue
 import threading
 from functools import partial
 from typing import TYPE_CHECKING
 
 from edged.device.commands.answers import command_of, encoded
-from edged.domain.commands.rules import (
-    Answer,
-    Freshness,
-    Request,
-    answer_of,
-    arguments,
-    digest,
-    identity,
-    parse,
-)
-from edged.domain.commands.tasks import Handler, Sender, Task
+from edged.device.commands.task_reporter import TaskReporter
+from edged.domain.commands.rules import Freshness, Request, answer_of, arguments, digest, identity, parse
 from edged.domain.messages.requests import REQUESTS
 from edged.domain.messages.validate import check
-from edged.errors import ConfigError, EdgedError, RefusedError, StorageError
+from edged.errors import ConfigError, EdgedError, RefusedError
 from edged.logs import get_logger
 from edged.storage.journal.commands import CommandRecord, CommandRetention
 
@@ -38,9 +28,8 @@ if TYPE_CHECKING:
     from edged.config import CommandsConfig
     from edged.device.commands.answers import CommandAnswers, CommandDelivery
     from edged.device.commands.authorisation import CommandAuthority
-    from edged.device.commands.inbox import CommandInbox
-    from edged.domain.commands.rules import State
     from edged.domain.commands.running import RunningCommands
+    from edged.domain.commands.tasks import Handler, Task
     from edged.storage.journal.journal import Journal
 
 log = get_logger("edged.control")
@@ -50,7 +39,7 @@ ENDED = "the daemon ended while it was carried out"
 
 
 class CommandDispatcher:
-    """Executes commands one at a time on a thread of its own, and those that take long on another.
+    """Executes commands on the thread that hands them over, and those that take long on one of its own.
 
     Parameters
     ----------
@@ -62,8 +51,6 @@ class CommandDispatcher:
         Judges the age of commands.
     journal
         Stores commands that have an id, with their answers.
-    inbox
-        The commands that wait.
     answers
         Publishes answers and progress.
     authority
@@ -79,7 +66,6 @@ class CommandDispatcher:
         config: CommandsConfig,
         clock: Clock,
         journal: Journal,
-        inbox: CommandInbox,
         answers: CommandAnswers,
         authority: CommandAuthority,
         running: RunningCommands,
@@ -88,39 +74,23 @@ class CommandDispatcher:
         self._config = config
         self._clock = clock
         self._journal = journal
-        self._inbox = inbox
         self._answers = answers
         self._authority = authority
         self._running = running
+        self._reporter = TaskReporter(journal, clock, answers, running)
         self._freshness = Freshness(config.max_age)
         self._long: queue.SimpleQueue[tuple[Handler, Task] | None] = queue.SimpleQueue()
         self._stopping = False
-        self._thread = threading.Thread(target=self._loop, name="control", daemon=True)
         self._long_thread: threading.Thread | None = None
 
-    # ---- life ------------------------------------------------------------------------------
-
-    def start(self) -> None:
-        """Resume the commands that an earlier process left open, then execute those in the inbox."""
+    def resume(self) -> None:
+        """Resume the commands that an earlier process left open."""
         for record in self._journal.open_commands():
             self._resume(record)
-        self._thread.start()
-
-    def stop(self, timeout: float = 5.0) -> None:
-        """Stop after the present command; long ones are concluded by the next start."""
-        self._stopping = True
-        self._inbox.close()
-        self._thread.join(timeout)
-        self._long.put(None)
-        if self._long_thread is not None:
-            for task in self._running.tasks:
-                task.cancelled |= self._handlers[task.name].kind == "aside"
-            self._long_thread.join(timeout)
 
     def _resume(self, record: CommandRecord) -> None:
         handler = self._handlers.get(record.name)
-        task = self._task(record.name, record.request, record.id, record)
-        task.accepted = record.answer is not None
+        task = self._reporter.begin(record.name, record.request, record.id, record)
         if handler is None or handler.resume is None:
             task.fail(EdgedError(ENDED, where=record.name, remedy="send it again, as another transaction"))
             return
@@ -130,15 +100,24 @@ class CommandDispatcher:
         except EdgedError as problem:
             task.fail(problem)
 
-    # ---- the control thread ----------------------------------------------------------------
+    def stop(self, timeout: float = 5.0) -> None:
+        """End the commands that take long; those that do not end in time are concluded by the next start."""
+        self._stopping = True
+        self._long.put(None)
+        if self._long_thread is not None:
+            for task in self._running.tasks:
+                task.cancelled |= task.kind == "aside"
+            self._long_thread.join(timeout)
 
-    def _loop(self) -> None:
-        while (delivery := self._inbox.get()) is not None:
-            try:
-                self._handle(delivery)
-            except Exception:
-                log.exception("command_failed", topic=delivery.topic)
-                self._answers.reject(delivery, EdgedError(INTERNAL))
+    # ---- one command -----------------------------------------------------------------------
+
+    def execute(self, delivery: CommandDelivery) -> None:
+        """Execute a command, or reject it; in both cases it is answered and acknowledged."""
+        try:
+            self._handle(delivery)
+        except Exception:
+            log.exception("command_failed", topic=delivery.topic)
+            self._answers.reject(delivery, EdgedError(INTERNAL))
 
     def _handle(self, delivery: CommandDelivery) -> None:
         name = command_of(delivery)
@@ -164,7 +143,7 @@ class CommandDispatcher:
         except EdgedError as problem:
             self._answers.reject(delivery, problem, request)
             return
-        self._execute(handler, self._task(name, request, key, delivery))
+        self._execute(handler, self._reporter.begin(name, request, key, delivery, handler.kind))
         self._answers.acknowledge(delivery)
 
     def _answered_before(self, name: str, request: Request, key: str, delivery: CommandDelivery) -> bool:
@@ -199,11 +178,11 @@ class CommandDispatcher:
     def _execute(self, handler: Handler, task: Task) -> None:
         own = arguments(task.name, task.request)
         if handler.kind == "aside":
-            self._accept(task, {})
+            self._reporter.accept(task, {})
             self._execute_later(handler, task)
             return
         if handler.kind == "later":
-            self._attempt(task, partial(handler.carry_out, own, task), partial(self._accept, task))
+            self._attempt(task, partial(handler.carry_out, own, task), partial(self._reporter.accept, task))
         else:
             self._attempt(task, partial(handler.carry_out, own), task.done)
 
@@ -222,21 +201,6 @@ class CommandDispatcher:
 
     # ---- commands that take long -----------------------------------------------------------
 
-    def _task(self, name: str, request: Request, key: str | None, sender: Sender) -> Task:
-        task = Task(self, name, request, key, sender)
-        self._running.add(task)
-        return task
-
-    def _accept(self, task: Task, data: Request) -> None:
-        """Publish the first of two answers, unless the task has ended meanwhile."""
-        with task.lock:
-            if task.over:
-                return
-            answer = answer_of("accepted", {"state": "accepted"} | data, task.request)
-            self._store(task, "accepted", answer)
-            task.accepted = True
-            self._answers.publish(task.name, answer, task.sender)
-
     def _execute_later(self, handler: Handler, task: Task) -> None:
         if self._long_thread is None:
             self._long_thread = threading.Thread(target=self._execute_long, name="errands", daemon=True)
@@ -252,34 +216,3 @@ class CommandDispatcher:
             task.mark_executing()
             own = arguments(task.name, task.request)
             self._attempt(task, partial(handler.carry_out, own, task), task.done)
-
-    def mark_executing(self, task: Task) -> None:
-        """Record and publish that a task is executing."""
-        self._store(task, "executing", None)
-        self.progress(task, {})
-
-    def progress(self, task: Task, fields: Request) -> None:
-        """Publish how far a task has come, if it has a transaction."""
-        named = task.transaction
-        if named is None:
-            return
-        about = {"transaction": named, "command": task.name, "state": "executing", "ts": self._clock.now()}
-        self._answers.progress(named if isinstance(named, str) else json.dumps(named), about | fields)
-
-    def finish(self, task: Task, outcome: Request | EdgedError) -> None:
-        """Record how a task ended, and publish it if the answer can be told from the first one."""
-        self._running.remove(task)
-        state, answer = self._answers.conclude(task.name, task.request, outcome)
-        self._store(task, state, answer, ended=self._clock.now())
-        # Events report the result of a `train` without an id: its answers could not be told apart.
-        if not task.accepted or task.key is not None or self._handlers[task.name].kind == "aside":
-            self._answers.publish(task.name, answer, task.sender)
-
-    def _store(self, task: Task, state: State, answer: Answer | None, ended: float | None = None) -> None:
-        if task.key is None:
-            return
-        try:
-            self._journal.update_command(task.key, state, answer=answer, ended=ended)
-        except StorageError as problem:
-            # The journal knows the command but not its outcome, so that it is not executed twice.
-            log.warning("answer_not_kept", command=task.name, id=task.key, problem=problem.line())

@@ -1,9 +1,13 @@
-"""Where commands arrive: repeated deliveries and floods are answered here, all others wait their turn."""
+"""Where commands arrive: repeated deliveries and floods are answered here, all others wait their turn.
+
+A thread hands the commands that wait to the dispatcher, one after the other.
+"""
 
 from __future__ import annotations
 
 import collections
 import queue
+import threading
 import zlib
 from typing import TYPE_CHECKING
 
@@ -14,6 +18,7 @@ if TYPE_CHECKING:
     from edged.clock import Clock
     from edged.config import CommandsConfig
     from edged.device.commands.answers import CommandAnswers, CommandDelivery
+    from edged.device.commands.dispatcher import CommandDispatcher
     from edged.domain.commands.running import RunningCommands
 
 MAX_WAITING = 100
@@ -45,7 +50,19 @@ class CommandInbox:
         self._bucket = TokenBucket(config.rate, config.burst)
         self._refusals = TokenBucket(REFUSALS, REFUSALS)
         self._queue: queue.Queue[CommandDelivery | None] = queue.Queue(MAX_WAITING)
+        self._thread: threading.Thread | None = None
         self._seen: collections.deque[tuple[int, int]] = collections.deque(maxlen=2 * MAX_WAITING)
+
+    def start(self, dispatcher: CommandDispatcher) -> None:
+        """Start the thread that has `dispatcher` execute one command after the other."""
+        self._thread = threading.Thread(target=self._loop, args=(dispatcher,), name="control", daemon=True)
+        self._thread.start()
+
+    def stop(self, timeout: float = 5.0) -> None:
+        """Stop after the commands that wait already."""
+        self._queue.put(None)
+        if self._thread is not None:
+            self._thread.join(timeout)
 
     def receive(self, delivery: CommandDelivery) -> None:
         """Queue a command for the dispatcher; call it on the thread that received the command.
@@ -72,14 +89,6 @@ class CommandInbox:
         except queue.Full:
             self._reject(delivery, f"{MAX_WAITING} commands are waiting already")
 
-    def get(self) -> CommandDelivery | None:
-        """Wait for the next command; None after `close`."""
-        return self._queue.get()
-
-    def close(self) -> None:
-        """End `get` after the commands that wait already."""
-        self._queue.put(None)
-
     def _reject(self, delivery: CommandDelivery, reason: str) -> None:
         """Answer a command that is too much, as far as answers are not too many; count it."""
         self._running.count("limited")
@@ -88,3 +97,7 @@ class CommandInbox:
         else:
             self._running.count("unanswered")
             self._answers.acknowledge(delivery)
+
+    def _loop(self, dispatcher: CommandDispatcher) -> None:
+        while (delivery := self._queue.get()) is not None:
+            dispatcher.execute(delivery)

@@ -50,7 +50,7 @@ class TrainingCommands:
             raise RefusedError("no such command is under way", where="target", remedy="it may have ended")
         if task.name == "train":
             return {"cancelled": "train", "run": worker.cancel(task)}
-        task.cancel()
+        task.cancelled = True
         return {"cancelled": task.name, "run": None}
 
     def checkpoint(self, _: dict[str, Any], task: Task) -> dict[str, Any]:

@@ -8,8 +8,9 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
+from edged.device.learning.queued_run import QueuedRun
+from edged.device.learning.run_queue import RunQueue
 from edged.domain.judging.gate import Verdict
-from edged.domain.training.run_queue import QueuedRun, RunQueue
 from edged.domain.training.training_run import RunEnd
 from edged.errors import EdgedError, RefusedError, StorageError
 from edged.logs import get_logger

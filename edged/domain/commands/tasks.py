@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from edged.errors import EdgedError
 
 
+Kind = Literal["now", "aside", "later"]
+"""How a command is executed; see `Handler`."""
+
+
 class Sender(Protocol):
     """Where an answer goes: a delivery, or what is remembered of one."""
 
@@ -45,21 +49,31 @@ class Task:
     ----------
     name, request, key, sender
         The command, all its fields, what it is known by (None for nothing), and who asked.
+    kind
+        How it is executed.
     accepted, over
         Whether the first of two answers was given, and whether the last one was.
     cancelled
-        Somebody wants it to end: `stopping` is called then, where it was set.
+        Somebody wants it to end, as soon as it can.
     """
 
-    def __init__(self, host: TaskHost, name: str, request: Request, key: str | None, sender: Sender) -> None:
+    def __init__(
+        self,
+        host: TaskHost,
+        name: str,
+        request: Request,
+        key: str | None,
+        sender: Sender,
+        kind: Kind = "later",
+    ) -> None:
         self.name = name
         self.request = request
         self.key = key
         self.sender = sender
+        self.kind = kind
         self.accepted = False
         self.over = False
         self.cancelled = False
-        self.stopping: Callable[[], None] | None = None
         self.lock = threading.RLock()
         self._host = host
 
@@ -87,12 +101,6 @@ class Task:
         """Finish the task with an error."""
         self._end(problem)
 
-    def cancel(self) -> None:
-        """Have it end, as soon as it can."""
-        self.cancelled = True
-        if self.stopping is not None:
-            self.stopping()
-
     def _end(self, outcome: Request | EdgedError) -> None:
         with self.lock:
             if not self.over:
@@ -118,6 +126,6 @@ class Handler(NamedTuple):
     """
 
     carry_out: Callable[..., Request]
-    kind: Literal["now", "aside", "later"] = "now"
+    kind: Kind = "now"
     effect: bool = True
     resume: Callable[[Request, Task], None] | None = None

@@ -95,7 +95,6 @@ class Panel:
             config=config,
             clock=self.clock,
             journal=self.registry,
-            inbox=self.inbox,
             answers=recorded,
             authority=CommandAuthority("d", config, self.registry, self.clock),
             running=self.running,
@@ -151,9 +150,11 @@ class Panel:
 def running(state: Path | None = None, **settings: Any) -> Iterator[Panel]:
     with ExitStack() as stack:
         panel = Panel(state or Path(stack.enter_context(TemporaryDirectory())), **settings)
-        panel.control.start()
+        panel.control.resume()
+        panel.inbox.start(panel.control)
         yield panel
         panel.gate.set()
+        panel.inbox.stop()
         panel.control.stop()
         panel.registry.close()
 

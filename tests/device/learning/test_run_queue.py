@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from edged.device.learning.queued_run import QueuedRun
+from edged.device.learning.run_queue import RunQueue
 from edged.domain.commands.tasks import Task
 from edged.domain.judging.gate import Verdict
-from edged.domain.training.run_queue import QueuedRun, RunQueue
 from edged.domain.training.trainer_messages import RunProgress
 from edged.domain.training.training_run import Candidate, JudgedCandidate, RunEnd, RunOptions
 from edged.domain.training.triggers import TriggerRules, Triggers

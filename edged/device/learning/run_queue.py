@@ -4,61 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from edged.domain.training.training_run import RunOptions
-from edged.errors import EdgedError, RefusedError, TrainingError
+from edged.device.learning.queued_run import QueuedRun
+from edged.errors import RefusedError
 
 if TYPE_CHECKING:
     from edged.domain.commands.tasks import Task
-    from edged.domain.judging.gate import Verdict
-    from edged.domain.training.trainer_messages import CheckpointWritten, RunProgress
-    from edged.domain.training.training_run import JudgedCandidate, RunEnd
+    from edged.domain.training.training_run import RunOptions
     from edged.domain.training.triggers import Triggers
-
-
-@dataclass
-class QueuedRun:
-    """One run: its options, and who waits for its end.
-
-    `resumes` says that it is a run which was cut off, or held back, and begins again by itself.
-    """
-
-    options: RunOptions = field(default_factory=RunOptions)
-    tasks: list[Task] = field(default_factory=list)
-    resumes: bool = False
-    cancelled: bool = False
-    checkpointing: list[Task] = field(default_factory=list)
-
-    def progress(self, message: RunProgress) -> None:
-        """The run has come so far."""
-        for task in self.tasks:
-            task.progress(message.to_json())
-
-    def checkpointed(self, message: CheckpointWritten) -> None:
-        """Report a checkpoint to the commands that asked for one."""
-        self.end_checkpointing(message.generation, message.step)
-
-    def end_checkpointing(self, generation: int | None, step: int | None) -> None:
-        """Report to the commands that wait for a checkpoint which one there is."""
-        tasks, self.checkpointing = self.checkpointing, []
-        for task in tasks:
-            task.done({"generation": generation, "step": step})
-
-    def finish(self, end: RunEnd, judged: JudgedCandidate | Verdict | None) -> None:
-        """Report the end of the run, and the verdict on its candidate."""
-        if end.outcome != "done":
-            self.fail(TrainingError(end.error or end.outcome))
-            return
-        verdict = None if judged is None else judged.to_json()
-        for task in self.tasks:
-            task.done(end.answer() | {"verdict": verdict})
-
-    def fail(self, problem: EdgedError) -> None:
-        """The run has come to nothing."""
-        for task in self.tasks:
-            task.fail(problem)
 
 
 class RunQueue:

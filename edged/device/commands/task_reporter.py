@@ -1,0 +1,93 @@
+"""How far commands have come and how they end: recorded in the journal, and published."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from edged.domain.commands.rules import Answer, Request, answer_of
+from edged.domain.commands.tasks import Kind, Sender, Task
+from edged.errors import EdgedError, StorageError
+from edged.logs import get_logger
+
+if TYPE_CHECKING:
+    from edged.clock import Clock
+    from edged.device.commands.answers import CommandAnswers
+    from edged.domain.commands.rules import State
+    from edged.domain.commands.running import RunningCommands
+    from edged.storage.journal.journal import Journal
+
+log = get_logger("edged.control")
+
+
+class TaskReporter:
+    """Records in the journal, and publishes, that a task was accepted, is executing, and has ended.
+
+    Parameters
+    ----------
+    journal
+        Stores the state and the answer of tasks that have a key.
+    clock
+        Tells the time of progress and of the end.
+    answers
+        Publishes answers and progress.
+    running
+        Lists the tasks until they end.
+    """
+
+    def __init__(
+        self, journal: Journal, clock: Clock, answers: CommandAnswers, running: RunningCommands
+    ) -> None:
+        self._journal = journal
+        self._clock = clock
+        self._answers = answers
+        self._running = running
+
+    def begin(
+        self, name: str, request: Request, key: str | None, sender: Sender, kind: Kind = "later"
+    ) -> Task:
+        """Make the task of a command that is about to be executed or resumed, and list it as running."""
+        task = Task(self, name, request, key, sender, kind)
+        self._running.add(task)
+        return task
+
+    def accept(self, task: Task, data: Request) -> None:
+        """Publish the first of two answers, unless the task has ended meanwhile."""
+        with task.lock:
+            if task.over:
+                return
+            answer = answer_of("accepted", {"state": "accepted"} | data, task.request)
+            self._store(task, "accepted", answer)
+            task.accepted = True
+            self._answers.publish(task.name, answer, task.sender)
+
+    def mark_executing(self, task: Task) -> None:
+        """Record and publish that a task is executing."""
+        self._store(task, "executing", None)
+        self.progress(task, {})
+
+    def progress(self, task: Task, fields: Request) -> None:
+        """Publish how far a task has come, if it has a transaction."""
+        named = task.transaction
+        if named is None:
+            return
+        about = {"transaction": named, "command": task.name, "state": "executing", "ts": self._clock.now()}
+        self._answers.progress(named if isinstance(named, str) else json.dumps(named), about | fields)
+
+    def finish(self, task: Task, outcome: Request | EdgedError) -> None:
+        """Record how a task ended, and publish it if the answer can be told from the first one."""
+        self._running.remove(task)
+        state, answer = self._answers.conclude(task.name, task.request, outcome)
+        self._store(task, state, answer, ended=self._clock.now())
+        # Events report the result of a `train` without an id: its answers could not be told apart.
+        if not task.accepted or task.key is not None or task.kind == "aside":
+            self._answers.publish(task.name, answer, task.sender)
+
+    def _store(self, task: Task, state: State, answer: Answer | None, ended: float | None = None) -> None:
+        if task.key is None:
+            return
+        try:
+            self._journal.update_command(task.key, state, answer=answer, ended=ended)
+        except StorageError as problem:
+            # The journal knows the command but not its outcome, so that it is not executed twice.
+            log.warning("answer_not_kept", command=task.name, id=task.key, problem=problem.line())

@@ -291,10 +291,6 @@ class TrainingScheduler:
         """Bytes that runs have handed to the disk, also those that failed or were ended."""
         return self.client.written
 
-    def hold_back(self, times: int) -> int:
-        """Start no automatic run before `times` the usual number of new labels; return that number."""
-        return self.triggers.hold_back(times)
-
     def _held_by_disk(self, problem: StorageError, seconds: float) -> None:
         """No fault of training: it goes on by itself once the disk does, whatever had started the run."""
         self.triggers.interrupted = True

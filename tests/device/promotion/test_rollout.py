@@ -83,6 +83,14 @@ def test_a_refused_candidate_changes_nothing_and_the_reasons_are_told(house: Hou
     assert "gain -1.0000" in told["reasons"][0]
 
 
+def test_the_candidate_of_a_dry_run_is_judged_and_thrown_away(house: House) -> None:
+    judged = house.rollout.rehearse(candidate(house.gate.candidates, 1, GOOD))
+    assert (judged.verdict.accepted, judged.to_json()["promoted"]) == (True, None)
+    assert (house.serving(), house.told) == ((1, 1), [])
+    assert not list(house.gate.candidates.iterdir())
+    assert len(house.gate.registry.records()) == 1
+
+
 @pytest.mark.parametrize("passed", [True, False])
 def test_probation_confirms_or_rolls_back(house: House, passed: bool) -> None:
     house.consider(GOOD)
